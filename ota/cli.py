@@ -15,7 +15,7 @@ from types import ModuleType
 from ota.commands import COMMANDS
 from ota.errors import OtaError, UsageError
 from ota.files import told
-from ota.settings import Settings, read_settings
+from ota.settings import AgentSettings, read_settings
 from ota.store.places import become_owner
 
 INTERRUPTED = 130
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    found = {one.name: getattr(arguments, f"set_{one.name}", None) for one in fields(Settings)}
+    found = {one.name: getattr(arguments, f"set_{one.name}", None) for one in fields(AgentSettings)}
     flags = {name: text for name, text in found.items() if text is not None}
     settings = read_settings(flags, file=Path(arguments.config) if arguments.config else None)
     if arguments.command != "publish":
@@ -69,7 +69,7 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     shared = _Parser(add_help=False)
     shared.add_argument("--config", metavar="FILE", default="", help="the settings file")
     group = shared.add_argument_group("settings (each is also a line of the settings file, in capitals)")
-    for one in fields(Settings):
+    for one in fields(AgentSettings):
         group.add_argument(f"--{one.name.replace('_', '-')}", dest=f"set_{one.name}", help=argparse.SUPPRESS)
     parser = _Parser(
         prog="edge-ota",

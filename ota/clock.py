@@ -6,7 +6,7 @@ import time
 from typing import Protocol
 
 
-class Clock(Protocol):
+class TimeSource(Protocol):
     """What code that measures or waits is given."""
 
     def now(self) -> float:

@@ -17,7 +17,7 @@ from ota import files
 from ota.errors import OtaError
 from ota.fetch.http import HttpOptions, HttpSource
 from ota.trust import clock_floor
-from ota.trust.client import Trust
+from ota.trust.client import TrustClient
 from ota.trust.floors import Floors
 from ota.trust.roots import MOST_METADATA, factory_root
 
@@ -70,7 +70,7 @@ def _update(arguments: argparse.Namespace) -> None:
     floors = Floors([directory / "floors" / "first.json", directory / "floors" / "second.json"])
     reading = clock_floor.read(time.time(), floors, synchronized=True, built=0.0)
     source = _TwoServers(arguments.metadata_url, arguments.target_base_url)
-    trust = Trust(directory, factory_root(directory / "factory_root"), source, floors, reading.now)
+    trust = TrustClient(directory, factory_root(directory / "factory_root"), source, floors, reading.now)
     trust.refresh()
     for name in arguments.target_name if arguments.command == "download" else []:
         data = trust.document(name, MOST_TARGET)

@@ -39,7 +39,7 @@ class FetchError(OtaError):
     exit_status = 3
 
 
-class NotFound(FetchError):
+class NotInRepository(FetchError):
     """The repository does not have a file. Final for this metadata: no retry."""
 
     reason = "not_found"
@@ -120,21 +120,21 @@ class ServerError(OtaError):
     exit_status = 8
 
 
-class Busy(OtaError):
+class AlreadyRunning(OtaError):
     """Another edge-ota works on the same state directory."""
 
     reason = "busy"
     exit_status = 9
 
 
-class NotYet(OtaError):
+class StepNotAllowed(OtaError):
     """The gate of a rollout does not allow the next step yet."""
 
     reason = "not_yet"
     exit_status = 10
 
 
-class Halted(OtaError):
+class RolloutHalted(OtaError):
     """More devices failed than the operator allows; the rollout is paused."""
 
     reason = "halted"

@@ -26,7 +26,7 @@ MOST_DOCUMENT = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class DiskOperation:
     """One change of the disk.
 
     Attributes:
@@ -42,12 +42,12 @@ class Operation:
     offset: int = 0
 
 
-def _nothing(operation: Operation) -> None:
+def _nothing(operation: DiskOperation) -> None:
     """Let the operation happen."""
 
 
 #: called before each operation; tests put their own here
-point: Callable[[Operation], None] = _nothing
+point: Callable[[DiskOperation], None] = _nothing
 
 
 def read(path: Path, most: int = MOST_DOCUMENT) -> bytes | None:
@@ -102,7 +102,7 @@ def write_durably(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 def create(path: Path, mode: int = 0o644) -> BinaryIO:
     """Open a new, empty file for reading and writing; one that is there is emptied."""
-    point(Operation("create", str(path)))
+    point(DiskOperation("create", str(path)))
     flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     return open(os.open(path, flags, mode), "r+b", buffering=0)
 
@@ -116,7 +116,7 @@ def reopen(path: Path) -> BinaryIO:
 
 def write(file: BinaryIO, path: Path, data: bytes) -> None:
     """Write all of `data` where the file stands."""
-    point(Operation("write", str(path), data=data, offset=file.tell()))
+    point(DiskOperation("write", str(path), data=data, offset=file.tell()))
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest) :]
@@ -124,20 +124,20 @@ def write(file: BinaryIO, path: Path, data: bytes) -> None:
 
 def truncate(file: BinaryIO, path: Path, size: int) -> None:
     """Cut a file, and go to its end."""
-    point(Operation("truncate", str(path), offset=size))
+    point(DiskOperation("truncate", str(path), offset=size))
     file.truncate(size)
     file.seek(size)
 
 
 def fsync(file: BinaryIO, path: Path) -> None:
     """Make what was written durable."""
-    point(Operation("fsync", str(path)))
+    point(DiskOperation("fsync", str(path)))
     os.fsync(file.fileno())
 
 
 def sync_directory(path: Path) -> None:
     """Make the entries of a directory durable."""
-    point(Operation("fsync", str(path)))
+    point(DiskOperation("fsync", str(path)))
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -147,13 +147,13 @@ def sync_directory(path: Path) -> None:
 
 def rename(path: Path, target: Path) -> None:
     """Rename over `target`."""
-    point(Operation("rename", str(path), str(target)))
+    point(DiskOperation("rename", str(path), str(target)))
     os.rename(path, target)
 
 
 def link(path: Path, target: Path) -> None:
     """Give a file a second name; a copy where the file system has no hard links."""
-    point(Operation("link", str(path), str(target)))
+    point(DiskOperation("link", str(path), str(target)))
     try:
         os.link(path, target, follow_symlinks=False)
     except OSError as error:
@@ -166,7 +166,7 @@ def link(path: Path, target: Path) -> None:
 
 def symlink(path: Path, target: str) -> None:
     """Make a symbolic link at `path` that names `target`."""
-    point(Operation("symlink", str(path), target))
+    point(DiskOperation("symlink", str(path), target))
     os.symlink(target, path)
 
 
@@ -186,13 +186,13 @@ def replace_symlink(path: Path, target: str) -> None:
 
 def unlink(path: Path) -> None:
     """Remove a file or a link."""
-    point(Operation("unlink", str(path)))
+    point(DiskOperation("unlink", str(path)))
     os.unlink(path)
 
 
 def chmod(path: Path, mode: int) -> None:
     """Set the permissions of a file or directory that is there."""
-    point(Operation("chmod", str(path), offset=mode))
+    point(DiskOperation("chmod", str(path), offset=mode))
     os.chmod(path, mode)
 
 
@@ -220,7 +220,7 @@ def make_directory(path: Path, mode: int = 0o755) -> None:
             missing.append(path)
             path = path.parent
         for one in reversed(missing):
-            point(Operation("mkdir", str(one)))
+            point(DiskOperation("mkdir", str(one)))
             with contextlib.suppress(FileExistsError):
                 os.mkdir(one, mode)
             sync_directory(one.parent)
@@ -243,7 +243,7 @@ def remove_tree(path: Path) -> None:
 
 
 def _remove_directory(path: Path) -> None:
-    point(Operation("rmdir", str(path)))
+    point(DiskOperation("rmdir", str(path)))
     os.rmdir(path)
 
 

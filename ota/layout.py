@@ -9,7 +9,7 @@ from ota.documents.names import blob_path
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class StateLayout:
     """The paths below `state_dir`.
 
     Releases and blobs are readable by the group of the server (the directories are setgid), all else by the agent only.

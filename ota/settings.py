@@ -22,7 +22,7 @@ PUBLISH_PREFIX = "EDGE_OTA_PUBLISH_"
 
 
 @dataclass(frozen=True, slots=True)
-class Doc:
+class SettingDoc:
     """The help text of a setting, and the word for its value in `--help`."""
 
     text: str
@@ -30,73 +30,79 @@ class Doc:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class AgentSettings:
     """What an operator can set. `state_dir` is the flag --state-dir, EDGE_OTA_STATE_DIR, and the line STATE_DIR=..."""
 
     url: Annotated[
-        tuple[str, ...], Doc("where the repository is: one or several mirrors, tried in order", "URL ...")
+        tuple[str, ...], SettingDoc("where the repository is: one or several mirrors, tried in order", "URL ...")
     ] = ()
-    root: Annotated[Path, Doc("the trusted root metadata; without it nothing runs")] = Path("/etc/edge-ota/root.json")
-    device_file: Annotated[Path, Doc("this device's document, where it came as a file")] = Path(
+    root: Annotated[Path, SettingDoc("the trusted root metadata; without it nothing runs")] = Path(
+        "/etc/edge-ota/root.json"
+    )
+    device_file: Annotated[Path, SettingDoc("this device's document, where it came as a file")] = Path(
         "/etc/edge-ota/device.json"
     )
-    device: Annotated[str, Doc("this device's name; empty = from its key")] = ""
-    state_dir: Annotated[Path, Doc("metadata, blobs, releases, journal, reports")] = Path("/var/lib/edge-ota")
-    floor_copy: Annotated[Path, Doc("the second place of the version floors: another partition")] = Path(
+    device: Annotated[str, SettingDoc("this device's name; empty = from its key")] = ""
+    state_dir: Annotated[Path, SettingDoc("metadata, blobs, releases, journal, reports")] = Path("/var/lib/edge-ota")
+    floor_copy: Annotated[Path, SettingDoc("the second place of the version floors: another partition")] = Path(
         "/etc/edge-ota/floors/floors.json"
     )
-    model_repository: Annotated[Path, Doc("where edge-serve finds models; links go here")] = Path(
+    model_repository: Annotated[Path, SettingDoc("where edge-serve finds models; links go here")] = Path(
         "/var/lib/edge-serve/models"
     )
-    admin_socket: Annotated[str, Doc("edge-serve's socket for administration, or its http:// address")] = (
+    admin_socket: Annotated[str, SettingDoc("edge-serve's socket for administration, or its http:// address")] = (
         "/run/edge-serve/admin.sock"
     )
-    edge_serve: Annotated[str, Doc("the program that trials and builds run")] = "/opt/edge-serve/bin/edge-serve"
-    trial_socket: Annotated[str, Doc("the socket of the unit for trials; empty = as a child process")] = (
+    edge_serve: Annotated[str, SettingDoc("the program that trials and builds run")] = "/opt/edge-serve/bin/edge-serve"
+    trial_socket: Annotated[str, SettingDoc("the socket of the unit for trials; empty = as a child process")] = (
         "/run/edge-ota/trial.sock"
     )
-    build_socket: Annotated[str, Doc("the socket of the unit for builds; empty = as a child process")] = (
+    build_socket: Annotated[str, SettingDoc("the socket of the unit for builds; empty = as a child process")] = (
         "/run/edge-ota/build.sock"
     )
-    pkcs11_module: Annotated[str, Doc("the library of a token that holds the device's key; empty = a file")] = ""
-    pkcs11_token: Annotated[str, Doc("the label of that token")] = "edge-ota"
-    pkcs11_pin_file: Annotated[Path, Doc("a file with the PIN of that token")] = Path("/etc/edge-ota/pin")
-    ca_cert: Annotated[str, Doc("PEM file with the CA certificates of the repository; empty = the system's")] = ""
-    client_cert: Annotated[str, Doc("PEM file with this device's certificate for TLS")] = ""
-    client_key: Annotated[str, Doc("PEM file with the key of that certificate")] = ""
-    proxy: Annotated[str, Doc("http:// address of a proxy; empty = none, and the environment is not asked")] = ""
-    rate_limit: Annotated[int, Doc("most bytes per second of a download; 0 = no limit", "BYTES")] = 0
+    pkcs11_module: Annotated[str, SettingDoc("the library of a token that holds the device's key; empty = a file")] = ""
+    pkcs11_token: Annotated[str, SettingDoc("the label of that token")] = "edge-ota"
+    pkcs11_pin_file: Annotated[Path, SettingDoc("a file with the PIN of that token")] = Path("/etc/edge-ota/pin")
+    ca_cert: Annotated[str, SettingDoc("PEM file with the CA certificates of the repository; empty = the system's")] = (
+        ""
+    )
+    client_cert: Annotated[str, SettingDoc("PEM file with this device's certificate for TLS")] = ""
+    client_key: Annotated[str, SettingDoc("PEM file with the key of that certificate")] = ""
+    proxy: Annotated[str, SettingDoc("http:// address of a proxy; empty = none, and the environment is not asked")] = ""
+    rate_limit: Annotated[int, SettingDoc("most bytes per second of a download; 0 = no limit", "BYTES")] = 0
     download_hours: Annotated[
-        str, Doc("local hours in which blobs are fetched, such as 22:00-06:00; empty = always")
+        str, SettingDoc("local hours in which blobs are fetched, such as 22:00-06:00; empty = always")
     ] = ""
-    metered: Annotated[bool, Doc("the link costs money: metadata only, until 'edge-ota apply'")] = False
-    timeout: Annotated[float, Doc("how long the network may be silent", "SECONDS")] = 30.0
-    most_minutes: Annotated[float, Doc("how long one run may fetch; the next run resumes", "MINUTES")] = 360.0
-    quota: Annotated[int, Doc("most bytes of blobs and releases; 0 = the disk's size", "BYTES")] = 0
-    reserve: Annotated[int, Doc("bytes of the disk that stay free", "BYTES")] = 256 * 1024 * 1024
-    report_url: Annotated[str, Doc("where reports are PUT; empty = as the rollout document says, '-' = nowhere")] = ""
-    trial_timeout: Annotated[float, Doc("how long a trial may take", "SECONDS")] = 900.0
-    probation_seconds: Annotated[float, Doc("how long a new release is watched", "SECONDS")] = 600.0
+    metered: Annotated[bool, SettingDoc("the link costs money: metadata only, until 'edge-ota apply'")] = False
+    timeout: Annotated[float, SettingDoc("how long the network may be silent", "SECONDS")] = 30.0
+    most_minutes: Annotated[float, SettingDoc("how long one run may fetch; the next run resumes", "MINUTES")] = 360.0
+    quota: Annotated[int, SettingDoc("most bytes of blobs and releases; 0 = the disk's size", "BYTES")] = 0
+    reserve: Annotated[int, SettingDoc("bytes of the disk that stay free", "BYTES")] = 256 * 1024 * 1024
+    report_url: Annotated[
+        str, SettingDoc("where reports are PUT; empty = as the rollout document says, '-' = nowhere")
+    ] = ""
+    trial_timeout: Annotated[float, SettingDoc("how long a trial may take", "SECONDS")] = 900.0
+    probation_seconds: Annotated[float, SettingDoc("how long a new release is watched", "SECONDS")] = 600.0
     probation_requests: Annotated[
-        int, Doc("after so many requests it may become good; without traffic, golden tests count")
+        int, SettingDoc("after so many requests it may become good; without traffic, golden tests count")
     ] = 500
     most_failures: Annotated[
-        float, Doc("share of requests that may fail more than with the release before", "SHARE")
+        float, SettingDoc("share of requests that may fail more than with the release before", "SHARE")
     ] = 0.02
     most_slower: Annotated[
-        float, Doc("how many times longer executions may take (99 %) than with the release before")
+        float, SettingDoc("how many times longer executions may take (99 %) than with the release before")
     ] = 1.5
     tries: Annotated[
-        int, Doc("starts of the service that a release in probation survives before it is rolled back")
+        int, SettingDoc("starts of the service that a release in probation survives before it is rolled back")
     ] = 3
     allow_expired_days: Annotated[
-        float, Doc("for 'import' at the device: accept metadata that expired so long ago", "DAYS")
+        float, SettingDoc("for 'import' at the device: accept metadata that expired so long ago", "DAYS")
     ] = 0.0
 
 
 def read_settings(
     flags: Mapping[str, str], environ: Mapping[str, str] | None = None, file: Path | None = None
-) -> Settings:
+) -> AgentSettings:
     """Return the settings in force.
 
     Args:
@@ -117,13 +123,13 @@ def read_settings(
         if name.startswith(PREFIX) and name != f"{PREFIX}CONFIG" and not name.startswith(PUBLISH_PREFIX)
     }
     found |= {name: (text, "--" + name.replace("_", "-")) for name, text in flags.items()}
-    known = {one.name: one for one in fields(Settings)}
+    known = {one.name: one for one in fields(AgentSettings)}
     values = {}
     for name, (text, place) in found.items():
         if name not in known:
             raise UsageError(f"{place}: unknown setting {name.upper()}{_nearest(name, list(known))}")
         values[name] = _value(known[name].default, text, place)
-    return Settings(**values)
+    return AgentSettings(**values)
 
 
 def _read_file(path: Path) -> dict[str, tuple[str, int]]:

@@ -12,7 +12,7 @@ class StartOver(FetchError):
     """The source cannot resume, or its file is not the one that the download began with."""
 
 
-class Source(Protocol):
+class RepositorySource(Protocol):
     """A repository as files. Paths are relative, such as `metadata/timestamp.json`."""
 
     def get(self, path: str, most_bytes: int) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import get_type_hints
 
-from ota.settings import FILE, PREFIX, Doc, Settings
+from ota.settings import FILE, PREFIX, SettingDoc, AgentSettings
 
 _HEAD = f"""\
 # Settings of edge-ota
@@ -23,17 +23,17 @@ of every command of a device: `RATE_LIMIT` is `--rate-limit`. A flag wins over t
 def page() -> str:
     """Return the page."""
     rows = []
-    for one in fields(Settings):
+    for one in fields(AgentSettings):
         doc = doc_of(one.name)
         value = doc.unit.lower() or _kind(one.default)
         rows.append(f"| `{one.name.upper()}` | {value} | {_shown(one.default)} | {doc.text} |")
     return _HEAD + "\n".join(rows) + "\n"
 
 
-def doc_of(name: str) -> Doc:
+def doc_of(name: str) -> SettingDoc:
     """Return the help text of a setting."""
-    hint = get_type_hints(Settings, include_extras=True)[name]
-    return next(value for value in hint.__metadata__ if isinstance(value, Doc))
+    hint = get_type_hints(AgentSettings, include_extras=True)[name]
+    return next(value for value in hint.__metadata__ if isinstance(value, SettingDoc))
 
 
 def _kind(default: object) -> str:

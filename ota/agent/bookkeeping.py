@@ -5,25 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ota.agent import switch
-from ota.agent.parts import Parts
+from ota.agent.parts import Components
 from ota.agent.status_file import StatusFile
 from ota.errors import NoSpace, OtaError, TrialFailed, Untrusted
 from ota.store import journal
-from ota.store.history import Event
-from ota.store.journal import Journal, Next, Stage
+from ota.store.history import HistoryEvent
+from ota.store.journal import Journal, NextRelease, UpdateStage
 
 #: stages before the switch, in their order; a run of the same release goes on from the one that was reached
-_ORDER = (Stage.PLANNED, Stage.INSTALLED, Stage.READY, Stage.TESTED)
+_ORDER = (UpdateStage.PLANNED, UpdateStage.INSTALLED, UpdateStage.READY, UpdateStage.TESTED)
 #: stages whose repetition costs a download or a trial, so that a failure waits longer each time
 _COSTLY = _ORDER[:3]
 #: errors that the next run finds again without a transfer, and that may be mended any time
 _CHEAP = (NoSpace, Untrusted)
 
 
-class Books:
+class UpdateRecorder:
     """The books of one run."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Components) -> None:
         self._parts = parts
         self.status = StatusFile(parts.layout)
 
@@ -41,22 +41,22 @@ class Books:
 
     def note(self, event: str, bundle: str, release: int, variant: str = "", message: str = "") -> None:
         """Add an event to the history."""
-        switch.note(self._parts, Event(self.now(), event, bundle, release, variant, message=message))
+        switch.note(self._parts, HistoryEvent(self.now(), event, bundle, release, variant, message=message))
 
-    def step(self, entry: Journal, following: Next | None) -> Journal:
+    def step(self, entry: Journal, following: NextRelease | None) -> Journal:
         """Write a journal in which the next release is at another stage."""
         entry = switch.step(self._parts, entry, following)
         self.show(entry)
         return entry
 
-    def reached(self, entry: Journal, stage: Stage) -> bool:
+    def reached(self, entry: Journal, stage: UpdateStage) -> bool:
         """Return whether an earlier run brought the next release to a stage."""
         following = entry.next
         if following is None:
             return False
         return following.stage not in _ORDER or _ORDER.index(following.stage) >= _ORDER.index(stage)
 
-    def reach(self, entry: Journal, stage: Stage, tries: int | None = None) -> Journal:
+    def reach(self, entry: Journal, stage: UpdateStage, tries: int | None = None) -> Journal:
         """Write that the next release is at a stage; `tries`: how many are left from here."""
         following = _next(entry)
         return self.step(
@@ -91,7 +91,7 @@ class Books:
         if not error.permanent:
             if following.stage in _COSTLY and not isinstance(error, _CHEAP):
                 switch.remember(self._parts, bundle, following.release, variant, error)
-            if following.stage is not Stage.SWITCHING:
+            if following.stage is not UpdateStage.SWITCHING:
                 self.step(entry, replace(following, reason=error.reason))
             return
         was_switched = following.stage in journal.SWITCHED
@@ -100,6 +100,6 @@ class Books:
         self.show(switch.undo(self._parts, entry, error, variant), why)
 
 
-def _next(entry: Journal) -> Next:
+def _next(entry: Journal) -> NextRelease:
     assert entry.next is not None, "a release is on its way"
     return entry.next

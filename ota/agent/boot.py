@@ -14,12 +14,12 @@ from dataclasses import replace
 from ota.agent import recovery
 from ota.agent.status_file import StatusFile
 from ota.errors import OtaError
-from ota.layout import Layout
-from ota.settings import Settings
+from ota.layout import StateLayout
+from ota.settings import AgentSettings
 from ota.store import bad, history, journal, links
-from ota.store.bad import ANY_VARIANT, Bad
-from ota.store.history import Event
-from ota.store.journal import Journal, Next, Stage
+from ota.store.bad import ANY_VARIANT, BadRelease
+from ota.store.history import HistoryEvent
+from ota.store.journal import Journal, NextRelease, UpdateStage
 from ota.store.lock import locked
 
 #: seconds for another edge-ota to end; it heals links itself
@@ -31,8 +31,8 @@ Say = Callable[[str], None]
 class Boot:
     """One boot step."""
 
-    def __init__(self, settings: Settings, now: float, say: Say) -> None:
-        self._layout, self._repository = Layout(settings.state_dir), settings.model_repository
+    def __init__(self, settings: AgentSettings, now: float, say: Say) -> None:
+        self._layout, self._repository = StateLayout(settings.state_dir), settings.model_repository
         self._now, self._say, self._status = now, say, StatusFile(self._layout)
 
     def run(self) -> None:
@@ -55,11 +55,11 @@ class Boot:
         entry = restored.entry
         for text in restored.found:
             self._say(text)
-            self._note(Event(self._now, "healed", bundle, entry.serving(), message=text))
+            self._note(HistoryEvent(self._now, "healed", bundle, entry.serving(), message=text))
         following = entry.next
         if following is None:
             return entry
-        if following.stage is Stage.UNDOING:
+        if following.stage is UpdateStage.UNDOING:
             return recovery.end_undo(self._layout, entry)
         if following.stage not in journal.SWITCHED:
             return entry
@@ -67,28 +67,32 @@ class Boot:
             return self._roll_back(entry, following)
         return self._use_up(entry, following)
 
-    def _use_up(self, entry: Journal, following: Next) -> Journal:
+    def _use_up(self, entry: Journal, following: NextRelease) -> Journal:
         left = following.tries - 1
         self._say(f"{entry.bundle}: {left} of the starts of release {following.release} are left")
-        if following.stage is Stage.PROBATION:
+        if following.stage is UpdateStage.PROBATION:
             entry = replace(entry, next=replace(following, tries=left))
             journal.write(self._layout, entry)
             return entry
         self._say(f"{entry.bundle}: the switch to release {following.release} was cut off: undone until the agent runs")
-        return self._turn_back(entry, replace(following, stage=Stage.INSTALLED, tries=left))
+        return self._turn_back(entry, replace(following, stage=UpdateStage.INSTALLED, tries=left))
 
-    def _roll_back(self, entry: Journal, following: Next) -> Journal:
+    def _roll_back(self, entry: Journal, following: NextRelease) -> Journal:
         text = "edge-serve started again and again while it was new"
         self._say(f"{entry.bundle}: back from release {following.release} to {entry.active or 'none'}: {text}")
-        found = Bad(entry.bundle, following.release, ANY_VARIANT, "", "crash_loop", text, self._now, permanent=True)
+        found = BadRelease(
+            entry.bundle, following.release, ANY_VARIANT, "", "crash_loop", text, self._now, permanent=True
+        )
         with self._said("the bad list lacks it"):
             bad.save(self._layout, bad.load(self._layout).add(found))
-        self._note(Event(self._now, "rolled_back", entry.bundle, following.release, reason="crash_loop", message=text))
+        self._note(
+            HistoryEvent(self._now, "rolled_back", entry.bundle, following.release, reason="crash_loop", message=text)
+        )
         self._status.count("probation/crash_loop")
         self._status.count("rollbacks")
         return self._turn_back(entry, None)
 
-    def _turn_back(self, entry: Journal, following: Next | None) -> Journal:
+    def _turn_back(self, entry: Journal, following: NextRelease | None) -> Journal:
         """Make the links name the active release. UNDOING in the journal lets the next boot go on with it."""
         entry = recovery.begin_undo(self._layout, entry)
         links.apply(self._layout, self._repository, entry.wanted_links())
@@ -96,7 +100,7 @@ class Boot:
         journal.write(self._layout, entry)
         return entry
 
-    def _note(self, event: Event) -> None:
+    def _note(self, event: HistoryEvent) -> None:
         with self._said("the history lacks an event"):
             history.append(self._layout, event)
 

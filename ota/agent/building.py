@@ -17,7 +17,7 @@ from typing import Protocol
 from ota import files
 from ota.documents.manifest import Build, Manifest, Variant
 from ota.errors import OtaError, ServerError, StoreError
-from ota.layout import Layout
+from ota.layout import StateLayout
 from ota.server.build import BuildRequest, check_options
 from ota.store import releases
 from ota.store.places import FILE_MODE, SHARED_MODE
@@ -32,21 +32,21 @@ _MOST_SEAL = 4096
 _BLOCK = 1024 * 1024
 
 
-class Builds(Protocol):
+class BuildRunner(Protocol):
     """`server.build.UnitBuild`."""
 
     def run(self, request: BuildRequest) -> tuple[Path, float]:
         """Return the plan that was built, and the seconds that it took."""
 
 
-class DeviceBuilder:
+class PlanBuilder:
     """Implements `parts.Builder`.
 
     Args:
         facts: of this device.
     """
 
-    def __init__(self, layout: Layout, builds: Builds, facts: Callable[[], Mapping[str, str]]) -> None:
+    def __init__(self, layout: StateLayout, builds: BuildRunner, facts: Callable[[], Mapping[str, str]]) -> None:
         self._layout = layout
         self._builds = builds
         self._facts = facts

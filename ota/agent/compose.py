@@ -7,21 +7,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ota.agent.operator.tell import Printer
-from ota.agent.parts import Parts, Tell
+from ota.agent.operator.tell import ProgressPrinter
+from ota.agent.parts import Components, ProgressOutput
 from ota.clock import SystemClock
 from ota.errors import UsageError
-from ota.fetch.blobs import Blobs
+from ota.fetch.blobs import BlobFetcher
 from ota.fetch.mirrors import open_sources
-from ota.layout import Layout
-from ota.settings import Settings
-from ota.source import Source
+from ota.layout import StateLayout
+from ota.settings import AgentSettings
+from ota.source import RepositorySource
 
 
 @contextlib.contextmanager
 def opened(
-    settings: Settings, *, by_hand: bool, directory: Path | None = None, tell: Tell | None = None
-) -> Iterator[Parts]:
+    settings: AgentSettings, *, by_hand: bool, directory: Path | None = None, tell: ProgressOutput | None = None
+) -> Iterator[Components]:
     """Yield the parts of a run.
 
     Args:
@@ -34,7 +34,7 @@ def opened(
         FetchError: the directory has no repository.
     """
     try:
-        parts = _parts(settings, directory, tell or Printer(), by_hand=by_hand)
+        parts = _parts(settings, directory, tell or ProgressPrinter(), by_hand=by_hand)
     except ModuleNotFoundError as error:
         if error.name and error.name.split(".")[0] in ("tuf", "securesystemslib", "cryptography", "urllib3"):
             raise UsageError(f"{error.name} is not installed: pip install 'edge-serve[ota]'") from None
@@ -42,24 +42,24 @@ def opened(
     yield parts
 
 
-def _parts(settings: Settings, directory: Path | None, tell: Tell, *, by_hand: bool) -> Parts:
-    from ota.agent.building import DeviceBuilder
+def _parts(settings: AgentSettings, directory: Path | None, tell: ProgressOutput, *, by_hand: bool) -> Components:
+    from ota.agent.building import PlanBuilder
     from ota.agent.device.identity import open_identity, public_identity
     from ota.agent.device.this_device import ThisDevice
     from ota.agent.probation import StatusProbation
     from ota.fetch.directory import DirectorySource
-    from ota.server.administration import Administration
+    from ota.server.administration import AdminClient
     from ota.server.build import UnitBuild
     from ota.server.trial import UnitTrial
     from ota.trust import clock_floor
-    from ota.trust.client import Trust
-    from ota.trust.dated import DatedTrust
+    from ota.trust.client import TrustClient
+    from ota.trust.dated import ExpiryCheckedTrust
     from ota.trust.floors import Floors
     from ota.trust.roots import factory_root
 
     root = factory_root(settings.root)
-    layout, system = Layout(settings.state_dir), SystemClock()
-    sources: list[Source] = [DirectorySource(directory)] if directory else open_sources(settings)
+    layout, system = StateLayout(settings.state_dir), SystemClock()
+    sources: list[RepositorySource] = [DirectorySource(directory)] if directory else open_sources(settings)
     limits = replace(settings, rate_limit=0) if directory else settings  # the limit spares the link
     floors = Floors([layout.floors, settings.floor_copy])
     certain = directory is not None or clock_floor.synchronized()  # whoever holds the stick sees the clock
@@ -67,22 +67,22 @@ def _parts(settings: Settings, directory: Path | None, tell: Tell, *, by_hand: b
     grace = settings.allow_expired_days * 86400 if directory else 0.0
     if grace:
         tell(f"metadata that expired up to {settings.allow_expired_days:g} days ago is accepted (ALLOW_EXPIRED_DAYS)")
-    trust = Trust(layout.metadata, root, sources, floors, clock.now(), grace=grace)
-    server = Administration(settings.admin_socket)
+    trust = TrustClient(layout.metadata, root, sources, floors, clock.now(), grace=grace)
+    server = AdminClient(settings.admin_socket)
     known, public_key = public_identity(layout.identity)
     device = ThisDevice(settings, open_identity(settings, layout.identity))
     if known != device.identity.fingerprint:
         tell(f"this device is {device.name}, with the new key {device.identity.fingerprint} (public: {public_key})")
     builds = UnitBuild(settings.build_socket, settings.edge_serve, layout.plans / "made")
-    return Parts(
+    return Components(
         layout=layout,
         settings=settings,
         clock=clock,
-        trust=DatedTrust(trust, floors, system, certain=certain, kept=not grace),
-        fetcher=Blobs(limits, layout, sources, clock, apply=by_hand or directory is not None),
+        trust=ExpiryCheckedTrust(trust, floors, system, certain=certain, kept=not grace),
+        fetcher=BlobFetcher(limits, layout, sources, clock, apply=by_hand or directory is not None),
         device=device,
         trial=UnitTrial(settings.trial_socket, settings.edge_serve),
-        builder=DeviceBuilder(layout, builds, device.facts),
+        builder=PlanBuilder(layout, builds, device.facts),
         server=server,
         probation=StatusProbation(server, settings),
         tell=tell,

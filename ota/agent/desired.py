@@ -6,11 +6,11 @@ import time
 from collections.abc import Sequence
 
 from ota import files as disk
-from ota.agent.parts import Parts
+from ota.agent.parts import Components
 from ota.agent.status_file import version
 from ota.decide import rollout as decide_rollout
 from ota.decide import variant as decide_variant
-from ota.decide.rollout import Target
+from ota.decide.rollout import ReleaseChoice
 from ota.decide.variant import Candidate
 from ota.documents import floor
 from ota.documents import manifest as manifests
@@ -18,12 +18,12 @@ from ota.documents import rollout as rollouts
 from ota.documents.manifest import FileEntry, Manifest, Variant
 from ota.documents.names import floor_target, manifest_target, rollout_target
 from ota.documents.rollout import Rollout, Wish
-from ota.errors import NotFound, Postponed, RolledBack, Unsuitable, Untrusted
+from ota.errors import NotInRepository, Postponed, RolledBack, Unsuitable, Untrusted
 from ota.store import bad
 from ota.store.journal import Journal
 
 
-def wanted(parts: Parts) -> Rollout:
+def wanted(parts: Components) -> Rollout:
     """Return what the fleet of this device shall have.
 
     Raises:
@@ -36,14 +36,14 @@ def wanted(parts: Parts) -> Rollout:
     return found
 
 
-def choose(parts: Parts, rollout: Rollout, bundle: str, entry: Journal) -> Target:
+def choose(parts: Components, rollout: Rollout, bundle: str, entry: Journal) -> ReleaseChoice:
     """Return the release of a bundle that this device shall run."""
     device = parts.device.document(parts.trust)
     spread = 0 if entry.active == 0 else rollout.spread_seconds
     return decide_rollout.choose(rollout.models[bundle], device, entry.active, parts.clock.now(), spread_seconds=spread)
 
 
-def manifest(parts: Parts, wish: Wish, release: int) -> tuple[Manifest, str]:
+def manifest(parts: Components, wish: Wish, release: int) -> tuple[Manifest, str]:
     """Return the verified manifest of a release and its SHA-256. A copy is kept beside the releases.
 
     Raises:
@@ -67,12 +67,12 @@ def manifest(parts: Parts, wish: Wish, release: int) -> tuple[Manifest, str]:
     return found, target[0]
 
 
-def _check_floor(parts: Parts, wish: Wish, found: Manifest) -> None:
+def _check_floor(parts: Components, wish: Wish, found: Manifest) -> None:
     path = floor_target(wish.family)
     try:
         lowest = floor.read_floor(parts.trust.document(path, floor.MOST_BYTES), wish.family).get(wish.bundle, 0)
         parts.trust.raise_floor(f"counter/{wish.bundle}", path, lowest)
-    except NotFound:  # a floor that was withdrawn still holds on devices that have seen it
+    except NotInRepository:  # a floor that was withdrawn still holds on devices that have seen it
         lowest = parts.trust.floor(f"counter/{wish.bundle}", path)
     if found.counter < lowest:
         raise RolledBack(
@@ -81,7 +81,7 @@ def _check_floor(parts: Parts, wish: Wish, found: Manifest) -> None:
         )
 
 
-def candidates(parts: Parts, manifest: Manifest, *, patient: bool) -> list[Candidate]:
+def candidates(parts: Components, manifest: Manifest, *, patient: bool) -> list[Candidate]:
     """Return all variants, the preferred one first, and why each cannot be taken.
 
     Args:
@@ -96,14 +96,14 @@ def candidates(parts: Parts, manifest: Manifest, *, patient: bool) -> list[Candi
     return decide_variant.candidates(manifest, parts.device.facts(), failed)
 
 
-def _failure(entry: bad.Bad) -> str:
+def _failure(entry: bad.BadRelease) -> str:
     text = f"{entry.reason}: {entry.message}"
     if entry.permanent:
         return text
     return f"{text}; not before {time.strftime('%Y-%m-%d %H:%M', time.localtime(entry.until))}"
 
 
-def variant(parts: Parts, manifest: Manifest, *, patient: bool) -> Variant:
+def variant(parts: Components, manifest: Manifest, *, patient: bool) -> Variant:
     """Return the variant that this device shall run.
 
     Raises:

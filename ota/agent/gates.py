@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ota import files
-from ota.agent.parts import Parts
+from ota.agent.parts import Components
 from ota.decide.code import COMPILED_NODE, code_files, runs_engines
 from ota.documents.manifest import FileEntry, Manifest, Variant
 from ota.documents.names import code_target
 from ota.errors import Occupied, Untrusted
-from ota.layout import Layout
+from ota.layout import StateLayout
 from ota.store import journal, links
 from ota.store.journal import Journal
 from ota.store.places import SHARED_MODE
@@ -20,7 +20,7 @@ from ota.store.places import SHARED_MODE
 _MOST_CONFIG = 1024 * 1024
 
 
-def check_code(parts: Parts, manifest: Manifest, variant: Variant) -> None:
+def check_code(parts: Components, manifest: Manifest, variant: Variant) -> None:
     """Refuse a release with code that the role engines does not list. Its blobs are in the store.
 
     Raises:
@@ -46,14 +46,14 @@ def check_code(parts: Parts, manifest: Manifest, variant: Variant) -> None:
                 )
 
 
-def _with_engines(layout: Layout, entries: Sequence[FileEntry]) -> Iterator[FileEntry]:
+def _with_engines(layout: StateLayout, entries: Sequence[FileEntry]) -> Iterator[FileEntry]:
     """Yield the files that may be models with compiled engines in them."""
     for one in entries:
         if files.contains(layout.blob(one.sha256), COMPILED_NODE):
             yield one
 
 
-def check_names(parts: Parts, manifest: Manifest, entry: Journal) -> None:
+def check_names(parts: Components, manifest: Manifest, entry: Journal) -> None:
     """Refuse models whose names are taken in the model repository.
 
     Raises:
@@ -74,7 +74,7 @@ def check_names(parts: Parts, manifest: Manifest, entry: Journal) -> None:
 
 
 @contextlib.contextmanager
-def trial_repository(layout: Layout, manifest: Manifest) -> Iterator[Path]:
+def trial_repository(layout: StateLayout, manifest: Manifest) -> Iterator[Path]:
     """Make a model repository that has the models of a release only; it is removed at the end."""
     place = layout.trial / manifest.bundle
     files.remove_tree(place)

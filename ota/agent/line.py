@@ -11,24 +11,25 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from ota.agent import desired, gates, recovery, switch
-from ota.agent.bookkeeping import Books
-from ota.agent.parts import Parts, Verdict
-from ota.decide.rollout import Target
+from ota.agent.bookkeeping import UpdateRecorder
+from ota.agent.parts import Components
+from ota.decide.probation import ProbationVerdict
+from ota.decide.rollout import ReleaseChoice
 from ota.documents.manifest import FileEntry, Manifest, Variant
 from ota.documents.rollout import Rollout
 from ota.errors import NoSpace, OtaError, Postponed, ServerError, TrialFailed
 from ota.store import collect, journal, pause, places, releases
 from ota.store.bad import ANY_VARIANT
-from ota.store.journal import Journal, Next, Stage
+from ota.store.journal import Journal, NextRelease, UpdateStage
 from ota.store.lock import locked
 
 #: the longest that one run watches a probation, in times of the setting; the next run goes on
 _LONGEST_WATCH = 10.0
-_UNFINISHED = (*journal.SWITCHED, Stage.UNDOING)
+_UNFINISHED = (*journal.SWITCHED, UpdateStage.UNDOING)
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class UpdateOptions:
     """How a run differs from the one that the timer starts.
 
     Attributes:
@@ -43,7 +44,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class BundleOutcome:
     """What a run did about a bundle: the release that serves, why it waits, or the error."""
 
     bundle: str
@@ -52,15 +53,15 @@ class Outcome:
     error: OtaError | None = None
 
 
-class Line:
+class Update:
     """One run. It lives for one command."""
 
-    def __init__(self, parts: Parts, options: Options = Options()) -> None:
+    def __init__(self, parts: Components, options: UpdateOptions = UpdateOptions()) -> None:
         self._parts, self._options = parts, options
         self._layout, self._repository = parts.layout, parts.settings.model_repository
-        self._books = Books(parts)
+        self._books = UpdateRecorder(parts)
 
-    def run(self, command: str = "apply") -> list[Outcome]:
+    def run(self, command: str = "apply") -> list[BundleOutcome]:
         """Bring all bundles to the releases that this device shall run.
 
         Raises:
@@ -86,10 +87,10 @@ class Line:
                 self._books.say(state="idle")
             return list(outcomes.values())
 
-    def update(self, rollout: Rollout, bundle: str) -> Outcome:
+    def update(self, rollout: Rollout, bundle: str) -> BundleOutcome:
         """Bring one bundle to the release that this device shall run."""
         wish, entry = rollout.models[bundle], journal.read(self._layout, bundle) or Journal(bundle)
-        if entry.next is not None and entry.next.stage is Stage.PROBATION and entry.next.release in wish.deny:
+        if entry.next is not None and entry.next.stage is UpdateStage.PROBATION and entry.next.release in wish.deny:
             entry = switch.recall(self._parts, entry)
         if entry.next is not None and entry.next.stage in _UNFINISHED:
             return self._wait(entry, f"{entry.next.release} is in {entry.next.stage.value}; it ends first")
@@ -119,7 +120,7 @@ class Line:
             raise
         return self._watch(entry)
 
-    def resume(self, bundle: str) -> Outcome:
+    def resume(self, bundle: str) -> BundleOutcome:
         """Finish or undo a switch or a probation that an earlier run left."""
         restored = recovery.restore(self._layout, self._repository, bundle)
         entry = restored.entry
@@ -127,16 +128,16 @@ class Line:
             self._books.note("healed", bundle, entry.serving(), message=text)
             self._parts.tell(text)
         following = entry.next
-        if following is not None and following.stage is Stage.UNDOING:
+        if following is not None and following.stage is UpdateStage.UNDOING:
             entry = switch.go_back(self._parts, entry)
-        elif following is not None and following.stage is Stage.SWITCHING:
+        elif following is not None and following.stage is UpdateStage.SWITCHING:
             entry = self._switch_again(entry, following)
         elif restored.changed:
             switch.load(self._parts, entry)
-        if entry.next is not None and entry.next.stage is Stage.PROBATION:
+        if entry.next is not None and entry.next.stage is UpdateStage.PROBATION:
             return self._watch(entry)
         self._books.show(entry)
-        return Outcome(bundle, entry.serving())
+        return BundleOutcome(bundle, entry.serving())
 
     # ---- the steps --------------------------------------------------------------------------------------------------
 
@@ -173,13 +174,13 @@ class Line:
         """Go on with the same release and variant, or begin with another one."""
         following = entry.next
         if following is None or (following.release, following.variant) != (manifest.release, variant.id):
-            following = Next(manifest.release, variant.id, Stage.PLANNED, self._parts.settings.tries, 0.0)
+            following = NextRelease(manifest.release, variant.id, UpdateStage.PLANNED, self._parts.settings.tries, 0.0)
         models = {**entry.models, manifest.release: tuple(sorted(manifest.models))}
         entry = replace(entry, models=models)
         return self._books.step(entry, replace(following, reason=""))
 
     def _fetch(self, entry: Journal, manifest: Manifest, variant: Variant, sha256: str) -> None:
-        if self._books.reached(entry, Stage.INSTALLED) and releases.are_of(self._layout, manifest, sha256):
+        if self._books.reached(entry, UpdateStage.INSTALLED) and releases.are_of(self._layout, manifest, sha256):
             return
         files = desired.files(manifest, variant)
         missing = self._room(files)
@@ -204,13 +205,13 @@ class Line:
 
     def _install(self, entry: Journal, manifest: Manifest, variant: Variant, sha256: str) -> Journal:
         changed = releases.install(self._layout, manifest, variant, sha256)
-        if self._books.reached(entry, Stage.INSTALLED) and not changed:
+        if self._books.reached(entry, UpdateStage.INSTALLED) and not changed:
             return entry
         self._books.note("installed", manifest.bundle, manifest.release, variant.id)
-        return self._books.reach(entry, Stage.INSTALLED)
+        return self._books.reach(entry, UpdateStage.INSTALLED)
 
     def _build(self, entry: Journal, manifest: Manifest, variant: Variant) -> Journal:
-        if self._books.reached(entry, Stage.READY):
+        if self._books.reached(entry, UpdateStage.READY):
             return entry
         if variant.build:
             self._books.say(state="building")
@@ -218,11 +219,11 @@ class Line:
             directories = {model: self._layout.release(model, manifest.release) for model in manifest.models}
             if seconds := self._parts.builder.build(manifest, variant, directories):
                 self._books.status.set_total("engine_build_seconds", seconds)
-        return self._books.reach(entry, Stage.READY)
+        return self._books.reach(entry, UpdateStage.READY)
 
     def _try(self, entry: Journal, manifest: Manifest) -> Journal:
         """Load the release outside the server, and run its golden tests."""
-        if self._books.reached(entry, Stage.TESTED):
+        if self._books.reached(entry, UpdateStage.TESTED):
             return entry
         self._books.say(state="testing")
         self._parts.tell(f"{manifest.bundle} {manifest.release}: trying it")
@@ -232,7 +233,7 @@ class Line:
             self._parts.trial.run(repository, models, self._parts.settings.trial_timeout)
         assert entry.next is not None
         self._books.note("tested", manifest.bundle, manifest.release, entry.next.variant)
-        return self._books.reach(entry, Stage.TESTED, tries=self._parts.settings.tries)
+        return self._books.reach(entry, UpdateStage.TESTED, tries=self._parts.settings.tries)
 
     def _switch(self, entry: Journal, *, beside: bool) -> Journal:
         if not self._parts.server.is_there():
@@ -246,7 +247,7 @@ class Line:
         baseline = self._parts.probation.baseline(entry.models.get(entry.active, ())) if entry.active else {}
         return switch.switch(self._parts, replace(entry, baseline=baseline), entry.next, unload_first=not beside)
 
-    def _switch_again(self, entry: Journal, following: Next) -> Journal:
+    def _switch_again(self, entry: Journal, following: NextRelease) -> Journal:
         """Finish a switch that was cut off."""
         try:
             entry = self._books.count_try(entry)
@@ -256,7 +257,7 @@ class Line:
             self._books.failed(entry.bundle, following.variant, error)
             raise
 
-    def _watch(self, entry: Journal) -> Outcome:
+    def _watch(self, entry: Journal) -> BundleOutcome:
         """Watch the release that serves until it is GOOD, or roll back."""
         self._books.say(state="probation")
         self._books.show(entry)
@@ -264,37 +265,37 @@ class Line:
         until = clock.monotonic() + _LONGEST_WATCH * self._parts.settings.probation_seconds
         while True:
             verdict, why = probation.judge(entry, clock.monotonic())
-            if verdict is Verdict.BAD:
+            if verdict is ProbationVerdict.BAD:
                 error = TrialFailed(f"{entry.bundle} {entry.serving()} failed its probation: {why}")
                 self._books.failed(entry.bundle, ANY_VARIANT, error)
                 raise error
-            if verdict is Verdict.GOOD:
+            if verdict is ProbationVerdict.GOOD:
                 entry = switch.accept(self._parts, entry)
                 self._parts.tell(f"{entry.bundle}: release {entry.active} is good")
                 self._books.show(entry)
-                return Outcome(entry.bundle, entry.active)
+                return BundleOutcome(entry.bundle, entry.active)
             if clock.monotonic() > until:
                 return self._wait(entry, f"probation: {why}")
             clock.sleep(probation.interval())
 
     # ---- the ends of a run ------------------------------------------------------------------------------------------
 
-    def _nothing(self, entry: Journal, choice: Target) -> Outcome:
+    def _nothing(self, entry: Journal, choice: ReleaseChoice) -> BundleOutcome:
         if entry.next is not None and entry.next.stage not in _UNFINISHED:
             entry = switch.step(self._parts, entry, None)  # the wish went back before the switch
         return self._wait(entry, "" if entry.active else choice.why)
 
-    def _withdraw(self, entry: Journal, choice: Target) -> Outcome:
+    def _withdraw(self, entry: Journal, choice: ReleaseChoice) -> BundleOutcome:
         """Remove the links of a bundle that this device may not serve any more."""
         if entry.active:
             entry = switch.withdraw(self._parts, entry, choice.why)
         return self._wait(entry, choice.why)
 
-    def _wait(self, entry: Journal, why: str) -> Outcome:
+    def _wait(self, entry: Journal, why: str) -> BundleOutcome:
         self._books.show(entry, why)
-        return Outcome(entry.bundle, entry.serving(), why)
+        return BundleOutcome(entry.bundle, entry.serving(), why)
 
-    def _guarded(self, bundle: str, act: Callable[[], Outcome]) -> Outcome:
+    def _guarded(self, bundle: str, act: Callable[[], BundleOutcome]) -> BundleOutcome:
         """Run one bundle. Its error does not keep the others from their releases."""
         try:
             return act()
@@ -303,7 +304,7 @@ class Line:
         except OtaError as error:
             self._books.status.failed(self._books.now(), "apply", error)
             entry = journal.read(self._layout, bundle)
-            return Outcome(bundle, entry.serving() if entry else 0, error=error)
+            return BundleOutcome(bundle, entry.serving() if entry else 0, error=error)
 
     def _collect(self, rollout: Rollout | None) -> None:
         wishes = rollout.models if rollout else {}

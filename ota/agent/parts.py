@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
 from ota.agent.device.identity import Identity
-from ota.clock import Clock
+from ota.clock import TimeSource
+from ota.decide.probation import ProbationVerdict
 from ota.documents.device import DeviceDocument
 from ota.documents.manifest import FileEntry, Manifest, Variant
-from ota.layout import Layout
-from ota.server.administration import Loaded
-from ota.settings import Settings
+from ota.layout import StateLayout
+from ota.server.administration import ReloadResult
+from ota.settings import AgentSettings
 from ota.store.journal import Journal
 
 #: bytes that came, and bytes in all
 Progress = Callable[[int, int], None]
 
 
-class Trust(Protocol):
+class TrustedMetadata(Protocol):
     """Signed metadata. `trust.dated.DatedTrust`."""
 
     def refresh(self) -> None:
@@ -74,7 +74,7 @@ class Device(Protocol):
     def known_facts(self) -> Mapping[str, str]:
         """Return the facts if this run has asked for them, else {}."""
 
-    def document(self, trust: Trust) -> DeviceDocument:
+    def document(self, trust: TrustedMetadata) -> DeviceDocument:
         """Return the signed document of this device."""
 
     def facts(self) -> Mapping[str, str]:
@@ -87,7 +87,7 @@ class Device(Protocol):
         """Return whether so much memory is free beside the release that serves."""
 
 
-class Trial(Protocol):
+class ReleaseTrial(Protocol):
     """The trial of a release outside the server. `server.trial`."""
 
     def run(self, repository: Path, models: Sequence[str], limit: float) -> None:
@@ -106,22 +106,14 @@ class Builder(Protocol):
         """Build the plans of a variant into the directories of its models, and return the seconds that it took."""
 
 
-class Server(Protocol):
+class ModelServer(Protocol):
     """edge-serve. `server.administration`."""
 
     def is_there(self) -> bool:
         """Return whether edge-serve answers."""
 
-    def reload(self, models: Sequence[str], *, unload_first: bool = False) -> Mapping[str, Loaded]:
+    def reload(self, models: Sequence[str], *, unload_first: bool = False) -> Mapping[str, ReloadResult]:
         """Have the server look at models at once. Raises ServerError."""
-
-
-class Verdict(Enum):
-    """Of a probation."""
-
-    WAIT = "wait"
-    GOOD = "good"
-    BAD = "bad"
 
 
 class Probation(Protocol):
@@ -130,14 +122,14 @@ class Probation(Protocol):
     def baseline(self, models: Sequence[str]) -> Mapping[str, object]:
         """Return figures of the serving release, for the journal; taken before the switch."""
 
-    def judge(self, entry: Journal, now: float) -> tuple[Verdict, str]:
+    def judge(self, entry: Journal, now: float) -> tuple[ProbationVerdict, str]:
         """Return the verdict, and its reason. `now` is of the monotonic clock: the other one may jump meanwhile."""
 
     def interval(self) -> float:
         """Return how many seconds to wait between two judgements."""
 
 
-class Tell(Protocol):
+class ProgressOutput(Protocol):
     """Where the progress of a run is shown."""
 
     def __call__(self, text: str) -> None:
@@ -148,17 +140,17 @@ class Tell(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class Components:
     """All of them."""
 
-    layout: Layout
-    settings: Settings
-    clock: Clock
-    trust: Trust
+    layout: StateLayout
+    settings: AgentSettings
+    clock: TimeSource
+    trust: TrustedMetadata
     fetcher: Fetcher
     device: Device
-    trial: Trial
+    trial: ReleaseTrial
     builder: Builder
-    server: Server
+    server: ModelServer
     probation: Probation
-    tell: Tell
+    tell: ProgressOutput

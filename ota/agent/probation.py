@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from ota.agent.parts import Verdict
-from ota.decide.probation import Figures, Limits, Outcome, judge
+from ota.decide.probation import ProbationLimits, ProbationVerdict, VersionStatistics, judge
 from ota.errors import ServerError
-from ota.settings import Settings
+from ota.settings import AgentSettings
 from ota.store.journal import Journal
 
 #: the model itself failed these; REJECTED and CANCELED are not its fault
 _OWN_FAILURES = ("BACKEND", "OTHER")
 _SERVES = ("ready", "busy")
 _INTERVAL_SECONDS = 2.0
-_VERDICTS = {Outcome.WAIT: Verdict.WAIT, Outcome.GOOD: Verdict.GOOD, Outcome.BAD: Verdict.BAD}
 
 
 class StatusSource(Protocol):
@@ -32,7 +30,9 @@ class StatusProbation:
         memory_bytes: model -> the most that it may take; from the budgets of its release.
     """
 
-    def __init__(self, server: StatusSource, settings: Settings, memory_bytes: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, server: StatusSource, settings: AgentSettings, memory_bytes: Mapping[str, int] | None = None
+    ) -> None:
         self._server = server
         self._settings = settings
         self._memory_bytes = memory_bytes or {}
@@ -65,7 +65,7 @@ class StatusProbation:
                 }  # fmt: skip
         return found
 
-    def judge(self, entry: Journal, now: float) -> tuple[Verdict, str]:
+    def judge(self, entry: Journal, now: float) -> tuple[ProbationVerdict, str]:
         """Return the verdict on the next release of a bundle: bad if one of its models is, good if all are.
 
         Args:
@@ -81,38 +81,38 @@ class StatusProbation:
                 for model in entry.models[following.release]
             }
         except ServerError as error:
-            return Verdict.WAIT, error.message
+            return ProbationVerdict.WAIT, error.message
         for model, figures in watched.items():
             bounds = _floats(document.get("duration_bounds_seconds"))
             before = _stored(entry.baseline.get(model))
             outcome, reason = judge(before, figures, bounds, following.elapsed(now), self._limits(model))
             outcomes.append((outcome, f"{model}: {reason}"))
-        for wanted in (Outcome.BAD, Outcome.WAIT):
+        for wanted in (ProbationVerdict.BAD, ProbationVerdict.WAIT):
             if reasons := [reason for outcome, reason in outcomes if outcome is wanted]:
-                return _VERDICTS[wanted], "; ".join(reasons)
-        return Verdict.GOOD, "; ".join(reason for _, reason in outcomes)
+                return wanted, "; ".join(reasons)
+        return ProbationVerdict.GOOD, "; ".join(reason for _, reason in outcomes)
 
-    def _limits(self, model: str) -> Limits:
+    def _limits(self, model: str) -> ProbationLimits:
         settings = self._settings
-        return Limits(
+        return ProbationLimits(
             settings.probation_seconds, settings.probation_requests, settings.most_failures, settings.most_slower,
             memory_bytes=self._memory_bytes.get(model, 0),
         )  # fmt: skip
 
-    def _watched(self, document: Mapping[str, Any], model: str, version: str, now: float) -> Figures:
+    def _watched(self, document: Mapping[str, Any], model: str, version: str, now: float) -> VersionStatistics:
         """Return the figures of a version, with the seconds for which it has not served."""
         figures = figures_of(document, model, version)
         if figures.ready:
             self._unready.pop((model, version), None)
             return figures
         since = self._unready.setdefault((model, version), now)
-        return Figures(
+        return VersionStatistics(
             figures.requests, figures.failures, figures.counts, figures.restarts, figures.memory_bytes, False,
             now - since, figures.reason,
         )  # fmt: skip
 
 
-def figures_of(document: Mapping[str, Any], model: str, version: str) -> Figures:
+def figures_of(document: Mapping[str, Any], model: str, version: str) -> VersionStatistics:
     """Return the figures of a version out of a status document. docs/status.md has its members.
 
     Raises:
@@ -125,14 +125,14 @@ def figures_of(document: Mapping[str, Any], model: str, version: str) -> Figures
         raise ServerError(f"{text}: install an edge-serve that fits this edge-ota") from error
 
 
-def _figures(document: Mapping[str, Any], model: str, version: str) -> Figures:
+def _figures(document: Mapping[str, Any], model: str, version: str) -> VersionStatistics:
     row = next((one for one in _rows(document, model) if str(one.get("version")) == version), None)
     if row is None:
-        return Figures(ready=False, reason=f"version {version} is not there")
+        return VersionStatistics(ready=False, reason=f"version {version} is not there")
     totals = row.get("totals") or {}
     failures = totals.get("failures") or {}
     errors = int(failures.get("MODEL") or 0)  # Triton counts these requests as answered
-    return Figures(
+    return VersionStatistics(
         requests=max(0, int(totals.get("requests") or 0) - errors),
         failures=errors + sum(int(failures.get(reason) or 0) for reason in _OWN_FAILURES),
         # of the execution: how long requests wait depends on the traffic, which the release does not make
@@ -160,13 +160,13 @@ def _highest_serving(document: Mapping[str, Any], model: str) -> str:
     return max((one for one in found if one.isdigit()), key=int, default="")
 
 
-def _stored(found: object) -> Figures:
+def _stored(found: object) -> VersionStatistics:
     """Return the figures that `baseline` gave to the journal."""
     if not isinstance(found, Mapping):
-        return Figures()
+        return VersionStatistics()
     counts = found.get("counts")
     requests, failures = (found.get(name) for name in ("requests", "failures"))
-    return Figures(
+    return VersionStatistics(
         requests if isinstance(requests, int) else 0,
         failures if isinstance(failures, int) else 0,
         tuple(one for one in counts if isinstance(one, int)) if isinstance(counts, (list, tuple)) else (),

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ota import files
-from ota.layout import Layout
+from ota.layout import StateLayout
 from ota.store import bad, journal, links
-from ota.store.journal import Journal, Stage
+from ota.store.journal import Journal, UpdateStage
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoredBundle:
     """A bundle as it stands now.
 
     Attributes:
@@ -26,7 +26,7 @@ class Restored:
     found: tuple[str, ...] = ()
 
 
-def tidy(layout: Layout) -> None:
+def tidy(layout: StateLayout) -> None:
     """Remove what an earlier run left half made. The caller has the lock."""
     for place in (layout.stage, layout.trial):
         for one in sorted(place.iterdir()) if place.is_dir() else ():
@@ -37,7 +37,7 @@ def tidy(layout: Layout) -> None:
                     files.unlink(one)
 
 
-def restore(layout: Layout, repository: Path, bundle: str) -> Restored:
+def restore(layout: StateLayout, repository: Path, bundle: str) -> RestoredBundle:
     """Return the journal of a bundle, made right: on disk, with a release that is whole, and links that name it.
 
     Raises:
@@ -58,16 +58,16 @@ def restore(layout: Layout, repository: Path, bundle: str) -> Restored:
         found.append(f"the links of {', '.join(changed)} named another release: turned back to {entry.serving()}")
     if entry != before:
         journal.write(layout, entry)
-    return Restored(entry, tuple(changed), tuple(found))
+    return RestoredBundle(entry, tuple(changed), tuple(found))
 
 
-def _corrections(layout: Layout, repository: Path, entry: Journal) -> Iterator[tuple[str, Journal]]:
+def _corrections(layout: StateLayout, repository: Path, entry: Journal) -> Iterator[tuple[str, Journal]]:
     """Yield what is wrong with a journal by the releases on disk, and a journal that is right."""
     following = entry.next
     if following is not None and following.stage in journal.SWITCHED and not journal.is_possible(layout, entry):
         yield (
             f"{entry.bundle} {following.release} is damaged or missing on this disk: back to {entry.active}",
-            entry := replace(entry, next=replace(following, stage=Stage.UNDOING)),
+            entry := replace(entry, next=replace(following, stage=UpdateStage.UNDOING)),
         )
     if journal.has_whole(layout, entry, entry.active):
         return
@@ -86,15 +86,15 @@ def _corrections(layout: Layout, repository: Path, entry: Journal) -> Iterator[t
     )
 
 
-def begin_undo(layout: Layout, entry: Journal) -> Journal:
+def begin_undo(layout: StateLayout, entry: Journal) -> Journal:
     """Write that the next release is on its way back."""
     assert entry.next is not None
-    entry = replace(entry, next=replace(entry.next, stage=Stage.UNDOING))
+    entry = replace(entry, next=replace(entry.next, stage=UpdateStage.UNDOING))
     journal.write(layout, entry)
     return entry
 
 
-def end_undo(layout: Layout, entry: Journal) -> Journal:
+def end_undo(layout: StateLayout, entry: Journal) -> Journal:
     """Write that the next release is gone; its links are."""
     entry = replace(entry, next=None)
     journal.write(layout, entry)

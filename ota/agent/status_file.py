@@ -12,7 +12,7 @@ from typing import Any
 
 from ota import files
 from ota.errors import OtaError
-from ota.layout import Layout
+from ota.layout import StateLayout
 from ota.store import bad
 from ota.store.journal import Journal
 from ota.strict_json import canonical
@@ -25,7 +25,7 @@ _MOST_MESSAGE = 1000
 class StatusFile:
     """The document of earlier runs, and changes to it. A failed write is left alone: it must not fail an update."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: StateLayout) -> None:
         self._layout = layout
         self.document = read(layout)
 
@@ -96,7 +96,7 @@ def version() -> str:
         return ""
 
 
-def read(layout: Layout) -> dict[str, Any]:
+def read(layout: StateLayout) -> dict[str, Any]:
     """Return the document; {} = there is none that can be read."""
     try:
         found = json.loads(files.read(layout.status, _MOST_BYTES) or b"{}")
@@ -114,7 +114,7 @@ def _is_sound(found: Mapping[str, Any]) -> bool:
     )
 
 
-def free_bytes(layout: Layout) -> int:
+def free_bytes(layout: StateLayout) -> int:
     """Return the bytes that are free for releases; 0 = that is not known."""
     try:
         found = os.statvfs(layout.state_dir)

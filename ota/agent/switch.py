@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ota.agent.parts import Parts
+from ota.agent.parts import Components
 from ota.agent.recovery import begin_undo, end_undo
 from ota.errors import OtaError, ServerError, TrialFailed
 from ota.store import bad, history, journal, links
-from ota.store.bad import ANY_VARIANT, Bad
-from ota.store.history import Event
-from ota.store.journal import Journal, Next, Stage
+from ota.store.bad import ANY_VARIANT, BadRelease
+from ota.store.history import HistoryEvent
+from ota.store.journal import Journal, NextRelease, UpdateStage
 
 
-def switch(parts: Parts, entry: Journal, following: Next, *, unload_first: bool = False) -> Journal:
+def switch(parts: Components, entry: Journal, following: NextRelease, *, unload_first: bool = False) -> Journal:
     """Make the server serve the next release of a bundle; the journal in PROBATION. Safe to repeat after a crash.
 
     Raises:
         TrialFailed: a model of the release did not load; nothing is switched back yet.
         Occupied, ServerError, StoreError: as it says; the same holds.
     """
-    entry = step(parts, entry, replace(following, stage=Stage.SWITCHING))
+    entry = step(parts, entry, replace(following, stage=UpdateStage.SWITCHING))
     apply_links(parts, entry)
     load(parts, entry, unload_first=unload_first)
-    entry = step(parts, entry, replace(following, stage=Stage.PROBATION))
-    note(parts, Event(parts.clock.now(), "switched", entry.bundle, following.release, following.variant))
+    entry = step(parts, entry, replace(following, stage=UpdateStage.PROBATION))
+    note(parts, HistoryEvent(parts.clock.now(), "switched", entry.bundle, following.release, following.variant))
     return entry
 
 
-def step(parts: Parts, entry: Journal, following: Next | None) -> Journal:
+def step(parts: Components, entry: Journal, following: NextRelease | None) -> Journal:
     """Write a journal in which the next release is at another stage."""
     if following is not None:
         following = replace(following, since=parts.clock.now(), mark=parts.clock.monotonic())
@@ -37,12 +37,12 @@ def step(parts: Parts, entry: Journal, following: Next | None) -> Journal:
     return entry
 
 
-def apply_links(parts: Parts, entry: Journal) -> list[str]:
+def apply_links(parts: Components, entry: Journal) -> list[str]:
     """Make the links name what the journal says; the changed models."""
     return links.apply(parts.layout, parts.settings.model_repository, entry.wanted_links())
 
 
-def load(parts: Parts, entry: Journal, *, unload_first: bool = False) -> None:
+def load(parts: Components, entry: Journal, *, unload_first: bool = False) -> None:
     """Have the server look at the models of a bundle.
 
     Raises:
@@ -62,7 +62,7 @@ def load(parts: Parts, entry: Journal, *, unload_first: bool = False) -> None:
             raise TrialFailed(f"edge-serve did not load {model} {release}: {reason}")
 
 
-def undo(parts: Parts, entry: Journal, error: OtaError, variant: str = ANY_VARIANT) -> Journal:
+def undo(parts: Components, entry: Journal, error: OtaError, variant: str = ANY_VARIANT) -> Journal:
     """Remember the next release as bad, and go back to the active one; the journal without the next one.
 
     Args:
@@ -75,17 +75,19 @@ def undo(parts: Parts, entry: Journal, error: OtaError, variant: str = ANY_VARIA
     following = entry.next
     assert following is not None
     remember(parts, entry.bundle, following.release, variant, error)
-    if following.stage not in (*journal.SWITCHED, Stage.UNDOING):
+    if following.stage not in (*journal.SWITCHED, UpdateStage.UNDOING):
         return step(parts, entry, None)
     note(
         parts,
-        Event(parts.clock.now(), "rolled_back", entry.bundle, following.release, "", error.reason, error.message),
+        HistoryEvent(
+            parts.clock.now(), "rolled_back", entry.bundle, following.release, "", error.reason, error.message
+        ),
     )
     parts.tell(f"{entry.bundle}: rolling back to {_named(entry.active)}: {error.message}")
     return go_back(parts, begin_undo(parts.layout, entry))
 
 
-def recall(parts: Parts, entry: Journal) -> Journal:
+def recall(parts: Components, entry: Journal) -> Journal:
     """Go back from a release in probation that the rollout denies now; the journal without it. It is not bad here.
 
     Raises:
@@ -93,12 +95,12 @@ def recall(parts: Parts, entry: Journal) -> Journal:
     """
     assert entry.next is not None
     text = f"release {entry.next.release} is denied"
-    note(parts, Event(parts.clock.now(), "rolled_back", entry.bundle, entry.next.release, message=text))
+    note(parts, HistoryEvent(parts.clock.now(), "rolled_back", entry.bundle, entry.next.release, message=text))
     parts.tell(f"{entry.bundle}: rolling back to {_named(entry.active)}: {text}")
     return go_back(parts, begin_undo(parts.layout, entry))
 
 
-def go_back(parts: Parts, entry: Journal) -> Journal:
+def go_back(parts: Components, entry: Journal) -> Journal:
     """Turn the links back, and have the server load the active release again; the one before it, where that fails."""
     apply_links(parts, entry)
     try:
@@ -118,11 +120,11 @@ def go_back(parts: Parts, entry: Journal) -> Journal:
     return end_undo(parts.layout, entry)
 
 
-def withdraw(parts: Parts, entry: Journal, why: str) -> Journal:
+def withdraw(parts: Components, entry: Journal, why: str) -> Journal:
     """Remove the links of the active release, because nothing of the bundle may run here; the journal without it."""
     variant = entry.next.variant if entry.next else ""
-    following = Next(entry.active, variant, Stage.UNDOING, 0, parts.clock.now())
-    note(parts, Event(parts.clock.now(), "withdrawn", entry.bundle, entry.active, message=why))
+    following = NextRelease(entry.active, variant, UpdateStage.UNDOING, 0, parts.clock.now())
+    note(parts, HistoryEvent(parts.clock.now(), "withdrawn", entry.bundle, entry.active, message=why))
     entry = replace(entry, active=0, previous=0, next=following)
     journal.write(parts.layout, entry)
     return go_back(parts, entry)
@@ -132,28 +134,28 @@ def _named(release: int) -> str:
     return f"release {release}" if release else "no release"
 
 
-def remember(parts: Parts, bundle: str, release: int, variant: str, error: OtaError) -> None:
+def remember(parts: Components, bundle: str, release: int, variant: str, error: OtaError) -> None:
     """Put a failure on the bad list: for good, or for a time."""
     now = parts.clock.now()
     fingerprint = parts.device.fingerprint()
-    found = Bad(bundle, release, variant, fingerprint, error.reason, error.message, now, error.permanent)
+    found = BadRelease(bundle, release, variant, fingerprint, error.reason, error.message, now, error.permanent)
     bad.save(parts.layout, bad.load(parts.layout).add(found))
     if error.permanent:
-        note(parts, Event(now, "bad", bundle, release, variant, error.reason, error.message))
+        note(parts, HistoryEvent(now, "bad", bundle, release, variant, error.reason, error.message))
 
 
-def accept(parts: Parts, entry: Journal) -> Journal:
+def accept(parts: Components, entry: Journal) -> Journal:
     """Make the release in probation the active one: it is GOOD."""
     following = entry.next
     assert following is not None
     previous = entry.active if entry.active != following.release else entry.previous
     entry = replace(entry, active=following.release, previous=previous, next=None, baseline={})
     journal.write(parts.layout, entry)
-    note(parts, Event(parts.clock.now(), "good", entry.bundle, following.release, following.variant))
+    note(parts, HistoryEvent(parts.clock.now(), "good", entry.bundle, following.release, following.variant))
     return entry
 
 
-def note(parts: Parts, event: Event) -> None:
+def note(parts: Components, event: HistoryEvent) -> None:
     """Add to the history. A full disk must not end an update for that."""
     try:
         history.append(parts.layout, event)

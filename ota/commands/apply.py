@@ -7,10 +7,10 @@ import json
 import sys
 
 from ota.agent.compose import opened
-from ota.agent.line import Line, Options, Outcome
+from ota.agent.line import BundleOutcome, Update, UpdateOptions
 from ota.agent.reports.reporter import reported
-from ota.layout import Layout
-from ota.settings import Settings
+from ota.layout import StateLayout
+from ota.settings import AgentSettings
 from ota.store import pause
 
 HELP = "update: refresh, fetch, install, try, switch, and watch the new releases"
@@ -28,16 +28,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print what was done as JSON")
 
 
-def run(arguments: argparse.Namespace, settings: Settings) -> int:
+def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Run the line once."""
-    options = Options(by_hand=not arguments.scheduled, now=arguments.now, only=tuple(arguments.bundle))
+    options = UpdateOptions(by_hand=not arguments.scheduled, now=arguments.now, only=tuple(arguments.bundle))
     with opened(settings, by_hand=options.by_hand) as parts, reported(parts) as reporter:
-        outcomes = Line(parts, options).run("apply")
+        outcomes = Update(parts, options).run("apply")
         reporter.note((one.bundle, one.error) for one in outcomes)
     return report(outcomes, settings, as_json=arguments.json)
 
 
-def report(outcomes: list[Outcome], settings: Settings, *, as_json: bool) -> int:
+def report(outcomes: list[BundleOutcome], settings: AgentSettings, *, as_json: bool) -> int:
     """Print what a run did; the exit status of its first error."""
     if as_json:
         print(json.dumps([_document(one) for one in outcomes], indent=2))
@@ -47,12 +47,12 @@ def report(outcomes: list[Outcome], settings: Settings, *, as_json: bool) -> int
             print(f"{one.bundle}: {serves}{f'; {one.waiting_for}' if one.waiting_for else ''}")
         elif one.error is not None:
             print(f"edge-ota: {one.bundle}: {' '.join(one.error.message.split())}", file=sys.stderr)
-    if not outcomes and not as_json and not pause.read(Layout(settings.state_dir)):
+    if not outcomes and not as_json and not pause.read(StateLayout(settings.state_dir)):
         print("nothing to do: the fleet of this device has no releases, and none is installed")
     return next((one.error.exit_status for one in outcomes if one.error is not None), 0)
 
 
-def _document(one: Outcome) -> dict[str, object]:
+def _document(one: BundleOutcome) -> dict[str, object]:
     return {
         "bundle": one.bundle,
         "release": one.release,

@@ -7,7 +7,7 @@ import sys
 import time
 
 from ota.agent.boot import Boot
-from ota.settings import Settings
+from ota.settings import AgentSettings
 
 HELP = "before edge-serve starts: heal links, and roll back a new release that does not survive starts"
 
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """No arguments."""
 
 
-def run(arguments: argparse.Namespace, settings: Settings) -> int:
+def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Run the boot step."""
     Boot(settings, time.time(), lambda text: print(f"edge-ota: {text}", file=sys.stderr)).run()
     return 0

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Mapping
 
 from ota.agent.compose import opened
-from ota.agent.line import Line
-from ota.agent.operator.plan import Planned, plan
-from ota.settings import Settings
+from ota.agent.line import Update
+from ota.agent.operator.plan import PlannedUpdate, plan
+from ota.settings import AgentSettings
 from ota.store import pause, places
 from ota.store.lock import locked
 
@@ -26,12 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print it as JSON")
 
 
-def run(arguments: argparse.Namespace, settings: Settings) -> int:
+def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Print a line for each bundle; the exit status of the first error."""
     detailed = arguments.command == "plan"
     with opened(settings, by_hand=True) as parts, locked(parts.layout, arguments.command):
         places.prepare(parts.layout)
-        found = plan(parts, Line(parts).look(), arguments.bundle, detailed=detailed)
+        found = plan(parts, Update(parts).look(), arguments.bundle, detailed=detailed)
         if pause.read(parts.layout):
             print("updates are paused: 'edge-ota resume'", file=sys.stderr)
     if arguments.json:
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     return next((one.error.exit_status for one in found if one.error), 0)
 
 
-def shown(one: Planned) -> str:
+def shown(one: PlannedUpdate) -> str:
     """Return a line about a bundle."""
     serves = f"{one.bundle}: release {one.release} serves" if one.release else f"{one.bundle}: no release serves"
     text = f"{serves}, {one.wanted} is wanted" if one.is_due else f"{serves}, nothing to do"
@@ -53,7 +53,7 @@ def shown(one: Planned) -> str:
     return f"{text}: {one.error.message}" if one.error else text
 
 
-def document(one: Planned) -> dict[str, object]:
+def document(one: PlannedUpdate) -> dict[str, object]:
     """Return the JSON of a bundle."""
     return {
         "bundle": one.bundle,

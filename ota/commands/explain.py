@@ -6,11 +6,11 @@ import argparse
 import json
 
 from ota.agent.compose import opened
-from ota.agent.line import Line
+from ota.agent.line import Update
 from ota.agent.operator.plan import explain
 from ota.commands.check import document, shown
 from ota.errors import UsageError
-from ota.settings import Settings
+from ota.settings import AgentSettings
 from ota.store import places
 from ota.store.lock import locked
 
@@ -23,11 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print it as JSON")
 
 
-def run(arguments: argparse.Namespace, settings: Settings) -> int:
+def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Print the decision, the facts, and the variants."""
     with opened(settings, by_hand=True) as parts, locked(parts.layout, "explain"):
         places.prepare(parts.layout)
-        rollout = Line(parts).look()
+        rollout = Update(parts).look()
         if arguments.bundle not in rollout.models:
             known = ", ".join(sorted(rollout.models)) or "none"
             raise UsageError(f"the fleet of this device has no bundle {arguments.bundle!r}; it has: {known}")

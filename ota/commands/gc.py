@@ -6,10 +6,10 @@ import argparse
 import json
 import time
 
-from ota.layout import Layout
-from ota.settings import Settings
+from ota.layout import StateLayout
+from ota.settings import AgentSettings
 from ota.store import collect, history, places
-from ota.store.history import Event
+from ota.store.history import HistoryEvent
 from ota.store.lock import locked
 
 HELP = "remove releases and blobs that neither serve nor are wanted; nothing younger than an hour"
@@ -20,14 +20,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print what was removed as JSON")
 
 
-def run(arguments: argparse.Namespace, settings: Settings) -> int:
+def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Collect garbage."""
-    layout = Layout(settings.state_dir)
+    layout = StateLayout(settings.state_dir)
     with locked(layout, "gc"):
         places.prepare(layout)
         found = collect.collect(layout, settings.model_repository, time.time())
         if found.paths:
-            history.append(layout, Event(time.time(), "collected", message=f"{found.freed} bytes"))
+            history.append(layout, HistoryEvent(time.time(), "collected", message=f"{found.freed} bytes"))
     if arguments.json:
         print(json.dumps({"paths": found.paths, "freed_bytes": found.freed}, indent=2))
     else:

@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 
 from ota.agent.compose import opened
-from ota.agent.line import Line, Options
+from ota.agent.line import Update, UpdateOptions
 from ota.agent.reports.reporter import reported
 from ota.commands.apply import report
-from ota.settings import Settings
+from ota.settings import AgentSettings
 
 HELP = "update from a copy of the repository in a directory (made by 'edge-ota publish export')"
 
@@ -21,9 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print what was done as JSON")
 
 
-def run(arguments: argparse.Namespace, settings: Settings) -> int:
+def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Run the line once, with a directory in place of the repository."""
     with opened(settings, by_hand=True, directory=arguments.directory) as parts, reported(parts) as reporter:
-        outcomes = Line(parts, Options(now=arguments.now)).run("import")
+        outcomes = Update(parts, UpdateOptions(now=arguments.now)).run("import")
         reporter.note((one.bundle, one.error) for one in outcomes)
     return report(outcomes, settings, as_json=arguments.json)

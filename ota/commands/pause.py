@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 
 from ota.agent.operator import by_hand
-from ota.layout import Layout
-from ota.settings import Settings
+from ota.layout import StateLayout
+from ota.settings import AgentSettings
 from ota.store import places
 from ota.store.lock import locked
 
@@ -25,9 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--why", default="", metavar="TEXT", help="for 'status' and the history")
 
 
-def run(arguments: argparse.Namespace, settings: Settings) -> int:
+def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Pause or resume."""
-    layout = Layout(settings.state_dir)
+    layout = StateLayout(settings.state_dir)
     with locked(layout, arguments.command, _PATIENCE):
         places.prepare(layout)
         if arguments.command == "pause":

@@ -9,7 +9,7 @@ from pathlib import Path
 from ota.errors import UsageError
 from ota.files import told
 from ota.publish.commands import MODULES
-from ota.settings import Settings
+from ota.settings import AgentSettings
 
 HELP = "sign and publish releases, on the publisher's machine"
 
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         importlib.import_module(f"ota.publish.commands.{name}").add_parsers(subcommands)
 
 
-def run(arguments: argparse.Namespace, settings: Settings) -> int:
+def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Run a subcommand."""
     try:
         status: int = arguments.publish(arguments)

@@ -6,8 +6,8 @@ import argparse
 import time
 
 from ota.agent.operator import by_hand
-from ota.layout import Layout
-from ota.settings import Settings
+from ota.layout import StateLayout
+from ota.settings import AgentSettings
 from ota.store import places
 from ota.store.lock import locked
 
@@ -21,9 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--release", type=int, default=0, metavar="N", help="this release only")
 
 
-def run(arguments: argparse.Namespace, settings: Settings) -> int:
+def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Clear the bad list."""
-    layout = Layout(settings.state_dir)
+    layout = StateLayout(settings.state_dir)
     with locked(layout, "retry", _PATIENCE):
         places.prepare(layout)
         count = by_hand.retry(layout, arguments.bundle, arguments.release, time.time())

@@ -7,7 +7,7 @@ import argparse
 from ota.agent.compose import opened
 from ota.agent.operator import by_hand
 from ota.agent.status_file import StatusFile
-from ota.settings import Settings
+from ota.settings import AgentSettings
 from ota.store import places
 from ota.store.lock import locked
 
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--why", default="", metavar="TEXT", help="for the history and the reports")
 
 
-def run(arguments: argparse.Namespace, settings: Settings) -> int:
+def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Roll back."""
     with opened(settings, by_hand=True) as parts, locked(parts.layout, "rollback"):
         places.prepare(parts.layout)

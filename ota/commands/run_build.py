@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from ota.layout import Layout
+from ota.layout import StateLayout
 from ota.server.build import serve_build
-from ota.settings import Settings
+from ota.settings import AgentSettings
 
 HELP = "for edge-ota-build@.service: build the engine that a request on standard input names"
 
@@ -15,6 +15,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """No arguments: all is in the request and in the settings."""
 
 
-def run(arguments: argparse.Namespace, settings: Settings) -> int:
+def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Serve one request."""
-    return serve_build(Layout(settings.state_dir).releases, settings.edge_serve)
+    return serve_build(StateLayout(settings.state_dir).releases, settings.edge_serve)

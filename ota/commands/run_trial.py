@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from ota.layout import Layout
+from ota.layout import StateLayout
 from ota.server.trial import serve_trial
-from ota.settings import Settings
+from ota.settings import AgentSettings
 
 HELP = "for edge-ota-trial@.service: try the release that a request on standard input names"
 
@@ -15,6 +15,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """No arguments: all is in the request and in the settings."""
 
 
-def run(arguments: argparse.Namespace, settings: Settings) -> int:
+def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Serve one request."""
-    return serve_trial(Layout(settings.state_dir).trial, settings.edge_serve)
+    return serve_trial(StateLayout(settings.state_dir).trial, settings.edge_serve)

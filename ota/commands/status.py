@@ -12,8 +12,8 @@ from ota.agent import status_file
 from ota.agent.device.identity import public_identity
 from ota.agent.device.this_device import device_name
 from ota.agent.reports import outbox
-from ota.layout import Layout
-from ota.settings import Settings
+from ota.layout import StateLayout
+from ota.settings import AgentSettings
 from ota.store import bad, history, journal, pause, places
 from ota.store.journal import Journal
 from ota.trust.floors import Floors
@@ -32,9 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print it as JSON")
 
 
-def run(arguments: argparse.Namespace, settings: Settings) -> int:
+def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Print it."""
-    layout = Layout(settings.state_dir)
+    layout = StateLayout(settings.state_dir)
     places.check_readable(layout)
     if arguments.command == "history":
         events = history.read(layout)
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def _document(layout: Layout, settings: Settings) -> dict[str, Any]:
+def _document(layout: StateLayout, settings: AgentSettings) -> dict[str, Any]:
     found = pause.read(layout)
     rows = [{name: getattr(one, name) for name in one.__slots__} for one in bad.load(layout).entries]
     document = {**status_file.read(layout), "bad": rows}
@@ -59,7 +59,7 @@ def _document(layout: Layout, settings: Settings) -> dict[str, Any]:
     return document
 
 
-def _lines(layout: Layout, settings: Settings) -> Iterator[str]:
+def _lines(layout: StateLayout, settings: AgentSettings) -> Iterator[str]:
     document, now = status_file.read(layout), time.time()
     if not layout.state_dir.is_dir():
         yield f"edge-ota never ran here: {layout.state_dir} is not there"
@@ -101,12 +101,12 @@ def _lines(layout: Layout, settings: Settings) -> Iterator[str]:
         )
 
 
-def _device(layout: Layout, settings: Settings) -> tuple[str, str]:
+def _device(layout: StateLayout, settings: AgentSettings) -> tuple[str, str]:
     fingerprint, _ = public_identity(layout.identity)
     return device_name(settings, fingerprint) if fingerprint else settings.device, fingerprint
 
 
-def _floors(layout: Layout, settings: Settings, now: float) -> Iterator[str]:
+def _floors(layout: StateLayout, settings: AgentSettings, now: float) -> Iterator[str]:
     floors = Floors([layout.floors, settings.floor_copy])
     yield from floors.warnings
     if floors.lost and now - floors.lost < _LOST_SECONDS:
@@ -125,7 +125,7 @@ def _bundle(entry: Journal, reason: str) -> str:
     if following is None:
         return f"{text}; {reason}" if reason else text
     text += f"; {following.release} is {following.stage.value}"
-    if following.stage is journal.Stage.PROBATION:
+    if following.stage is journal.UpdateStage.PROBATION:
         text += f" ({following.tries} starts left)"
     hint = "the next run goes on with it; 'edge-ota apply' does so now"
     if reason and " " not in reason:  # a word of ota.errors; its message is the last error

@@ -8,10 +8,10 @@ import sys
 
 from ota.agent.compose import opened
 from ota.agent.operator import repair
-from ota.agent.operator.tell import Printer
+from ota.agent.operator.tell import ProgressPrinter
 from ota.errors import StoreError
-from ota.layout import Layout
-from ota.settings import Settings
+from ota.layout import StateLayout
+from ota.settings import AgentSettings
 from ota.store import journal, places, scrub
 from ota.store.lock import locked
 
@@ -24,9 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the damage as JSON")
 
 
-def run(arguments: argparse.Namespace, settings: Settings) -> int:
+def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Print the damage; 5 if there is any (left)."""
-    layout, tell = Layout(settings.state_dir), Printer()
+    layout, tell = StateLayout(settings.state_dir), ProgressPrinter()
     places.check_readable(layout)
     releases = repair.installed(layout)
     found = list(scrub.scrub(layout, releases, lambda model, release: tell(f"reading {model} {release}")))

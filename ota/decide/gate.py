@@ -20,7 +20,7 @@ UNLIKELY = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class GateLimits:
     """What an operator asks of a step.
 
     Attributes:
@@ -62,7 +62,7 @@ class Tally:
         return f"{self.included} devices included: {', '.join(parts)}"
 
 
-class Answer(Enum):
+class GateDecision(Enum):
     """Of the gate."""
 
     GO = "go"
@@ -71,10 +71,10 @@ class Answer(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
+class GateRuling:
     """The answer, and its reason with figures."""
 
-    answer: Answer
+    answer: GateDecision
     why: str
 
 
@@ -85,7 +85,7 @@ def includes(wish: Wish, device: DeviceDocument) -> bool:
 
 
 def count(
-    wish: Wish, devices: Iterable[DeviceDocument], reports: Mapping[str, Report], bounds: Bounds, now: float
+    wish: Wish, devices: Iterable[DeviceDocument], reports: Mapping[str, Report], bounds: GateLimits, now: float
 ) -> Tally:
     """Return the included devices, counted by their newest genuine reports."""
     included = good = soaked = failed = silent = 0
@@ -124,7 +124,7 @@ def _failed(wish: Wish, report: Report) -> bool:
     )  # fmt: skip
 
 
-def decide(tally: Tally, bounds: Bounds) -> Ruling:
+def decide(tally: Tally, bounds: GateLimits) -> GateRuling:
     """Return whether the next step is allowed.
 
     A rollout halts when more devices failed than the limit allows of all that are included. It halts earlier, too, when
@@ -136,15 +136,17 @@ def decide(tally: Tally, bounds: Bounds) -> Ruling:
         share = tally.failed / tried
         limit = f"at most {_percent(bounds.errors)} may"
         if tally.failed > bounds.errors * tally.included or _chance(tally.failed, tried, bounds.errors) < UNLIKELY:
-            return Ruling(Answer.HALT, f"{errors} ({_percent(share)}), {limit}; {tally}")
+            return GateRuling(GateDecision.HALT, f"{errors} ({_percent(share)}), {limit}; {tally}")
         if share > bounds.errors:
-            return Ruling(Answer.WAIT, f"{errors} ({_percent(share)}), {limit}: more devices must try it; {tally}")
+            return GateRuling(
+                GateDecision.WAIT, f"{errors} ({_percent(share)}), {limit}: more devices must try it; {tally}"
+            )
     if not tally.included:
-        return Ruling(Answer.GO, "the steps include no device yet")
+        return GateRuling(GateDecision.GO, "the steps include no device yet")
     share = tally.soaked / tally.included
     text = f"{tally.soaked} of {tally.included} devices ({_percent(share)}) have been good for"
     text += f" {duration(bounds.soak_seconds)}, expected {_percent(bounds.success)}"
-    return Ruling(Answer.GO if share >= bounds.success else Answer.WAIT, f"{text}; {tally}")
+    return GateRuling(GateDecision.GO if share >= bounds.success else GateDecision.WAIT, f"{text}; {tally}")
 
 
 def _chance(failed: int, tried: int, share: float) -> float:

@@ -23,7 +23,7 @@ LEAST_SECONDS = 0.005
 IDLE_SPANS = 1.0
 
 
-class Outcome(Enum):
+class ProbationVerdict(Enum):
     """Of a judgement."""
 
     WAIT = "wait"
@@ -32,7 +32,7 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class VersionStatistics:
     """Counters of one model's version.
 
     Attributes:
@@ -54,7 +54,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ProbationLimits:
     """What is allowed; the names are those of the settings."""
 
     probation_seconds: float = 600.0
@@ -66,8 +66,8 @@ class Limits:
 
 
 def judge(
-    before: Figures, now: Figures, bounds: Sequence[float], elapsed: float, limits: Limits
-) -> tuple[Outcome, str]:
+    before: VersionStatistics, now: VersionStatistics, bounds: Sequence[float], elapsed: float, limits: ProbationLimits
+) -> tuple[ProbationVerdict, str]:
     """Return the outcome for one model, and its reason.
 
     Args:
@@ -76,19 +76,21 @@ def judge(
         elapsed: seconds since the switch.
     """
     if trouble := _trouble(before, now, bounds, limits):
-        return Outcome.BAD, trouble
+        return ProbationVerdict.BAD, trouble
     if elapsed < limits.probation_seconds:
-        return Outcome.WAIT, f"{elapsed:.0f} of {limits.probation_seconds:.0f} s, {now.requests} requests"
+        return ProbationVerdict.WAIT, f"{elapsed:.0f} of {limits.probation_seconds:.0f} s, {now.requests} requests"
     if not now.ready:
-        return Outcome.WAIT, f"it does not serve: {now.reason}"
+        return ProbationVerdict.WAIT, f"it does not serve: {now.reason}"
     if now.requests >= limits.probation_requests:
-        return Outcome.GOOD, f"{now.requests} requests in {elapsed:.0f} s, {now.failures} failed"
+        return ProbationVerdict.GOOD, f"{now.requests} requests in {elapsed:.0f} s, {now.failures} failed"
     if elapsed < limits.probation_seconds * (1 + IDLE_SPANS):
-        return Outcome.WAIT, f"{now.requests} of {limits.probation_requests} requests"
-    return Outcome.GOOD, f"{now.requests} requests in {elapsed:.0f} s, and its golden test passed"
+        return ProbationVerdict.WAIT, f"{now.requests} of {limits.probation_requests} requests"
+    return ProbationVerdict.GOOD, f"{now.requests} requests in {elapsed:.0f} s, and its golden test passed"
 
 
-def _trouble(before: Figures, now: Figures, bounds: Sequence[float], limits: Limits) -> str:
+def _trouble(
+    before: VersionStatistics, now: VersionStatistics, bounds: Sequence[float], limits: ProbationLimits
+) -> str:
     if now.unready_seconds > limits.unready_seconds:
         return f"it has not served for {now.unready_seconds:.0f} s: {now.reason or 'no reason is known'}"
     if now.restarts:
@@ -103,7 +105,7 @@ def _trouble(before: Figures, now: Figures, bounds: Sequence[float], limits: Lim
     return _slower(before, now, bounds, limits)
 
 
-def _slower(before: Figures, now: Figures, bounds: Sequence[float], limits: Limits) -> str:
+def _slower(before: VersionStatistics, now: VersionStatistics, bounds: Sequence[float], limits: ProbationLimits) -> str:
     if sum(before.counts) < LEAST_REQUESTS or sum(now.counts) < LEAST_REQUESTS:
         return ""
     old, new = quantile(before.counts, bounds, 0.99), quantile(now.counts, bounds, 0.99)
@@ -137,13 +139,13 @@ def quantile(counts: Sequence[int], bounds: Sequence[float], wanted: float) -> f
     return 0.0
 
 
-def since(start: Figures, now: Figures) -> Figures:
+def since(start: VersionStatistics, now: VersionStatistics) -> VersionStatistics:
     """Return what was counted since `start`; all of `now` where its counters began anew."""
     if now.requests < start.requests or len(start.counts) != len(now.counts):
         return now
     counts = tuple(new - old for new, old in zip(now.counts, start.counts, strict=True))
     failures, restarts = max(0, now.failures - start.failures), max(0, now.restarts - start.restarts)
-    return Figures(
+    return VersionStatistics(
         now.requests - start.requests, failures, counts, restarts, now.memory_bytes, now.ready, now.unready_seconds,
         now.reason,
     )  # fmt: skip

@@ -26,7 +26,7 @@ _MOST_HASHES = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ReleaseChoice:
     """What a device shall do about a bundle.
 
     Attributes:
@@ -83,7 +83,7 @@ def begins(wish: Wish, device: DeviceDocument, spread_seconds: int) -> float:
 
 def choose(
     wish: Wish, device: DeviceDocument, active: int, now: float, *, spread_seconds: int = 0, zone: tzinfo | None = None
-) -> Target:
+) -> ReleaseChoice:
     """Return the release that a device shall run.
 
     A denied release never runs, also while the rollout is paused. Then come the pin, the pause, the start time, the
@@ -97,11 +97,11 @@ def choose(
     if release in wish.deny:
         release, why = _allowed(wish, active, release)
     if active in wish.deny and release != active:
-        return Target(release, True, f"release {active} is denied: {why}")
+        return ReleaseChoice(release, True, f"release {active} is denied: {why}")
     if release == active:
-        return Target(active, True, why)
+        return ReleaseChoice(active, True, why)
     may_switch = in_window(wish.window, now, zone)
-    return Target(release, may_switch, why if may_switch else f"{why}; it switches at {wish.window} local time")
+    return ReleaseChoice(release, may_switch, why if may_switch else f"{why}; it switches at {wish.window} local time")
 
 
 def _release(wish: Wish, device: DeviceDocument, active: int, now: float, spread_seconds: int) -> tuple[int, str]:

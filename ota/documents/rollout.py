@@ -19,7 +19,7 @@ MOST_PINS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RolloutStep:
     """A ring, and which share of its devices may have the release."""
 
     ring: str
@@ -45,7 +45,7 @@ class Wish:
     previous: int = 0
     paused: bool = False
     salt: str = ""
-    steps: tuple[Step, ...] = ()
+    steps: tuple[RolloutStep, ...] = ()
     not_before: float = 0.0
     window: str = ""
     deny: frozenset[int] = frozenset()
@@ -112,8 +112,8 @@ def _wish(bundle: str, members: Members) -> Wish:
     return wish
 
 
-def _step(members: Members) -> Step:
-    step = Step(name(members.text("ring"), "a ring"), members.number("percent", most=100.0))
+def _step(members: Members) -> RolloutStep:
+    step = RolloutStep(name(members.text("ring"), "a ring"), members.number("percent", most=100.0))
     members.end()
     return step
 

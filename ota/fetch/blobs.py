@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from ota import files
-from ota.clock import Clock
+from ota.clock import TimeSource
 from ota.documents.manifest import FileEntry
 from ota.documents.names import blob_path
 from ota.errors import FetchError, NoSpace, StoreError, Untrusted
 from ota.fetch import space
 from ota.fetch.chunks import ChunkIndex, Piece, pieces_of
-from ota.fetch.failures import Undelivered
-from ota.fetch.mirrors import Interrupted, Mirrors
-from ota.fetch.pace import Pace, Progress, no_progress
-from ota.layout import Layout
-from ota.settings import Settings
-from ota.source import Source, StartOver
+from ota.fetch.failures import RequestFailed
+from ota.fetch.mirrors import DownloadInterrupted, Mirrors
+from ota.fetch.pace import DownloadLimiter, Progress, no_progress
+from ota.layout import StateLayout
+from ota.settings import AgentSettings
+from ota.source import RepositorySource, StartOver
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -41,7 +41,7 @@ FILE_MODE = 0o640
 FOLDER_MODE = 0o750
 
 
-class Blobs:
+class BlobFetcher:
     """Fetches blobs, within the limits of one run.
 
     Args:
@@ -50,11 +50,17 @@ class Blobs:
     """
 
     def __init__(
-        self, settings: Settings, layout: Layout, sources: Sequence[Source], clock: Clock, *, apply: bool = False
+        self,
+        settings: AgentSettings,
+        layout: StateLayout,
+        sources: Sequence[RepositorySource],
+        clock: TimeSource,
+        *,
+        apply: bool = False,
     ) -> None:
         self._settings, self._layout = settings, layout
         self._mirrors = Mirrors(sources, clock)
-        self._pace = Pace(settings, clock, apply=apply)
+        self._pace = DownloadLimiter(settings, clock, apply=apply)
         self._index = ChunkIndex()
 
     def missing(self, entries: Iterable[FileEntry]) -> int:
@@ -232,17 +238,17 @@ class _Download:
     `givers` has the sources of the bytes that are there; None = an earlier run.
     """
 
-    def __init__(self, part: _Part, piece: Piece, have: int, pace: Pace) -> None:
+    def __init__(self, part: _Part, piece: Piece, have: int, pace: DownloadLimiter) -> None:
         self._part, self._piece, self._pace = part, piece, pace
         self._have = have
         self._digest = part.digest(piece.offset, have)
-        self._givers: set[Source | None] = {None} if have else set()
+        self._givers: set[RepositorySource | None] = {None} if have else set()
 
     def whole(self) -> bool:
         """Return whether the piece is there and right."""
         return self._have == self._piece.size and self._digest.hexdigest() == self._piece.sha256
 
-    def attempt(self, source: Source) -> None:
+    def attempt(self, source: RepositorySource) -> None:
         """Fetch the rest from a source.
 
         Raises:
@@ -263,19 +269,19 @@ class _Download:
             came = self._pace.received - began
             if came >= HEADWAY_BYTES:
                 self._pace.headway()
-            if came < BLAMELESS_BYTES or not (isinstance(error, Undelivered) and error.again):
+            if came < BLAMELESS_BYTES or not (isinstance(error, RequestFailed) and error.again):
                 raise
-            raise Interrupted(error.message) from error
+            raise DownloadInterrupted(error.message) from error
         if self.whole():
             self._pace.headway()
             return
         found, alone = self._digest.hexdigest(), self._givers == {source}
         self._restart()
         if not alone:
-            raise Interrupted(f"{source}: {self._piece.sha256} was resumed and is wrong; it is fetched anew")
+            raise DownloadInterrupted(f"{source}: {self._piece.sha256} was resumed and is wrong; it is fetched anew")
         raise Untrusted(f"{source} delivered a file with the SHA-256 {found}, expected {self._piece.sha256}")
 
-    def _receive(self, source: Source) -> None:
+    def _receive(self, source: RepositorySource) -> None:
         for block in source.stream(blob_path(self._piece.sha256), self._have, self._piece.size):
             self._givers.add(source)
             self._part.write(self._piece.offset + self._have, block)

@@ -9,7 +9,7 @@ from pathlib import Path
 from ota import files
 from ota.documents.manifest import MOST_BYTES, FileEntry, Manifest, read_manifest
 from ota.errors import OtaError
-from ota.layout import Layout
+from ota.layout import StateLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class ChunkIndex:
         return cls(places)
 
     @classmethod
-    def stored(cls, layout: Layout) -> ChunkIndex:
+    def stored(cls, layout: StateLayout) -> ChunkIndex:
         """Return the chunks of the releases on this device. A manifest that cannot be read has none."""
         found = []
         for path in sorted(layout.manifests.glob("*.json")):

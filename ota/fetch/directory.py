@@ -9,8 +9,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from ota.errors import FetchError, NotFound
-from ota.fetch.failures import Undelivered
+from ota.errors import FetchError, NotInRepository
+from ota.fetch.failures import RequestFailed
 
 BLOCK_BYTES = 256 * 1024
 
@@ -45,7 +45,7 @@ class DirectorySource:
         with self._file(path) as descriptor:
             size = os.fstat(descriptor).st_size
             if size > most_bytes:
-                raise Undelivered(f"{self._path / path} has {size} bytes, expected at most {most_bytes}", again=False)
+                raise RequestFailed(f"{self._path / path} has {size} bytes, expected at most {most_bytes}", again=False)
             return b"".join(self._blocks(descriptor, path, 0, size))
 
     def stream(self, path: str, offset: int, length: int) -> Iterator[bytes]:
@@ -53,7 +53,7 @@ class DirectorySource:
         with self._file(path) as descriptor:
             size = os.fstat(descriptor).st_size
             if size != length:
-                raise Undelivered(
+                raise RequestFailed(
                     f"{self._path / path} has {size} bytes, expected {length}: copy the stick anew", again=False
                 )
             yield from self._blocks(descriptor, path, offset, length)
@@ -62,7 +62,7 @@ class DirectorySource:
         while offset < end:
             block = os.pread(descriptor, min(BLOCK_BYTES, end - offset), offset)
             if not block:
-                raise Undelivered(f"{self._path / path} ended after {offset} of {end} bytes", again=False)
+                raise RequestFailed(f"{self._path / path} ended after {offset} of {end} bytes", again=False)
             offset += len(block)
             yield block
 
@@ -75,7 +75,7 @@ class DirectorySource:
             descriptor = self._open_below(path, os.O_NONBLOCK)
             try:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    raise Undelivered(f"{self._path / path} is no regular file", again=False)
+                    raise RequestFailed(f"{self._path / path} is no regular file", again=False)
                 yield descriptor
             finally:
                 os.close(descriptor)
@@ -87,18 +87,18 @@ class DirectorySource:
         try:
             root = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise Undelivered(f"{self._path}: {error.strerror}; {advice}", again=False) from None
+            raise RequestFailed(f"{self._path}: {error.strerror}; {advice}", again=False) from None
         self._root = root
         if not self._is_there():
             self.close()
-            raise Undelivered(f"{self._path} has no metadata/: {advice}", again=False)
+            raise RequestFailed(f"{self._path} has no metadata/: {advice}", again=False)
         return root
 
     def _open_below(self, path: str, flags: int) -> int:
         """Open part by part, so that no part can be a link."""
         parts = path.split("/")
         if not all(part and part not in (".", "..") for part in parts):
-            raise Undelivered(f"{path!r} is no path below {self._path}", again=False)
+            raise RequestFailed(f"{path!r} is no path below {self._path}", again=False)
         base = flags | os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
         folder = self._root
         try:
@@ -115,14 +115,14 @@ class DirectorySource:
     def _failure(self, error: OSError, path: str) -> FetchError:
         where = self._path / path
         if error.errno == errno.ENOENT and self._is_there():
-            return NotFound(f"{where} is not there")
+            return NotInRepository(f"{where} is not there")
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            return Undelivered(
+            return RequestFailed(
                 f"{where} is reached through a symbolic link or a file: expected plain directories", again=False
             )
         if error.errno in (errno.EACCES, errno.EPERM):
-            return Undelivered(f"{where}: {error.strerror}: make it readable for the user edge-ota", again=False)
-        return Undelivered(
+            return RequestFailed(f"{where}: {error.strerror}: make it readable for the user edge-ota", again=False)
+        return RequestFailed(
             f"{self._path}: cannot read {path} ({error.strerror}): pulled out, or defective?", again=False
         )
 

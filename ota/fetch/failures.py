@@ -8,7 +8,7 @@ import ssl
 from ota.errors import FetchError
 
 
-class Undelivered(FetchError):
+class RequestFailed(FetchError):
     """A request that failed.
 
     Attributes:

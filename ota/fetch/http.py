@@ -27,8 +27,8 @@ from urllib3.exceptions import (
     ReadTimeoutError,
 )
 
-from ota.errors import FetchError, NotFound, UsageError
-from ota.fetch.failures import TLS_ENDED, Undelivered, tls_failure
+from ota.errors import FetchError, NotInRepository, UsageError
+from ota.fetch.failures import TLS_ENDED, RequestFailed, tls_failure
 from ota.fetch.within import within
 from ota.source import StartOver
 
@@ -146,11 +146,11 @@ class HttpSource:
             response.close()
             target = urljoin(url, response.headers.get("Location", ""))
             if urlsplit(target).scheme not in ("http", "https") or not urlsplit(target).hostname:
-                raise Undelivered(f"{shown(url)} redirects to {shown(target)}, which is no http(s) URL", again=False)
+                raise RequestFailed(f"{shown(url)} redirects to {shown(target)}, which is no http(s) URL", again=False)
             if (urlsplit(url).scheme, urlsplit(target).scheme) == ("https", "http"):
-                raise Undelivered(f"{shown(url)} redirects from https to {shown(target)}: refused", again=False)
+                raise RequestFailed(f"{shown(url)} redirects from https to {shown(target)}: refused", again=False)
             url = target
-        raise Undelivered(f"{self}: more than {MOST_REDIRECTS} redirects, the last to {shown(url)}", again=False)
+        raise RequestFailed(f"{self}: more than {MOST_REDIRECTS} redirects, the last to {shown(url)}", again=False)
 
     def _send(self, url: str, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
         there = urlsplit(url)
@@ -175,7 +175,7 @@ class HttpSource:
             try:
                 return within(limit, act, lambda late: late.close())
             except TimeoutError:
-                raise Undelivered(f"{shown(url)}: no reply within {limit:g} s") from None
+                raise RequestFailed(f"{shown(url)}: no reply within {limit:g} s") from None
 
     def _body(self, response: urllib3.BaseHTTPResponse, path: str, most_bytes: int, *, exact: bool) -> Iterator[bytes]:
         what = f"{self}{path}"
@@ -189,16 +189,16 @@ class HttpSource:
                 break
             received += len(block)
             if received > most_bytes:
-                raise Undelivered(f"{what}: the server sends more than {most_bytes} bytes", again=False)
+                raise RequestFailed(f"{what}: the server sends more than {most_bytes} bytes", again=False)
             window_bytes += len(block)
             window_seconds += time.monotonic() - started
             if window_seconds > self._timeout:
                 if window_bytes < LEAST_BYTES_PER_SECOND * window_seconds:
-                    raise Undelivered(f"{what}: {window_bytes} bytes in {window_seconds:.0f} s; too slow")
+                    raise RequestFailed(f"{what}: {window_bytes} bytes in {window_seconds:.0f} s; too slow")
                 window_seconds, window_bytes = 0.0, 0
             yield block
         if received < expected:
-            raise Undelivered(f"{what}: the connection ended after {received} of {expected} bytes")
+            raise RequestFailed(f"{what}: the connection ended after {received} of {expected} bytes")
 
     def _read(self, response: urllib3.BaseHTTPResponse) -> bytes:
         if getattr(response, "chunked", False):  # the lines between the chunks may come byte by byte
@@ -219,7 +219,7 @@ class HttpSource:
             raise
         except (HTTPError, OSError, ValueError) as error:
             words, again = reason_of(error, self._timeout)
-            raise Undelivered(f"{what}: {words}", again=again) from error
+            raise RequestFailed(f"{what}: {words}", again=again) from error
 
 
 def reason_of(error: Exception, timeout: float) -> tuple[str, bool]:
@@ -250,12 +250,12 @@ def _expect_ok(response: urllib3.BaseHTTPResponse, what: str) -> None:
         return
     if status in (403, 404, 410):  # buckets that may not be listed say 403 of a file that they do not have
         more = ", or this device may not read it" if status == 403 else ""
-        raise NotFound(f"{what} is not there{more} (HTTP {status})")
+        raise NotInRepository(f"{what} is not there{more} (HTTP {status})")
     if status == 407:
-        raise Undelivered(
+        raise RequestFailed(
             f"{what}: the proxy wants a user and a password: set PROXY=http://user:password@host:port", again=False
         )
-    raise Undelivered(
+    raise RequestFailed(
         f"{what}: HTTP {status}, expected 200",
         again=status in _PASSING,
         retry_after=_retry_after(response.headers.get("Retry-After", ""), time.time()),
@@ -276,16 +276,18 @@ def _check_head(response: urllib3.BaseHTTPResponse, what: str, most_bytes: int, 
     """Refuse a body that cannot be the file, before it is read. Return its length; 0 = the server does not say."""
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
-        raise Undelivered(f"{what}: the server sends it with Content-Encoding {encoding!r}, expected none", again=False)
+        raise RequestFailed(
+            f"{what}: the server sends it with Content-Encoding {encoding!r}, expected none", again=False
+        )
     length = response.headers.get("Content-Length", "")
     page = response.headers.get("Content-Type", "").startswith("text/html")
     if page and (exact or what.endswith(".json")):
-        raise Undelivered(f"{what}: the reply is a web page, perhaps of a captive portal or a login", again=False)
+        raise RequestFailed(f"{what}: the reply is a web page, perhaps of a captive portal or a login", again=False)
     if not length.isdecimal():
         return most_bytes if exact else 0
     if int(length) > most_bytes or (exact and int(length) != most_bytes):
         least = "" if exact else "at most "
-        raise Undelivered(f"{what} has {length} bytes, expected {least}{most_bytes}", again=False)
+        raise RequestFailed(f"{what} has {length} bytes, expected {least}{most_bytes}", again=False)
     return int(length)
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import tzinfo
 
 from ota.decide.window import in_window
-from ota.errors import FetchError, NotFound, UsageError
-from ota.fetch.failures import Undelivered
+from ota.errors import FetchError, NotInRepository, UsageError
+from ota.fetch.failures import RequestFailed
 
 #: failed requests of one run, over all files; each is followed by a wait and another try
 MOST_RETRIES = 100
@@ -63,8 +63,8 @@ class Retries:
         Args:
             random: from 0 to 1, so that a fleet does not come back at the same moment.
         """
-        asked = error.retry_after if isinstance(error, Undelivered) else None
-        final = isinstance(error, NotFound) or (isinstance(error, Undelivered) and not error.again)
+        asked = error.retry_after if isinstance(error, RequestFailed) else None
+        final = isinstance(error, NotInRepository) or (isinstance(error, RequestFailed) and not error.again)
         if final or self.left <= 0 or self.in_a_row >= MOST_IN_A_ROW - 1 or (asked or 0.0) > LONGEST_RETRY_AFTER:
             return None
         self.left -= 1

@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from ota.clock import Clock
-from ota.errors import FetchError, NotFound, OtaError, Untrusted, UsageError
+from ota.clock import TimeSource
+from ota.errors import FetchError, NotInRepository, OtaError, Untrusted, UsageError
 from ota.fetch.directory import DirectorySource
-from ota.fetch.failures import Undelivered
-from ota.settings import Settings
-from ota.source import Source
+from ota.fetch.failures import RequestFailed
+from ota.settings import AgentSettings
+from ota.source import RepositorySource
 
 Value = TypeVar("Value")
 #: how long a mirror that failed comes after the others
 DEMOTED_SECONDS = 300.0
 
 
-class Interrupted(FetchError):
+class DownloadInterrupted(FetchError):
     """A download broke off after some headway. The same source may go on, and is not blamed."""
 
 
@@ -28,18 +28,18 @@ class Mirrors:
     One object lives for one run.
     """
 
-    def __init__(self, sources: Sequence[Source], clock: Clock) -> None:
+    def __init__(self, sources: Sequence[RepositorySource], clock: TimeSource) -> None:
         self._sources = list(sources)
         self._clock = clock
         self._failed: dict[int, float] = {}
         self._lied: set[int] = set()
 
     @property
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[RepositorySource]:
         """The sources, in the order in which they are tried now."""
         return [self._sources[number] for number in self._order()]
 
-    def first(self, act: Callable[[Source], Value]) -> Value:
+    def first(self, act: Callable[[RepositorySource], Value]) -> Value:
         """Return what `act` returns for the first source with which it does not fail.
 
         Raises:
@@ -52,9 +52,9 @@ class Mirrors:
         for number in self._order():
             try:
                 value = act(self._sources[number])
-            except Interrupted:
+            except DownloadInterrupted:
                 raise
-            except NotFound as error:
+            except NotInRepository as error:
                 failures.append(error)
             except FetchError as error:
                 self._failed[number] = self._clock.monotonic()
@@ -85,10 +85,10 @@ def _most_telling(failures: Sequence[OtaError]) -> OtaError:
     """Return the error of all sources together: a later try counts more than distrust, and that more than absence."""
 
     def rank(error: OtaError) -> int:
-        if isinstance(error, NotFound):
+        if isinstance(error, NotInRepository):
             return 3
         if isinstance(error, FetchError):
-            return 1 if isinstance(error, Undelivered) and not error.again else 0
+            return 1 if isinstance(error, RequestFailed) and not error.again else 0
         return 2
 
     worst = min(failures, key=rank)
@@ -98,7 +98,7 @@ def _most_telling(failures: Sequence[OtaError]) -> OtaError:
     return worst
 
 
-def open_sources(settings: Settings) -> list[Source]:
+def open_sources(settings: AgentSettings) -> list[RepositorySource]:
     """Return the mirrors of the setting URL: web servers, and directories (`/mnt/mirror`).
 
     Raises:

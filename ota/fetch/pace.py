@@ -7,10 +7,10 @@ import random
 from collections.abc import Callable
 from typing import TypeVar
 
-from ota.clock import Clock
+from ota.clock import TimeSource
 from ota.errors import FetchError, Postponed
 from ota.fetch.limits import Retries, TokenBucket, checked_hours, checked_rate, why_wait
-from ota.settings import Settings
+from ota.settings import AgentSettings
 
 Value = TypeVar("Value")
 #: bytes that are there, and bytes in all
@@ -22,7 +22,7 @@ def no_progress(done: int, total: int) -> None:
     """Report nothing."""
 
 
-class Pace:
+class DownloadLimiter:
     """The limits of one run.
 
     Args:
@@ -32,8 +32,8 @@ class Pace:
 
     def __init__(
         self,
-        settings: Settings,
-        clock: Clock,
+        settings: AgentSettings,
+        clock: TimeSource,
         *,
         apply: bool = False,
         jitter: Callable[[], float] = lambda: random.random(),  # found when it is called, for tests

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from urllib3.exceptions import HTTPError
 
 from ota.errors import UsageError
-from ota.fetch.failures import Undelivered
+from ota.fetch.failures import RequestFailed
 from ota.fetch.http import HttpOptions, login_of, make_context, make_pool, reason_of, shown
 from ota.fetch.within import within
 
@@ -48,9 +48,9 @@ def put(url: str, data: bytes, options: HttpOptions, limit: float) -> None:
     try:
         status = within(limit, act)
     except TimeoutError:
-        raise Undelivered(f"{told}: no reply within {limit:g} s") from None
+        raise RequestFailed(f"{told}: no reply within {limit:g} s") from None
     except (HTTPError, OSError, ValueError) as error:
         words, again = reason_of(error, options.timeout)
-        raise Undelivered(f"{told}: {words}", again=again) from error
+        raise RequestFailed(f"{told}: {words}", again=again) from error
     if not 200 <= status < 300:
-        raise Undelivered(f"{told}: HTTP {status}, expected 200, 201, or 204")
+        raise RequestFailed(f"{told}: HTTP {status}, expected 200, 201, or 204")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ota import files
 from ota.errors import NoSpace, OtaError
-from ota.layout import Layout
+from ota.layout import StateLayout
 from ota.strict_json import Members, canonical, parse
 
 MB = 1_000_000
@@ -26,7 +26,7 @@ GROWTH_BYTES = 64 * MB
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class DiskSpace:
     """The figures of the disk that has the state directory.
 
     Attributes:
@@ -43,7 +43,7 @@ class Room:
     reserve: int = 0
 
 
-def look(layout: Layout, quota: int, reserve: int) -> Room:
+def look(layout: StateLayout, quota: int, reserve: int) -> DiskSpace:
     """Return the figures as they are now."""
     path = layout.state_dir
     while not path.exists() and path != path.parent:
@@ -51,10 +51,10 @@ def look(layout: Layout, quota: int, reserve: int) -> Room:
     with files.wrapped(path):
         found = os.statvfs(path)
     inodes = found.f_favail if found.f_files else None
-    return Room(found.f_bavail * found.f_frsize, inodes, _used(layout) if quota else 0, quota, reserve)
+    return DiskSpace(found.f_bavail * found.f_frsize, inodes, _used(layout) if quota else 0, quota, reserve)
 
 
-def why_not(room: Room, missing: int, count: int) -> str:
+def why_not(room: DiskSpace, missing: int, count: int) -> str:
     """Return why `missing` bytes in `count` files do not fit; "" = they do."""
     if not missing:
         return ""
@@ -86,7 +86,7 @@ def has_grown(failed_at: int, free: int, missing: int) -> bool:
     return free >= failed_at + min(missing, GROWTH_BYTES)
 
 
-def check(layout: Layout, room: Room, missing: int, count: int) -> None:
+def check(layout: StateLayout, room: DiskSpace, missing: int, count: int) -> None:
     """Refuse files that do not fit, and those for which the disk turned out too full before.
 
     Raises:
@@ -102,20 +102,20 @@ def check(layout: Layout, room: Room, missing: int, count: int) -> None:
         )
 
 
-def note_failure(layout: Layout) -> None:
+def note_failure(layout: StateLayout) -> None:
     """Record that a write failed for lack of space. A disk that does not even take this is full by its figures."""
     with contextlib.suppress(OtaError):
         files.write_durably(layout.no_space, canonical({"free": look(layout, 0, 0).free}))
 
 
-def forget_failure(layout: Layout) -> None:
+def forget_failure(layout: StateLayout) -> None:
     """Remove the record: the files came."""
     with contextlib.suppress(OSError):
         if layout.no_space.exists():
             files.unlink(layout.no_space)
 
 
-def _read_failure(layout: Layout) -> int | None:
+def _read_failure(layout: StateLayout) -> int | None:
     try:
         data = files.read(layout.no_space, 1000)
         return None if data is None else Members(parse(data, "no_space.json", 1000), "no_space.json").integer("free")
@@ -123,7 +123,7 @@ def _read_failure(layout: Layout) -> int | None:
         return None
 
 
-def _used(layout: Layout) -> int:
+def _used(layout: StateLayout) -> int:
     """Return the bytes of all files. Releases are hard links to blobs; each file counts once."""
     folders = (layout.state_dir / "blobs", layout.partial, layout.stage, layout.releases, layout.plans)
     return sum(dict(found for folder in folders for found in _sizes(folder)).values())

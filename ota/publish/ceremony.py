@@ -20,9 +20,9 @@ from tuf.api.metadata import Metadata, Root, Targets
 from ota import files
 from ota.documents.names import name as checked_name
 from ota.errors import OtaError, Untrusted, UsageError
-from ota.publish.change import Pending, Waiting, keep, keyids_of, read_pending, settle, waiting_for
+from ota.publish.change import MissingSignatures, PendingChange, keep, keyids_of, read_pending, settle, waiting_for
 from ota.publish.keys import has_natural_id
-from ota.publish.repository import State
+from ota.publish.repository import RepositoryState
 from ota.publish.roles import ROOT, TARGETS
 from ota.publish.words import describe
 from ota.publish.workspace import Workspace
@@ -34,7 +34,7 @@ REQUEST, SIGNATURES = "edge-ota signing request", "edge-ota signatures"
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SigningRequest:
     """What shall be signed.
 
     Attributes:
@@ -43,14 +43,14 @@ class Request:
         names: key ID -> the publisher's name for it.
     """
 
-    published: State
+    published: RepositoryState
     change: Mapping[str, Metadata[Any]]
     names: Mapping[str, str]
 
     @property
-    def after(self) -> State:
+    def after(self) -> RepositoryState:
         """What devices would know."""
-        state = State(list(self.published.roots), dict(self.published.roles))
+        state = RepositoryState(list(self.published.roots), dict(self.published.roles))
         for role, metadata in self.change.items():
             if role == ROOT:
                 state.roots.append(metadata)
@@ -77,7 +77,7 @@ class Request:
         return found
 
 
-def write_request(workspace: Workspace, state: State, out: Path) -> Request:
+def write_request(workspace: Workspace, state: RepositoryState, out: Path) -> SigningRequest:
     """Write the change that waits as a file for the machines that have the keys.
 
     Raises:
@@ -98,14 +98,14 @@ def write_request(workspace: Workspace, state: State, out: Path) -> Request:
     return read_request(data, str(out))
 
 
-def _waiting_change(workspace: Workspace) -> Pending:
+def _waiting_change(workspace: Workspace) -> PendingChange:
     pending = read_pending(workspace)
     if pending is None:
         raise UsageError("no change waits for signatures: there is nothing to request or to collect")
     return pending
 
 
-def read_request(data: bytes, what: str) -> Request:
+def read_request(data: bytes, what: str) -> SigningRequest:
     """Return the request in a file, after a check that the metadata in it verifies.
 
     Raises:
@@ -114,7 +114,7 @@ def read_request(data: bytes, what: str) -> Request:
     found = _read(data, what, REQUEST)
     try:
         root = found["root"]
-        published = State(
+        published = RepositoryState(
             [Metadata[Root].from_dict(root)] if root is not None else [],
             {checked_name(role, what): Metadata.from_dict(one) for role, one in found["published"].items()},
         )
@@ -122,18 +122,18 @@ def read_request(data: bytes, what: str) -> Request:
         names = {str(keyid): str(name) for keyid, name in found["names"].items()}
     except (KeyError, TypeError, ValueError, AttributeError, RepositoryError) as error:
         raise Untrusted(f"{what} is damaged ({error}): write it again with 'edge-ota publish request'") from None
-    request = Request(published, change, names)
+    request = SigningRequest(published, change, names)
     _check(request, what)
     return request
 
 
-def _check(request: Request, what: str) -> None:
+def _check(request: SigningRequest, what: str) -> None:
     """Refuse a request whose published part nobody published, or whose change does not follow it."""
     published = request.published
     for role, metadata in published.roles.items():
         if not published.roots or waiting_for(published, published, role, metadata) is not None:
             raise Untrusted(f"{what}: its published {role} is not signed by the keys of this repository; do not sign")
-    if published.roots and waiting_for(State(), published, ROOT, published.roots[-1]) is not None:
+    if published.roots and waiting_for(RepositoryState(), published, ROOT, published.roots[-1]) is not None:
         raise Untrusted(f"{what}: its published root is not signed by its own keys; do not sign")
     for role, metadata in request.change.items():
         known = published.version(role)
@@ -164,7 +164,7 @@ def read_memory(path: Path) -> dict[str, str]:
     return {name: str(value) for name, value in parse(data, str(path), MOST_BYTES).items()}
 
 
-def reminders(request: Request, memory: Mapping[str, str]) -> list[str]:
+def reminders(request: SigningRequest, memory: Mapping[str, str]) -> list[str]:
     """Return a sentence for each role of which the key has signed this version with other content, or a later one."""
     found = []
     for role, metadata in request.change.items():
@@ -180,7 +180,7 @@ def reminders(request: Request, memory: Mapping[str, str]) -> list[str]:
     return found
 
 
-def remember(path: Path, request: Request, memory: Mapping[str, str], roles: Sequence[str]) -> None:
+def remember(path: Path, request: SigningRequest, memory: Mapping[str, str], roles: Sequence[str]) -> None:
     """Keep what a key has signed."""
     new = {
         f"{role} {request.change[role].signed.version}": hashlib.sha256(request.change[role].signed_bytes).hexdigest()
@@ -189,7 +189,7 @@ def remember(path: Path, request: Request, memory: Mapping[str, str], roles: Seq
     files.write_durably(path, canonical({**memory, **new}), 0o600)
 
 
-def sign(request: Request, signers: Sequence[Signer]) -> tuple[bytes, list[str]]:
+def sign(request: SigningRequest, signers: Sequence[Signer]) -> tuple[bytes, list[str]]:
     """Return the file with signatures, and the roles that were signed.
 
     Raises:
@@ -216,7 +216,9 @@ def sign(request: Request, signers: Sequence[Signer]) -> tuple[bytes, list[str]]
     return canonical({"schema": SCHEMA, "kind": SIGNATURES, "signatures": signatures}), roles
 
 
-def collect(workspace: Workspace, state: State, found: Sequence[tuple[str, bytes]], now: float) -> list[Waiting]:
+def collect(
+    workspace: Workspace, state: RepositoryState, found: Sequence[tuple[str, bytes]], now: float
+) -> list[MissingSignatures]:
     """Put signatures into the change that waits, and publish it when every threshold is met.
 
     Args:
@@ -226,7 +228,7 @@ def collect(workspace: Workspace, state: State, found: Sequence[tuple[str, bytes
         Untrusted: a signature is wrong. UsageError: a file is another one, or belongs to another change.
     """
     pending = _waiting_change(workspace)
-    request = Request(state, pending.roles, {})
+    request = SigningRequest(state, pending.roles, {})
     for what, data in found:
         for one in _signatures(data, what):
             _add(request, one, what)
@@ -251,7 +253,7 @@ def _signatures(data: bytes, what: str) -> Iterator[dict[str, Any]]:
         yield one
 
 
-def _add(request: Request, one: Mapping[str, Any], what: str) -> None:
+def _add(request: SigningRequest, one: Mapping[str, Any], what: str) -> None:
     role = one["role"]
     metadata = request.change.get(role)
     if metadata is None or hashlib.sha256(metadata.signed_bytes).hexdigest() != one["sha256"]:

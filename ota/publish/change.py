@@ -18,7 +18,7 @@ from tuf.api.metadata import Metadata, MetaFile, Root, Signed, Snapshot, Targets
 from ota import files
 from ota.errors import Expired, OtaError, Untrusted
 from ota.publish.keys import KeyProblem
-from ota.publish.repository import State, names_of, put_metadata, put_targets, write_state
+from ota.publish.repository import RepositoryState, names_of, put_metadata, put_targets, write_state
 from ota.publish.roles import ROOT, SNAPSHOT, TARGETS, TIMESTAMP
 from ota.publish.workspace import Workspace
 from ota.strict_json import canonical, parse
@@ -28,7 +28,7 @@ MOST_PENDING = 64 * 1024 * 1024
 
 
 @dataclass(slots=True)
-class Change:
+class MetadataChange:
     """What shall be different.
 
     Attributes:
@@ -43,7 +43,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class MissingSignatures:
     """A role of a change that waits: so many signatures of these keys are missing."""
 
     role: str
@@ -52,7 +52,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingChange:
     """A change that waits for signatures."""
 
     roles: dict[str, Metadata[Any]]
@@ -60,7 +60,7 @@ class Pending:
     documents: dict[str, bytes]
 
 
-def apply(workspace: Workspace, state: State, change: Change, now: float) -> list[Waiting]:
+def apply(workspace: Workspace, state: RepositoryState, change: MetadataChange, now: float) -> list[MissingSignatures]:
     """Sign a change and publish it; return what it waits for (nothing = it is published).
 
     Raises:
@@ -73,12 +73,12 @@ def apply(workspace: Workspace, state: State, change: Change, now: float) -> lis
         payload.expires = _expiry(workspace, role, now)
         fresh[role] = Metadata(payload)
     other = read_pending(workspace)
-    return settle(workspace, state, Pending(fresh, frozenset(change.resign), change.documents), now, other)
+    return settle(workspace, state, PendingChange(fresh, frozenset(change.resign), change.documents), now, other)
 
 
 def settle(
-    workspace: Workspace, state: State, pending: Pending, now: float, other: Pending | None = None
-) -> list[Waiting]:
+    workspace: Workspace, state: RepositoryState, pending: PendingChange, now: float, other: PendingChange | None = None
+) -> list[MissingSignatures]:
     """Sign what can be signed here; publish the change, or keep it as the one that waits.
 
     Args:
@@ -101,13 +101,13 @@ def settle(
     if waiting and other is not None:
         _refuse_second(other)
     if waiting:
-        keep(workspace, Pending(roles, pending.resign - set(roles), pending.documents))
+        keep(workspace, PendingChange(roles, pending.resign - set(roles), pending.documents))
         return waiting
-    _publish(workspace, state, Pending(roles, pending.resign - set(roles), pending.documents), now)
+    _publish(workspace, state, PendingChange(roles, pending.resign - set(roles), pending.documents), now)
     return []
 
 
-def _publish(workspace: Workspace, state: State, pending: Pending, now: float) -> None:
+def _publish(workspace: Workspace, state: RepositoryState, pending: PendingChange, now: float) -> None:
     after = _after(state, pending.roles)
     for role in sorted(pending.resign - {SNAPSHOT, TIMESTAMP}):
         after.roles[role] = _again(workspace, state, role, now)
@@ -117,7 +117,9 @@ def _publish(workspace: Workspace, state: State, pending: Pending, now: float) -
     publish_freshness(workspace, state, after, now, snapshot=True)
 
 
-def publish_freshness(workspace: Workspace, before: State, after: State, now: float, *, snapshot: bool) -> None:
+def publish_freshness(
+    workspace: Workspace, before: RepositoryState, after: RepositoryState, now: float, *, snapshot: bool
+) -> None:
     """Make timestamp anew, and snapshot where it is asked for, and publish."""
     if snapshot:
         meta = {f"{role}.json": _meta(after, role) for role in (TARGETS, *after.delegated())}
@@ -136,14 +138,14 @@ def publish_freshness(workspace: Workspace, before: State, after: State, now: fl
     put_metadata(workspace.repository, after)
 
 
-def _meta(state: State, role: str) -> MetaFile:
+def _meta(state: RepositoryState, role: str) -> MetaFile:
     """Return version, length, and hash of a role's file: no other file under its name is ever looked at."""
     return MetaFile.from_data(state.version(role), state.roles[role].to_bytes(), ["sha256"])
 
 
-def _after(state: State, roles: Mapping[str, Metadata[Any]]) -> State:
+def _after(state: RepositoryState, roles: Mapping[str, Metadata[Any]]) -> RepositoryState:
     """Return the state with some roles replaced."""
-    after = State(list(state.roots), dict(state.roles))
+    after = RepositoryState(list(state.roots), dict(state.roles))
     for role, metadata in roles.items():
         if role == ROOT:
             after.roots.append(metadata)
@@ -152,7 +154,7 @@ def _after(state: State, roles: Mapping[str, Metadata[Any]]) -> State:
     return after
 
 
-def _again(workspace: Workspace, state: State, role: str, now: float) -> Metadata[Any]:
+def _again(workspace: Workspace, state: RepositoryState, role: str, now: float) -> Metadata[Any]:
     """Return a role's payload, one version on; an empty one for a role that is new."""
     payload = copy.deepcopy(state.roles[role].signed) if role in state.roles else Targets()
     payload.version = state.version(role) + 1
@@ -160,12 +162,12 @@ def _again(workspace: Workspace, state: State, role: str, now: float) -> Metadat
     return Metadata(payload)
 
 
-def delegator_of(state: State, role: str) -> Root | Targets:
+def delegator_of(state: RepositoryState, role: str) -> Root | Targets:
     """Return the payload that names the keys of a role."""
     return state.root if role in (ROOT, TARGETS, SNAPSHOT, TIMESTAMP) else state.targets
 
 
-def keyids_of(state: State, role: str) -> tuple[int, list[str]]:
+def keyids_of(state: RepositoryState, role: str) -> tuple[int, list[str]]:
     """Return threshold and keys of a role; none where the state does not know the role."""
     try:
         found = delegator_of(state, role).get_delegated_role(role)
@@ -174,13 +176,15 @@ def keyids_of(state: State, role: str) -> tuple[int, list[str]]:
     return found.threshold, list(found.keyids)
 
 
-def enough_keys_here(workspace: Workspace, state: State, role: str) -> bool:
+def enough_keys_here(workspace: Workspace, state: RepositoryState, role: str) -> bool:
     """Return whether this machine has the keys for a role's threshold."""
     threshold, keyids = keyids_of(state, role)
     return sum(bool(keyid in workspace.keys and workspace.keys[keyid].uri) for keyid in keyids) >= threshold > 0
 
 
-def sign(workspace: Workspace, before: State, after: State, role: str, metadata: Metadata[Any]) -> None:
+def sign(
+    workspace: Workspace, before: RepositoryState, after: RepositoryState, role: str, metadata: Metadata[Any]
+) -> None:
     """Add the signatures that are missing and can be made here; with the keys from before, too, where they changed.
 
     Raises:
@@ -207,18 +211,20 @@ def _is_here(workspace: Workspace, keyid: str) -> bool:
     return keyid in workspace.keys and bool(workspace.keys[keyid].uri)
 
 
-def waiting_for(before: State, after: State, role: str, metadata: Metadata[Any]) -> Waiting | None:
+def waiting_for(
+    before: RepositoryState, after: RepositoryState, role: str, metadata: Metadata[Any]
+) -> MissingSignatures | None:
     """Return which signatures a role misses; None = its threshold is met."""
     states = [after, before] if role == ROOT and before.roots else [after]
     for state in states:
         delegator = delegator_of(state, role)
         result = delegator.get_verification_result(role, metadata.signed_bytes, metadata.signatures)
         if not result:
-            return Waiting(role, result.missing, tuple(sorted(result.unsigned)))
+            return MissingSignatures(role, result.missing, tuple(sorted(result.unsigned)))
     return None
 
 
-def _sign_here(workspace: Workspace, before: State, after: State, role: str) -> None:
+def _sign_here(workspace: Workspace, before: RepositoryState, after: RepositoryState, role: str) -> None:
     """Sign a role whose keys must be on this machine.
 
     Raises:
@@ -232,7 +238,7 @@ def _sign_here(workspace: Workspace, before: State, after: State, role: str) -> 
         )
 
 
-def _check_life(state: State, now: float) -> None:
+def _check_life(state: RepositoryState, now: float) -> None:
     """Refuse to publish under a role that devices do not believe any more."""
     for role, payload in ((ROOT, state.root), (TARGETS, state.targets)):
         if payload.is_expired(_time(now)):
@@ -242,7 +248,7 @@ def _check_life(state: State, now: float) -> None:
             )
 
 
-def keep(workspace: Workspace, pending: Pending) -> None:
+def keep(workspace: Workspace, pending: PendingChange) -> None:
     """Keep a change as the one that waits."""
     value = {
         "schema": SCHEMA,
@@ -253,7 +259,7 @@ def keep(workspace: Workspace, pending: Pending) -> None:
     files.write_durably(workspace.pending, canonical(value), 0o600)
 
 
-def read_pending(workspace: Workspace) -> Pending | None:
+def read_pending(workspace: Workspace) -> PendingChange | None:
     """Return the change that waits.
 
     Raises:
@@ -266,7 +272,7 @@ def read_pending(workspace: Workspace) -> Pending | None:
         found = parse(data, str(workspace.pending), MOST_PENDING)
         roles = {role: Metadata.from_dict(one) for role, one in found["roles"].items()}
         documents = {target: text.encode() for target, text in found["documents"].items()}
-        return Pending(roles, frozenset(found["resign"]), documents)
+        return PendingChange(roles, frozenset(found["resign"]), documents)
     except (KeyError, TypeError, ValueError, RepositoryError) as error:
         raise Untrusted(f"{workspace.pending} is damaged ({error}): drop it with 'request --discard'") from None
 
@@ -282,14 +288,14 @@ def refuse_second(workspace: Workspace, roles: Iterable[str]) -> None:
         _refuse_second(pending)
 
 
-def _refuse_second(pending: Pending) -> NoReturn:
+def _refuse_second(pending: PendingChange) -> NoReturn:
     raise OtaError(
         f"a change of {names_of(sorted(pending.roles))} waits for signatures already: finish it with 'collect', "
         "or drop it with 'request --discard'"
     )
 
 
-def edit(state: State, role: str) -> Any:
+def edit(state: RepositoryState, role: str) -> Any:
     """Return a copy of a role's payload that may be changed."""
     return copy.deepcopy(state.root if role == ROOT else cast(Signed, state.roles[role].signed))
 

@@ -12,14 +12,14 @@ from ota.documents.manifest import MOST_BYTES, read_manifest
 from ota.documents.names import blob_path
 from ota.errors import NoSpace, UsageError
 from ota.publish.release import blobs_of
-from ota.publish.repository import State, put_blob, put_metadata, put_targets, read_target
+from ota.publish.repository import RepositoryState, put_blob, put_metadata, put_targets, read_target
 from ota.publish.roles import FAMILY_PREFIX
 from ota.publish.verify import needed
 from ota.publish.workspace import Workspace
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class ExportResult:
     """What was copied: releases and blobs, and the bytes of the blobs that were not there yet."""
 
     releases: list[str]
@@ -27,7 +27,7 @@ class Exported:
     new_bytes: int
 
 
-def export(workspace: Workspace, state: State, fleet: str, out: Path) -> Exported:
+def export(workspace: Workspace, state: RepositoryState, fleet: str, out: Path) -> ExportResult:
     """Copy what a fleet needs into a directory; one that has an older copy is brought up to date.
 
     Raises:
@@ -61,8 +61,10 @@ def export(workspace: Workspace, state: State, fleet: str, out: Path) -> Exporte
         for role in state.roles
         if role.startswith(FAMILY_PREFIX) and role.removeprefix(FAMILY_PREFIX) not in families
     }
-    put_metadata(out, State(state.roots, {role: one for role, one in state.roles.items() if role not in left_out}))
-    return Exported(sorted(releases), len(blobs), sum(missing.values()))
+    put_metadata(
+        out, RepositoryState(state.roots, {role: one for role, one in state.roles.items() if role not in left_out})
+    )
+    return ExportResult(sorted(releases), len(blobs), sum(missing.values()))
 
 
 _OURS = ("metadata", "targets", "blobs", "lost+found", "System Volume Information")

@@ -19,17 +19,17 @@ from ota import files
 from ota.decide.rollout import fair_salt
 from ota.documents.device import DeviceDocument, read_device
 from ota.documents.names import device_target, rollout_target
-from ota.documents.rollout import Rollout, Step, Wish, read_rollout
+from ota.documents.rollout import Rollout, RolloutStep, Wish, read_rollout
 from ota.errors import Untrusted, UsageError
-from ota.publish.change import Change, Waiting, apply, edit, refuse_second
+from ota.publish.change import MetadataChange, MissingSignatures, apply, edit, refuse_second
 from ota.publish.release import manifests_of, read_floors
-from ota.publish.repository import State, read_target
+from ota.publish.repository import RepositoryState, read_target
 from ota.publish.roles import ROLLOUT, as_usage, checked_name
 from ota.publish.workspace import Workspace
 from ota.strict_json import canonical
 
 
-def read_fleet(workspace: Workspace, state: State, fleet: str) -> Rollout:
+def read_fleet(workspace: Workspace, state: RepositoryState, fleet: str) -> Rollout:
     """Return the rollout document of a fleet; an empty one with serial 0 for a new fleet."""
     target = rollout_target(checked_name(fleet, "the fleet"))
     entry = state.listed(ROLLOUT).get(target)
@@ -38,7 +38,7 @@ def read_fleet(workspace: Workspace, state: State, fleet: str) -> Rollout:
     return read_rollout(read_target(workspace.repository, target, entry), fleet)
 
 
-def write_fleet(workspace: Workspace, state: State, rollout: Rollout, now: float) -> list[Waiting]:
+def write_fleet(workspace: Workspace, state: RepositoryState, rollout: Rollout, now: float) -> list[MissingSignatures]:
     """Publish a rollout document with the next serial."""
     data = canonical(rollout_dict(replace(rollout, serial=rollout.serial + 1)))
     with as_usage():
@@ -46,12 +46,14 @@ def write_fleet(workspace: Workspace, state: State, rollout: Rollout, now: float
     return _publish(workspace, state, {rollout_target(rollout.fleet): data}, now)
 
 
-def _publish(workspace: Workspace, state: State, documents: dict[str, bytes], now: float) -> list[Waiting]:
+def _publish(
+    workspace: Workspace, state: RepositoryState, documents: dict[str, bytes], now: float
+) -> list[MissingSignatures]:
     refuse_second(workspace, [ROLLOUT])
     payload = edit(state, ROLLOUT)
     for target, data in documents.items():
         payload.targets[target] = TargetFile.from_data(target, data, ["sha256"])
-    return apply(workspace, state, Change({ROLLOUT: payload}, documents=documents), now)
+    return apply(workspace, state, MetadataChange({ROLLOUT: payload}, documents=documents), now)
 
 
 def rollout_dict(rollout: Rollout) -> dict[str, Any]:
@@ -123,7 +125,7 @@ def start(
         want=release,
         previous=_previous(before, release) if before else 0,
         salt=before.salt if before and is_same else fair_salt(f"{bundle}/{release}/{rollout.serial + 1}", devices),
-        steps=tuple(Step(ring, percent) for ring, percent in steps.items()),
+        steps=tuple(RolloutStep(ring, percent) for ring, percent in steps.items()),
         window=before.window if before else "",
         deny=before.deny if before else frozenset(),
         pin=before.pin if before else {},
@@ -173,7 +175,7 @@ def step(rollout: Rollout, bundle: str, steps: Mapping[str, float]) -> Rollout:
                 f"to go back, start release {wish.previous or 'N'} instead, or use 'rollout deny'"
             )
     shares.update(steps)
-    return with_wish(rollout, replace(wish, steps=tuple(Step(ring, share) for ring, share in shares.items())))
+    return with_wish(rollout, replace(wish, steps=tuple(RolloutStep(ring, share) for ring, share in shares.items())))
 
 
 def halt(rollout: Rollout, bundle: str, paused: bool) -> Rollout:
@@ -210,7 +212,7 @@ def _refuse_denied(wish: Wish, release: int) -> None:
         raise UsageError(f"{wish.bundle} {release} is denied for this fleet: 'rollout deny --allow' comes first")
 
 
-def check_release(workspace: Workspace, state: State, family: str, bundle: str, release: int) -> None:
+def check_release(workspace: Workspace, state: RepositoryState, family: str, bundle: str, release: int) -> None:
     """Refuse a release that is not published, or that no device may run.
 
     Raises:
@@ -226,7 +228,7 @@ def check_release(workspace: Workspace, state: State, family: str, bundle: str, 
         raise UsageError(f"{bundle} {release} is below the floor of {bundle}: no device takes it")
 
 
-def read_devices(workspace: Workspace, state: State) -> dict[str, DeviceDocument]:
+def read_devices(workspace: Workspace, state: RepositoryState) -> dict[str, DeviceDocument]:
     """Return the documents of all devices, by name."""
     found = {}
     for target, entry in state.listed(ROLLOUT).items():
@@ -258,8 +260,8 @@ def device_data(document: DeviceDocument) -> bytes:
 
 
 def add_devices(
-    workspace: Workspace, state: State, documents: Sequence[DeviceDocument], change: bool, now: float
-) -> list[Waiting]:
+    workspace: Workspace, state: RepositoryState, documents: Sequence[DeviceDocument], change: bool, now: float
+) -> list[MissingSignatures]:
     """Sign which fleet and ring devices belong to.
 
     Raises:
@@ -314,7 +316,7 @@ def read_devices_csv(path: Path) -> list[DeviceDocument]:
     return found
 
 
-def remove_device(workspace: Workspace, state: State, device: str, now: float) -> list[Waiting]:
+def remove_device(workspace: Workspace, state: RepositoryState, device: str, now: float) -> list[MissingSignatures]:
     """Take a device out of the repository.
 
     Raises:
@@ -326,7 +328,7 @@ def remove_device(workspace: Workspace, state: State, device: str, now: float) -
     refuse_second(workspace, [ROLLOUT])
     payload = edit(state, ROLLOUT)
     del payload.targets[target]
-    return apply(workspace, state, Change({ROLLOUT: payload}), now)
+    return apply(workspace, state, MetadataChange({ROLLOUT: payload}), now)
 
 
 def fingerprint_of(path: Path) -> str:

@@ -15,8 +15,8 @@ from ota.documents.floor import read_floor
 from ota.documents.manifest import MOST_BYTES, FileEntry, Manifest, read_manifest
 from ota.documents.names import blob_path, code_target, floor_target, manifest_target
 from ota.errors import StoreError, Untrusted, UsageError
-from ota.publish.change import Change, Waiting, apply, edit, refuse_second
-from ota.publish.repository import State, pieces, put_blob, read_state, read_target
+from ota.publish.change import MetadataChange, MissingSignatures, apply, edit, refuse_second
+from ota.publish.repository import RepositoryState, pieces, put_blob, read_state, read_target
 from ota.publish.roles import ENGINES, family_role
 from ota.publish.workspace import Workspace
 from ota.strict_json import canonical, parse
@@ -69,7 +69,9 @@ def blobs_of_file(entry: FileEntry) -> Iterator[tuple[str, int]]:
         yield chunk, min(entry.chunk_size, entry.size - number * entry.chunk_size)
 
 
-def release(workspace: Workspace, state: State, bundle: Bundle, engines: bool, now: float) -> list[Waiting]:
+def release(
+    workspace: Workspace, state: RepositoryState, bundle: Bundle, engines: bool, now: float
+) -> list[MissingSignatures]:
     """Publish a release.
 
     Args:
@@ -110,10 +112,10 @@ def release(workspace: Workspace, state: State, bundle: Bundle, engines: bool, n
         state = read_state(workspace.path)
     payload = edit(state, role)
     payload.targets[target] = TargetFile.from_data(target, bundle.data, ["sha256"])
-    return apply(workspace, state, Change({role: payload}, documents={target: bundle.data}), now)
+    return apply(workspace, state, MetadataChange({role: payload}, documents={target: bundle.data}), now)
 
 
-def check_numbers(workspace: Workspace, state: State, manifest: Manifest) -> None:
+def check_numbers(workspace: Workspace, state: RepositoryState, manifest: Manifest) -> None:
     """Refuse a release number that was used, and a counter that does not rise.
 
     Raises:
@@ -134,7 +136,7 @@ def check_numbers(workspace: Workspace, state: State, manifest: Manifest) -> Non
         )
 
 
-def manifests_of(workspace: Workspace, state: State, family: str, bundle: str) -> list[Manifest]:
+def manifests_of(workspace: Workspace, state: RepositoryState, family: str, bundle: str) -> list[Manifest]:
     """Return the manifests of a bundle that are published, by release number."""
     listed = state.listed(family_role(family))
     prefix = manifest_target(family, bundle, 0).removesuffix("0.json")
@@ -164,14 +166,16 @@ def code_of(bundle: Bundle) -> dict[str, str]:
     return found
 
 
-def approve(workspace: Workspace, state: State, family: str, sizes: dict[str, int], now: float) -> list[Waiting]:
+def approve(
+    workspace: Workspace, state: RepositoryState, family: str, sizes: dict[str, int], now: float
+) -> list[MissingSignatures]:
     """Let the role engines list files that run as code."""
     refuse_second(workspace, [ENGINES])
     payload = edit(state, ENGINES)
     for sha256, size in sizes.items():
         target = code_target(family, sha256)
         payload.targets[target] = TargetFile(size, {"sha256": sha256}, target)
-    return apply(workspace, state, Change({ENGINES: payload}), now)
+    return apply(workspace, state, MetadataChange({ENGINES: payload}), now)
 
 
 def check_blobs(bundle: Bundle) -> None:
@@ -200,14 +204,16 @@ def hash_chunks(root: Path, entry: FileEntry) -> str:
     return found.hexdigest()
 
 
-def read_floors(workspace: Workspace, state: State, family: str) -> dict[str, int]:
+def read_floors(workspace: Workspace, state: RepositoryState, family: str) -> dict[str, int]:
     """Return the lowest counters that a family allows, by bundle."""
     target = floor_target(family)
     entry = state.listed(family_role(family)).get(target)
     return dict(read_floor(read_target(workspace.repository, target, entry), family)) if entry is not None else {}
 
 
-def set_floor(workspace: Workspace, state: State, family: str, bundle: str, number: int, now: float) -> list[Waiting]:
+def set_floor(
+    workspace: Workspace, state: RepositoryState, family: str, bundle: str, number: int, now: float
+) -> list[MissingSignatures]:
     """Let no device run a release of a bundle that is older than `number`.
 
     Raises:
@@ -225,10 +231,10 @@ def set_floor(workspace: Workspace, state: State, family: str, bundle: str, numb
     data = canonical({"schema": 1, "floors": floors})
     payload = edit(state, role)
     payload.targets[floor_target(family)] = TargetFile.from_data(floor_target(family), data, ["sha256"])
-    return apply(workspace, state, Change({role: payload}, documents={floor_target(family): data}), now)
+    return apply(workspace, state, MetadataChange({role: payload}, documents={floor_target(family): data}), now)
 
 
-def find_family(state: State, bundle: str) -> str:
+def find_family(state: RepositoryState, bundle: str) -> str:
     """Return the family that has a bundle.
 
     Raises:

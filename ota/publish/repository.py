@@ -31,7 +31,7 @@ MOST_STATE = 256 * 1024 * 1024
 
 
 @dataclass(slots=True)
-class State:
+class RepositoryState:
     """The metadata that is published.
 
     Attributes:
@@ -75,7 +75,7 @@ class State:
         return cast("dict[str, TargetFile]", self.roles[role].signed.targets)
 
 
-def read_state(path: Path) -> State:
+def read_state(path: Path) -> RepositoryState:
     """Return what is published.
 
     Raises:
@@ -90,10 +90,10 @@ def read_state(path: Path) -> State:
     return _state_of(data, f"{path}/state.json")
 
 
-def _state_of(data: bytes, what: str) -> State:
+def _state_of(data: bytes, what: str) -> RepositoryState:
     found = parse(data, what, MOST_STATE)
     try:
-        return State(
+        return RepositoryState(
             [Metadata[Root].from_dict(one) for one in found["roots"]],
             {role: Metadata.from_dict(one) for role, one in found["roles"].items()},
         )
@@ -101,7 +101,7 @@ def _state_of(data: bytes, what: str) -> State:
         raise Untrusted(f"{what} is damaged ({error}): restore it from a backup") from None
 
 
-def write_state(path: Path, state: State) -> None:
+def write_state(path: Path, state: RepositoryState) -> None:
     """Make a state the published one; `put_metadata` then shows it to readers."""
     value = {
         "schema": SCHEMA,
@@ -112,7 +112,7 @@ def write_state(path: Path, state: State) -> None:
     files.write_durably(path / "root.json", state.roots[-1].to_bytes())
 
 
-def put_metadata(repository: Path, state: State) -> None:
+def put_metadata(repository: Path, state: RepositoryState) -> None:
     """Write the files of a state that are not there yet, in the order that readers need."""
     folder = repository / "metadata"
     files.make_directory(folder)
@@ -208,7 +208,7 @@ def pieces(path: Path, size: int = 1024 * 1024) -> Iterator[bytes]:
             yield piece
 
 
-def snapshot_of(state: State) -> dict[str, int]:
+def snapshot_of(state: RepositoryState) -> dict[str, int]:
     """Return the versions that the published snapshot names."""
     snapshot = cast(Snapshot, state.roles[SNAPSHOT].signed)
     return {name: meta.version for name, meta in snapshot.meta.items()}

@@ -19,7 +19,7 @@ FAMILY_PREFIX = "models-"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RolePolicy:
     """How many keys a role has, how many must sign, and for how many days its signatures last."""
 
     keys: int
@@ -28,18 +28,18 @@ class Plan:
 
 
 #: for a team: no single person or machine can change keys or approve code
-TEAM: Mapping[str, Plan] = {
-    ROOT: Plan(5, 3, 365),
-    TARGETS: Plan(3, 2, 180),
-    "models": Plan(2, 1, 90),
-    ENGINES: Plan(3, 2, 90),
-    ROLLOUT: Plan(2, 1, 14),
-    SNAPSHOT: Plan(1, 1, 14),
-    TIMESTAMP: Plan(1, 1, 3),
+TEAM: Mapping[str, RolePolicy] = {
+    ROOT: RolePolicy(5, 3, 365),
+    TARGETS: RolePolicy(3, 2, 180),
+    "models": RolePolicy(2, 1, 90),
+    ENGINES: RolePolicy(3, 2, 90),
+    ROLLOUT: RolePolicy(2, 1, 14),
+    SNAPSHOT: RolePolicy(1, 1, 14),
+    TIMESTAMP: RolePolicy(1, 1, 3),
 }
 #: for one person, and for tests: one key for each role. One stolen key is enough to take over its role
-SMALL: Mapping[str, Plan] = {role: Plan(1, 1, plan.days) for role, plan in TEAM.items()}
-PRESETS: Mapping[str, Mapping[str, Plan]] = {"team": TEAM, "small": SMALL}
+SMALL: Mapping[str, RolePolicy] = {role: RolePolicy(1, 1, plan.days) for role, plan in TEAM.items()}
+PRESETS: Mapping[str, Mapping[str, RolePolicy]] = {"team": TEAM, "small": SMALL}
 
 
 @contextlib.contextmanager
@@ -84,7 +84,7 @@ def paths_of(role: str) -> list[str]:
     )
 
 
-def with_days(plans: Mapping[str, Plan], changed: Mapping[str, float]) -> dict[str, Plan]:
+def with_days(plans: Mapping[str, RolePolicy], changed: Mapping[str, float]) -> dict[str, RolePolicy]:
     """Return plans with other life times.
 
     Raises:
@@ -96,5 +96,5 @@ def with_days(plans: Mapping[str, Plan], changed: Mapping[str, float]) -> dict[s
             raise UsageError(f"{role!r} is no role with a life time: expected one of {', '.join(result)}")
         if not 0.01 <= days <= 3650:
             raise UsageError(f"{role} would last {days:g} days, expected 0.01 to 3650")
-        result[role] = Plan(result[role].keys, result[role].threshold, days)
+        result[role] = RolePolicy(result[role].keys, result[role].threshold, days)
     return result

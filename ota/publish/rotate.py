@@ -11,8 +11,8 @@ from tuf.api.metadata import DelegatedRole, Delegations, Root, Signed, Targets
 
 from ota.errors import UsageError
 from ota.publish.change import (
-    Change,
-    Waiting,
+    MetadataChange,
+    MissingSignatures,
     apply,
     edit,
     enough_keys_here,
@@ -21,7 +21,7 @@ from ota.publish.change import (
     refuse_second,
 )
 from ota.publish.keys import KeyPlace, Secrets
-from ota.publish.repository import State, names_of
+from ota.publish.repository import RepositoryState, names_of
 from ota.publish.roles import (
     ENGINES,
     PRESETS,
@@ -31,7 +31,7 @@ from ota.publish.roles import (
     TARGETS,
     TIMESTAMP,
     TOP,
-    Plan,
+    RolePolicy,
     checked_name,
     family_role,
     kind_of,
@@ -46,7 +46,7 @@ OTHER_ROLES = (ENGINES, ROLLOUT)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class InitOptions:
     """What `init` shall make.
 
     Attributes:
@@ -61,7 +61,7 @@ class Wanted:
     kind: str
 
 
-def start(path: Path, wanted: Wanted, secrets: Secrets, now: float) -> tuple[Workspace, list[Waiting]]:
+def start(path: Path, wanted: InitOptions, secrets: Secrets, now: float) -> tuple[Workspace, list[MissingSignatures]]:
     """Make a workspace with its keys, and publish the first metadata.
 
     Raises:
@@ -82,11 +82,11 @@ def start(path: Path, wanted: Wanted, secrets: Secrets, now: float) -> tuple[Wor
     targets = Targets(delegations=Delegations({}, {}))
     for role in roles[len(TOP) :]:
         delegate(targets, role, places[role], plans[kind_of(role)].threshold)
-    change = Change({ROOT: root, TARGETS: targets}, set(roles[len(TOP) :]))
-    return workspace, apply(workspace, State(), change, now)
+    change = MetadataChange({ROOT: root, TARGETS: targets}, set(roles[len(TOP) :]))
+    return workspace, apply(workspace, RepositoryState(), change, now)
 
 
-def _check_keys(wanted: Wanted, roles: Sequence[str], plans: dict[str, Plan]) -> None:
+def _check_keys(wanted: InitOptions, roles: Sequence[str], plans: dict[str, RolePolicy]) -> None:
     for role, given in wanted.keys.items():
         if role not in roles:
             raise UsageError(f"--public-key names the role {role!r}; this repository has {', '.join(roles)}")
@@ -97,7 +97,7 @@ def _check_keys(wanted: Wanted, roles: Sequence[str], plans: dict[str, Plan]) ->
             )
 
 
-def _keys_for(workspace: Workspace, role: str, wanted: Wanted, count: int) -> list[KeyPlace]:
+def _keys_for(workspace: Workspace, role: str, wanted: InitOptions, count: int) -> list[KeyPlace]:
     if role in wanted.keys:
         return [workspace.add(place) for place in wanted.keys[role]]
     return [workspace.new_file_key(f"{role}-{number}", wanted.kind) for number in range(1, count + 1)]
@@ -112,7 +112,9 @@ def delegate(targets: Targets, role: str, places: Sequence[KeyPlace], threshold:
         targets.add_key(place.public, role)
 
 
-def add_family(workspace: Workspace, state: State, family: str, places: list[KeyPlace], now: float) -> list[Waiting]:
+def add_family(
+    workspace: Workspace, state: RepositoryState, family: str, places: list[KeyPlace], now: float
+) -> list[MissingSignatures]:
     """Add a family of models with its own keys; the keys of targets sign.
 
     Raises:
@@ -124,7 +126,7 @@ def add_family(workspace: Workspace, state: State, family: str, places: list[Key
     refuse_second(workspace, [TARGETS])
     targets = edit(state, TARGETS)
     delegate(targets, role, places, 1)
-    return apply(workspace, state, Change({TARGETS: targets}, {role}), now)
+    return apply(workspace, state, MetadataChange({TARGETS: targets}, {role}), now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,9 @@ class Rotation:
     threshold: int = 0
 
 
-def rotate(workspace: Workspace, state: State, rotations: Sequence[Rotation], now: float) -> list[Waiting]:
+def rotate(
+    workspace: Workspace, state: RepositoryState, rotations: Sequence[Rotation], now: float
+) -> list[MissingSignatures]:
     """Change the keys of roles in one change: root signs for its four roles, targets for the others.
 
     Raises:
@@ -155,7 +159,7 @@ def rotate(workspace: Workspace, state: State, rotations: Sequence[Rotation], no
         _change_keys(payloads[signer], rotation)
     roles = {one.role for one in rotations}
     refuse_second(workspace, [*payloads, *roles])
-    return apply(workspace, state, Change(payloads, roles - {ROOT}), now)
+    return apply(workspace, state, MetadataChange(payloads, roles - {ROOT}), now)
 
 
 def _change_keys(payload: Root | Targets, rotation: Rotation) -> None:
@@ -173,7 +177,7 @@ def _change_keys(payload: Root | Targets, rotation: Rotation) -> None:
         )
 
 
-def check_role(state: State, role: str) -> None:
+def check_role(state: RepositoryState, role: str) -> None:
     """Refuse a role that the repository has not.
 
     Raises:
@@ -183,7 +187,7 @@ def check_role(state: State, role: str) -> None:
         raise UsageError(f"the repository has no role {role}: it has {', '.join((*TOP, *state.delegated()))}")
 
 
-def key_of(workspace: Workspace, state: State, role: str, named: str) -> str:
+def key_of(workspace: Workspace, state: RepositoryState, role: str, named: str) -> str:
     """Return the ID of a role's key, by its name or the start of its ID.
 
     Raises:
@@ -198,7 +202,7 @@ def key_of(workspace: Workspace, state: State, role: str, named: str) -> str:
     return found[0]
 
 
-def renew(workspace: Workspace, state: State, roles: Sequence[str], now: float) -> list[Waiting]:
+def renew(workspace: Workspace, state: RepositoryState, roles: Sequence[str], now: float) -> list[MissingSignatures]:
     """Sign roles again, so that they last longer; what they say stays.
 
     Raises:
@@ -208,11 +212,11 @@ def renew(workspace: Workspace, state: State, roles: Sequence[str], now: float) 
         check_role(state, role)
     refuse_second(workspace, roles)
     payloads: dict[str, Signed] = {role: edit(state, role) for role in roles if role in (ROOT, TARGETS)}
-    return apply(workspace, state, Change(payloads, set(roles) - set(payloads)), now)
+    return apply(workspace, state, MetadataChange(payloads, set(roles) - set(payloads)), now)
 
 
 @dataclass(frozen=True, slots=True)
-class Refreshed:
+class RefreshResult:
     """The roles that were signed again, and the others that somebody must sign soon, or should have."""
 
     signed: list[str]
@@ -220,7 +224,7 @@ class Refreshed:
     expired: list[str]
 
 
-def refresh(workspace: Workspace, state: State, also: Sequence[str], now: float) -> Refreshed:
+def refresh(workspace: Workspace, state: RepositoryState, also: Sequence[str], now: float) -> RefreshResult:
     """Sign timestamp; past half of its life snapshot, rollout (where its keys are here), and the roles in `also`.
 
     Raises:
@@ -247,16 +251,16 @@ def refresh(workspace: Workspace, state: State, also: Sequence[str], now: float)
     if renewed and not useless:
         waiting = [one.role for one in renew(workspace, state, renewed, now)]
         if not waiting:
-            return Refreshed([*renewed, SNAPSHOT, TIMESTAMP], warnings, expired)
+            return RefreshResult([*renewed, SNAPSHOT, TIMESTAMP], warnings, expired)
         warnings.append(f"{names_of(waiting)} waits for signatures of keys that are not here: 'publish request'")
     snapshot = _is_past_half(workspace, state, SNAPSHOT, now)
-    publish_freshness(workspace, state, State(list(state.roots), dict(state.roles)), now, snapshot=snapshot)
-    return Refreshed([SNAPSHOT, TIMESTAMP] if snapshot else [TIMESTAMP], warnings, expired)
+    publish_freshness(workspace, state, RepositoryState(list(state.roots), dict(state.roles)), now, snapshot=snapshot)
+    return RefreshResult([SNAPSHOT, TIMESTAMP] if snapshot else [TIMESTAMP], warnings, expired)
 
 
-def _is_past_half(workspace: Workspace, state: State, role: str, now: float) -> bool:
+def _is_past_half(workspace: Workspace, state: RepositoryState, role: str, now: float) -> bool:
     return life(_payload(state, role), workspace.days_of(role), now) < 0.5
 
 
-def _payload(state: State, role: str) -> Any:
+def _payload(state: RepositoryState, role: str) -> Any:
     return state.root if role == ROOT else state.roles[role].signed

@@ -22,7 +22,7 @@ from ota.errors import OtaError, StoreError, Untrusted, UsageError
 from ota.publish.change import waiting_for
 from ota.publish.release import Bundle, blobs_of_file, code_of, hash_chunks
 from ota.publish.repository import (
-    State,
+    RepositoryState,
     put_metadata,
     read_state,
     read_target,
@@ -56,18 +56,18 @@ class Findings:
     devices: dict[str, str] = field(default_factory=dict)
 
 
-def load(repository: Path, root: bytes) -> State:
+def load(repository: Path, root: bytes) -> RepositoryState:
     """Return the metadata of a repository, verified from a root that is trusted; dates are not looked at.
 
     Raises:
         StoreError: a file is missing. Untrusted: a file is not what the keys signed.
     """
-    state = State([_parsed(root, "the root that is trusted")])
+    state = RepositoryState([_parsed(root, "the root that is trusted")])
     while (
         data := files.read(repository / "metadata" / f"{state.root.version + 1}.root.json", MOST_METADATA)
     ) is not None:
         fresh: Metadata[Root] = _parsed(data, f"{state.root.version + 1}.root.json")
-        after = State([*state.roots, fresh])
+        after = RepositoryState([*state.roots, fresh])
         if fresh.signed.version != state.root.version + 1 or waiting_for(state, after, ROOT, fresh) is not None:
             raise Untrusted(f"{state.root.version + 1}.root.json is not signed by the keys of root: restore it")
         state = after
@@ -83,7 +83,7 @@ def load(repository: Path, root: bytes) -> State:
     return state
 
 
-def _load(repository: Path, state: State, role: str, version: int | None) -> None:
+def _load(repository: Path, state: RepositoryState, role: str, version: int | None) -> None:
     name = f"{role}.json" if version is None else f"{version}.{role}.json"
     data = files.read(repository / "metadata" / name, MOST_METADATA)
     if data is None:
@@ -103,7 +103,7 @@ def _parsed(data: bytes, name: str) -> Metadata[Any]:
         raise Untrusted(f"{name} is damaged ({error}): publish it again, or copy it anew") from None
 
 
-def check(repository: Path, state: State, now: float, fleet: str = "") -> Findings:
+def check(repository: Path, state: RepositoryState, now: float, fleet: str = "") -> Findings:
     """Check documents, blobs, and dates.
 
     Args:
@@ -146,7 +146,7 @@ class _noted:  # noqa: N801 (a context manager, used as one)
         return False
 
 
-def _payloads(state: State) -> Iterator[tuple[str, Signed]]:
+def _payloads(state: RepositoryState) -> Iterator[tuple[str, Signed]]:
     yield ROOT, state.root
     for role in (TARGETS, *state.delegated(), SNAPSHOT, TIMESTAMP):
         if role in state.roles:
@@ -170,7 +170,7 @@ def _check_life(role: str, payload: Signed, now: float, found: Findings) -> None
         found.warnings.append(f"{role} expires on {when}: sign it again with {fix}")
 
 
-def _check_document(repository: Path, state: State, role: str, target: str, found: Findings) -> None:
+def _check_document(repository: Path, state: RepositoryState, role: str, target: str, found: Findings) -> None:
     folder, _, rest = target.partition("/")
     name = rest.removesuffix(".json")
     if folder == "engines":
@@ -205,7 +205,7 @@ def _check_blobs(repository: Path, found: Findings) -> None:
                 good.add(entry.sha256)
 
 
-def _check_code(repository: Path, state: State, manifest: Manifest) -> None:
+def _check_code(repository: Path, state: RepositoryState, manifest: Manifest) -> None:
     for sha256, told in sorted(code_of(Bundle(repository, manifest, b"")).items()):
         if code_target(manifest.family, sha256) not in state.listed(ENGINES):
             raise Untrusted(
@@ -251,7 +251,7 @@ def _refused(wish: Wish, release: int, found: Findings) -> str:
     return ""
 
 
-def needed(repository: Path, state: State, fleet: str) -> set[str]:
+def needed(repository: Path, state: RepositoryState, fleet: str) -> set[str]:
     """Return the documents that the devices of a fleet read: rollout, devices, floors, and manifests.
 
     Raises:
@@ -276,7 +276,7 @@ def needed(repository: Path, state: State, fleet: str) -> set[str]:
     return found
 
 
-def compare(state: State, known: State) -> list[str]:
+def compare(state: RepositoryState, known: RepositoryState) -> list[str]:
     """Return where the files differ from what the publisher published last."""
     problems = []
     if [one.to_bytes() for one in state.roots] != [one.to_bytes() for one in known.roots]:
@@ -287,7 +287,7 @@ def compare(state: State, known: State) -> list[str]:
     return problems
 
 
-def recover(workspace: Workspace, repository: Path, root: bytes) -> State:
+def recover(workspace: Workspace, repository: Path, root: bytes) -> RepositoryState:
     """Make what lies on the web server the publisher's state: its own is lost, or older.
 
     Raises:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ota import files
-from ota.errors import Busy, Untrusted, UsageError
+from ota.errors import AlreadyRunning, Untrusted, UsageError
 from ota.publish.keys import (
     KeyPlace,
     KeyProblem,
@@ -176,6 +176,6 @@ def locked(path: Path) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError:
-        raise Busy(f"another edge-ota publish works in {path}: wait until it is done") from None
+        raise AlreadyRunning(f"another edge-ota publish works in {path}: wait until it is done") from None
     finally:
         os.close(descriptor)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ota import files
 from ota.errors import StoreError
-from ota.layout import Layout
+from ota.layout import StateLayout
 from ota.strict_json import Members, canonical, parse
 
 SCHEMA = 1
@@ -23,7 +23,7 @@ _MOST_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Bad:
+class BadRelease:
     """A release, or one variant of it, that failed on this device.
 
     Attributes:
@@ -48,10 +48,10 @@ class Bad:
 class BadList:
     """The entries, and the decision whether a release may be tried. Changes are values; `save` writes them."""
 
-    def __init__(self, entries: Iterable[Bad] = ()) -> None:
+    def __init__(self, entries: Iterable[BadRelease] = ()) -> None:
         self.entries = tuple(entries)
 
-    def find(self, bundle: str, release: int, variant: str, fingerprint: str, now: float) -> Bad | None:
+    def find(self, bundle: str, release: int, variant: str, fingerprint: str, now: float) -> BadRelease | None:
         """Return the entry that keeps a variant of a release from being tried now."""
         for one in reversed(self.entries):
             if (one.bundle, one.release) != (bundle, release) or one.variant not in (ANY_VARIANT, variant):
@@ -65,7 +65,7 @@ class BadList:
         """Return the releases of a bundle that failed for good, in any variant."""
         return {one.release for one in self.entries if one.bundle == bundle and one.permanent}
 
-    def add(self, found: Bad) -> BadList:
+    def add(self, found: BadRelease) -> BadList:
         """Return the list with a failure. One of the same variant counts up, and waits longer."""
         key = (found.bundle, found.release, found.variant)
         same = [one for one in self.entries if (one.bundle, one.release, one.variant) == key]
@@ -84,7 +84,7 @@ class BadList:
         )
 
 
-def load(layout: Layout) -> BadList:
+def load(layout: StateLayout) -> BadList:
     """Return the list. One that is torn is empty: a bad release fails its trial again."""
     try:
         data = files.read(layout.bad, _MOST_BYTES)
@@ -98,14 +98,14 @@ def load(layout: Layout) -> BadList:
         return BadList()
 
 
-def save(layout: Layout, found: BadList) -> None:
+def save(layout: StateLayout, found: BadList) -> None:
     """Write the list, durably."""
-    entries = [{name: getattr(one, name) for name in Bad.__slots__} for one in found.entries]
+    entries = [{name: getattr(one, name) for name in BadRelease.__slots__} for one in found.entries]
     files.write_durably(layout.bad, canonical({"schema": SCHEMA, "entries": entries}), 0o600)
 
 
-def _entry(members: Members) -> Bad:
-    found = Bad(
+def _entry(members: Members) -> BadRelease:
+    found = BadRelease(
         bundle=members.text("bundle"),
         release=members.integer("release"),
         variant=members.text("variant"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from ota import files
 from ota.documents.manifest import read_manifest
 from ota.errors import OtaError
-from ota.layout import Layout
+from ota.layout import StateLayout
 from ota.store import journal, links, releases
 
 #: nothing younger is removed
@@ -22,7 +22,7 @@ PLAN_SECONDS = 30 * 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
+class Reachable:
     """Names that the sweep leaves alone.
 
     Attributes:
@@ -35,14 +35,16 @@ class Marked:
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class GarbageRemoved:
     """The paths that were removed, and how many bytes the disk got back. Hard links count once."""
 
     paths: tuple[str, ...]
     freed: int
 
 
-def collect(layout: Layout, repository: Path, now: float, wanted: Iterable[tuple[str, int]] = ()) -> Collected:
+def collect(
+    layout: StateLayout, repository: Path, now: float, wanted: Iterable[tuple[str, int]] = ()
+) -> GarbageRemoved:
     """Remove what no release needs. The caller has the lock.
 
     Args:
@@ -62,12 +64,12 @@ def collect(layout: Layout, repository: Path, now: float, wanted: Iterable[tuple
                 files.remove_tree(path)
             else:
                 files.unlink(path)
-    return Collected(tuple(removed), freed)
+    return GarbageRemoved(tuple(removed), freed)
 
 
-def mark(layout: Layout, repository: Path, wanted: Iterable[tuple[str, int]] = ()) -> Marked:
+def mark(layout: StateLayout, repository: Path, wanted: Iterable[tuple[str, int]] = ()) -> Reachable:
     """Return the names that the sweep leaves alone."""
-    marked = Marked(manifests=set(wanted))
+    marked = Reachable(manifests=set(wanted))
     marked.releases.update(links.linked(layout, repository).items())
     for bundle in journal.bundles(layout):
         entry = journal.read(layout, bundle) or journal.rebuild(layout, repository, bundle)
@@ -84,7 +86,7 @@ def mark(layout: Layout, repository: Path, wanted: Iterable[tuple[str, int]] = (
     return marked
 
 
-def _blobs_of_manifest(layout: Layout, bundle: str, release: int) -> Iterator[str]:
+def _blobs_of_manifest(layout: StateLayout, bundle: str, release: int) -> Iterator[str]:
     """Yield the blobs of a release that may be on its way; those of chunks, too."""
     try:
         data = files.read(layout.manifest(bundle, release))
@@ -96,7 +98,7 @@ def _blobs_of_manifest(layout: Layout, bundle: str, release: int) -> Iterator[st
         return
 
 
-def _garbage(layout: Layout, marked: Marked, now: float) -> Iterator[Path]:
+def _garbage(layout: StateLayout, marked: Reachable, now: float) -> Iterator[Path]:
     for model in _inside(layout.releases):
         for release in _inside(model):
             number = int(release.name) if release.name.isdecimal() else 0
@@ -115,7 +117,7 @@ def _garbage(layout: Layout, marked: Marked, now: float) -> Iterator[Path]:
             yield one
 
 
-def _old_plans(layout: Layout, now: float) -> Iterator[Path]:
+def _old_plans(layout: StateLayout, now: float) -> Iterator[Path]:
     """Yield plans that no release has as a hard link, each with its seal."""
     for one in _inside(layout.plans):
         found = one.lstat()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ota import files
-from ota.layout import Layout
+from ota.layout import StateLayout
 from ota.strict_json import canonical
 
 #: events that are kept
@@ -18,7 +18,7 @@ _MOST_MESSAGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class HistoryEvent:
     """Something that happened to a release.
 
     Attributes:
@@ -36,20 +36,20 @@ class Event:
     message: str = ""
 
 
-def append(layout: Layout, event: Event) -> None:
+def append(layout: StateLayout, event: HistoryEvent) -> None:
     """Add an event, durably. The file is written anew: it is small, and never torn."""
-    found = {name: getattr(event, name) for name in Event.__slots__}
+    found = {name: getattr(event, name) for name in HistoryEvent.__slots__}
     found["message"] = " ".join(event.message.split())[:_MOST_MESSAGE]
     lines = [*_lines(layout)[-(MOST - 1) :], canonical({name: value for name, value in found.items() if value})]
     files.write_durably(layout.history, b"".join(lines), 0o640)
 
 
-def read(layout: Layout) -> list[Mapping[str, Any]]:
+def read(layout: StateLayout) -> list[Mapping[str, Any]]:
     """Return the events, the oldest first. Lines that cannot be read are left out."""
     return [json.loads(line) for line in _lines(layout)]
 
 
-def _lines(layout: Layout) -> list[bytes]:
+def _lines(layout: StateLayout) -> list[bytes]:
     data = files.read(layout.history, _MOST_BYTES) or b""
     return [line + b"\n" for line in data.split(b"\n") if _is_event(line)]
 

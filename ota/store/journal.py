@@ -16,7 +16,7 @@ from pathlib import Path
 from ota import files
 from ota.documents.names import NAME, name
 from ota.errors import StoreError
-from ota.layout import Layout
+from ota.layout import StateLayout
 from ota.store import links, releases
 from ota.strict_json import Members, canonical, parse
 
@@ -25,7 +25,7 @@ _MOST_BYTES = 256 * 1024
 _FILE_MODE = 0o600
 
 
-class Stage(str, Enum):
+class UpdateStage(str, Enum):
     """How far the next release is. GOOD has no stage: the release is `active` then. UNDOING is the way back."""
 
     PLANNED = "PLANNED"
@@ -38,11 +38,11 @@ class Stage(str, Enum):
 
 
 #: stages in which the links name the next release
-SWITCHED = (Stage.SWITCHING, Stage.PROBATION)
+SWITCHED = (UpdateStage.SWITCHING, UpdateStage.PROBATION)
 
 
 @dataclass(frozen=True, slots=True)
-class Next:
+class NextRelease:
     """A release on its way.
 
     Attributes:
@@ -54,7 +54,7 @@ class Next:
 
     release: int
     variant: str
-    stage: Stage
+    stage: UpdateStage
     tries: int
     since: float
     reason: str = ""
@@ -79,7 +79,7 @@ class Journal:
     models: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     active: int = 0
     previous: int = 0
-    next: Next | None = None
+    next: NextRelease | None = None
     baseline: Mapping[str, object] = field(default_factory=dict)
 
     def serving(self) -> int:
@@ -98,12 +98,12 @@ class Journal:
         return tuple(dict.fromkeys(one for one in named if one))
 
 
-def path_of(layout: Layout, bundle: str) -> Path:
+def path_of(layout: StateLayout, bundle: str) -> Path:
     """Return where the journal of a bundle lies."""
     return layout.journal / f"{bundle}.json"
 
 
-def write(layout: Layout, journal: Journal) -> None:
+def write(layout: StateLayout, journal: Journal) -> None:
     """Replace the journal of a bundle, durably. Models of releases that it no longer names are left out."""
     kept = set(journal.releases())
     found = {
@@ -119,7 +119,7 @@ def write(layout: Layout, journal: Journal) -> None:
     files.write_durably(path_of(layout, journal.bundle), canonical(checked), _FILE_MODE)
 
 
-def read(layout: Layout, bundle: str) -> Journal | None:
+def read(layout: StateLayout, bundle: str) -> Journal | None:
     """Return the journal of a bundle; None = there is none, or a power cut, a bad disk, or an editor tore it."""
     path = path_of(layout, bundle)
     try:
@@ -135,7 +135,7 @@ def read(layout: Layout, bundle: str) -> Journal | None:
         return None
 
 
-def _next_document(found: Next | None) -> object:
+def _next_document(found: NextRelease | None) -> object:
     if found is None:
         return None
     names = ("release", "variant", "tries", "since", "reason", "mark")
@@ -162,11 +162,11 @@ def _journal(members: Members, bundle: str) -> Journal | None:
     return journal
 
 
-def _next(members: Members) -> Next:
-    found = Next(
+def _next(members: Members) -> NextRelease:
+    found = NextRelease(
         release=members.integer("release", least=1),
         variant=members.text("variant"),
-        stage=Stage(members.text("stage")),
+        stage=UpdateStage(members.text("stage")),
         tries=members.integer("tries"),
         since=members.number("since"),
         reason=members.text("reason", ""),
@@ -176,7 +176,7 @@ def _next(members: Members) -> Next:
     return found
 
 
-def bundles(layout: Layout) -> list[str]:
+def bundles(layout: StateLayout) -> list[str]:
     """Return the bundles that have a journal, or a release on this disk."""
     found = {one.bundle for one in releases.every_release(layout)}
     with contextlib.suppress(OSError):
@@ -184,7 +184,7 @@ def bundles(layout: Layout) -> list[str]:
     return sorted(found)
 
 
-def rebuild(layout: Layout, repository: Path, bundle: str, bad: Iterable[int] = ()) -> Journal:
+def rebuild(layout: StateLayout, repository: Path, bundle: str, bad: Iterable[int] = ()) -> Journal:
     """Return a journal made from the records of releases and the links. It is not written.
 
     Half switched links name two releases: the older one served before, so it is taken. A bundle without any link has no
@@ -204,12 +204,12 @@ def rebuild(layout: Layout, repository: Path, bundle: str, bad: Iterable[int] = 
     return Journal(bundle, {one: models[one] for one in complete}, active, max(older, default=0))
 
 
-def is_possible(layout: Layout, journal: Journal) -> bool:
+def is_possible(layout: StateLayout, journal: Journal) -> bool:
     """Return whether the release that serves by this journal is on this disk, whole."""
     return has_whole(layout, journal, journal.serving())
 
 
-def has_whole(layout: Layout, journal: Journal, release: int) -> bool:
+def has_whole(layout: StateLayout, journal: Journal, release: int) -> bool:
     """Return whether all models of a release are on this disk, whole; true for none (0)."""
     if not release:
         return True

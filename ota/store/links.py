@@ -9,10 +9,10 @@ from pathlib import Path
 
 from ota import files
 from ota.errors import Occupied
-from ota.layout import Layout
+from ota.layout import StateLayout
 
 
-class Kind(Enum):
+class LinkKind(Enum):
     """An entry of the model repository, as edge-ota sees it."""
 
     ABSENT = "absent"
@@ -22,22 +22,22 @@ class Kind(Enum):
     OWN = "a model that edge-ota did not put there"
 
 
-def look(layout: Layout, repository: Path, model: str) -> tuple[Kind, int]:
+def look(layout: StateLayout, repository: Path, model: str) -> tuple[LinkKind, int]:
     """Return what the model repository has under a model's name, and the release that a link of ours names (else 0)."""
     path = repository / model
     try:
         named = os.readlink(path)
     except FileNotFoundError:
-        return Kind.ABSENT, 0
+        return LinkKind.ABSENT, 0
     except OSError:
-        return Kind.OWN, 0
+        return LinkKind.OWN, 0
     parent, release = os.path.split(named)
     if parent == str(layout.releases / model) and release.isdecimal():
-        return Kind.OURS, int(release)
-    return (Kind.LINK if path.exists() else Kind.DANGLING), 0
+        return LinkKind.OURS, int(release)
+    return (LinkKind.LINK if path.exists() else LinkKind.DANGLING), 0
 
 
-def check_free(layout: Layout, repository: Path, models: Iterable[str], owned: Iterable[str] = ()) -> None:
+def check_free(layout: StateLayout, repository: Path, models: Iterable[str], owned: Iterable[str] = ()) -> None:
     """Refuse models of the same name that edge-ota did not put there.
 
     Args:
@@ -48,7 +48,7 @@ def check_free(layout: Layout, repository: Path, models: Iterable[str], owned: I
     """
     for model in models:
         kind, _ = look(layout, repository, model)
-        if kind is Kind.OWN or (kind is Kind.LINK and model not in set(owned)):
+        if kind is LinkKind.OWN or (kind is LinkKind.LINK and model not in set(owned)):
             path = repository / model
             raise Occupied(
                 f"{path} is {kind.value}: edge-ota replaces no model that was copied in by hand. "
@@ -56,7 +56,7 @@ def check_free(layout: Layout, repository: Path, models: Iterable[str], owned: I
             )
 
 
-def apply(layout: Layout, repository: Path, wanted: Mapping[str, int]) -> list[str]:
+def apply(layout: StateLayout, repository: Path, wanted: Mapping[str, int]) -> list[str]:
     """Make the links name the wanted releases (0 = no link); the models whose links changed.
 
     Raises:
@@ -67,10 +67,10 @@ def apply(layout: Layout, repository: Path, wanted: Mapping[str, int]) -> list[s
     changed = []
     for model, release in sorted(wanted.items()):
         kind, now = look(layout, repository, model)
-        if release and (kind, now) != (Kind.OURS, release):
+        if release and (kind, now) != (LinkKind.OURS, release):
             files.replace_symlink(repository / model, str(layout.release(model, release)))
             changed.append(model)
-        elif not release and kind is Kind.OURS:
+        elif not release and kind is LinkKind.OURS:
             with files.wrapped(repository / model):
                 files.unlink(repository / model)
                 files.sync_directory(repository)
@@ -78,11 +78,11 @@ def apply(layout: Layout, repository: Path, wanted: Mapping[str, int]) -> list[s
     return changed
 
 
-def linked(layout: Layout, repository: Path) -> dict[str, int]:
+def linked(layout: StateLayout, repository: Path) -> dict[str, int]:
     """Return model -> release for all links of ours."""
     try:
         names = sorted(one.name for one in repository.iterdir() if one.is_symlink())
     except OSError:
         return {}
     found = {model: look(layout, repository, model) for model in names}
-    return {model: release for model, (kind, release) in found.items() if kind is Kind.OURS}
+    return {model: release for model, (kind, release) in found.items() if kind is LinkKind.OURS}

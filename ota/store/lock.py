@@ -9,14 +9,14 @@ import time
 from collections.abc import Iterator
 
 from ota import files
-from ota.errors import Busy
-from ota.layout import Layout
+from ota.errors import AlreadyRunning
+from ota.layout import StateLayout
 
 _AGAIN = 0.05
 
 
 @contextlib.contextmanager
-def locked(layout: Layout, command: str, patience: float = 0.0) -> Iterator[None]:
+def locked(layout: StateLayout, command: str, patience: float = 0.0) -> Iterator[None]:
     """Hold the lock. The kernel releases it when this process ends, however it ends.
 
     Args:
@@ -39,7 +39,7 @@ def locked(layout: Layout, command: str, patience: float = 0.0) -> Iterator[None
         os.close(descriptor)
 
 
-def _acquire(layout: Layout, descriptor: int, patience: float) -> None:
+def _acquire(layout: StateLayout, descriptor: int, patience: float) -> None:
     until = time.monotonic() + patience
     while True:
         try:
@@ -48,7 +48,7 @@ def _acquire(layout: Layout, descriptor: int, patience: float) -> None:
             if time.monotonic() >= until:
                 pid, _, command = os.pread(descriptor, 200, 0).decode(errors="replace").strip().partition(" ")
                 owner = f"'edge-ota {command}' (process {pid})" if command else "another edge-ota"
-                raise Busy(
+                raise AlreadyRunning(
                     f"{owner} works on {layout.state_dir}: wait until it ends, or see 'edge-ota status'"
                 ) from None
             time.sleep(_AGAIN)

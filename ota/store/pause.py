@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ota import files
 from ota.errors import OtaError
-from ota.layout import Layout
+from ota.layout import StateLayout
 from ota.strict_json import canonical
 
 
@@ -19,7 +19,7 @@ class Pause:
     why: str = ""
 
 
-def read(layout: Layout) -> Pause | None:
+def read(layout: StateLayout) -> Pause | None:
     """Return the pause; None = there is none. A file that cannot be read pauses, too: somebody wanted it."""
     try:
         data = files.read(layout.pause, 64 * 1024)
@@ -31,12 +31,12 @@ def read(layout: Layout) -> Pause | None:
         return Pause(0.0, f"{layout.pause} is there and cannot be read")
 
 
-def write(layout: Layout, found: Pause) -> None:
+def write(layout: StateLayout, found: Pause) -> None:
     """Pause, durably."""
     files.write_durably(layout.pause, canonical({"since": found.since, "why": found.why}), 0o640)
 
 
-def remove(layout: Layout) -> bool:
+def remove(layout: StateLayout) -> bool:
     """Resume; whether there was a pause."""
     with files.wrapped(layout.pause):
         if not layout.pause.exists():

@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 
 from ota import files
-from ota.layout import Layout
+from ota.layout import StateLayout
 
 #: directories that the server's group may read; files in them have FILE_MODE
 SHARED_MODE = 0o750
@@ -17,7 +17,7 @@ FILE_MODE = 0o640
 PRIVATE_MODE = 0o700
 
 
-def prepare(layout: Layout) -> None:
+def prepare(layout: StateLayout) -> None:
     """Make the directories that are missing.
 
     `state_dir` is setgid, so that each file below it has its group: that of edge-serve, which `SHARED_MODE` lets read.
@@ -35,7 +35,7 @@ def prepare(layout: Layout) -> None:
         files.make_directory(one, PRIVATE_MODE)
 
 
-def check_readable(layout: Layout) -> None:
+def check_readable(layout: StateLayout) -> None:
     """Refuse a user that may not read the state: it would look as if nothing were installed.
 
     Raises:

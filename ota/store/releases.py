@@ -12,7 +12,7 @@ from ota import files
 from ota.documents.manifest import FileEntry, Manifest, Variant
 from ota.documents.names import file_path, name
 from ota.errors import StoreError
-from ota.layout import Layout
+from ota.layout import StateLayout
 from ota.store.places import FILE_MODE, SHARED_MODE
 from ota.strict_json import Members, canonical, parse
 
@@ -24,7 +24,7 @@ _MOST_FILES = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class InstalledRelease:
     """A release of one model on this device, as its record says.
 
     Attributes:
@@ -48,7 +48,7 @@ class Installed:
         return {**self.files, **self.built}
 
 
-def install(layout: Layout, manifest: Manifest, variant: Variant, manifest_sha256: str) -> bool:
+def install(layout: StateLayout, manifest: Manifest, variant: Variant, manifest_sha256: str) -> bool:
     """Put all models of a release in place, out of blobs that are there; whether one was not in place already.
 
     Raises:
@@ -58,7 +58,7 @@ def install(layout: Layout, manifest: Manifest, variant: Variant, manifest_sha25
     for model in models:
         entries = manifest.files_of(variant, model)
         found = {one.path: (one.sha256, one.size) for one in entries}
-        record = Installed(manifest.bundle, model, manifest.release, variant.id, manifest_sha256, models, found)
+        record = InstalledRelease(manifest.bundle, model, manifest.release, variant.id, manifest_sha256, models, found)
         target = layout.release(model, manifest.release)
         known = read_record(target)
         if known is not None and replace(known, built={}) == record and is_complete(target, known):
@@ -70,7 +70,7 @@ def install(layout: Layout, manifest: Manifest, variant: Variant, manifest_sha25
     return changed
 
 
-def _stage(layout: Layout, stage: Path, entries: tuple[FileEntry, ...], record: Installed) -> None:
+def _stage(layout: StateLayout, stage: Path, entries: tuple[FileEntry, ...], record: InstalledRelease) -> None:
     """Build the directory of one model. It is durable when this returns."""
     files.remove_tree(stage)
     made = {stage, stage / str(record.release)}  # an ensemble has no file in its version directory
@@ -89,7 +89,7 @@ def _stage(layout: Layout, stage: Path, entries: tuple[FileEntry, ...], record: 
             files.sync_directory(folder)
 
 
-def _link(layout: Layout, entry: FileEntry, target: Path) -> None:
+def _link(layout: StateLayout, entry: FileEntry, target: Path) -> None:
     blob = layout.blob(entry.sha256)
     if not blob.exists():
         raise StoreError(f"{blob} is not there, which {target.name} needs: 'edge-ota apply' fetches it again")
@@ -101,7 +101,7 @@ def _link(layout: Layout, entry: FileEntry, target: Path) -> None:
     files.link(blob, target)
 
 
-def _put_in_place(layout: Layout, stage: Path, target: Path) -> None:
+def _put_in_place(layout: StateLayout, stage: Path, target: Path) -> None:
     files.make_directory(target.parent, SHARED_MODE)
     with files.wrapped(target):
         if target.exists():  # incomplete, or another variant; a link names it only where it is damaged
@@ -115,7 +115,7 @@ def _put_in_place(layout: Layout, stage: Path, target: Path) -> None:
         files.sync_directory(layout.stage)
 
 
-def add_built(layout: Layout, model: str, release: int, path: str, plan: Path) -> None:
+def add_built(layout: StateLayout, model: str, release: int, path: str, plan: Path) -> None:
     """Put a file that was built on this device into an installed release, and into its record.
 
     Raises:
@@ -140,7 +140,7 @@ def add_built(layout: Layout, model: str, release: int, path: str, plan: Path) -
     files.write_durably(directory / RECORD, canonical(_document(record)), FILE_MODE)
 
 
-def repair(layout: Layout, record: Installed, path: str) -> None:
+def repair(layout: StateLayout, record: InstalledRelease, path: str) -> None:
     """Put a file of an installed release in place again, out of its blob.
 
     Raises:
@@ -157,7 +157,7 @@ def repair(layout: Layout, record: Installed, path: str) -> None:
         files.sync_directory(target.parent)
 
 
-def read_record(directory: Path) -> Installed | None:
+def read_record(directory: Path) -> InstalledRelease | None:
     """Return the record of a release; None = there is none, or it cannot be read."""
     try:
         data = files.read(directory / RECORD, _MOST_RECORD)
@@ -168,10 +168,10 @@ def read_record(directory: Path) -> Installed | None:
         return None
 
 
-def _read(members: Members) -> Installed:
+def _read(members: Members) -> InstalledRelease:
     if members.integer("schema") != SCHEMA:
         raise StoreError(f"{RECORD} has another schema")
-    record = Installed(
+    record = InstalledRelease(
         bundle=name(members.text("bundle"), "bundle"),
         model=name(members.text("model"), "model"),
         release=members.integer("release", least=1),
@@ -193,7 +193,7 @@ def _digests(members: Members, member: str) -> dict[str, tuple[str, int]]:
     return found
 
 
-def _document(record: Installed) -> dict[str, object]:
+def _document(record: InstalledRelease) -> dict[str, object]:
     return {
         "schema": SCHEMA,
         "bundle": record.bundle,
@@ -211,7 +211,7 @@ def _rows(found: Mapping[str, tuple[str, int]]) -> dict[str, object]:
     return {path: {"sha256": sha256, "bytes": size} for path, (sha256, size) in found.items()}
 
 
-def is_complete(directory: Path, record: Installed) -> bool:
+def is_complete(directory: Path, record: InstalledRelease) -> bool:
     """Return whether all files are there with their lengths. `scrub` reads them, too."""
     try:
         for path, (_, size) in record.every_file().items():
@@ -223,7 +223,7 @@ def is_complete(directory: Path, record: Installed) -> bool:
         return False
 
 
-def whole(layout: Layout, model: str, release: int) -> Installed | None:
+def whole(layout: StateLayout, model: str, release: int) -> InstalledRelease | None:
     """Return the record of a release of a model that is complete; None = it is not."""
     directory = layout.release(model, release)
     record = read_record(directory)
@@ -232,13 +232,13 @@ def whole(layout: Layout, model: str, release: int) -> Installed | None:
     return record if is_complete(directory, record) else None
 
 
-def are_of(layout: Layout, manifest: Manifest, manifest_sha256: str) -> bool:
+def are_of(layout: StateLayout, manifest: Manifest, manifest_sha256: str) -> bool:
     """Return whether all models of a release are in place, whole, and by this manifest."""
     found = [whole(layout, model, manifest.release) for model in manifest.models]
     return all(one is not None and one.manifest == manifest_sha256 for one in found)
 
 
-def every_release(layout: Layout) -> Iterator[Installed]:
+def every_release(layout: StateLayout) -> Iterator[InstalledRelease]:
     """Yield the releases of all models that are complete."""
     for model in _names(layout.releases):
         for release in _names(layout.releases / model):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ota import files
 from ota.errors import StoreError
-from ota.layout import Layout
+from ota.layout import StateLayout
 from ota.store import releases
 
 
@@ -28,7 +28,7 @@ class Damage:
 
 
 def scrub(
-    layout: Layout,
+    layout: StateLayout,
     wanted: Iterable[tuple[str, int]],
     progress: Callable[[str, int], None] = lambda model, release: None,
 ) -> Iterator[Damage]:
@@ -70,7 +70,7 @@ def _files_in(directory: Path) -> set[str]:
     return found
 
 
-def discard(layout: Layout, found: Iterable[Damage]) -> list[str]:
+def discard(layout: StateLayout, found: Iterable[Damage]) -> list[str]:
     """Remove the blobs of damaged files, so that the next run fetches them again; the SHA-256 of each.
 
     The release stays as it is until `repair` puts the fetched blobs in place.

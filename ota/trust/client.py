@@ -20,28 +20,28 @@ from tuf.api.metadata import Metadata, Root, Signed, TargetFile
 from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
 
 from ota import files
-from ota.errors import Busy, FetchError, NotFound, OtaError, StoreError, Untrusted
-from ota.source import Source
+from ota.errors import AlreadyRunning, FetchError, NotInRepository, OtaError, StoreError, Untrusted
+from ota.source import RepositorySource
 from ota.strict_json import MOST_INTEGER, parse
 from ota.trust.floors import Floors
 from ota.trust.foreign import translated
 from ota.trust.roles import role_of
 from ota.trust.roots import MOST_METADATA, MOST_ROOTS, stored_roots
-from ota.trust.verified import Verified, check_delegation, issued, verified_roles
+from ota.trust.verified import VerifiedRole, check_delegation, issued, verified_roles
 
 #: documents that are kept in metadata/targets; each is small
 MOST_CACHED = 64
 _LATEST = datetime.max.replace(tzinfo=timezone.utc).timestamp() - 86400
 
 
-class Target(NamedTuple):
+class SignedTarget(NamedTuple):
     """What signed metadata says of a file."""
 
     sha256: str
     size: int
 
 
-class Trust:
+class TrustClient:
     """The trusted view of a repository, at one moment.
 
     Args:
@@ -57,7 +57,7 @@ class Trust:
         self,
         metadata_dir: Path,
         root: bytes,
-        source: Source | Sequence[Source],
+        source: RepositorySource | Sequence[RepositorySource],
         floors: Floors,
         now: float,
         *,
@@ -65,7 +65,7 @@ class Trust:
     ) -> None:
         self._dir = metadata_dir
         self._root = root
-        self._sources: list[Source] = list(source) if isinstance(source, Sequence) else [source]
+        self._sources: list[RepositorySource] = list(source) if isinstance(source, Sequence) else [source]
         self._floors = floors
         self._now = min(max(now, floors.issued, floors.good_time), _LATEST)
         self._grace = grace
@@ -96,7 +96,7 @@ class Trust:
             raise type(worst)(f"{worst.message} (all {len(failures)} mirrors failed)") from worst
         raise worst
 
-    def target(self, path: str) -> Target | None:
+    def target(self, path: str) -> SignedTarget | None:
         """Return length and hash of a target; None = the role that may list it does not.
 
         Raises:
@@ -108,7 +108,7 @@ class Trust:
         sha256 = info.hashes.get("sha256")
         if sha256 is None:
             raise Untrusted(f"{path} is listed without a SHA-256: the publisher must list it again")
-        return Target(sha256, info.length)
+        return SignedTarget(sha256, info.length)
 
     def document(self, path: str, most_bytes: int) -> bytes:
         """Return a small target's bytes, as signed; from the cache, else from the repository.
@@ -120,7 +120,7 @@ class Trust:
         """
         info = self._info(path)
         if info is None:
-            raise NotFound(f"the repository's metadata does not list {path}: check its name, or publish it")
+            raise NotInRepository(f"the repository's metadata does not list {path}: check its name, or publish it")
         if info.length > most_bytes:
             raise Untrusted(f"{path} is listed with {info.length} bytes, expected at most {most_bytes}")
         with translated(self._now):
@@ -162,7 +162,7 @@ class Trust:
         """Return the seconds that are left to each role that was verified so far."""
         return {one.role: one.signed.expires.timestamp() - self._now for one in self._verified()}
 
-    def _refresh(self, source: Source) -> None:
+    def _refresh(self, source: RepositorySource) -> None:
         with translated(self._now), self._locked():
             before = self._inodes()
             try:
@@ -184,7 +184,7 @@ class Trust:
             self._floors.save()
             self._updater = updater
 
-    def _updater_of(self, source: Source) -> Updater:
+    def _updater_of(self, source: RepositorySource) -> Updater:
         version = Metadata[Root].from_bytes(self._root).signed.version
         config = UpdaterConfig(
             max_root_rotations=stored_roots(self._dir, version) + MOST_ROOTS, targets_max_length=MOST_METADATA
@@ -221,7 +221,7 @@ class Trust:
             self._floors.raise_to(f"role/{one.role}", one.signed.version, one.keys, one.threshold)
         self._floors.issued = max(self._floors.issued, issued_at)
 
-    def _check_unchanged(self, one: Verified) -> None:
+    def _check_unchanged(self, one: VerifiedRole) -> None:
         """Refuse other metadata under the name of a role that was verified before in this run.
 
         tuf 7.0.1 keeps one metadata for each name: a role that delegates to the name of another, with keys of its own,
@@ -241,7 +241,7 @@ class Trust:
             self._floors.lost = self._now
         self._floors.found = True
 
-    def _verified(self) -> list[Verified]:
+    def _verified(self) -> list[VerifiedRole]:
         return list(verified_roles(self._updater._trusted_set)) if self._updater else []
 
     def _keys_of(self, path: str) -> tuple[Collection[str], int]:
@@ -284,7 +284,7 @@ class Trust:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise Busy(f"another edge-ota is working on {self._dir}: wait until it has ended") from None
+                raise AlreadyRunning(f"another edge-ota is working on {self._dir}: wait until it has ended") from None
             yield
 
     def _inodes(self) -> dict[Path, int]:
@@ -311,9 +311,9 @@ class Trust:
 
 
 class _Fetcher(FetcherInterface):
-    """Gives tuf the metadata of a `Source`, in memory and with strict JSON."""
+    """Gives tuf the metadata of a `RepositorySource`, in memory and with strict JSON."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: RepositorySource) -> None:
         self._source = source
 
     def _fetch(self, url: str) -> Iterator[bytes]:
@@ -328,7 +328,7 @@ class _Fetcher(FetcherInterface):
         """
         try:
             data = _got(self._source, url, max_length)
-        except NotFound as error:
+        except NotInRepository as error:
             if url.endswith(".root.json"):
                 raise exceptions.DownloadHTTPError(error.message, 404) from error
             raise FetchError(
@@ -342,7 +342,7 @@ class _Fetcher(FetcherInterface):
         return data
 
 
-def _got(source: Source, path: str, most_bytes: int) -> bytes:
+def _got(source: RepositorySource, path: str, most_bytes: int) -> bytes:
     """Return a file of a source, with no error but ours, and never more than asked for."""
     try:
         data = source.get(path, most_bytes)

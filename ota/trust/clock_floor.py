@@ -11,7 +11,7 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from ota.clock import Clock
+from ota.clock import TimeSource
 from ota.trust.floors import Floors
 from ota.trust.roots import text_of
 
@@ -27,7 +27,7 @@ _TIME_ERROR = 5  # adjtimex: the clock is not synchronized
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ClockReading:
     """The clock of this device, judged.
 
     Attributes:
@@ -41,7 +41,7 @@ class Reading:
     doubt: str
 
 
-def read(system: float, floors: Floors, synchronized: bool, built: float = BUILT) -> Reading:
+def read(system: float, floors: Floors, synchronized: bool, built: float = BUILT) -> ClockReading:
     """Judge the system's clock. Call it again after a refresh: a fresh timestamp proves that the time is right.
 
     Args:
@@ -57,7 +57,7 @@ def read(system: float, floors: Floors, synchronized: bool, built: float = BUILT
             f"the clock says {text_of(system)}, {ahead / DAY:.0f} days after the last time that was certain, and no "
             "time server has confirmed it: updates wait for one, or for metadata that was signed within a day"
         )
-    return Reading(now=max(system, floor), unset=system < floor - TOLERANCE, doubt=doubt)
+    return ClockReading(now=max(system, floor), unset=system < floor - TOLERANCE, doubt=doubt)
 
 
 def remember(system: float, floors: Floors, *, certain: bool) -> None:
@@ -92,10 +92,10 @@ class FlooredClock:
 
     Args:
         clock: the system's.
-        floor: `Reading.now` at the start of the run.
+        floor: `ClockReading.now` at the start of the run.
     """
 
-    def __init__(self, clock: Clock, floor: float) -> None:
+    def __init__(self, clock: TimeSource, floor: float) -> None:
         self._clock = clock
         self._latest = floor
 

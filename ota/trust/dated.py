@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ota.clock import Clock
+from ota.clock import TimeSource
 from ota.errors import Expired
 from ota.trust import clock_floor
-from ota.trust.client import Trust
-from ota.trust.clock_floor import Reading
+from ota.trust.client import TrustClient
+from ota.trust.clock_floor import ClockReading
 from ota.trust.floors import Floors
 
 
-class DatedTrust:
+class ExpiryCheckedTrust:
     """Implements `parts.Trust`.
 
     Args:
@@ -18,11 +18,13 @@ class DatedTrust:
         kept: a refresh proves that the clock is not far ahead. False where expired metadata is accepted.
     """
 
-    def __init__(self, trust: Trust, floors: Floors, clock: Clock, *, certain: bool, kept: bool = True) -> None:
+    def __init__(
+        self, trust: TrustClient, floors: Floors, clock: TimeSource, *, certain: bool, kept: bool = True
+    ) -> None:
         self._trust, self._floors, self._clock = trust, floors, clock
         self._certain, self._kept = certain, kept
 
-    def reading(self) -> Reading:
+    def reading(self) -> ClockReading:
         """Return the system's clock, judged now."""
         return clock_floor.read(self._clock.now(), self._floors, self._certain)
 

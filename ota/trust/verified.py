@@ -15,7 +15,7 @@ from ota.trust.roots import seconds_of, text_of
 Trusted: TypeAlias = Mapping[str, Signed]
 
 
-class Verified(NamedTuple):
+class VerifiedRole(NamedTuple):
     """Verified metadata of a role, and the keys with which its floor ends."""
 
     role: str
@@ -24,11 +24,11 @@ class Verified(NamedTuple):
     threshold: int
 
 
-def verified_roles(trusted: Trusted) -> Iterator[Verified]:
+def verified_roles(trusted: Trusted) -> Iterator[VerifiedRole]:
     """Yield each role whose metadata was verified, with its keys as its delegator lists them."""
     root = cast(Root, trusted[Root.type])
     for role in (Root.type, Timestamp.type, Snapshot.type, Targets.type):
-        yield Verified(role, trusted[role], _top_level_keys(root, role), root.roles[role].threshold)
+        yield VerifiedRole(role, trusted[role], _top_level_keys(root, role), root.roles[role].threshold)
     waiting: list[Targets] = [cast(Targets, trusted[Targets.type])]
     seen = {Targets.type}
     while waiting:
@@ -42,7 +42,7 @@ def verified_roles(trusted: Trusted) -> Iterator[Verified]:
             if isinstance(signed, Targets) and role not in seen:
                 seen.add(role)
                 waiting.append(signed)
-                yield Verified(role, signed, frozenset(delegated.keyids), delegated.threshold)
+                yield VerifiedRole(role, signed, frozenset(delegated.keyids), delegated.threshold)
 
 
 def _top_level_keys(root: Root, role: str) -> frozenset[str]:

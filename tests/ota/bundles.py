@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ota.documents.manifest import Manifest, read_manifest
 from ota.documents.names import blob_path
-from ota.layout import Layout
+from ota.layout import StateLayout
 from ota.store import journal, links, places, releases
 from ota.strict_json import canonical
 
@@ -65,7 +65,7 @@ def put_blobs(root: Path, models: Mapping[str, Files]) -> None:
 
 
 def install(
-    layout: Layout, bundle: str = "det", release: int = 17, models: Mapping[str, Files] | None = None
+    layout: StateLayout, bundle: str = "det", release: int = 17, models: Mapping[str, Files] | None = None
 ) -> Manifest:
     """Put a release in place whose blobs are made for it."""
     models = models if models is not None else {bundle: files_of(bundle, release)}
@@ -79,7 +79,11 @@ def install(
 
 
 def serve(
-    layout: Layout, repository: Path, bundle: str = "det", release: int = 16, models: Mapping[str, Files] | None = None
+    layout: StateLayout,
+    repository: Path,
+    bundle: str = "det",
+    release: int = 16,
+    models: Mapping[str, Files] | None = None,
 ) -> None:
     """Install a release and make it the active one."""
     found = install(layout, bundle, release, models)

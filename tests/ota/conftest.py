@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ota.layout import Layout
+from ota.layout import StateLayout
 
 LIBRARIES = ("/usr/lib/softhsm/libsofthsm2.so", "/usr/lib/x86_64-linux-gnu/softhsm/libsofthsm2.so")
 #: of the software tokens
@@ -28,9 +28,9 @@ def tmp_path() -> Iterator[Path]:
 
 
 @pytest.fixture
-def layout(tmp_path: Path) -> Layout:
+def layout(tmp_path: Path) -> StateLayout:
     """The state directory of a device."""
-    return Layout(tmp_path / "state")
+    return StateLayout(tmp_path / "state")
 
 
 @pytest.fixture

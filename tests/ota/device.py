@@ -11,15 +11,16 @@ from pathlib import Path
 
 from ota import files
 from ota.agent.device.identity import Identity
-from ota.agent.line import Line, Options, Outcome
-from ota.agent.parts import Parts, Progress, Trust, Verdict
+from ota.agent.line import BundleOutcome, Update, UpdateOptions
+from ota.agent.parts import Components, Progress, TrustedMetadata
+from ota.decide.probation import ProbationVerdict
 from ota.documents.device import DeviceDocument
 from ota.documents.manifest import FileEntry, Manifest, Variant
 from ota.documents.names import manifest_target, rollout_target
-from ota.errors import NotFound, OtaError, TrialFailed
-from ota.layout import Layout
-from ota.server.administration import Loaded
-from ota.settings import Settings
+from ota.errors import NotInRepository, OtaError, TrialFailed
+from ota.layout import StateLayout
+from ota.server.administration import ReloadResult
+from ota.settings import AgentSettings
 from ota.store import journal, releases
 from ota.store.journal import Journal
 from ota.strict_json import canonical
@@ -66,7 +67,7 @@ class FakeTrust:
 
     def document(self, path: str, most_bytes: int) -> bytes:
         if path not in self.documents:
-            raise NotFound(f"the metadata does not list {path}")
+            raise NotInRepository(f"the metadata does not list {path}")
         assert len(self.documents[path]) <= most_bytes
         return self.documents[path]
 
@@ -87,7 +88,7 @@ class FakeTrust:
 class FakeFetcher:
     """Blobs that come through the same file operations as real ones."""
 
-    layout: Layout
+    layout: StateLayout
     blobs: dict[str, bytes] = field(default_factory=dict)
     failures: list[OtaError] = field(default_factory=list)
     fetched: list[str] = field(default_factory=list)
@@ -130,7 +131,7 @@ class FakeDevice:
     room: bool = True
     print: str = "facts-1"
 
-    def document(self, trust: Trust) -> DeviceDocument:
+    def document(self, trust: TrustedMetadata) -> DeviceDocument:
         return DeviceDocument("dev-1", "plant", "prod")
 
     def facts(self) -> Mapping[str, str]:
@@ -202,7 +203,7 @@ class FakeServer:
         """Load all models, as at a boot."""
         self.serving = {one.name: check_whole(one) for one in self.repository.iterdir() if one.name[0] != "."}
 
-    def reload(self, models: Sequence[str], *, unload_first: bool = False) -> Mapping[str, Loaded]:
+    def reload(self, models: Sequence[str], *, unload_first: bool = False) -> Mapping[str, ReloadResult]:
         self.reloads.append((tuple(models), unload_first))
         if self.failures:
             raise self.failures.pop(0)
@@ -218,31 +219,31 @@ class FakeServer:
         assert self.store is not None
         self.serving = json.loads(self.store.read_text())
 
-    def _load(self, model: str, unload_first: bool) -> Loaded:
+    def _load(self, model: str, unload_first: bool) -> ReloadResult:
         if not (self.repository / model).is_symlink():
             self.serving.pop(model, None)
-            return Loaded(())
+            return ReloadResult(())
         release = check_whole(self.repository / model)
         if (model, release) in self.bad:
             if unload_first:
                 self.serving.pop(model, None)
             old = self.serving.get(model)
-            return Loaded((str(old),) if old else (), f"the golden test of {model} {release} failed")
+            return ReloadResult((str(old),) if old else (), f"the golden test of {model} {release} failed")
         self.serving[model] = release
-        return Loaded((str(release),))
+        return ReloadResult((str(release),))
 
 
 @dataclass
 class FakeProbation:
     """Verdicts in order; GOOD when there are none left."""
 
-    verdicts: list[tuple[Verdict, str]] = field(default_factory=list)
+    verdicts: list[tuple[ProbationVerdict, str]] = field(default_factory=list)
 
     def baseline(self, models: Sequence[str]) -> Mapping[str, object]:
         return {"models": list(models)}
 
-    def judge(self, entry: Journal, now: float) -> tuple[Verdict, str]:
-        return self.verdicts.pop(0) if self.verdicts else (Verdict.GOOD, "500 requests")
+    def judge(self, entry: Journal, now: float) -> tuple[ProbationVerdict, str]:
+        return self.verdicts.pop(0) if self.verdicts else (ProbationVerdict.GOOD, "500 requests")
 
     def interval(self) -> float:
         return 2.0
@@ -266,13 +267,13 @@ class Device:
 
     def __init__(self, root: Path, **settings: object) -> None:
         self.root = root
-        self.layout = Layout(root / "state")
+        self.layout = StateLayout(root / "state")
         self.repository = root / "models"
         self.repository.mkdir(parents=True, exist_ok=True)
         self.clock, self.trust, self.facts = FakeClock(), FakeTrust(), FakeDevice()
         self.fetcher, self.server = FakeFetcher(self.layout), FakeServer(self.repository)
         self.trial, self.probation, self.tell = FakeTrial(), FakeProbation(), FakeTell()
-        self.settings = Settings(
+        self.settings = AgentSettings(
             state_dir=self.layout.state_dir,
             model_repository=self.repository,
             **settings,  # type: ignore[arg-type]  # what a test sets
@@ -280,8 +281,8 @@ class Device:
         self.serial = 0
         self.wishes: dict[str, dict[str, object]] = {}
 
-    def parts(self) -> Parts:
-        return Parts(
+    def parts(self) -> Components:
+        return Components(
             self.layout, self.settings, self.clock, self.trust, self.fetcher, self.facts, self.trial,
             FakeBuilder(), self.server, self.probation, self.tell,
         )  # fmt: skip
@@ -305,7 +306,7 @@ class Device:
         document = {"schema": 1, "fleet": "plant", "serial": self.serial, "models": self.wishes}
         self.trust.documents[rollout_target("plant")] = canonical(document)
 
-    def run(self, **options: object) -> dict[str, Outcome]:
+    def run(self, **options: object) -> dict[str, BundleOutcome]:
         """Run the line once; its outcomes. An error of a bundle is raised."""
         found = self.outcomes(**options)
         for one in found.values():
@@ -313,9 +314,9 @@ class Device:
                 raise one.error
         return found
 
-    def outcomes(self, **options: object) -> dict[str, Outcome]:
+    def outcomes(self, **options: object) -> dict[str, BundleOutcome]:
         """Run the line once."""
-        line = Line(self.parts(), Options(**options))  # type: ignore[arg-type]  # what a test sets
+        line = Update(self.parts(), UpdateOptions(**options))  # type: ignore[arg-type]  # what a test sets
         return {one.bundle: one for one in line.run()}
 
     def journal(self, bundle: str = "det") -> Journal:

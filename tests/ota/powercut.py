@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ota import files
-from ota.files import Operation
+from ota.files import DiskOperation
 
 #: what became of bytes that were not synced
 POLICIES = ("full", "half", "empty", "zeros")
@@ -76,7 +76,7 @@ class Disk:
         self._pending: list[_Edit] = []
         self._forgetful = forgetful
 
-    def do(self, operation: Operation) -> None:
+    def do(self, operation: DiskOperation) -> None:
         """Follow an operation."""
         getattr(self, f"_{operation.kind}")(operation)
 
@@ -120,7 +120,7 @@ class Disk:
                 folder.now[name] = node
         self._pending.append(_Edit(list(changes)))
 
-    def _create(self, operation: Operation) -> None:
+    def _create(self, operation: DiskOperation) -> None:
         folder, name = self._parent(operation.path)
         known = folder.now.get(name)
         if isinstance(known, _File):
@@ -128,19 +128,19 @@ class Disk:
         else:
             self._edit((folder, name, _File()))
 
-    def _write(self, operation: Operation) -> None:
+    def _write(self, operation: DiskOperation) -> None:
         file = self._at(operation.path)
         assert isinstance(file, _File)
         before = file.content.ljust(operation.offset, b"\0")
         end = operation.offset + len(operation.data)
         file.content = before[: operation.offset] + operation.data + before[end:]
 
-    def _truncate(self, operation: Operation) -> None:
+    def _truncate(self, operation: DiskOperation) -> None:
         file = self._at(operation.path)
         assert isinstance(file, _File)
         file.content = file.content[: operation.offset]
 
-    def _fsync(self, operation: Operation) -> None:
+    def _fsync(self, operation: DiskOperation) -> None:
         if self._forgetful(operation.path):
             return
         node = self._at(operation.path)
@@ -155,31 +155,31 @@ class Disk:
                     else:
                         folder.durable[name] = inner
 
-    def _rename(self, operation: Operation) -> None:
+    def _rename(self, operation: DiskOperation) -> None:
         (old, name), (new, other) = self._parent(operation.path), self._parent(operation.target)
         self._edit((old, name, None), (new, other, old.now[name]))
 
-    def _link(self, operation: Operation) -> None:
+    def _link(self, operation: DiskOperation) -> None:
         folder, name = self._parent(operation.target)
         self._edit((folder, name, self._at(operation.path)))
 
-    def _symlink(self, operation: Operation) -> None:
+    def _symlink(self, operation: DiskOperation) -> None:
         folder, name = self._parent(operation.path)
         self._edit((folder, name, _Link(operation.target)))
 
-    def _unlink(self, operation: Operation) -> None:
+    def _unlink(self, operation: DiskOperation) -> None:
         folder, name = self._parent(operation.path)
         if name in folder.now:
             self._edit((folder, name, None))
 
     _rmdir = _unlink
 
-    def _mkdir(self, operation: Operation) -> None:
+    def _mkdir(self, operation: DiskOperation) -> None:
         folder, name = self._parent(operation.path)
         if name not in folder.now:
             self._edit((folder, name, _Directory()))
 
-    def _chmod(self, operation: Operation) -> None:
+    def _chmod(self, operation: DiskOperation) -> None:
         """Permissions are not modelled."""
 
 
@@ -236,12 +236,12 @@ def name_of(tree: Tree) -> str:
 
 
 @contextlib.contextmanager
-def recorded(ignored: Path) -> Iterator[list[Operation]]:
+def recorded(ignored: Path) -> Iterator[list[DiskOperation]]:
     """Record the operations of the agent, but those on `ignored`: it claims no durability."""
-    found: list[Operation] = []
+    found: list[DiskOperation] = []
     names = (str(ignored), str(ignored.with_name(f".{ignored.name}.new")))
 
-    def record(operation: Operation) -> None:
+    def record(operation: DiskOperation) -> None:
         if operation.path not in names:
             found.append(operation)
 
@@ -252,7 +252,7 @@ def recorded(ignored: Path) -> Iterator[list[Operation]]:
         files.point = before
 
 
-def crash_states(root: Path, operations: list[Operation], disk: Disk) -> Iterator[tuple[int, Tree]]:
+def crash_states(root: Path, operations: list[DiskOperation], disk: Disk) -> Iterator[tuple[int, Tree]]:
     """Yield each state once, with the number of operations before the cut."""
     seen: set[str] = set()
     for count in range(len(operations) + 1):

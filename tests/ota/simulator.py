@@ -35,7 +35,7 @@ from tuf.api.metadata import (
 )
 
 from ota.documents.names import blob_path
-from ota.errors import FetchError, NotFound
+from ota.errors import FetchError, NotInRepository
 from ota.trust.roles import role_of
 
 #: the time of all tests, unless they move it
@@ -100,7 +100,7 @@ class Repository:
         if self.before_get is not None:
             self.before_get(path)
         if path not in self.files:
-            raise NotFound(f"{path} is not in the repository")
+            raise NotInRepository(f"{path} is not in the repository")
         if len(self.files[path]) > most_bytes:
             raise FetchError(f"{path} has more than {most_bytes} bytes")
         return self.files[path]

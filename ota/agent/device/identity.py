@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ota import files
 from ota.errors import StoreError
-from ota.settings import Settings
+from ota.settings import AgentSettings
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -57,7 +57,7 @@ def default_name(fingerprint: str) -> str:
     return f"dev-{fingerprint[:16]}"
 
 
-def open_identity(settings: Settings, directory: Path) -> Identity:
+def open_identity(settings: AgentSettings, directory: Path) -> Identity:
     """Return the identity of this device: on the token that the settings name, else in a file of `directory`.
 
     Raises:
@@ -65,9 +65,9 @@ def open_identity(settings: Settings, directory: Path) -> Identity:
     """
     if not settings.pkcs11_module:
         return load_identity(directory)
-    from ota.agent.device.token import Token, load_token_identity
+    from ota.agent.device.token import Pkcs11Token, load_token_identity
 
-    token = Token(settings.pkcs11_module, settings.pkcs11_token, settings.pkcs11_pin_file)
+    token = Pkcs11Token(settings.pkcs11_module, settings.pkcs11_token, settings.pkcs11_pin_file)
     found = load_token_identity(token)
     _write_public(directory, found.public_pem)
     return found

@@ -11,13 +11,13 @@ from typing import Any
 
 from ota import files
 from ota.agent.device.identity import Identity, default_name
-from ota.agent.parts import Trust
+from ota.agent.parts import TrustedMetadata
 from ota.documents import device as device_document
 from ota.documents.device import DeviceDocument
 from ota.documents.names import device_target, name
-from ota.errors import NotFound, ServerError, Untrusted, UsageError
+from ota.errors import NotInRepository, ServerError, Untrusted, UsageError
 from ota.server.unit import ask_child
-from ota.settings import Settings
+from ota.settings import AgentSettings
 from ota.strict_json import canonical
 
 #: seconds for `edge-serve doctor`, each part of which has a limit of its own
@@ -33,7 +33,7 @@ class ThisDevice:
         root: stands in for / in tests.
     """
 
-    def __init__(self, settings: Settings, identity: Identity, root: Path = Path("/")) -> None:
+    def __init__(self, settings: AgentSettings, identity: Identity, root: Path = Path("/")) -> None:
         self._settings = settings
         self.identity = identity
         self._root = root
@@ -45,7 +45,7 @@ class ThisDevice:
         """The name of this device: of the settings, of its document's file, or of its key."""
         return device_name(self._settings, self.identity.fingerprint)
 
-    def document(self, trust: Trust) -> DeviceDocument:
+    def document(self, trust: TrustedMetadata) -> DeviceDocument:
         """Return the signed document of this device.
 
         Raises:
@@ -55,10 +55,10 @@ class ThisDevice:
         own = self.name
         try:
             data = trust.document(device_target(own), device_document.MOST_BYTES)
-        except NotFound:
+        except NotInRepository:
             text = f"the repository does not know this device: {own}, key {self.identity.fingerprint}"
             hint = f"edge-ota publish device add {own} --fleet FLEET --ring RING --key device.pub"
-            raise NotFound(f"{text}; on the publisher's machine: {hint}") from None
+            raise NotInRepository(f"{text}; on the publisher's machine: {hint}") from None
         found = device_document.read_device(data, own)
         if found.fingerprint and found.fingerprint != self.identity.fingerprint:
             text = f"the document of {own} is for the key {found.fingerprint[:16]}..., and this device has "
@@ -95,7 +95,7 @@ class ThisDevice:
         return not memory_bytes or not available or memory_bytes <= available
 
 
-def device_name(settings: Settings, fingerprint: str) -> str:
+def device_name(settings: AgentSettings, fingerprint: str) -> str:
     """Return the name of this device: of the settings, of its document's file, or of its key."""
     if settings.device:
         return name(settings.device, "the setting DEVICE")

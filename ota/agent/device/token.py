@@ -20,7 +20,7 @@ _MOST_PIN = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class Pkcs11Token:
     """A token, and who may use it.
 
     Attributes:
@@ -68,11 +68,11 @@ class Token:
             return found
 
 
-def load_token_identity(token: Token) -> Identity:
+def load_token_identity(token: Pkcs11Token) -> Identity:
     """Return the identity of this device; makes its key on the token when there is none.
 
     Raises:
-        UsageError, StoreError: as `Token.session`.
+        UsageError, StoreError: as `Pkcs11Token.session`.
     """
     with token.session(rw=True) as session:
         import pkcs11

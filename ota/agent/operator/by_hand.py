@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ota.agent import switch
-from ota.agent.parts import Parts
+from ota.agent.parts import Components
 from ota.errors import StoreError, TrialFailed, UsageError, Withdrawn
-from ota.layout import Layout
+from ota.layout import StateLayout
 from ota.store import bad, history, journal, pause, releases
 from ota.store.bad import ANY_VARIANT
-from ota.store.history import Event
-from ota.store.journal import Journal, Next, Stage
+from ota.store.history import HistoryEvent
+from ota.store.journal import Journal, NextRelease, UpdateStage
 from ota.store.pause import Pause
 
 
-def roll_back(parts: Parts, bundle: str, why: str) -> Journal:
+def roll_back(parts: Components, bundle: str, why: str) -> Journal:
     """Go back to the release before, and remember the one that serves as bad, so that no run brings it back.
 
     Raises:
@@ -24,7 +24,7 @@ def roll_back(parts: Parts, bundle: str, why: str) -> Journal:
     """
     entry = _journal(parts.layout, bundle)
     error = Withdrawn(f"rolled back by the operator{f': {why}' if why else ''}")
-    if entry.next is not None and entry.next.stage in (*journal.SWITCHED, Stage.UNDOING):
+    if entry.next is not None and entry.next.stage in (*journal.SWITCHED, UpdateStage.UNDOING):
         return switch.undo(parts, entry, error)
     older = entry.previous
     if not older or not journal.has_whole(parts.layout, entry, older):
@@ -34,7 +34,9 @@ def roll_back(parts: Parts, bundle: str, why: str) -> Journal:
         )
     switch.remember(parts, bundle, entry.active, ANY_VARIANT, error)
     record = releases.read_record(parts.layout.release(entry.models[older][0], older))
-    following = Next(older, record.variant if record else "", Stage.TESTED, parts.settings.tries, parts.clock.now())
+    following = NextRelease(
+        older, record.variant if record else "", UpdateStage.TESTED, parts.settings.tries, parts.clock.now()
+    )
     try:
         entry = switch.switch(parts, entry, following)
     except TrialFailed as failed:
@@ -45,7 +47,7 @@ def roll_back(parts: Parts, bundle: str, why: str) -> Journal:
     return entry
 
 
-def retry(layout: Layout, bundle: str, release: int, now: float) -> int:
+def retry(layout: StateLayout, bundle: str, release: int, now: float) -> int:
     """Remove entries from the bad list; how many.
 
     Raises:
@@ -58,25 +60,25 @@ def retry(layout: Layout, bundle: str, release: int, now: float) -> int:
     bad.save(layout, left)
     count = len(known.entries) - len(left.entries)
     if count:
-        history.append(layout, Event(now, "retried", bundle, release))
+        history.append(layout, HistoryEvent(now, "retried", bundle, release))
     return count
 
 
-def stop_updates(layout: Layout, why: str, now: float) -> None:
+def stop_updates(layout: StateLayout, why: str, now: float) -> None:
     """Pause updates. Serving goes on, and a probation is judged."""
     pause.write(layout, Pause(now, why))
-    history.append(layout, Event(now, "paused", message=why))
+    history.append(layout, HistoryEvent(now, "paused", message=why))
 
 
-def go_on(layout: Layout, now: float) -> bool:
+def go_on(layout: StateLayout, now: float) -> bool:
     """Resume updates; whether they were paused."""
     was_paused = pause.remove(layout)
     if was_paused:
-        history.append(layout, Event(now, "resumed"))
+        history.append(layout, HistoryEvent(now, "resumed"))
     return was_paused
 
 
-def _journal(layout: Layout, bundle: str) -> Journal:
+def _journal(layout: StateLayout, bundle: str) -> Journal:
     entry = journal.read(layout, bundle)
     if entry is None:
         known = ", ".join(journal.bundles(layout)) or "none"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ota.agent import desired, gates
-from ota.agent.parts import Parts
+from ota.agent.parts import Components
 from ota.decide.variant import Candidate
 from ota.documents.rollout import Rollout
 from ota.errors import OtaError
@@ -15,7 +15,7 @@ from ota.store.journal import Journal
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedUpdate:
     """What a run would do about a bundle.
 
     Attributes:
@@ -39,12 +39,12 @@ class Planned:
         return self.wanted not in (0, self.release)
 
 
-def plan(parts: Parts, rollout: Rollout, only: Sequence[str], *, detailed: bool) -> list[Planned]:
+def plan(parts: Components, rollout: Rollout, only: Sequence[str], *, detailed: bool) -> list[PlannedUpdate]:
     """Return what a run would do. `detailed` reads manifests, and asks for the room on the disk."""
     return [_plan(parts, rollout, bundle, detailed) for bundle in sorted(rollout.models) if not only or bundle in only]
 
 
-def _plan(parts: Parts, rollout: Rollout, bundle: str, detailed: bool) -> Planned:
+def _plan(parts: Components, rollout: Rollout, bundle: str, detailed: bool) -> PlannedUpdate:
     wish = rollout.models[bundle]
     entry = journal.read(parts.layout, wish.bundle) or Journal(wish.bundle)
     wanted, why, variant, missing = 0, "", "", -1
@@ -58,11 +58,11 @@ def _plan(parts: Parts, rollout: Rollout, bundle: str, detailed: bool) -> Planne
             variant = chosen.id
             missing = parts.fetcher.missing(desired.files(manifest, chosen))
     except OtaError as error:
-        return Planned(wish.bundle, entry.serving(), wanted, why, variant, missing, error)
-    return Planned(wish.bundle, entry.serving(), wanted, why, variant, missing)
+        return PlannedUpdate(wish.bundle, entry.serving(), wanted, why, variant, missing, error)
+    return PlannedUpdate(wish.bundle, entry.serving(), wanted, why, variant, missing)
 
 
-def explain(parts: Parts, rollout: Rollout, bundle: str) -> tuple[Planned, list[Candidate]]:
+def explain(parts: Components, rollout: Rollout, bundle: str) -> tuple[PlannedUpdate, list[Candidate]]:
     """Return what a run would do about a bundle, and how each variant of the wanted release was judged."""
     found = _plan(parts, rollout, bundle, True)
     if not found.wanted:

@@ -6,17 +6,17 @@ from collections.abc import Iterable, Mapping
 
 from ota import files
 from ota.agent import switch
-from ota.agent.parts import Parts
+from ota.agent.parts import Components
 from ota.documents.manifest import FileEntry, read_manifest
 from ota.errors import OtaError, ServerError, StoreError
-from ota.layout import Layout
+from ota.layout import StateLayout
 from ota.store import history, journal, releases, scrub
-from ota.store.history import Event
-from ota.store.releases import Installed
+from ota.store.history import HistoryEvent
+from ota.store.releases import InstalledRelease
 from ota.store.scrub import Damage
 
 
-def installed(layout: Layout) -> list[tuple[str, int]]:
+def installed(layout: StateLayout) -> list[tuple[str, int]]:
     """Return model and release of all releases that journals name."""
     found: set[tuple[str, int]] = set()
     for bundle in journal.bundles(layout):
@@ -26,7 +26,7 @@ def installed(layout: Layout) -> list[tuple[str, int]]:
     return sorted(found)
 
 
-def repair(parts: Parts, found: Iterable[Damage]) -> list[Damage]:
+def repair(parts: Components, found: Iterable[Damage]) -> list[Damage]:
     """Put damaged files in place again; the damage that is left: what no manifest on this device names.
 
     Raises:
@@ -50,14 +50,16 @@ def repair(parts: Parts, found: Iterable[Damage]) -> list[Damage]:
         releases.repair(parts.layout, record, damage.path)
         bundles.add(record.bundle)
         text = f"{damage.path} {damage.found}: put in place again"
-        history.append(parts.layout, Event(parts.clock.now(), "repaired", record.bundle, record.release, message=text))
+        history.append(
+            parts.layout, HistoryEvent(parts.clock.now(), "repaired", record.bundle, record.release, message=text)
+        )
         parts.tell(f"{damage.model} {damage.release}: {text}")
     for bundle in sorted(bundles):
         _reload(parts, bundle)
     return left
 
 
-def _rebuild(parts: Parts, record: Installed) -> None:
+def _rebuild(parts: Components, record: InstalledRelease) -> None:
     """Put the plans of a release in place again, out of the cache or by a new build."""
     data = files.read(parts.layout.manifest(record.bundle, record.release))
     if data is None:
@@ -69,7 +71,7 @@ def _rebuild(parts: Parts, record: Installed) -> None:
         parts.builder.build(manifest, variant, directories)
 
 
-def _entries(parts: Parts, record: Installed) -> Mapping[str, FileEntry]:
+def _entries(parts: Components, record: InstalledRelease) -> Mapping[str, FileEntry]:
     """Return the files as the manifest has them, because only it knows the chunks."""
     data = files.read(parts.layout.manifest(record.bundle, record.release))
     if data is None:
@@ -82,7 +84,7 @@ def _entries(parts: Parts, record: Installed) -> Mapping[str, FileEntry]:
         return {}
 
 
-def _reload(parts: Parts, bundle: str) -> None:
+def _reload(parts: Components, bundle: str) -> None:
     entry = journal.read(parts.layout, bundle)
     if entry is not None:
         try:

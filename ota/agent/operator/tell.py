@@ -11,7 +11,7 @@ _SPARSE = 30.0
 _MIB = 1024 * 1024
 
 
-class Printer:
+class ProgressPrinter:
     """Implements `parts.Tell`. Nothing of it is coloured."""
 
     def __init__(self, out: TextIO | None = None) -> None:

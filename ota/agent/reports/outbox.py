@@ -10,7 +10,7 @@ from pathlib import Path
 from ota import files
 from ota.documents.report import MOST_BYTES, MOST_CHAIN, MOST_FACTS, Link
 from ota.errors import OtaError, StoreError
-from ota.layout import Layout
+from ota.layout import StateLayout
 from ota.strict_json import Members, canonical, parse
 
 SCHEMA = 1
@@ -36,7 +36,7 @@ class ReportState:
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_state(layout: Layout) -> ReportState:
+def read_state(layout: StateLayout) -> ReportState:
     """Return the state. One that is lost or torn begins anew, which a collector shows as a disk that went back."""
     path = layout.outbox / _STATE_FILE
     try:
@@ -58,7 +58,7 @@ def read_state(layout: Layout) -> ReportState:
         return ReportState()
 
 
-def add(layout: Layout, state: ReportState, data: bytes) -> None:
+def add(layout: StateLayout, state: ReportState, data: bytes) -> None:
     """Put a report into the outbox; its counter is used up first.
 
     Raises:
@@ -70,7 +70,7 @@ def add(layout: Layout, state: ReportState, data: bytes) -> None:
         remove(layout, old)
 
 
-def write_state(layout: Layout, state: ReportState) -> None:
+def write_state(layout: StateLayout, state: ReportState) -> None:
     """Replace the state, durably.
 
     Raises:
@@ -82,14 +82,14 @@ def write_state(layout: Layout, state: ReportState) -> None:
     files.write_durably(layout.outbox / _STATE_FILE, canonical(found), 0o600)
 
 
-def waiting(layout: Layout) -> list[int]:
+def waiting(layout: StateLayout) -> list[int]:
     """Return the counters of the reports that wait, the oldest first."""
     with contextlib.suppress(OSError):
         return sorted(int(one.stem) for one in layout.outbox.glob("*.json") if one.stem.isdecimal())
     return []
 
 
-def deliver(layout: Layout, send: Callable[[int, bytes], None], *, every: bool) -> None:
+def deliver(layout: StateLayout, send: Callable[[int, bytes], None], *, every: bool) -> None:
     """Send the reports that wait, and remove them.
 
     Args:
@@ -108,17 +108,17 @@ def deliver(layout: Layout, send: Callable[[int, bytes], None], *, every: bool) 
             remove(layout, old)
 
 
-def clear(layout: Layout) -> None:
+def clear(layout: StateLayout) -> None:
     """Remove all reports that wait."""
     for counter in waiting(layout):
         remove(layout, counter)
 
 
-def remove(layout: Layout, counter: int) -> None:
+def remove(layout: StateLayout, counter: int) -> None:
     """Remove a report, if it is there and the disk allows it."""
     with contextlib.suppress(OSError, OtaError):
         files.unlink(_path(layout, counter))
 
 
-def _path(layout: Layout, counter: int) -> Path:
+def _path(layout: StateLayout, counter: int) -> Path:
     return layout.outbox / f"{counter:012}.json"

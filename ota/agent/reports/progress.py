@@ -7,20 +7,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ota.agent import desired
-from ota.agent.parts import Parts
-from ota.decide.rollout import Target
+from ota.agent.parts import Components
+from ota.decide.rollout import ReleaseChoice
 from ota.documents.report import MOST_BAD, BundleReport, FailedRelease
 from ota.documents.rollout import Rollout
 from ota.errors import OtaError
-from ota.store.bad import Bad, BadList
-from ota.store.journal import Journal, Stage
+from ota.store.bad import BadList, BadRelease
+from ota.store.journal import Journal, UpdateStage
 
-_EXECUTIONS = {Stage.PLANNED: "download", Stage.INSTALLED: "downloaded"}
+_EXECUTIONS = {UpdateStage.PLANNED: "download", UpdateStage.INSTALLED: "downloaded"}
 _WORD = re.compile("[a-z_]{1,64}")
 
 
 def bundle_report(
-    parts: Parts,
+    parts: Components,
     entry: Journal,
     rollout: Rollout | None,
     known: BadList,
@@ -62,7 +62,7 @@ def failed_releases(known: BadList) -> tuple[FailedRelease, ...]:
     )
 
 
-def _choice(parts: Parts, entry: Journal, rollout: Rollout | None) -> Target | None:
+def _choice(parts: Components, entry: Journal, rollout: Rollout | None) -> ReleaseChoice | None:
     if rollout is None or entry.bundle not in rollout.models:
         return None
     try:
@@ -72,7 +72,7 @@ def _choice(parts: Parts, entry: Journal, rollout: Rollout | None) -> Target | N
 
 
 def _words(
-    entry: Journal, wanted: int, choice: Target | None, failure: Bad | None, error: OtaError | None
+    entry: Journal, wanted: int, choice: ReleaseChoice | None, failure: BadRelease | None, error: OtaError | None
 ) -> tuple[str, str, str]:
     """Return execution, result, and reason."""
     following = entry.next
@@ -80,7 +80,7 @@ def _words(
     if (failure is not None and failure.permanent) or (error is not None and error.permanent):
         return "closed", "failure", reason
     if following is not None:
-        waits = choice is not None and not choice.may_switch and following.stage is Stage.TESTED
+        waits = choice is not None and not choice.may_switch and following.stage is UpdateStage.TESTED
         execution = "scheduled" if waits else _EXECUTIONS.get(following.stage, "proceeding")
         word = reason or (following.reason if _WORD.fullmatch(following.reason) else "")
         return execution, "none", word or ("window" if waits else "")
@@ -89,13 +89,13 @@ def _words(
     return "scheduled", "none", reason
 
 
-def _failure(known: BadList, bundle: str, release: int) -> Bad | None:
+def _failure(known: BadList, bundle: str, release: int) -> BadRelease | None:
     """Return the newest failure of a release, one for good before others."""
     found = [one for one in known.entries if (one.bundle, one.release) == (bundle, release)]
     return max(found, key=lambda one: (one.permanent, one.time), default=None)
 
 
-def _counts(parts: Parts, entry: Journal) -> tuple[int, int]:
+def _counts(parts: Components, entry: Journal) -> tuple[int, int]:
     """Return the requests of the serving release and those that failed, summed over its models."""
     models = entry.models.get(entry.serving(), ())
     rows = [row for row in parts.probation.baseline(models).values() if isinstance(row, Mapping)] if models else []

@@ -13,14 +13,14 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from ota.agent import desired
-from ota.agent.parts import Parts
+from ota.agent.parts import Components
 from ota.agent.reports import outbox
 from ota.agent.reports.outbox import ReportState
 from ota.agent.reports.progress import bundle_report, failed_releases
 from ota.agent.status_file import free_bytes, version
 from ota.documents.report import MOST_CHAIN, MOST_FACTS, Report, payload_of, sealed
 from ota.documents.rollout import Rollout
-from ota.errors import Busy, OtaError, UsageError
+from ota.errors import AlreadyRunning, OtaError, UsageError
 from ota.store import bad, history, journal, pause
 from ota.store.lock import locked
 
@@ -41,7 +41,7 @@ class Reporter:
         errors: bundle -> the error with which the run ended for it.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Components) -> None:
         self._parts, self._layout = parts, parts.layout
         self.errors: Mapping[str, OtaError] = {}
 
@@ -58,7 +58,7 @@ class Reporter:
         try:
             with locked(self._layout, "report"):
                 is_wanted = self._make(error)
-        except Busy:
+        except AlreadyRunning:
             return  # the run that is at work reports
         except Exception as problem:  # a report is never worth an update, whatever is wrong with it
             self._parts.tell(f"no report was made: {_text(problem)}")
@@ -203,7 +203,7 @@ def address(url: str, device: str, key: str, counter: int = 0) -> str:
 
 
 @contextlib.contextmanager
-def reported(parts: Parts) -> Iterator[Reporter]:
+def reported(parts: Components) -> Iterator[Reporter]:
     """Send the reports that wait, run the block, and report how it ended.
 
     Raises:
@@ -213,7 +213,7 @@ def reported(parts: Parts) -> Iterator[Reporter]:
     reporter.deliver(FIRST_SECONDS)
     try:
         yield reporter
-    except Busy:
+    except AlreadyRunning:
         raise
     except OtaError as error:
         reporter.report(error.reason)

@@ -13,9 +13,9 @@ from ota.decide.code import code_files
 from ota.documents.manifest import CHUNKED_BYTES, MOST_CHUNKS, FileEntry, Manifest, read_manifest
 from ota.documents.names import blob_path
 from ota.errors import OtaError, Untrusted, UsageError
-from ota.publish.bundles.golden import Wanted, add_golden
-from ota.publish.bundles.source import Source, check_members, read_source
-from ota.publish.bundles.variants import Described, read_variants, renamed_builds, variant_files
+from ota.publish.bundles.golden import GoldenOptions, add_golden
+from ota.publish.bundles.source import ModelSource, check_members, read_source
+from ota.publish.bundles.variants import VariantDescription, read_variants, renamed_builds, variant_files
 from ota.publish.repository import pieces
 from ota.publish.roles import checked_name
 from ota.strict_json import canonical
@@ -47,7 +47,7 @@ class Recipe:
     needs_agent: str = ""
     needs_server: str = ""
     provenance: Mapping[str, str] = field(default_factory=dict)
-    golden: Wanted = field(default_factory=Wanted)
+    golden: GoldenOptions = field(default_factory=GoldenOptions)
 
 
 def build(recipe: Recipe, out: Path) -> Manifest:
@@ -84,20 +84,20 @@ def build(recipe: Recipe, out: Path) -> Manifest:
     return manifest
 
 
-def _default(sources: Mapping[str, Source]) -> Described:
+def _default(sources: Mapping[str, ModelSource]) -> VariantDescription:
     """Return one variant for all devices; its kind says whether devices run code of it."""
     entry = {"id": DEFAULT_VARIANT, "kind": "code" if any(map(_runs_code, sources.values())) else "onnx"}
-    return Described({**entry, "priority": 100, "match": {}}, {})
+    return VariantDescription({**entry, "priority": 100, "match": {}}, {})
 
 
-def _runs_code(source: Source) -> bool:
+def _runs_code(source: ModelSource) -> bool:
     entries = [FileEntry(path, "", 0) for path in source.paths()]
     configs = {path: source.read(path) or b"" for path in source.paths() if path.lower().endswith(".pbtxt")}
     return bool(code_files(entries, configs, source.model))
 
 
 def _manifest(
-    recipe: Recipe, sources: Mapping[str, Source], described: Sequence[Described], writer: _Writer
+    recipe: Recipe, sources: Mapping[str, ModelSource], described: Sequence[VariantDescription], writer: _Writer
 ) -> dict[str, Any]:
     value: dict[str, Any] = {
         "schema": 1,
@@ -116,14 +116,16 @@ def _manifest(
     return value | {name: found for name, found in optional.items() if found}
 
 
-def _entries(source: Source, writer: _Writer) -> list[dict[str, Any]]:
+def _entries(source: ModelSource, writer: _Writer) -> list[dict[str, Any]]:
     return [
         writer.data(path, source.made[path]) if path in source.made else writer.file(path, source.files[path])
         for path in source.paths()
     ]
 
 
-def _variant(described: Described, recipe: Recipe, sources: Mapping[str, Source], writer: _Writer) -> dict[str, Any]:
+def _variant(
+    described: VariantDescription, recipe: Recipe, sources: Mapping[str, ModelSource], writer: _Writer
+) -> dict[str, Any]:
     entry = renamed_builds(described.entry, sources, recipe.release)
     models = {}
     for model in described.directories:

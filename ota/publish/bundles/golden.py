@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 from ota import files
 from ota.decide.config_text import Field
 from ota.errors import FetchError, Untrusted, UsageError
-from ota.publish.bundles.source import Source
+from ota.publish.bundles.source import ModelSource
 from ota.strict_json import canonical, parse
 
 FILE = "golden/golden.json"
@@ -37,7 +37,7 @@ _BUDGETS = {"p95_ms": float, "memory_bytes": int, "requests": int}
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class RecordedTensor:
     """An input: `data` is as in the binary tensor extension of KServe v2."""
 
     name: str
@@ -47,16 +47,16 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class RecordedRequest:
     """One request of a golden test."""
 
     name: str
-    inputs: tuple[Tensor, ...]
+    inputs: tuple[RecordedTensor, ...]
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class GoldenOptions:
     """What the command line says about golden tests.
 
     Attributes:
@@ -71,7 +71,7 @@ class Wanted:
     tolerances: Mapping[str, float] = field(default_factory=dict)
 
 
-def add_golden(sources: Mapping[str, Source], wanted: Wanted) -> None:
+def add_golden(sources: Mapping[str, ModelSource], wanted: GoldenOptions) -> None:
     """Put golden tests into models, or bring those that are there up to date.
 
     Of several models, those without inputs get none: an ensemble's test is one of its members, too.
@@ -84,7 +84,7 @@ def add_golden(sources: Mapping[str, Source], wanted: Wanted) -> None:
         raise UsageError(f"there are no inputs for any golden test of {', '.join(sources)}: give --golden-inputs")
 
 
-def _add_golden(source: Source, wanted: Wanted, *, alone: bool) -> bool:
+def _add_golden(source: ModelSource, wanted: GoldenOptions, *, alone: bool) -> bool:
     """Return whether the model has a golden test."""
     document = _existing(source)
     if wanted.server or wanted.inputs.get(source.model):
@@ -113,7 +113,7 @@ def _add_golden(source: Source, wanted: Wanted, *, alone: bool) -> bool:
     return True
 
 
-def _existing(source: Source) -> dict[str, Any] | None:
+def _existing(source: ModelSource) -> dict[str, Any] | None:
     data = source.read(FILE)
     if data is None:
         return None
@@ -123,7 +123,7 @@ def _existing(source: Source) -> dict[str, Any] | None:
         raise UsageError(error.message) from None
 
 
-def _samples(source: Source, wanted: Wanted, document: dict[str, Any] | None) -> list[Sample]:
+def _samples(source: ModelSource, wanted: GoldenOptions, document: dict[str, Any] | None) -> list[RecordedRequest]:
     """Return the inputs: those of the command line, else of the golden test that is there, else of model_warmup."""
     given = wanted.inputs.get(source.model, ())
     if given:
@@ -133,7 +133,7 @@ def _samples(source: Source, wanted: Wanted, document: dict[str, Any] | None) ->
     return list(_of_warmup(source))
 
 
-def read_inputs(path: Path) -> list[Sample]:
+def read_inputs(path: Path) -> list[RecordedRequest]:
     """Return the inputs in a file: .npz with an array for each input, or .json with one KServe v2 request or a list.
 
     Raises:
@@ -143,12 +143,12 @@ def read_inputs(path: Path) -> list[Sample]:
         raise UsageError(f"{path} is not there: expected inputs, .npz or .json")
     try:
         if path.suffix == ".npz":
-            return [Sample(path.stem, tuple(_of_npz(path)))]
+            return [RecordedRequest(path.stem, tuple(_of_npz(path)))]
         found = json.loads(path.read_bytes())
         requests = found if isinstance(found, list) else [found]
         names = [path.stem if len(requests) == 1 else f"{path.stem}-{number}" for number in range(1, len(requests) + 1)]
         return [
-            Sample(name, tuple(_of_json(one) for one in request["inputs"]), request.get("parameters", {}))
+            RecordedRequest(name, tuple(_of_json(one) for one in request["inputs"]), request.get("parameters", {}))
             for name, request in zip(names, requests, strict=True)
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -158,7 +158,7 @@ def read_inputs(path: Path) -> list[Sample]:
         ) from None
 
 
-def _of_npz(path: Path) -> list[Tensor]:
+def _of_npz(path: Path) -> list[RecordedTensor]:
     import numpy as np
 
     tensors = []
@@ -166,18 +166,18 @@ def _of_npz(path: Path) -> list[Tensor]:
         for name in sorted(found.files):
             array = found[name]
             kind = "BYTES" if array.dtype.kind in "SU" else _datatype(array.dtype.name)
-            tensors.append(Tensor(name, kind, array.shape, _encoded(kind, array.ravel().tolist(), array)))
+            tensors.append(RecordedTensor(name, kind, array.shape, _encoded(kind, array.ravel().tolist(), array)))
     return tensors
 
 
-def _of_json(one: Mapping[str, Any]) -> Tensor:
+def _of_json(one: Mapping[str, Any]) -> RecordedTensor:
     kind, shape = one["datatype"], tuple(int(size) for size in one["shape"])
     if kind not in SIZES or kind in ("FP16", "BF16"):
         raise ValueError(f"datatype {kind!r} of {one['name']} has no form in JSON: use an .npz, or an existing golden/")
     flat = _flat(one["data"])
     if len(flat) != math.prod(shape):
         raise ValueError(f"{one['name']} has {len(flat)} elements and the shape {list(shape)}")
-    return Tensor(str(one["name"]), kind, shape, _encoded(kind, flat, None))
+    return RecordedTensor(str(one["name"]), kind, shape, _encoded(kind, flat, None))
 
 
 def _flat(found: Any) -> list[Any]:
@@ -206,7 +206,7 @@ def _numpy_name(kind: str) -> str:
     return kind.lower().replace("fp", "float")
 
 
-def _of_document(source: Source, one: Mapping[str, Any]) -> Sample:
+def _of_document(source: ModelSource, one: Mapping[str, Any]) -> RecordedRequest:
     """Return the inputs of a sample that the golden test has already."""
     try:
         tensors = []
@@ -214,13 +214,13 @@ def _of_document(source: Source, one: Mapping[str, Any]) -> Sample:
             data = source.read(f"golden/{tensor['file']}")
             if data is None:
                 raise UsageError(f"{source.directory}/{FILE} names {tensor['file']}, which is not in golden/")
-            tensors.append(Tensor(tensor["name"], tensor["datatype"], tuple(tensor["shape"]), data))
-        return Sample(str(one["name"]), tuple(tensors), one.get("parameters", {}))
+            tensors.append(RecordedTensor(tensor["name"], tensor["datatype"], tuple(tensor["shape"]), data))
+        return RecordedRequest(str(one["name"]), tuple(tensors), one.get("parameters", {}))
     except (KeyError, TypeError) as error:
         raise UsageError(f"{source.directory}/{FILE} has a sample without {error}") from None
 
 
-def _of_warmup(source: Source) -> Iterator[Sample]:
+def _of_warmup(source: ModelSource) -> Iterator[RecordedRequest]:
     """Yield the requests of `model_warmup`; a new one begins with each name, an input with each key."""
     names: list[str] = []
     samples: list[list[list[Field]]] = []
@@ -238,10 +238,10 @@ def _of_warmup(source: Source) -> Iterator[Sample]:
             samples[-1][-1].append(one)
     for name, inputs, count in zip(names, samples, rows, strict=True):
         tensors = tuple(_warmup_tensor(source, one, count) for one in inputs)
-        yield Sample("".join(c if c.isalnum() else "-" for c in name), tensors)
+        yield RecordedRequest("".join(c if c.isalnum() else "-" for c in name), tensors)
 
 
-def _warmup_tensor(source: Source, fields: list[Field], rows: int) -> Tensor:
+def _warmup_tensor(source: ModelSource, fields: list[Field], rows: int) -> RecordedTensor:
     """Return an input of a warm-up; random data is the same each time."""
     found = {one.path.rpartition(".")[2]: one.value for one in fields}
     kind = found.get("data_type", "?").removeprefix("TYPE_").replace("STRING", "BYTES")
@@ -259,7 +259,7 @@ def _warmup_tensor(source: Source, fields: list[Field], rows: int) -> Tensor:
             f"model_warmup of {source.model} gives no data of {kind} for {found['key']} that can be used: "
             "give --golden-inputs"
         )
-    return Tensor(found["key"], kind, shape, data)
+    return RecordedTensor(found["key"], kind, shape, data)
 
 
 def _random(kind: str, numbers: random.Random, count: int) -> Iterator[float]:
@@ -267,7 +267,9 @@ def _random(kind: str, numbers: random.Random, count: int) -> Iterator[float]:
         yield numbers.random() if kind.startswith("FP") else numbers.randrange(2 if kind == "BOOL" else 100)
 
 
-def _fresh(source: Source, samples: Sequence[Sample], server: str, before: Mapping[str, Any] | None) -> dict[str, Any]:
+def _fresh(
+    source: ModelSource, samples: Sequence[RecordedRequest], server: str, before: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """Ask the server for the outputs; return the document, and put the tensors' files into the model."""
     for path in [one for one in source.files if one.startswith("golden/")]:
         del source.files[path]
@@ -288,14 +290,14 @@ def _fresh(source: Source, samples: Sequence[Sample], server: str, before: Mappi
     return {"schema": 1, "samples": found, "rtol": 1e-3, "atol": 1e-5} | kept
 
 
-def _entry(source: Source, sample: str, way: str, tensor: Tensor) -> dict[str, Any]:
+def _entry(source: ModelSource, sample: str, way: str, tensor: RecordedTensor) -> dict[str, Any]:
     file = "".join(c if c.isalnum() or c in "._-" else "_" for c in f"{sample}.{way}.{tensor.name}")
     file = file if file[0].isalnum() else f"s{file}"
     source.made[f"golden/{file}"] = tensor.data
     return {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape), "file": file}
 
 
-def infer(server: str, model: str, sample: Sample) -> list[Tensor]:
+def infer(server: str, model: str, sample: RecordedRequest) -> list[RecordedTensor]:
     """Send a request to a server, and return the outputs.
 
     Raises:
@@ -340,7 +342,7 @@ def infer(server: str, model: str, sample: Sample) -> list[Tensor]:
     return _outputs(body, reply.headers.get("Inference-Header-Content-Length"), f"{server}'s answer for {model}")
 
 
-def _outputs(body: bytes, length: str | None, what: str) -> list[Tensor]:
+def _outputs(body: bytes, length: str | None, what: str) -> list[RecordedTensor]:
     try:
         split = int(length) if length is not None else len(body)
         head = json.loads(body[:split])
@@ -350,7 +352,9 @@ def _outputs(body: bytes, length: str | None, what: str) -> list[Tensor]:
             if size is None:
                 tensors.append(_of_json(one))
                 continue
-            tensors.append(Tensor(one["name"], one["datatype"], tuple(one["shape"]), body[split : split + size]))
+            tensors.append(
+                RecordedTensor(one["name"], one["datatype"], tuple(one["shape"]), body[split : split + size])
+            )
             split += size
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FetchError(f"{what} is no reply of KServe v2 ({error}): is this a model server's HTTP port?") from None
@@ -364,7 +368,7 @@ def _short(body: bytes) -> str:
         return repr(body[:100])
 
 
-def _check(source: Source, document: Mapping[str, Any]) -> None:
+def _check(source: ModelSource, document: Mapping[str, Any]) -> None:
     """Refuse a golden test whose files are not there, or have another length than their shapes.
 
     Raises:

@@ -19,7 +19,7 @@ _LEFT_OUT_ENDS = (".pyc", ".pyo", "~", ".swp", ".tmp", ".bak")
 
 
 @dataclass(slots=True)
-class Source:
+class ModelSource:
     """A model of a bundle.
 
     Attributes:
@@ -46,7 +46,7 @@ class Source:
         return files.read(self.files[path]) if path in self.files else None
 
 
-def read_source(model: str, directory: Path, release: int, version: int | None = None) -> Source:
+def read_source(model: str, directory: Path, release: int, version: int | None = None) -> ModelSource:
     """Return the files of a model directory; the chosen version directory (the highest one) becomes `release`.
 
     Raises:
@@ -68,7 +68,7 @@ def read_source(model: str, directory: Path, release: int, version: int | None =
         raise UsageError(f"{directory} has no version directory such as 1/: a model needs one, except an ensemble")
     if not any(path.startswith(f"{release}/") for path in found) and not _is_ensemble(config):
         raise UsageError(f"{directory / str(chosen)} has no files")
-    return Source(model, directory, chosen, found, config)
+    return ModelSource(model, directory, chosen, found, config)
 
 
 def values(config: list[Field], path: str) -> list[str]:
@@ -81,7 +81,7 @@ def members_of(config: list[Field]) -> list[str]:
     return sorted(set(values(config, "ensemble_scheduling.step.model_name")))
 
 
-def check_members(sources: dict[str, Source], elsewhere: tuple[str, ...]) -> None:
+def check_members(sources: dict[str, ModelSource], elsewhere: tuple[str, ...]) -> None:
     """Refuse an ensemble whose members are not in the bundle.
 
     Args:

@@ -12,21 +12,21 @@ from typing import Any
 from ota.documents.manifest import KINDS
 from ota.errors import UsageError
 from ota.publish.bundles.golden import read_small
-from ota.publish.bundles.source import Source, latest_version, walk
+from ota.publish.bundles.source import ModelSource, latest_version, walk
 from ota.strict_json import Members
 
 MOST_VARIANTS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class VariantDescription:
     """A variant as described: its manifest entry without files, and where the files of each model are."""
 
     entry: dict[str, Any]
     directories: Mapping[str, Path]
 
 
-def read_variants(path: Path) -> list[Described]:
+def read_variants(path: Path) -> list[VariantDescription]:
     """Return the variants that a file describes; directories are relative to the file.
 
     Raises:
@@ -54,7 +54,7 @@ def _load(path: Path) -> object:
         raise UsageError(f"{path} cannot be read: {error}") from None
 
 
-def _variant(members: Members, base: Path) -> Described:
+def _variant(members: Members, base: Path) -> VariantDescription:
     kind = members.text("kind")
     if kind not in KINDS:
         members.refuse("kind", kind, f"expected one of {', '.join(KINDS)}")
@@ -70,10 +70,10 @@ def _variant(members: Members, base: Path) -> Described:
         entry["build"] = build
     directories = {model: base / path for model, path in members.texts("models", {}, most=32).items()}
     members.end()
-    return Described(entry, directories)
+    return VariantDescription(entry, directories)
 
 
-def variant_files(described: Described, model: str, release: int) -> dict[str, Path]:
+def variant_files(described: VariantDescription, model: str, release: int) -> dict[str, Path]:
     """Return path in the release -> file, of a variant's directory; it may have a version directory of its own.
 
     Raises:
@@ -85,7 +85,7 @@ def variant_files(described: Described, model: str, release: int) -> dict[str, P
     return walk(directory, latest_version(directory), release)
 
 
-def renamed_builds(entry: Mapping[str, Any], sources: Mapping[str, Source], release: int) -> dict[str, Any]:
+def renamed_builds(entry: Mapping[str, Any], sources: Mapping[str, ModelSource], release: int) -> dict[str, Any]:
     """Return a variant's entry whose builds name paths of the release: `1/model.onnx` becomes `17/model.onnx`."""
     result = dict(entry)
     for build in result.get("build", []):

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ota.publish.change import Waiting
+    from ota.publish.change import MissingSignatures
     from ota.publish.keys import Secrets
-    from ota.publish.repository import State
+    from ota.publish.repository import RepositoryState
     from ota.publish.workspace import Workspace
 
 #: in the order of `edge-ota publish --help`
@@ -63,7 +63,7 @@ def secrets_of(arguments: argparse.Namespace) -> Secrets:
 
 
 @contextmanager
-def opened(arguments: argparse.Namespace, *, first: bool = False) -> Iterator[tuple[Workspace, State]]:
+def opened(arguments: argparse.Namespace, *, first: bool = False) -> Iterator[tuple[Workspace, RepositoryState]]:
     """Yield the workspace and what is published, with other publishers kept out.
 
     A publication that was interrupted is completed first.
@@ -76,14 +76,14 @@ def opened(arguments: argparse.Namespace, *, first: bool = False) -> Iterator[tu
     with workspace.locked(arguments.workspace):
         space = workspace.read(arguments.workspace, secrets_of(arguments))
         if first and not (space.path / "state.json").exists():
-            yield space, repository.State()
+            yield space, repository.RepositoryState()
             return
         state = repository.read_state(space.path)
         repository.put_metadata(space.repository, state)
         yield space, state
 
 
-def tell(workspace: Workspace, waiting: Sequence[Waiting], done: str) -> int:
+def tell(workspace: Workspace, waiting: Sequence[MissingSignatures], done: str) -> int:
     """Say that a change is published, or which signatures it waits for."""
     if not waiting:
         print(done)

@@ -80,10 +80,10 @@ def _add_golden_flags(bundle: argparse.ArgumentParser) -> None:
 
 def _bundle(arguments: argparse.Namespace) -> int:
     from ota.publish.bundles.build import Recipe, build
-    from ota.publish.bundles.golden import Wanted
+    from ota.publish.bundles.golden import GoldenOptions
 
     models = _models(arguments)
-    golden = Wanted(
+    golden = GoldenOptions(
         arguments.golden_from, _inputs(arguments, models), _budgets(arguments, models), _tolerances(arguments)
     )
     recipe = Recipe(

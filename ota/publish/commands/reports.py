@@ -13,9 +13,9 @@ from ota.errors import UsageError
 from ota.publish.commands import Subcommands, add, opened
 
 if TYPE_CHECKING:
-    from ota.decide.gate import Bounds, Ruling
+    from ota.decide.gate import GateLimits, GateRuling
     from ota.documents.rollout import Rollout
-    from ota.publish.repository import State
+    from ota.publish.repository import RepositoryState
     from ota.publish.workspace import Workspace
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -46,7 +46,9 @@ def add_gate_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--silent", metavar="TIME", help="after which a report says nothing any more (48h)")
 
 
-def rule_of(arguments: argparse.Namespace, workspace: Workspace, state: State, rollout: Rollout) -> Ruling | None:
+def rule_of(
+    arguments: argparse.Namespace, workspace: Workspace, state: RepositoryState, rollout: Rollout
+) -> GateRuling | None:
     """Return the ruling of the gate; None = the flags name no place to ask.
 
     Raises:
@@ -65,10 +67,10 @@ def rule_of(arguments: argparse.Namespace, workspace: Workspace, state: State, r
     return rule(workspace, state, rollout, wish_of(rollout, arguments.bundle), evidence, bounds, time.time())
 
 
-def _bounds(arguments: argparse.Namespace) -> Bounds:
-    from ota.decide.gate import Bounds
+def _bounds(arguments: argparse.Namespace) -> GateLimits:
+    from ota.decide.gate import GateLimits
 
-    return Bounds(
+    return GateLimits(
         parse_percent("--success", arguments.success or "95%"),
         parse_percent("--errors", arguments.errors or "2%"),
         parse_duration("--soak", arguments.soak or "24h"),
@@ -93,7 +95,7 @@ def parse_duration(flag: str, text: str) -> float:
 def _report(arguments: argparse.Namespace) -> int:
     from ota.publish.fleets import read_devices
     from ota.publish.reports.collect import collect
-    from ota.publish.reports.memory import ReportMemory
+    from ota.publish.reports.memory import ReportHistory
     from ota.publish.reports.summary import document, lines, summarize
 
     silent = parse_duration("--silent", arguments.silent)
@@ -103,7 +105,7 @@ def _report(arguments: argparse.Namespace) -> int:
         if arguments.fleet and not devices:
             raise UsageError(f"the fleet {arguments.fleet} has no device: 'edge-ota publish device list' shows all")
         collected = collect(arguments.place, every)
-        memory = ReportMemory(workspace.path)
+        memory = ReportHistory(workspace.path)
         forked = memory.take(collected.genuine)
         memory.save()
     found = summarize(devices, collected, forked, silent, time.time())
@@ -121,11 +123,13 @@ def shares(rollout: Rollout, bundle: str, devices: Any, steps: dict[str, float])
     from dataclasses import replace
 
     from ota.decide.gate import includes
-    from ota.documents.rollout import Step
+    from ota.documents.rollout import RolloutStep
     from ota.publish.fleets import wish_of
 
     wish = wish_of(rollout, bundle)
-    after = replace(wish, steps=tuple(Step(*one) for one in ({s.ring: s.percent for s in wish.steps} | steps).items()))
+    after = replace(
+        wish, steps=tuple(RolloutStep(*one) for one in ({s.ring: s.percent for s in wish.steps} | steps).items())
+    )
     found = []
     for ring in sorted({one.ring for one in devices}):
         those = [one for one in devices if one.ring == ring]

@@ -8,16 +8,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ota.errors import Halted, NotYet, UsageError
+from ota.errors import RolloutHalted, StepNotAllowed, UsageError
 from ota.publish.commands import Subcommands, add, opened, tell
 from ota.publish.commands.reports import add_gate_flags, rule_of, shares
 
 if TYPE_CHECKING:
     from ota.documents.rollout import Rollout
-    from ota.publish.repository import State
+    from ota.publish.repository import RepositoryState
     from ota.publish.workspace import Workspace
 
-Edit = Callable[["Workspace", "State", "Rollout"], "Rollout"]
+Edit = Callable[["Workspace", "RepositoryState", "Rollout"], "Rollout"]
 
 
 def add_parsers(subcommands: Subcommands) -> None:
@@ -77,7 +77,7 @@ def _start(arguments: argparse.Namespace) -> int:
     from ota.publish.fleets import check_release, parse_steps, parse_time, read_devices, start, wish_of, with_wish
     from ota.publish.release import find_family
 
-    def edit(workspace: Workspace, state: State, rollout: Rollout) -> Rollout:
+    def edit(workspace: Workspace, state: RepositoryState, rollout: Rollout) -> Rollout:
         family = arguments.family or find_family(state, arguments.bundle)
         check_release(workspace, state, family, arguments.bundle, arguments.release)
         devices = [one for one in read_devices(workspace, state).values() if one.fleet == rollout.fleet]
@@ -102,7 +102,7 @@ def _step(arguments: argparse.Namespace) -> int:
     steps = parse_steps(arguments.steps)
     done = f"{arguments.bundle} for {' '.join(arguments.steps)}"
 
-    def edit(workspace: Workspace, state: State, rollout: Rollout) -> Rollout:
+    def edit(workspace: Workspace, state: RepositoryState, rollout: Rollout) -> Rollout:
         changed = step(rollout, arguments.bundle, steps)  # first: it refuses what no gate allows
         if why := _gate(arguments, workspace, state, rollout):
             print(f"allowed: {why}")
@@ -126,24 +126,24 @@ def _watch(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _gate(arguments: argparse.Namespace, workspace: Workspace, state: State, rollout: Rollout) -> str:
+def _gate(arguments: argparse.Namespace, workspace: Workspace, state: RepositoryState, rollout: Rollout) -> str:
     """Ask the gate; why it allows the next step, "" = the flags name no place to ask.
 
     Raises:
         NotYet: it does not allow it. Halted: too many devices failed, and the rollout is paused now.
     """
-    from ota.decide.gate import Answer
+    from ota.decide.gate import GateDecision
     from ota.publish.fleets import halt, write_fleet
 
     ruling = rule_of(arguments, workspace, state, rollout)
     if ruling is None:
         return ""
-    if ruling.answer is Answer.WAIT:
-        raise NotYet(f"{arguments.bundle}: the next step is not allowed yet: {ruling.why}")
-    if ruling.answer is Answer.HALT:
+    if ruling.answer is GateDecision.WAIT:
+        raise StepNotAllowed(f"{arguments.bundle}: the next step is not allowed yet: {ruling.why}")
+    if ruling.answer is GateDecision.HALT:
         waiting = write_fleet(workspace, state, halt(rollout, arguments.bundle, True), time.time())
         tell(workspace, waiting, f"published: serial {rollout.serial + 1} of {arguments.fleet}: halted")
-        raise Halted(
+        raise RolloutHalted(
             f"{arguments.bundle}: the rollout is halted: {ruling.why}. Devices that have the release keep it: "
             "'rollout deny' takes it back, 'rollout resume' goes on"
         )
@@ -190,7 +190,7 @@ def _deny(arguments: argparse.Namespace) -> int:
 def _pin(arguments: argparse.Namespace) -> int:
     from ota.publish.fleets import check_release, pin, wish_of
 
-    def edit(workspace: Workspace, state: State, rollout: Rollout) -> Rollout:
+    def edit(workspace: Workspace, state: RepositoryState, rollout: Rollout) -> Rollout:
         if arguments.release:
             family = wish_of(rollout, arguments.bundle).family
             check_release(workspace, state, family, arguments.bundle, arguments.release)

@@ -12,7 +12,7 @@ from ota.publish.commands import Subcommands, add, add_token_flags, opened, secr
 
 if TYPE_CHECKING:
     from ota.publish.keys import KeyPlace, Secrets
-    from ota.publish.repository import State
+    from ota.publish.repository import RepositoryState
     from ota.publish.rotate import Rotation
     from ota.publish.workspace import Workspace
 
@@ -72,7 +72,7 @@ def _add_key_flags(parser: argparse.ArgumentParser) -> None:
 
 def _init(arguments: argparse.Namespace) -> int:
     from ota.publish.keys import read_public
-    from ota.publish.rotate import Wanted, start
+    from ota.publish.rotate import InitOptions, start
     from ota.publish.workspace import locked
 
     keys: dict[str, list[KeyPlace]] = {}
@@ -81,7 +81,7 @@ def _init(arguments: argparse.Namespace) -> int:
         if not equals:
             raise UsageError(f"--public-key {one!r}: expected ROLE=FILE, such as root=alice.pub.json")
         keys.setdefault(role, []).append(read_public(Path(file)))
-    wanted = Wanted(arguments.preset, tuple(arguments.family), keys, _days(arguments.expires), arguments.key_type)
+    wanted = InitOptions(arguments.preset, tuple(arguments.family), keys, _days(arguments.expires), arguments.key_type)
     workspace, waiting = start(arguments.workspace, wanted, secrets_of(arguments), time.time())
     with locked(workspace.path):
         made = sum(bool(one.uri) for one in workspace.keys.values())
@@ -169,7 +169,7 @@ def _rotate(arguments: argparse.Namespace) -> int:
         return tell(workspace, waiting, f"published: new keys of {names_of(arguments.roles)}")
 
 
-def _rotation(arguments: argparse.Namespace, workspace: Workspace, state: State, role: str) -> Rotation:
+def _rotation(arguments: argparse.Namespace, workspace: Workspace, state: RepositoryState, role: str) -> Rotation:
     """Return which keys of a role go and come; without flags all, and as many new ones."""
     from ota.publish.change import keyids_of
     from ota.publish.rotate import Rotation, check_role, key_of

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from ota import files
 from ota.documents.device import DeviceDocument
 from ota.documents.report import MOST_BYTES, Report, SealedReport, read_report
-from ota.errors import NotFound, OtaError, Untrusted, UsageError
+from ota.errors import NotInRepository, OtaError, Untrusted, UsageError
 from ota.fetch.http import HttpOptions, HttpSource
 
 #: a report with its signature and key
@@ -28,7 +28,7 @@ _TIMEOUT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Genuine:
+class VerifiedReport:
     """A report whose signature fits its key."""
 
     report: Report
@@ -36,7 +36,7 @@ class Genuine:
 
 
 @dataclass(slots=True)
-class Collected:
+class CollectedReports:
     """All reports that were found.
 
     Attributes:
@@ -49,14 +49,14 @@ class Collected:
     """
 
     newest: dict[str, Report] = field(default_factory=dict)
-    genuine: list[Genuine] = field(default_factory=list)
+    genuine: list[VerifiedReport] = field(default_factory=list)
     keys: dict[str, set[str]] = field(default_factory=dict)
     keyless: set[str] = field(default_factory=set)
     strangers: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
 
 
-def collect(places: Sequence[str], devices: Mapping[str, DeviceDocument]) -> Collected:
+def collect(places: Sequence[str], devices: Mapping[str, DeviceDocument]) -> CollectedReports:
     """Return the reports of all places.
 
     Args:
@@ -65,7 +65,7 @@ def collect(places: Sequence[str], devices: Mapping[str, DeviceDocument]) -> Col
     Raises:
         UsageError: a place is neither. FetchError: a web server does not answer.
     """
-    found = Collected()
+    found = CollectedReports()
     for place in places:
         for where, data in _read(place, devices):
             try:
@@ -80,7 +80,7 @@ def collect(places: Sequence[str], devices: Mapping[str, DeviceDocument]) -> Col
     return found
 
 
-def _sort_in(found: Collected, one: Genuine, document: DeviceDocument | None) -> None:
+def _sort_in(found: CollectedReports, one: VerifiedReport, document: DeviceDocument | None) -> None:
     device = one.report.device
     if document is None:
         found.strangers.add(device)
@@ -92,7 +92,7 @@ def _sort_in(found: Collected, one: Genuine, document: DeviceDocument | None) ->
         found.genuine.append(one)
 
 
-def verified(sealed: SealedReport, where: str) -> Genuine:
+def verified(sealed: SealedReport, where: str) -> VerifiedReport:
     """Return a report whose signature fits its key.
 
     Raises:
@@ -108,7 +108,7 @@ def verified(sealed: SealedReport, where: str) -> Genuine:
             raise Untrusted(f"{where}: the key is neither Ed25519 nor ECDSA, and no device makes such a one")
     except InvalidSignature:
         raise Untrusted(f"{where}: the signature does not fit: the file was changed after it was signed") from None
-    return Genuine(sealed.report, fingerprint)
+    return VerifiedReport(sealed.report, fingerprint)
 
 
 @functools.lru_cache(maxsize=20_000)
@@ -150,7 +150,7 @@ def _read_web(url: str, devices: Iterable[DeviceDocument]) -> Iterator[tuple[str
             path = address_of(parts.path, one.device, one.fingerprint).lstrip("/")
             try:
                 yield f"{source}{path}", source.get(path, _MOST_FILE)
-            except NotFound:
+            except NotInRepository:
                 continue
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ota.decide import gate
-from ota.decide.gate import Answer, Bounds, Ruling
+from ota.decide.gate import GateDecision, GateLimits, GateRuling
 from ota.documents.rollout import Rollout, Wish
 from ota.publish.fleets import read_devices
 from ota.publish.reports import prometheus
 from ota.publish.reports.collect import collect
-from ota.publish.reports.memory import ReportMemory
-from ota.publish.repository import State
+from ota.publish.reports.memory import ReportHistory
+from ota.publish.repository import RepositoryState
 from ota.publish.workspace import Workspace
 
-_ORDER = (Answer.HALT, Answer.WAIT, Answer.GO)
+_ORDER = (GateDecision.HALT, GateDecision.WAIT, GateDecision.GO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,14 @@ class Evidence:
 
 
 def rule(
-    workspace: Workspace, state: State, rollout: Rollout, wish: Wish, evidence: Evidence, bounds: Bounds, now: float
-) -> Ruling:
+    workspace: Workspace,
+    state: RepositoryState,
+    rollout: Rollout,
+    wish: Wish,
+    evidence: Evidence,
+    bounds: GateLimits,
+    now: float,
+) -> GateRuling:
     """Return whether the next step of a rollout is allowed; with both kinds of evidence, the stricter ruling.
 
     Raises:
@@ -42,7 +48,7 @@ def rule(
     rulings = []
     if evidence.reports:
         collected = collect(evidence.reports, devices)
-        memory = ReportMemory(workspace.path)
+        memory = ReportHistory(workspace.path)
         memory.take(collected.genuine)
         memory.save()
         tally = gate.count(wish, devices.values(), collected.newest, bounds, now)

@@ -13,7 +13,7 @@ from ota import files
 from ota.decide.chain import MOST_BRANCHES, Branch, Continuity, follow
 from ota.documents.report import MOST_CHAIN
 from ota.errors import StoreError
-from ota.publish.reports.collect import Genuine
+from ota.publish.reports.collect import VerifiedReport
 from ota.strict_json import Members, canonical, parse
 
 SCHEMA = 1
@@ -24,7 +24,7 @@ _FORKS = (Continuity.RESTORED, Continuity.CLONED)
 
 
 @dataclass(frozen=True, slots=True)
-class KeyMemory:
+class KeyHistory:
     """What is known of a device's key.
 
     Attributes:
@@ -36,7 +36,7 @@ class KeyMemory:
     since: int = 0
 
 
-class ReportMemory:
+class ReportHistory:
     """The memory of all keys.
 
     Raises:
@@ -48,16 +48,16 @@ class ReportMemory:
         self._stored = files.read(self._path, _MOST_BYTES)
         self.keys = _parsed(self._stored, str(self._path)) if self._stored is not None else {}
 
-    def take(self, genuine: Iterable[Genuine]) -> dict[str, KeyMemory]:
+    def take(self, genuine: Iterable[VerifiedReport]) -> dict[str, KeyHistory]:
         """Take in reports, the oldest first. Return device -> memory of its key, where its reports fork."""
         forked = {}
         for one in genuine:
-            known = self.keys.get(one.fingerprint, KeyMemory())
+            known = self.keys.get(one.fingerprint, KeyHistory())
             branches, how = follow(known.branches, one.report.link, one.report.chain)
             fork, since = known.fork, known.since
             if how in _FORKS and fork != Continuity.CLONED.value:
                 fork, since = how.value, one.report.time
-            self.keys[one.fingerprint] = known = KeyMemory(branches, fork, since)
+            self.keys[one.fingerprint] = known = KeyHistory(branches, fork, since)
             if known.fork:
                 forked[one.report.device] = known
         return forked
@@ -75,14 +75,14 @@ class ReportMemory:
             self._stored = data
 
 
-def _parsed(data: bytes, what: str) -> dict[str, KeyMemory]:
+def _parsed(data: bytes, what: str) -> dict[str, KeyHistory]:
     members = Members(parse(data, what, _MOST_BYTES), what, StoreError)
     if (schema := members.integer("schema")) != SCHEMA:
         raise StoreError(f"{what} has schema {schema}, expected {SCHEMA}: update edge-ota, or remove it to begin anew")
     return {key: _key(one, what) for key, one in members.tables("keys", most=_MOST_KEYS)}
 
 
-def _key(members: Members, what: str) -> KeyMemory:
+def _key(members: Members, what: str) -> KeyHistory:
     try:
         branches = tuple(
             tuple((int(counter), str(nonce)) for counter, nonce in one[-MOST_CHAIN - 1 :])
@@ -90,4 +90,4 @@ def _key(members: Members, what: str) -> KeyMemory:
         )
     except (TypeError, ValueError):
         raise StoreError(f"{what} is damaged: remove it to begin anew") from None
-    return KeyMemory(branches, members.text("fork", ""), members.integer("since", 0))
+    return KeyHistory(branches, members.text("fork", ""), members.integer("since", 0))

@@ -11,8 +11,8 @@ from ota.decide.gate import duration
 from ota.documents.device import DeviceDocument
 from ota.documents.report import Report
 from ota.publish.fleets import format_time
-from ota.publish.reports.collect import Collected
-from ota.publish.reports.memory import KeyMemory
+from ota.publish.reports.collect import CollectedReports
+from ota.publish.reports.memory import KeyHistory
 
 #: names that a line lists
 _MOST_NAMES = 10
@@ -43,8 +43,8 @@ class Summary:
 
 def summarize(
     devices: Mapping[str, DeviceDocument],
-    collected: Collected,
-    forked: Mapping[str, KeyMemory],
+    collected: CollectedReports,
+    forked: Mapping[str, KeyHistory],
     silent_seconds: float,
     now: float,
 ) -> Summary:
@@ -81,7 +81,7 @@ def _add(found: Summary, device: str, report: Report) -> None:
 
 
 def _doubts(
-    devices: Mapping[str, DeviceDocument], collected: Collected, forked: Mapping[str, KeyMemory]
+    devices: Mapping[str, DeviceDocument], collected: CollectedReports, forked: Mapping[str, KeyHistory]
 ) -> Iterator[str]:
     for device, keys in sorted(collected.keys.items()):
         if device in devices:

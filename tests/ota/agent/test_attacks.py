@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ota.agent.parts import Verdict
+from ota.decide.probation import ProbationVerdict
 from ota.errors import Occupied, Untrusted
 from tests.ota.bundles import files_of, sha256
 from tests.ota.device import Device, check_whole
@@ -99,7 +99,7 @@ def test_a_release_that_is_signed_again_while_it_waits_is_fetched_again(device: 
 @pytest.mark.parametrize(("previous", "serving"), [(16, {"det": 16}), (0, {})])
 def test_a_release_that_is_denied_in_its_probation_goes(device: Device, previous: int, serving: dict[str, int]) -> None:
     device.publish(release=17)
-    device.probation.verdicts = [(Verdict.WAIT, "it does not serve")] * 10_000
+    device.probation.verdicts = [(ProbationVerdict.WAIT, "it does not serve")] * 10_000
     assert device.run()["det"].waiting_for == "probation: it does not serve"
     device.want("det", 17, previous=previous, deny=[17] if previous else [16, 17])
     device.run()

@@ -13,10 +13,10 @@ import pytest
 
 from ota.agent import status_file
 from ota.agent.boot import Boot
-from ota.agent.parts import Verdict
+from ota.decide.probation import ProbationVerdict
 from ota.errors import ServerError, TrialFailed
 from ota.store import bad, journal, links
-from ota.store.journal import Stage
+from ota.store.journal import UpdateStage
 from ota.store.lock import locked
 from tests.ota.device import NOW, Device
 
@@ -37,7 +37,7 @@ def device(tmp_path: Path) -> Device:
         found.publish(release=release)
         found.run()
     found.publish(release=17)
-    found.probation.verdicts = [(Verdict.WAIT, "")] * 4000
+    found.probation.verdicts = [(ProbationVerdict.WAIT, "")] * 4000
     found.run()
     found.probation.verdicts = []
     return found
@@ -76,7 +76,7 @@ def test_a_switch_that_a_power_cut_ended_is_undone_until_the_agent_runs(device: 
     device.server.failures = [ServerError("the power was cut")]
     with pytest.raises(ServerError):
         device.run()
-    assert device.journal().next.stage is Stage.SWITCHING  # type: ignore[union-attr]  # it is on its way
+    assert device.journal().next.stage is UpdateStage.SWITCHING  # type: ignore[union-attr]  # it is on its way
     assert links.linked(device.layout, device.repository) == {"det": 18}
     assert "was cut off: undone until the agent runs" in boot(device)[1]
     assert device.server.serving == {"det": 17}
@@ -84,7 +84,7 @@ def test_a_switch_that_a_power_cut_ended_is_undone_until_the_agent_runs(device: 
 
 
 def test_a_way_back_that_a_power_cut_ended_is_gone_to_its_end(device: Device) -> None:
-    device.probation.verdicts = [(Verdict.BAD, "slow")]
+    device.probation.verdicts = [(ProbationVerdict.BAD, "slow")]
     device.server.failures = [ServerError("the power was cut")]
     with pytest.raises(ServerError):
         device.run()
@@ -197,7 +197,7 @@ def test_nothing_happens_where_nothing_was_ever_installed(tmp_path: Path) -> Non
 def test_a_first_release_that_loops_leaves_no_link(tmp_path: Path) -> None:
     device = Device(tmp_path)
     device.publish(release=1)
-    device.probation.verdicts = [(Verdict.WAIT, "")] * 4000
+    device.probation.verdicts = [(ProbationVerdict.WAIT, "")] * 4000
     device.run()
     for _ in range(3):
         boot(device)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ota.agent.building import DeviceBuilder, plan_key
+from ota.agent.building import PlanBuilder, plan_key
 from ota.documents.manifest import Build, FileEntry, Manifest, Variant, read_manifest
 from ota.errors import ServerError, TrialFailed, Untrusted, UsageError
-from ota.layout import Layout
+from ota.layout import StateLayout
 from ota.server.build import UnitBuild
 from ota.server.unit import ask_unit
 from ota.store import places, releases, scrub
@@ -35,7 +35,7 @@ class Scene:
     """An installed release with an ONNX file, and the builder of a device."""
 
     def __init__(self, folder: Path, program: str, content: bytes = b"graph") -> None:
-        self.layout = Layout(folder / "state")
+        self.layout = StateLayout(folder / "state")
         self.facts = dict(FACTS)
         places.prepare(self.layout)
         blob = self.layout.blob(sha256(content))
@@ -53,9 +53,7 @@ class Scene:
 
     def build(self) -> float:
         directories = {"det": self.layout.release("det", 17)}
-        return DeviceBuilder(self.layout, self.builds, lambda: self.facts).build(
-            self.manifest, self.variant, directories
-        )
+        return PlanBuilder(self.layout, self.builds, lambda: self.facts).build(self.manifest, self.variant, directories)
 
     def cached(self) -> Path:
         (found,) = self.layout.plans.glob("*.plan")

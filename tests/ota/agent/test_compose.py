@@ -9,7 +9,7 @@ import pytest
 
 from ota.agent.compose import opened
 from ota.errors import Expired, RolledBack
-from ota.settings import Settings
+from ota.settings import AgentSettings
 from tests.ota.faulty_server import FaultyServer
 from tests.ota.simulator import DAY, Repository
 
@@ -21,7 +21,7 @@ def test_a_stick_that_expired_lately_is_accepted_where_an_operator_says_so(tmp_p
     (tmp_path / "root.json").write_bytes(repository.root())
 
     def refresh(days: float, url: str = "http://127.0.0.1:9/", *, stick: bool = True) -> None:
-        settings = Settings(
+        settings = AgentSettings(
             url=(url,),
             root=tmp_path / "root.json",
             state_dir=tmp_path / "state",

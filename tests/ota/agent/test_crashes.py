@@ -15,7 +15,7 @@ import pytest
 from ota import files
 from ota.agent.boot import Boot
 from ota.errors import NoSpace, StoreError
-from ota.files import Operation
+from ota.files import DiskOperation
 from tests.ota.bundles import Files, files_of
 from tests.ota.device import NOW, Device
 
@@ -61,7 +61,7 @@ def operations_of(device: Device, release: int) -> int:
     """Return how many operations an update takes."""
     count = 0
 
-    def counted(operation: Operation) -> None:
+    def counted(operation: DiskOperation) -> None:
         nonlocal count
         count += 1
 
@@ -85,7 +85,7 @@ def test_an_exit_before_any_operation_is_recovered(device: Device, step: int) ->
         device.publish("pair", release, models_of(release))
         count = 0
 
-        def leave(operation: Operation, place: int = place) -> None:
+        def leave(operation: DiskOperation, place: int = place) -> None:
             nonlocal count
             count += 1
             if count == place:
@@ -150,7 +150,7 @@ def test_a_disk_that_fails_at_any_operation_is_said_and_recovered(device: Device
         device.publish("pair", release, models_of(release))
         count = 0
 
-        def fail(operation: Operation, place: int = place) -> None:
+        def fail(operation: DiskOperation, place: int = place) -> None:
             nonlocal count
             count += 1
             if count == place or (lasting and count > place):
@@ -176,7 +176,7 @@ def test_a_disk_that_fails_at_any_operation_is_said_and_recovered(device: Device
 def test_a_disk_without_inodes_is_no_space(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     device.publish("pair", 17, models_of(17))
 
-    def full(operation: Operation) -> None:
+    def full(operation: DiskOperation) -> None:
         if operation.kind in ("create", "mkdir", "symlink", "link") and "/status" not in operation.path:
             raise OSError(errno.ENOSPC, "No space left on device", operation.path)
 

@@ -20,7 +20,7 @@ import pytest
 from ota import files
 from ota.agent.boot import Boot
 from ota.errors import TrialFailed
-from ota.server.administration import Administration
+from ota.server.administration import AdminClient
 from ota.server.trial import UnitTrial
 from ota.store import releases
 from tests.backends import onnx_models
@@ -161,7 +161,7 @@ def test_kills_of_the_server_are_survived(tmp_path: Path) -> None:
     model, seeded = Model(device, tmp_path), random.Random(9)
     socket = tmp_path / "admin.sock"
     flags = ("--model-repository", str(device.repository), "--admin-socket", str(socket))
-    device.server = Administration(str(socket))  # type: ignore[assignment]  # the real one
+    device.server = AdminClient(str(socket))  # type: ignore[assignment]  # the real one
     with running(*flags):
         model.publish(1)
         device.run()
@@ -193,7 +193,7 @@ def test_where_memory_holds_one_release_the_old_one_comes_back(tmp_path: Path) -
     device.facts.room = False
     socket = tmp_path / "admin.sock"
     with running("--model-repository", str(device.repository), "--admin-socket", str(socket)) as server:
-        device.server = Administration(str(socket))  # type: ignore[assignment]  # the real one
+        device.server = AdminClient(str(socket))  # type: ignore[assignment]  # the real one
         model = Model(device, tmp_path)
         model.publish(1)
         device.run()
@@ -220,7 +220,7 @@ def test_an_ensemble_is_not_switched_when_one_of_its_members_fails_its_golden_te
     device = Device(tmp_path)
     socket = tmp_path / "admin.sock"
     with running("--model-repository", str(device.repository), "--admin-socket", str(socket)) as server:
-        device.server = Administration(str(socket))  # type: ignore[assignment]  # the real one
+        device.server = AdminClient(str(socket))  # type: ignore[assignment]  # the real one
         device.trial = UnitTrial("", PROGRAM)  # type: ignore[assignment]  # the real one
         model = Model(device, tmp_path)
         model.publish_chain(1)
@@ -246,7 +246,7 @@ def test_kills_at_random_moments_lose_no_request(tmp_path: Path) -> None:
     seeded, took = random.Random(500), 0.3
     socket = tmp_path / "admin.sock"
     with running("--model-repository", str(device.repository), "--admin-socket", str(socket)) as server:
-        device.server = Administration(str(socket))  # type: ignore[assignment]  # the real one
+        device.server = AdminClient(str(socket))  # type: ignore[assignment]  # the real one
         model.publish(1)
         device.run()
         with busy(server.http) as load:

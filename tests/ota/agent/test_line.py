@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ota.agent.parts import Verdict
+from ota.decide.probation import ProbationVerdict
 from ota.errors import (
     FetchError,
     NoSpace,
@@ -21,7 +21,7 @@ from ota.errors import (
 )
 from ota.server.trial import UnitTrial
 from ota.store import bad, history, pause
-from ota.store.journal import Stage
+from ota.store.journal import UpdateStage
 from tests.ota.bundles import files_of, sha256
 from tests.ota.device import LATER, NOW, Device
 
@@ -113,7 +113,8 @@ def test_the_next_variant_is_taken_when_the_first_one_failed(device: Device) -> 
 @pytest.mark.fault("L4")
 def test_a_release_that_fails_its_probation_is_rolled_back_as_a_whole(device: Device) -> None:
     device.publish(release=19)
-    device.probation.verdicts = [(Verdict.WAIT, ""), (Verdict.BAD, "5.1 % of 900 requests failed, before: 0 %")]
+    why = "5.1 % of 900 requests failed, before: 0 %"
+    device.probation.verdicts = [(ProbationVerdict.WAIT, ""), (ProbationVerdict.BAD, why)]
     with pytest.raises(TrialFailed, match=r"det 19 failed its probation: 5.1 % of 900 requests failed"):
         device.run()
     assert device.server.serving == {"det": 16}
@@ -143,7 +144,7 @@ def test_a_bundle_of_models_is_tried_switched_and_rolled_back_as_a_whole(tmp_pat
     fewer = models_of("pair", 5)
     del fewer["front"]
     device.publish("pair", 5, fewer)
-    device.probation.verdicts = [(Verdict.BAD, "slow")]
+    device.probation.verdicts = [(ProbationVerdict.BAD, "slow")]
     with pytest.raises(TrialFailed):
         device.run()
     assert device.server.serving == dict.fromkeys([*PAIR, "more"], 4)
@@ -152,7 +153,7 @@ def test_a_bundle_of_models_is_tried_switched_and_rolled_back_as_a_whole(tmp_pat
 def test_a_first_release_that_fails_leaves_no_link(tmp_path: Path) -> None:
     device = Device(tmp_path)
     device.publish(release=1)
-    device.probation.verdicts = [(Verdict.BAD, "slow")]
+    device.probation.verdicts = [(ProbationVerdict.BAD, "slow")]
     with pytest.raises(TrialFailed):
         device.run()
     assert list(device.repository.iterdir()) == []
@@ -182,13 +183,13 @@ def test_a_newer_release_takes_the_place_of_one_that_waits_for_its_hours(device:
     assert outcome.waiting_for == f"the steps of release 17 include this device; it switches at {LATER} local time"
     following = device.journal().next
     assert following is not None
-    assert (following.release, following.stage) == (17, Stage.TESTED)
+    assert (following.release, following.stage) == (17, UpdateStage.TESTED)
     device.publish(release=18)
     device.want("det", 18, window=LATER)
     device.run()
     following = device.journal().next
     assert following is not None
-    assert (following.release, following.stage) == (18, Stage.TESTED)
+    assert (following.release, following.stage) == (18, UpdateStage.TESTED)
     device.want("det", 18)
     tried = list(device.trial.tried)
     assert device.run()["det"].release == 18
@@ -199,7 +200,7 @@ def test_a_newer_release_takes_the_place_of_one_that_waits_for_its_hours(device:
 @pytest.mark.fault("R7")
 def test_a_newer_release_waits_until_a_probation_has_ended(device: Device) -> None:
     device.publish(release=17)
-    device.probation.verdicts = [(Verdict.WAIT, "12 of 500 requests")] * 7000
+    device.probation.verdicts = [(ProbationVerdict.WAIT, "12 of 500 requests")] * 7000
     assert device.run()["det"].waiting_for == "probation: 12 of 500 requests"
     device.publish(release=18)
     assert device.run()["det"].release == 17  # another run watches on
@@ -303,7 +304,7 @@ def test_a_switch_that_the_server_did_not_answer_is_finished_by_the_next_run(dev
     device.server.failures = [ServerError("the connection was closed")]
     with pytest.raises(ServerError):
         device.run()
-    assert device.journal().next.stage is Stage.SWITCHING  # type: ignore[union-attr]  # it is on its way
+    assert device.journal().next.stage is UpdateStage.SWITCHING  # type: ignore[union-attr]  # it is on its way
     assert device.run()["det"].release == 17
 
 
@@ -332,10 +333,10 @@ def test_a_trial_that_ends_the_agent_is_not_begun_for_ever(device: Device) -> No
 
 def test_while_paused_nothing_is_updated_and_a_probation_goes_on(device: Device) -> None:
     device.publish(release=17)
-    device.probation.verdicts = [(Verdict.WAIT, "")] * 4000
+    device.probation.verdicts = [(ProbationVerdict.WAIT, "")] * 4000
     device.run()
     pause.write(device.layout, pause.Pause(NOW, "the line is inspected"))
-    device.probation.verdicts = [(Verdict.BAD, "slow")]
+    device.probation.verdicts = [(ProbationVerdict.BAD, "slow")]
     found = device.outcomes()
     assert isinstance(found["det"].error, TrialFailed)
     assert device.server.serving == {"det": 16}
@@ -351,7 +352,7 @@ def test_when_the_release_before_does_not_load_the_one_before_that_serves(device
     device.publish(release=17)
     device.run()
     device.publish(release=18)
-    device.probation.verdicts = [(Verdict.BAD, "slow")]
+    device.probation.verdicts = [(ProbationVerdict.BAD, "slow")]
     device.server.bad.add(("det", 17))
     with pytest.raises(TrialFailed):
         device.run()
@@ -422,14 +423,14 @@ def test_a_server_that_was_stopped_gets_the_release_with_the_next_run(device: De
 def test_a_way_back_that_was_cut_off_is_finished_by_the_next_run(device: Device) -> None:
     """Without a start of the device in between."""
     device.publish(release=17)
-    device.probation.verdicts = [(Verdict.WAIT, "")] * 4000
+    device.probation.verdicts = [(ProbationVerdict.WAIT, "")] * 4000
     device.run()
-    device.probation.verdicts = [(Verdict.BAD, "slow")]
+    device.probation.verdicts = [(ProbationVerdict.BAD, "slow")]
     device.server.failures = [ServerError("the connection was closed")] * 2
     for _ in range(2):
         with pytest.raises(ServerError):
             device.run()
-        assert device.journal().next.stage is Stage.UNDOING  # type: ignore[union-attr]  # it is on its way back
+        assert device.journal().next.stage is UpdateStage.UNDOING  # type: ignore[union-attr]  # it is on its way back
         assert device.server.serving == {"det": 17}
     assert device.run()["det"].release == 16
     assert device.server.serving == {"det": 16}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ota.store.journal import Stage
+from ota.store.journal import UpdateStage
 from tests.docs.pages import ROOT
 from tests.docs.test_troubleshooting import END, pattern, quoted, texts
 from tests.ota.fetch.test_messages import raised
@@ -32,4 +32,4 @@ def test_each_message_is_on_the_page() -> None:
 
 
 def test_each_stage_is_on_the_page() -> None:
-    assert [stage for stage in Stage if f"| {stage.value} |" not in PAGE] == []
+    assert [stage for stage in UpdateStage if f"| {stage.value} |" not in PAGE] == []

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from ota.agent.boot import Boot
-from ota.agent.parts import Verdict
+from ota.decide.probation import ProbationVerdict
 from ota.errors import OtaError
-from ota.files import Operation
+from ota.files import DiskOperation
 from tests.ota.bundles import Files, files_of
 from tests.ota.device import NOW, Device
 from tests.ota.powercut import Disk, Tree, crash_states, put, recorded
@@ -29,7 +29,7 @@ def models_of(bundle: str, release: int) -> dict[str, Files]:
 class Update:
     """An update of a bundle from 16 to 17, recorded; `fresh` gives a device after a cut."""
 
-    def __init__(self, root: Path, bundle: str, verdict: Verdict = Verdict.GOOD) -> None:
+    def __init__(self, root: Path, bundle: str, verdict: ProbationVerdict = ProbationVerdict.GOOD) -> None:
         self.root, self.bundle = root / "device", bundle
         self.models = tuple(models_of(bundle, 1))
         self.verdict = verdict
@@ -82,13 +82,13 @@ class Update:
         """Return the release that must serve after a good run: 17, unless it was remembered as bad."""
         entry = device.journal(self.bundle)
         assert entry.next is None
-        assert entry.active == (17 if self.verdict is Verdict.GOOD else entry.active)
+        assert entry.active == (17 if self.verdict is ProbationVerdict.GOOD else entry.active)
         return entry.active
 
     def violations(self, states: Iterator[tuple[int, Tree]]) -> Iterator[str]:
         """Yield "" for each state after which all is well, else what is wrong."""
         for count, _ in states:
-            before = self.operations[count - 1] if count else Operation("start", "")
+            before = self.operations[count - 1] if count else DiskOperation("start", "")
             try:
                 self.check(count)
             except (AssertionError, OtaError, OSError, KeyError) as error:
@@ -101,16 +101,18 @@ class Update:
 @pytest.mark.parametrize(
     ("bundle", "verdict", "step"),
     [
-        pytest.param("det", Verdict.GOOD, 5, id="an-update"),
-        pytest.param("det", Verdict.BAD, 11, id="a-way-back"),
-        pytest.param("pair", Verdict.GOOD, 29, id="two-models"),
-        pytest.param("det", Verdict.GOOD, 1, id="an-update-every-state", marks=pytest.mark.slow),
-        pytest.param("det", Verdict.BAD, 1, id="a-way-back-every-state", marks=pytest.mark.slow),
-        pytest.param("pair", Verdict.GOOD, 1, id="two-models-every-state", marks=pytest.mark.slow),
-        pytest.param("pair", Verdict.BAD, 1, id="two-models-back-every-state", marks=pytest.mark.slow),
+        pytest.param("det", ProbationVerdict.GOOD, 5, id="an-update"),
+        pytest.param("det", ProbationVerdict.BAD, 11, id="a-way-back"),
+        pytest.param("pair", ProbationVerdict.GOOD, 29, id="two-models"),
+        pytest.param("det", ProbationVerdict.GOOD, 1, id="an-update-every-state", marks=pytest.mark.slow),
+        pytest.param("det", ProbationVerdict.BAD, 1, id="a-way-back-every-state", marks=pytest.mark.slow),
+        pytest.param("pair", ProbationVerdict.GOOD, 1, id="two-models-every-state", marks=pytest.mark.slow),
+        pytest.param("pair", ProbationVerdict.BAD, 1, id="two-models-back-every-state", marks=pytest.mark.slow),
     ],
 )
-def test_after_each_power_cut_a_whole_release_serves(tmp_path: Path, bundle: str, verdict: Verdict, step: int) -> None:
+def test_after_each_power_cut_a_whole_release_serves(
+    tmp_path: Path, bundle: str, verdict: ProbationVerdict, step: int
+) -> None:
     update = Update(tmp_path, bundle, verdict)
     found = list(update.violations(itertools.islice(update.states(), None, None, step)))
     assert [one for one in found if one] == []
@@ -135,8 +137,8 @@ def test_an_fsync_that_is_left_out_is_found(tmp_path: Path, places: str) -> None
 
 @pytest.mark.fault("C4")
 @pytest.mark.slow
-@pytest.mark.parametrize("verdict", [Verdict.GOOD, Verdict.BAD])
-def test_power_cuts_during_the_recovery_from_power_cuts(tmp_path: Path, verdict: Verdict) -> None:
+@pytest.mark.parametrize("verdict", [ProbationVerdict.GOOD, ProbationVerdict.BAD])
+def test_power_cuts_during_the_recovery_from_power_cuts(tmp_path: Path, verdict: ProbationVerdict) -> None:
     update = Update(tmp_path, "det", verdict)
     first = [tree for _, tree in itertools.islice(update.states(), None, None, 7)]
     tried = 0

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from ota.agent.parts import Verdict
 from ota.agent.probation import StatusProbation, figures_of
+from ota.decide.probation import ProbationVerdict
 from ota.errors import ServerError
-from ota.settings import Settings
-from ota.store.journal import Journal, Next, Stage
+from ota.settings import AgentSettings
+from ota.store.journal import Journal, NextRelease, UpdateStage
 from tests.ota.device import Device, FakeClock
 
 NOW = 1_800_000_000.0
-SETTINGS = Settings(probation_seconds=60, probation_requests=100)
+SETTINGS = AgentSettings(probation_seconds=60, probation_requests=100)
 
 
 def row(
@@ -43,63 +43,63 @@ class FakeServer:
 
 
 def entry(*models: str, **members: Any) -> Journal:
-    following = Next(17, "onnx", Stage.PROBATION, 3, NOW, mark=NOW)
+    following = NextRelease(17, "onnx", UpdateStage.PROBATION, 3, NOW, mark=NOW)
     return Journal("det", {16: models or ("det",), 17: models or ("det",)}, 16, 15, following, **members)
 
 
-def verdict(server: FakeServer, elapsed: float, journal: Journal | None = None) -> Verdict:
+def verdict(server: FakeServer, elapsed: float, journal: Journal | None = None) -> ProbationVerdict:
     return StatusProbation(server, SETTINGS).judge(journal or entry(), NOW + elapsed)[0]
 
 
 def test_it_is_good_with_its_requests_and_its_time() -> None:
     server = FakeServer(row(requests=100))
-    assert [verdict(server, seconds) for seconds in (59, 61)] == [Verdict.WAIT, Verdict.GOOD]
+    assert [verdict(server, seconds) for seconds in (59, 61)] == [ProbationVerdict.WAIT, ProbationVerdict.GOOD]
 
 
 def test_failures_of_the_model_count_and_refusals_and_mistakes_of_clients_do_not() -> None:
-    assert verdict(FakeServer(row(requests=100)), 1) is Verdict.WAIT
-    assert verdict(FakeServer(row(requests=100, failed=20)), 1) is Verdict.BAD
+    assert verdict(FakeServer(row(requests=100)), 1) is ProbationVerdict.WAIT
+    assert verdict(FakeServer(row(requests=100, failed=20)), 1) is ProbationVerdict.BAD
     own_errors = row(requests=120, own=20)
-    assert verdict(FakeServer(own_errors), 1) is Verdict.BAD
+    assert verdict(FakeServer(own_errors), 1) is ProbationVerdict.BAD
     before = {"det": {"requests": 100, "failures": 20, "counts": [100, 0, 0]}}
-    assert verdict(FakeServer(row(requests=100, failed=20)), 61, entry(baseline=before)) is Verdict.GOOD
+    assert verdict(FakeServer(row(requests=100, failed=20)), 61, entry(baseline=before)) is ProbationVerdict.GOOD
 
 
 def test_one_model_of_a_bundle_decides_for_all() -> None:
     server = FakeServer(row("a", requests=100), row("b", requests=100, failed=20))
     found = StatusProbation(server, SETTINGS).judge(entry("a", "b"), NOW + 61)
-    assert (found[0], found[1].startswith("b: 16.7% of 120 requests failed")) == (Verdict.BAD, True)
+    assert (found[0], found[1].startswith("b: 16.7% of 120 requests failed")) == (ProbationVerdict.BAD, True)
     server.rows[1] = row("b", requests=1)
-    assert verdict(server, 61, entry("a", "b")) is Verdict.WAIT
+    assert verdict(server, 61, entry("a", "b")) is ProbationVerdict.WAIT
 
 
 @pytest.mark.fault("C3")
 def test_a_worker_of_its_own_that_died_is_bad_and_a_shared_one_is_not_blamed() -> None:
     server = FakeServer(row(requests=100))
     server.workers = [{"models": ["det:17", "other:1"], "restarts": 1}]
-    assert verdict(server, 1) is Verdict.WAIT
+    assert verdict(server, 1) is ProbationVerdict.WAIT
     server.workers.append({"models": ["det:17"], "restarts": 1})
-    assert verdict(server, 1) is Verdict.BAD
+    assert verdict(server, 1) is ProbationVerdict.BAD
 
 
 def test_a_release_that_does_not_serve_is_bad_after_half_a_minute() -> None:
     server = FakeServer(row(condition="restarting", reason="its worker is started again"))
     subject = StatusProbation(server, SETTINGS)
-    assert subject.judge(entry(), NOW + 1)[0] is Verdict.WAIT
-    assert subject.judge(entry(), NOW + 30)[0] is Verdict.WAIT
+    assert subject.judge(entry(), NOW + 1)[0] is ProbationVerdict.WAIT
+    assert subject.judge(entry(), NOW + 30)[0] is ProbationVerdict.WAIT
     assert subject.judge(entry(), NOW + 32) == (
-        Verdict.BAD, "det: it has not served for 31 s: its worker is started again",
+        ProbationVerdict.BAD, "det: it has not served for 31 s: its worker is started again",
     )  # fmt: skip
     server.rows = [row()]
-    assert subject.judge(entry(), NOW + 40)[0] is Verdict.WAIT
+    assert subject.judge(entry(), NOW + 40)[0] is ProbationVerdict.WAIT
     server.rows = []
-    assert subject.judge(entry(), NOW + 41)[0] is Verdict.WAIT
+    assert subject.judge(entry(), NOW + 41)[0] is ProbationVerdict.WAIT
 
 
 def test_a_server_that_does_not_answer_gives_no_verdict_and_no_baseline() -> None:
     server = FakeServer(row())
     server.error = ServerError("no edge-serve answers")
-    assert verdict(server, 9_999) is Verdict.WAIT
+    assert verdict(server, 9_999) is ProbationVerdict.WAIT
     assert StatusProbation(server, SETTINGS).baseline(["det"]) == {}
 
 
@@ -114,14 +114,14 @@ def test_the_baseline_is_of_the_highest_version_that_serves() -> None:
 
 def test_too_much_memory_is_bad() -> None:
     server = FakeServer(row())
-    assert StatusProbation(server, SETTINGS, {"det": 1 << 10}).judge(entry(), NOW + 1)[0] is Verdict.BAD
+    assert StatusProbation(server, SETTINGS, {"det": 1 << 10}).judge(entry(), NOW + 1)[0] is ProbationVerdict.BAD
 
 
 @pytest.mark.parametrize("document", [{}, {"models": [7, {}]}, {"models": "x", "workers": [1]}])
 def test_a_document_that_lacks_members_is_no_fault(document: dict[str, Any]) -> None:
     assert not figures_of(document, "det", "17").ready
     replaced = replace(entry(), baseline={"det": "x"})
-    assert verdict(FakeServer(), 1, replaced) is Verdict.WAIT
+    assert verdict(FakeServer(), 1, replaced) is ProbationVerdict.WAIT
 
 
 class Jumping(FakeClock):
@@ -202,5 +202,5 @@ def test_a_status_document_of_another_structure_is_no_verdict(members: dict[str,
     subject = StatusProbation(server, SETTINGS)
     assert subject.baseline(["det"]) == {}
     found, why = subject.judge(entry(), NOW + 61)
-    assert found is Verdict.WAIT
+    assert found is ProbationVerdict.WAIT
     assert "status document of edge-serve is malformed at det 17" in why

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from ota.agent.device.identity import load_identity
-from ota.agent.line import Line, Options
-from ota.agent.parts import Verdict
+from ota.agent.line import Update, UpdateOptions
 from ota.agent.reports import outbox
 from ota.agent.reports import reporter as report
 from ota.agent.reports.reporter import address, reported
+from ota.decide.probation import ProbationVerdict
 from ota.documents.names import rollout_target
 from ota.documents.report import BundleReport, Report, SealedReport, read_report
 from ota.errors import FetchError, StoreError, Unsuitable, Untrusted
@@ -45,7 +45,7 @@ def run(device: Device, **options: Any) -> None:
     """Run the line, and report, as `edge-ota apply` does."""
     parts = device.parts()
     with reported(parts) as reporter:
-        outcomes = Line(parts, Options(**options)).run()
+        outcomes = Update(parts, UpdateOptions(**options)).run()
         reporter.note((one.bundle, one.error) for one in outcomes)
 
 
@@ -120,7 +120,7 @@ def test_a_release_that_fails_and_one_in_probation(device: Device, server: Repor
     assert (failed.bundle, failed.release, failed.reason, failed.permanent) == ("det", 17, "trial", True)
 
     device.publish(release=18)
-    device.probation.verdicts = [(Verdict.WAIT, "10 of 500 requests")] * 100_000
+    device.probation.verdicts = [(ProbationVerdict.WAIT, "10 of 500 requests")] * 100_000
     run(device)
     one = det(server)
     assert (one.release, one.next, one.stage, one.execution, one.result) == (18, 18, "PROBATION", "proceeding", "none")

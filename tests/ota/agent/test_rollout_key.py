@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from ota.documents.names import floor_target, manifest_target, rollout_target
-from ota.errors import NotFound, OtaError, RolledBack, TrialFailed, Unsuitable
-from ota.trust.client import Trust
+from ota.errors import NotInRepository, OtaError, RolledBack, TrialFailed, Unsuitable
+from ota.trust.client import TrustClient
 from ota.trust.clock_floor import FlooredClock
-from ota.trust.dated import DatedTrust
+from ota.trust.dated import ExpiryCheckedTrust
 from ota.trust.floors import Floors
 from tests.ota import simulator
 from tests.ota.bundles import files_of, manifest_bytes, sha256
@@ -33,8 +33,8 @@ class Attacked(Device):
     def renew(self) -> None:
         """Begin another run: nothing is remembered but the disk."""
         floors = Floors(self.places)
-        trust = Trust(self.layout.metadata, self.root_bytes, self.online, floors, self.clock.now())
-        self.trust = DatedTrust(  # type: ignore[assignment]  # the real one in place of the fake
+        trust = TrustClient(self.layout.metadata, self.root_bytes, self.online, floors, self.clock.now())
+        self.trust = ExpiryCheckedTrust(  # type: ignore[assignment]  # the real one in place of the fake
             trust, floors, FlooredClock(self.clock, self.clock.now()), certain=True
         )
 
@@ -121,12 +121,12 @@ def test_the_key_of_rollout_moves_devices_only_among_signed_releases(device: Att
     assert device.apply() == 16
 
     device.roll(99, 9)
-    refused(device, NotFound, r"does not list bundles/vision/det\.99\.json", 16)
+    refused(device, NotInRepository, r"does not list bundles/vision/det\.99\.json", 16)
     device.online.add(manifest_target("vision", "det", 99), manifest_bytes("det", 99), role="rollout")
     device.roll(99, 10)
-    refused(device, NotFound, r"does not list bundles/vision/det\.99\.json", 16)
+    refused(device, NotInRepository, r"does not list bundles/vision/det\.99\.json", 16)
     device.roll(17, 11, family="other")
-    refused(device, NotFound, r"does not list bundles/other/det\.17\.json", 16)
+    refused(device, NotInRepository, r"does not list bundles/other/det\.17\.json", 16)
 
 
 @pytest.mark.fault("T9", "R1")

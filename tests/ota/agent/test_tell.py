@@ -7,7 +7,7 @@ import io
 import pytest
 
 from ota.agent.operator import tell
-from ota.agent.operator.tell import Printer
+from ota.agent.operator.tell import ProgressPrinter
 
 
 class Terminal(io.StringIO):
@@ -30,7 +30,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def shown(out: io.StringIO, clock: Clock) -> str:
-    subject = Printer(out)
+    subject = ProgressPrinter(out)
     subject("fetching")
     for done in range(0, 101, 10):
         subject.progress("det 17", done << 20, 100 << 20)

@@ -13,9 +13,9 @@ import pytest
 
 from ota.agent.device.identity import default_name, load_identity, public_identity
 from ota.agent.device.this_device import ThisDevice
-from ota.agent.parts import Trust
-from ota.errors import NotFound, ServerError, StoreError, Untrusted, UsageError
-from ota.settings import Settings
+from ota.agent.parts import TrustedMetadata
+from ota.errors import NotInRepository, ServerError, StoreError, Untrusted, UsageError
+from ota.settings import AgentSettings
 from ota.strict_json import canonical
 
 PROGRAM = str(Path(sys.executable).with_name("edge-serve"))
@@ -29,16 +29,16 @@ class FakeTrust:
 
     def document(self, path: str, most_bytes: int) -> bytes:
         if path not in self.documents:
-            raise NotFound(path)
+            raise NotInRepository(path)
         return self.documents[path]
 
 
-def trust(documents: dict[str, bytes]) -> Trust:
-    return cast(Trust, FakeTrust(documents))
+def trust(documents: dict[str, bytes]) -> TrustedMetadata:
+    return cast(TrustedMetadata, FakeTrust(documents))
 
 
-def settings(folder: Path, **members: Any) -> Settings:
-    return replace(Settings(state_dir=folder, device_file=folder / "device.json", edge_serve=PROGRAM), **members)
+def settings(folder: Path, **members: Any) -> AgentSettings:
+    return replace(AgentSettings(state_dir=folder, device_file=folder / "device.json", edge_serve=PROGRAM), **members)
 
 
 def document(device: str, **members: Any) -> bytes:
@@ -88,7 +88,7 @@ def test_a_document_of_another_key_or_none_is_one_clear_error(tmp_path: Path) ->
     with pytest.raises(Untrusted, match="is that of dev-2"):
         subject.document(trust({"devices/dev-1.json": document("dev-2")}))
     with pytest.raises(
-        NotFound, match=rf"does not know this device: dev-1, key {identity.fingerprint}.*device add dev-1"
+        NotInRepository, match=rf"does not know this device: dev-1, key {identity.fingerprint}.*device add dev-1"
     ):
         subject.document(trust({}))
 

@@ -11,17 +11,17 @@ from ota.agent.device.identity import open_identity, public_identity
 from ota.documents.report import Report, payload_of, read_report, sealed
 from ota.errors import StoreError, Untrusted, UsageError
 from ota.publish.reports.collect import verified
-from ota.settings import Settings
+from ota.settings import AgentSettings
 from tests.ota.conftest import PIN
 
 
 @pytest.fixture
-def settings(tmp_path: Path, softhsm: str) -> Settings:
+def settings(tmp_path: Path, softhsm: str) -> AgentSettings:
     (tmp_path / "pin").write_text(f"{PIN}\n")
-    return Settings(pkcs11_module=softhsm, pkcs11_token="device", pkcs11_pin_file=tmp_path / "pin")
+    return AgentSettings(pkcs11_module=softhsm, pkcs11_token="device", pkcs11_pin_file=tmp_path / "pin")
 
 
-def test_the_key_is_made_once_on_the_token_and_signs_reports(settings: Settings, tmp_path: Path) -> None:
+def test_the_key_is_made_once_on_the_token_and_signs_reports(settings: AgentSettings, tmp_path: Path) -> None:
     one = open_identity(settings, tmp_path / "identity")
     again = open_identity(settings, tmp_path / "identity")
     assert (one.fingerprint, one.public_pem) == (again.fingerprint, again.public_pem)
@@ -34,7 +34,7 @@ def test_the_key_is_made_once_on_the_token_and_signs_reports(settings: Settings,
         verified(read_report(sent.replace(b"plant", b"plans")), "")
 
 
-def test_what_is_wrong_is_named(settings: Settings, tmp_path: Path) -> None:
+def test_what_is_wrong_is_named(settings: AgentSettings, tmp_path: Path) -> None:
     for wrong, error, match in (
         (replace(settings, pkcs11_module="/nowhere.so"), UsageError, r"PKCS11_MODULE: /nowhere\.so is not there"),
         (replace(settings, pkcs11_token="other"), StoreError, "the token 'other' refuses: .*check PKCS11_TOKEN"),

@@ -11,7 +11,7 @@ import pytest
 
 from ota.cli import main
 from ota.commands import COMMANDS
-from ota.layout import Layout
+from ota.layout import StateLayout
 from tests.ota.bundles import serve
 
 NOBODY = 65534
@@ -54,7 +54,7 @@ def test_root_becomes_the_owner_of_the_state(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("command", ["status", "history", "verify", "gc", "pause", "retry"])
 def test_a_stranger_gets_one_sentence(
-    layout: Layout, repository: Path, monkeypatch: pytest.MonkeyPatch, command: str
+    layout: StateLayout, repository: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     monkeypatch.setenv("EDGE_OTA_CONFIG", "/nowhere")
     serve(layout, repository)
@@ -64,7 +64,9 @@ def test_a_stranger_gets_one_sentence(
     assert "Permission denied; run edge-ota as root, or as the user that owns its state directory" in text
 
 
-def test_boot_of_a_stranger_does_not_fail(layout: Layout, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_boot_of_a_stranger_does_not_fail(
+    layout: StateLayout, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("EDGE_OTA_CONFIG", "/nowhere")
     serve(layout, repository)
     layout.state_dir.parent.chmod(0o755)

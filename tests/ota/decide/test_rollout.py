@@ -11,10 +11,10 @@ import pytest
 from ota.decide.rollout import begins, bucket, choose, fair_salt, reached
 from ota.decide.window import in_window
 from ota.documents.device import DeviceDocument
-from ota.documents.rollout import Step, Wish
+from ota.documents.rollout import RolloutStep, Wish
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=timezone.utc).timestamp()
-WISH = Wish("det", "vision", 17, previous=16, salt="det/17", steps=(Step("lab", 100), Step("prod", 5)))
+WISH = Wish("det", "vision", 17, previous=16, salt="det/17", steps=(RolloutStep("lab", 100), RolloutStep("prod", 5)))
 LAB = DeviceDocument("dev-1", "plant", "lab")
 
 
@@ -27,13 +27,13 @@ def test_shares_are_right_and_steps_only_add_devices() -> None:
     devices = fleet(20_000)
     reached_before: set[str] = set()
     for percent in (0, 1, 5, 25, 50, 99.99, 100):
-        wish = replace(WISH, steps=(Step("prod", percent),))
+        wish = replace(WISH, steps=(RolloutStep("prod", percent),))
         now = {one.device for one in devices if reached(wish, one)}
         assert abs(len(now) / len(devices) * 100 - percent) < 1
         assert reached_before <= now
         reached_before = now
     assert len(reached_before) == len(devices)
-    assert not any(reached(replace(WISH, steps=(Step("prod", 0),)), one) for one in devices)
+    assert not any(reached(replace(WISH, steps=(RolloutStep("prod", 0),)), one) for one in devices)
 
 
 @pytest.mark.fault("R3")
@@ -44,7 +44,7 @@ def test_a_fair_salt_keeps_to_the_percentages_also_in_small_fleets(count: int) -
     assert salt == fair_salt("det/17/4", devices)
     assert salt.startswith("det/17/4")
     for percent in (1, 2, 5, 10, 20, 25, 50, 100):
-        wish = replace(WISH, salt=salt, steps=(Step("prod", percent),))
+        wish = replace(WISH, salt=salt, steps=(RolloutStep("prod", percent),))
         share = sum(reached(wish, one) for one in devices if one.ring == "prod") / count * 100
         assert abs(share - percent) <= max(1.0, 400 / count), percent
 
@@ -93,7 +93,7 @@ def test_a_denied_release_goes_at_once_and_others_wait_for_their_hours() -> None
 
 
 def test_it_starts_at_its_time_and_each_device_at_its_own() -> None:
-    wish = replace(WISH, not_before=NOW + 3600, steps=(Step("prod", 100),))
+    wish = replace(WISH, not_before=NOW + 3600, steps=(RolloutStep("prod", 100),))
     (one,) = fleet(1)
     assert choose(wish, one, 16, NOW).release == 16
     assert choose(wish, one, 16, NOW + 3600).release == 17

@@ -16,10 +16,10 @@ from pathlib import Path
 from ota.clock import SystemClock
 from ota.documents.manifest import FileEntry
 from ota.documents.names import blob_path
-from ota.fetch.blobs import Blobs
+from ota.fetch.blobs import BlobFetcher
 from ota.fetch.http import HttpOptions, HttpSource
-from ota.layout import Layout
-from ota.settings import Settings
+from ota.layout import StateLayout
+from ota.settings import AgentSettings
 from tests.ota.faulty_server import Content
 
 BLOCK = 1_000_000
@@ -78,7 +78,9 @@ def main(url: str, state: str, text: str) -> None:
 
     members = json.loads(text)
     entry = FileEntry(**{**members, "chunks": tuple(members["chunks"])})
-    fetcher = Blobs(Settings(reserve=0), Layout(Path(state)), [HttpSource(url, HttpOptions())], SystemClock())
+    fetcher = BlobFetcher(
+        AgentSettings(reserve=0), StateLayout(Path(state)), [HttpSource(url, HttpOptions())], SystemClock()
+    )
     missing = fetcher.missing([entry])
     fetcher.fetch([entry])
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -11,11 +11,11 @@ from typing import Any
 
 from ota.documents.manifest import FileEntry
 from ota.documents.names import blob_path
-from ota.fetch.blobs import Blobs
+from ota.fetch.blobs import BlobFetcher
 from ota.fetch.http import HttpOptions, HttpSource
-from ota.layout import Layout
-from ota.settings import Settings
-from ota.source import Source
+from ota.layout import StateLayout
+from ota.settings import AgentSettings
+from ota.source import RepositorySource
 from ota.strict_json import canonical
 from tests.ota.faulty_server import Content
 
@@ -68,9 +68,16 @@ def web(url: str, **options: Any) -> HttpSource:
 
 
 def blobs(
-    folder: Path, sources: Sequence[Source], *, clock: FakeClock | None = None, apply: bool = False, **settings: Any
-) -> Blobs:
-    return Blobs(Settings(**{"reserve": 0, **settings}), Layout(folder), sources, clock or FakeClock(), apply=apply)
+    folder: Path,
+    sources: Sequence[RepositorySource],
+    *,
+    clock: FakeClock | None = None,
+    apply: bool = False,
+    **settings: Any,
+) -> BlobFetcher:
+    return BlobFetcher(
+        AgentSettings(**{"reserve": 0, **settings}), StateLayout(folder), sources, clock or FakeClock(), apply=apply
+    )
 
 
 def store_manifest(folder: Path, *entries: FileEntry, release: int = 16) -> None:
@@ -88,6 +95,6 @@ def store_manifest(folder: Path, *entries: FileEntry, release: int = 16) -> None
         "models": {"det": {"files": listed}},
         "variants": [{"id": "any", "kind": "onnx", "priority": 1}],
     }
-    path = Layout(folder).manifest("det", release)
+    path = StateLayout(folder).manifest("det", release)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(canonical(document))

@@ -17,11 +17,11 @@ import pytest
 from ota import files
 from ota.documents.manifest import FileEntry
 from ota.documents.names import blob_path
-from ota.errors import FetchError, NoSpace, NotFound, Postponed, StoreError, Untrusted
+from ota.errors import FetchError, NoSpace, NotInRepository, Postponed, StoreError, Untrusted
 from ota.fetch.chunks import pieces_of
 from ota.fetch.directory import DirectorySource
 from ota.fetch.limits import MOST_IN_A_ROW, MOST_RETRIES
-from ota.layout import Layout
+from ota.layout import StateLayout
 from tests.ota.faulty_server import FaultyServer
 
 from .steps import FakeClock, blobs, entry_of, noise, repository, sha256, store_manifest, web
@@ -47,15 +47,15 @@ def state(tmp_path: Path) -> Path:
 def check(state: Path, *entries: FileEntry) -> None:
     """The blobs are there, right, and readable by the group; nothing else is left."""
     for entry in entries:
-        path = Layout(state).blob(entry.sha256)
+        path = StateLayout(state).blob(entry.sha256)
         assert sha256(path.read_bytes()) == entry.sha256
         assert stat.S_IMODE(path.stat().st_mode) == 0o640
-    assert list(Layout(state).partial.iterdir()) == []
+    assert list(StateLayout(state).partial.iterdir()) == []
 
 
 def begun(state: Path, entry: FileEntry, data: bytes) -> None:
     """An earlier run left a partial file."""
-    partial = Layout(state).partial / entry.sha256
+    partial = StateLayout(state).partial / entry.sha256
     partial.parent.mkdir(parents=True)
     partial.write_bytes(data)
     partial.chmod(0o640)
@@ -168,7 +168,7 @@ def test_one_flipped_byte_is_refused(server: FaultyServer, state: Path, entry: F
     with pytest.raises(Untrusted, match="delivered a file with the SHA-256") as caught:
         blobs(state, [web(server.url)]).fetch([entry])
     assert server.url in caught.value.message
-    assert not Layout(state).blob(entry.sha256).exists()
+    assert not StateLayout(state).blob(entry.sha256).exists()
 
     blobs(state, [web(server.url)]).fetch([entry])
     check(state, entry)
@@ -189,7 +189,7 @@ def test_a_server_that_always_flips_is_found_out_after_a_torn_partial_file(
 @KINDS
 @pytest.mark.fault("D6")
 def test_a_blob_of_another_length_is_fetched_anew(server: FaultyServer, state: Path, entry: FileEntry) -> None:
-    path = Layout(state).blob(entry.sha256)
+    path = StateLayout(state).blob(entry.sha256)
     path.parent.mkdir(parents=True)
     path.write_bytes(data_of(entry)[:-1])
     blobs(state, [web(server.url)]).fetch([entry])
@@ -247,7 +247,7 @@ def test_no_temporary_directory_is_used(server: FaultyServer, state: Path, monke
 @pytest.mark.parametrize("status", [404, 410])
 def test_a_missing_blob_is_final(server: FaultyServer, state: Path, status: int) -> None:
     server.fault(status=status)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotInRepository):
         blobs(state, [web(server.url)]).fetch([ENTRIES["whole"]])
     assert len(server.requests) == 1
 
@@ -285,7 +285,7 @@ def test_a_link_that_always_breaks_ends_the_run_and_not_the_download(server: Fau
         blobs(state, [web(server.url)]).fetch([entry])
     assert len(server.requests) == MOST_IN_A_ROW <= MOST_RETRIES
 
-    assert (Layout(state).partial / entry.sha256).read_bytes() == data[:MOST_IN_A_ROW]
+    assert (StateLayout(state).partial / entry.sha256).read_bytes() == data[:MOST_IN_A_ROW]
 
 
 @pytest.mark.fault("N1")
@@ -342,7 +342,7 @@ class TestChunksThatAreThere:
         """The store has release 16, with all chunks but the second one."""
         data = noise(CHUNK, 7) + CHUNKED[:CHUNK] + CHUNKED[2 * CHUNK :]
         store_manifest(state, entry_of(data, CHUNK, path="16/model.onnx"))
-        path = Layout(state).blob(sha256(data))
+        path = StateLayout(state).blob(sha256(data))
         path.parent.mkdir(parents=True)
         path.write_bytes(data)
         return path
@@ -374,7 +374,7 @@ class TestChunksThatAreThere:
 
     @pytest.mark.parametrize("damage", ["blob is gone", "manifest is gone", "manifest is torn"])
     def test_what_is_not_known_is_fetched(self, server: FaultyServer, state: Path, old: Path, damage: str) -> None:
-        manifest = Layout(state).manifest("det", 16)
+        manifest = StateLayout(state).manifest("det", 16)
         if damage == "manifest is torn":
             manifest.write_bytes(manifest.read_bytes()[:100])
         else:
@@ -397,7 +397,7 @@ def test_chunks_that_do_not_make_up_their_file(server: FaultyServer, state: Path
     entry = FileEntry("1/model.onnx", sha256(b"else"), len(CHUNKED), CHUNK, ENTRIES["chunked"].chunks)
     with pytest.raises(Untrusted, match="do not make up the file of its manifest: publish a new release"):
         blobs(state, [web(server.url)]).fetch([entry])
-    assert not Layout(state).blob(entry.sha256).exists()
+    assert not StateLayout(state).blob(entry.sha256).exists()
 
 
 @pytest.mark.fault("D6")
@@ -430,7 +430,7 @@ def test_a_disk_that_fails_at_any_operation(
     """A later run completes what came, wherever the disk fails."""
     source = DirectorySource(stick)
     state.mkdir()
-    operations: list[files.Operation] = []
+    operations: list[files.DiskOperation] = []
     monkeypatch.setattr(files, "point", operations.append)
     blobs(state / "first", [source]).fetch([entry])
     assert {one.kind for one in operations} == {"create", "write", "fsync", "rename", "mkdir"}
@@ -438,7 +438,7 @@ def test_a_disk_that_fails_at_any_operation(
     for nth in range(len(operations)):
         countdown = itertools.count(-nth)
 
-        def fail(operation: files.Operation, countdown: Iterator[int] = countdown) -> None:
+        def fail(operation: files.DiskOperation, countdown: Iterator[int] = countdown) -> None:
             if next(countdown) == 0:
                 raise OSError(number, os.strerror(number), operation.path)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ota.errors import FetchError, NotFound
+from ota.errors import FetchError, NotInRepository
 from ota.fetch.directory import DirectorySource
 
 from .steps import noise
@@ -31,7 +31,7 @@ def test_files_come_whole_and_in_part(stick: Path) -> None:
         assert source.get("metadata/timestamp.json", 2) == b"{}"
         assert b"".join(source.stream("blobs/one", 0, len(DATA))) == DATA
         assert b"".join(source.stream("blobs/one", 599_999, len(DATA))) == DATA[-1:]
-        with pytest.raises(NotFound, match="blobs/two is not there"):
+        with pytest.raises(NotInRepository, match="blobs/two is not there"):
             source.get("blobs/two", 10)
 
 
@@ -95,7 +95,7 @@ def test_a_stick_that_is_gone_has_not_lost_its_files(stick: Path) -> None:
         (stick / "metadata").rmdir()
         with pytest.raises(FetchError, match="pulled out") as caught:
             source.get("blobs/two", 10)
-    assert not isinstance(caught.value, NotFound)
+    assert not isinstance(caught.value, NotInRepository)
 
 
 @pytest.mark.fault("X1")

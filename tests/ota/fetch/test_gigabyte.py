@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ota.documents.manifest import FileEntry
-from ota.layout import Layout
+from ota.layout import StateLayout
 from tests.ota.faulty_server import FaultyServer
 
 from .large import Made, entry_of_made, text_of
@@ -37,7 +37,7 @@ def fetch(server: FaultyServer, state: Path, entry: FileEntry) -> dict[str, int]
     command = [sys.executable, "-m", "tests.ota.fetch.large", server.url, str(state), text_of(entry)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
-    assert Layout(state).blob(entry.sha256).stat().st_size == entry.size
+    assert StateLayout(state).blob(entry.sha256).stat().st_size == entry.size
     found: dict[str, int] = json.loads(done.stdout)
     print(f"sent {server.sent / MB:.1f} MB in {len(server.requests)} requests, peak {found['peak_kb'] / 1024:.1f} MB")
     return found
@@ -70,7 +70,7 @@ def test_five_percent_changed(state: Path) -> None:
     old = Made(GB)
     entry, _ = entry_of_made(old, CHUNK)
     store_manifest(state, entry, release=17)
-    path = Layout(state).blob(entry.sha256)
+    path = StateLayout(state).blob(entry.sha256)
     path.parent.mkdir(parents=True)
     with path.open("wb") as file:
         file.writelines(old.blocks())

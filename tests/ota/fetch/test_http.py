@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from ota.errors import FetchError, NotFound, UsageError
-from ota.fetch.failures import Undelivered
+from ota.errors import FetchError, NotInRepository, UsageError
+from ota.fetch.failures import RequestFailed
 from ota.fetch.http import login_of
 from ota.source import StartOver
 from tests.certificates import Authority, Pair
@@ -35,8 +35,8 @@ def stream(server: FaultyServer, offset: int = 0, length: int = len(DATA)) -> by
     return b"".join(web(server.url).stream("blob", offset, length))
 
 
-def refusal(server: FaultyServer, path: str = "metadata/timestamp.json", most: int = 1000) -> Undelivered:
-    with pytest.raises(Undelivered) as caught:
+def refusal(server: FaultyServer, path: str = "metadata/timestamp.json", most: int = 1000) -> RequestFailed:
+    with pytest.raises(RequestFailed) as caught:
         web(server.url).get(path, most)
     assert server.url + path in caught.value.message
     return caught.value
@@ -71,7 +71,7 @@ def test_a_stream_resumes_where_it_is_asked_to(server: FaultyServer) -> None:
 def test_a_cut_is_told_with_what_came(server: FaultyServer, share: int) -> None:
     server.fault(cut_at=len(DATA) * share // 100)
     came: list[bytes] = []
-    with pytest.raises(Undelivered, match=rf"ended after {len(DATA) * share // 100} of 300000 bytes") as caught:
+    with pytest.raises(RequestFailed, match=rf"ended after {len(DATA) * share // 100} of 300000 bytes") as caught:
         came.extend(web(server.url).stream("blob", 0, len(DATA)))
     assert caught.value.again
     assert b"".join(came) == DATA[: len(DATA) * share // 100]
@@ -143,7 +143,7 @@ def test_other_statuses_are_failures(server: FaultyServer, status: int, again: b
 def test_a_missing_file_is_not_found(server: FaultyServer, status: int) -> None:
     """403 is what a bucket says that may not be listed."""
     server.fault(status=status)
-    with pytest.raises(NotFound, match=f"is not there.* .HTTP {status}."):
+    with pytest.raises(NotInRepository, match=f"is not there.* .HTTP {status}."):
         web(server.url).get("blob", 10**6)
 
 
@@ -190,8 +190,8 @@ def test_a_redirect_that_leads_nowhere(server: FaultyServer, location: str, word
     assert len(server.requests) <= 4
 
 
-def refusal_without_url(server: FaultyServer, **options: float) -> Undelivered:
-    with pytest.raises(Undelivered) as caught:
+def refusal_without_url(server: FaultyServer, **options: float) -> RequestFailed:
+    with pytest.raises(RequestFailed) as caught:
         web(server.url, **options).get("metadata/timestamp.json", 1000)
     return caught.value
 
@@ -214,13 +214,13 @@ def test_the_page_of_a_captive_portal_is_refused(server: FaultyServer) -> None:
     server.fault(status=200, body=page, headers={"Content-Type": "text/html; charset=utf-8"})
 
     assert "a web page, perhaps of a captive portal" in refusal(server).message
-    with pytest.raises(Undelivered, match="captive portal"):
+    with pytest.raises(RequestFailed, match="captive portal"):
         stream(server)
 
 
 @pytest.mark.fault("N5")
 def test_a_file_of_another_length_is_refused_before_it_is_read(server: FaultyServer) -> None:
-    with pytest.raises(Undelivered, match=r"blob has 300000 bytes, expected 300001"):
+    with pytest.raises(RequestFailed, match=r"blob has 300000 bytes, expected 300001"):
         stream(server, 0, len(DATA) + 1)
     assert "blob has 300000 bytes, expected at most 1000" in refusal(server, "blob").message
 
@@ -239,14 +239,14 @@ def test_a_proxy_is_used_with_its_password(server: FaultyServer, monkeypatch: py
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_a_proxy_that_wants_a_password(server: FaultyServer, scheme: str) -> None:
     server.fault(status=407)
-    with pytest.raises(Undelivered, match="the proxy wants a user and a password") as caught:
+    with pytest.raises(RequestFailed, match="the proxy wants a user and a password") as caught:
         web(f"{scheme}://ota.invalid/", proxy=f"http://127.0.0.1:{server.port}").get("x", 10)
     assert not caught.value.again
 
 
 @pytest.mark.fault("N6")
 def test_a_proxy_that_is_down() -> None:
-    with pytest.raises(Undelivered, match=r"the proxy failed .*check PROXY"):
+    with pytest.raises(RequestFailed, match=r"the proxy failed .*check PROXY"):
         web("http://ota.invalid/", proxy=f"http://127.0.0.1:{_closed_port()}").get("x", 10)
 
 
@@ -270,7 +270,7 @@ def test_a_name_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", gone)
-    with pytest.raises(Undelivered, match=r"https://ota.invalid/x: the host name is not known.*DNS"):
+    with pytest.raises(RequestFailed, match=r"https://ota.invalid/x: the host name is not known.*DNS"):
         web("https://ota.invalid/").get("x", 10)
 
 
@@ -278,13 +278,13 @@ def test_a_name_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_name_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(6))
     started = time.monotonic()
-    with pytest.raises(Undelivered, match=r"no reply within 0.9 s"):
+    with pytest.raises(RequestFailed, match=r"no reply within 0.9 s"):
         web("https://ota.invalid/", timeout=SHORT).get("x", 10)
     assert time.monotonic() - started < 4
 
 
 def test_a_port_where_nobody_listens() -> None:
-    with pytest.raises(Undelivered, match="the connection failed: Connection refused") as caught:
+    with pytest.raises(RequestFailed, match="the connection failed: Connection refused") as caught:
         web(f"http://127.0.0.1:{_closed_port()}/").get("x", 10)
     assert caught.value.again
 
@@ -294,7 +294,7 @@ def test_endless_data_is_cut_at_what_was_expected(server: FaultyServer) -> None:
     server.fault(endless=True)
 
     assert "sends more than 1000 bytes" in refusal(server).message
-    with pytest.raises(Undelivered, match="sends more than 300000 bytes"):
+    with pytest.raises(RequestFailed, match="sends more than 300000 bytes"):
         stream(server)
     assert server.sent < 64 * 1024 * 1024  # what the buffers of two sockets hold
 
@@ -373,7 +373,7 @@ def test_connections_are_kept(server: FaultyServer, monkeypatch: pytest.MonkeyPa
     for _ in range(3):
         assert b"".join(source.stream("blob", 0, len(DATA))) == DATA
         assert source.get("empty", 0) == b""
-        with contextlib.suppress(NotFound):
+        with contextlib.suppress(NotInRepository):
             source.get("not", 10)
 
     assert len(opened) <= 4  # one, and one after each reply that was not read
@@ -397,8 +397,8 @@ class TestTls:
             context.verify_mode = ssl.CERT_REQUIRED
         return FaultyServer({"metadata/timestamp.json": b"ok"}, context)
 
-    def _refusal(self, server: FaultyServer, **options: object) -> Undelivered:
-        with server, pytest.raises(Undelivered) as caught:
+    def _refusal(self, server: FaultyServer, **options: object) -> RequestFailed:
+        with server, pytest.raises(RequestFailed) as caught:
             web(server.url, **options).get("metadata/timestamp.json", 10)
         assert not caught.value.again
         return caught.value
@@ -479,7 +479,7 @@ class TestTls:
                 client_cert=str(pair.certificate),
                 client_key=str(pair.key),
             )
-            with pytest.raises(Undelivered, match="refused this device's certificate"):
+            with pytest.raises(RequestFailed, match="refused this device's certificate"):
                 source.get("metadata/timestamp.json", 10)
 
     @pytest.mark.fault("N4")

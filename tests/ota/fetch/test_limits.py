@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ota.errors import FetchError, NotFound, UsageError
-from ota.fetch.failures import Undelivered
+from ota.errors import FetchError, NotInRepository, UsageError
+from ota.fetch.failures import RequestFailed
 from ota.fetch.limits import (
     LONGEST_DELAY,
     LONGEST_RETRY_AFTER,
@@ -63,7 +63,7 @@ def test_a_run_has_a_cap_whatever_the_headway() -> None:
 
 
 @pytest.mark.fault("N3")
-@pytest.mark.parametrize("error", [NotFound("x"), Undelivered("x", again=False)])
+@pytest.mark.parametrize("error", [NotInRepository("x"), RequestFailed("x", again=False)])
 def test_final_errors_are_not_tried_again(error: FetchError) -> None:
     assert Retries().delay(error, 0.5) is None
 
@@ -71,7 +71,7 @@ def test_final_errors_are_not_tried_again(error: FetchError) -> None:
 @pytest.mark.fault("N3")
 def test_retry_after_is_bounded() -> None:
     def delay(seconds: float) -> float | None:
-        return Retries().delay(Undelivered("x", retry_after=seconds), 0.0)
+        return Retries().delay(RequestFailed("x", retry_after=seconds), 0.0)
 
     assert delay(LONGEST_RETRY_AFTER) == LONGEST_RETRY_AFTER
     assert delay(LONGEST_RETRY_AFTER + 1) is None

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ota.errors import Expired, FetchError, NotFound, OtaError, Untrusted, UsageError
-from ota.fetch.failures import Undelivered
-from ota.fetch.mirrors import DEMOTED_SECONDS, Interrupted, Mirrors, open_sources
-from ota.settings import Settings
+from ota.errors import Expired, FetchError, NotInRepository, OtaError, Untrusted, UsageError
+from ota.fetch.failures import RequestFailed
+from ota.fetch.mirrors import DEMOTED_SECONDS, DownloadInterrupted, Mirrors, open_sources
+from ota.settings import AgentSettings
 
 from .steps import FakeClock
 
@@ -53,7 +53,7 @@ def test_the_first_that_delivers_is_used(clock: FakeClock) -> None:
 
 @pytest.mark.fault("T6")
 @pytest.mark.parametrize(
-    "error", [down, lambda: NotFound("a lacks it"), lambda: Untrusted("a lies"), lambda: Expired("a is old")]
+    "error", [down, lambda: NotInRepository("a lacks it"), lambda: Untrusted("a lies"), lambda: Expired("a is old")]
 )
 def test_a_bad_mirror_does_not_block_a_good_one(clock: FakeClock, error: Callable[[], OtaError]) -> None:
     assert get(Mirrors([Mirror("a", error), Mirror("b")], clock)) == b"b"
@@ -86,7 +86,7 @@ def test_a_mirror_that_lied_comes_last_for_the_whole_run(clock: FakeClock) -> No
 
 
 def test_a_mirror_that_lacks_a_file_is_not_held_against_it(clock: FakeClock) -> None:
-    a, b = Mirror("a", lambda: NotFound("a lacks it")), Mirror("b")
+    a, b = Mirror("a", lambda: NotInRepository("a lacks it")), Mirror("b")
     mirrors = Mirrors([a, b], clock)
     get(mirrors)
     a.error = None
@@ -95,9 +95,9 @@ def test_a_mirror_that_lacks_a_file_is_not_held_against_it(clock: FakeClock) -> 
 
 
 def test_an_interrupted_download_goes_back_to_its_mirror(clock: FakeClock) -> None:
-    a, b = Mirror("a", lambda: Interrupted("cut")), Mirror("b")
+    a, b = Mirror("a", lambda: DownloadInterrupted("cut")), Mirror("b")
     mirrors = Mirrors([a, b], clock)
-    with pytest.raises(Interrupted):
+    with pytest.raises(DownloadInterrupted):
         get(mirrors)
     a.error = None
 
@@ -107,12 +107,12 @@ def test_an_interrupted_download_goes_back_to_its_mirror(clock: FakeClock) -> No
 @pytest.mark.parametrize(
     ("errors", "kind"),
     [
-        ([NotFound("a"), NotFound("b")], NotFound),
-        ([NotFound("a"), FetchError("b")], FetchError),
+        ([NotInRepository("a"), NotInRepository("b")], NotInRepository),
+        ([NotInRepository("a"), FetchError("b")], FetchError),
         ([Untrusted("a"), FetchError("b")], FetchError),
-        ([NotFound("a"), Expired("b")], Expired),
+        ([NotInRepository("a"), Expired("b")], Expired),
         ([Untrusted("a")], Untrusted),
-        ([Undelivered("a", again=False), FetchError("b")], FetchError),
+        ([RequestFailed("a", again=False), FetchError("b")], FetchError),
     ],
 )
 def test_the_error_of_all_names_each(clock: FakeClock, errors: list[OtaError], kind: type[OtaError]) -> None:
@@ -129,7 +129,7 @@ def test_urls_and_directories_are_mirrors(tmp_path: Path, clock: FakeClock) -> N
     (tmp_path / "metadata").mkdir()
     (tmp_path / "metadata/x").write_bytes(b"here")
 
-    settings = Settings(url=("http://127.0.0.1:1/", "/nowhere", str(tmp_path)))
+    settings = AgentSettings(url=("http://127.0.0.1:1/", "/nowhere", str(tmp_path)))
     assert get(Mirrors(open_sources(settings), clock), "metadata/x") == b"here"
     with pytest.raises(UsageError, match="URL is not set"):
-        open_sources(Settings())
+        open_sources(AgentSettings())

@@ -10,7 +10,7 @@ import pytest
 
 from ota.documents.manifest import FileEntry
 from ota.fetch.directory import DirectorySource
-from ota.layout import Layout
+from ota.layout import StateLayout
 from tests.ota.powercut import Disk, crash_states, put, recorded
 
 from .steps import blobs, entry_of, noise, repository, sha256
@@ -39,7 +39,7 @@ def violations(
     Args:
         torn: what an earlier download left.
     """
-    layout = Layout(root)
+    layout = StateLayout(root)
     root.mkdir()
     layout.partial.mkdir()
     (layout.partial / entry.sha256).write_bytes(torn)

@@ -14,8 +14,8 @@ from ota import files
 from ota.errors import NoSpace, OtaError
 from ota.fetch import space
 from ota.fetch.directory import DirectorySource
-from ota.fetch.space import MB, Room, has_grown, look, why_not
-from ota.layout import Layout
+from ota.fetch.space import MB, DiskSpace, has_grown, look, why_not
+from ota.layout import StateLayout
 
 from .steps import blobs, entry_of, noise, repository
 
@@ -35,26 +35,26 @@ def stick(tmp_path: Path) -> DirectorySource:
 
 
 @pytest.fixture
-def layout(tmp_path: Path) -> Layout:
-    return Layout(tmp_path / "state")
+def layout(tmp_path: Path) -> StateLayout:
+    return StateLayout(tmp_path / "state")
 
 
-def set_room(monkeypatch: pytest.MonkeyPatch, room: Room) -> None:
-    def look(layout: Layout, quota: int, reserve: int) -> Room:
+def set_room(monkeypatch: pytest.MonkeyPatch, room: DiskSpace) -> None:
+    def look(layout: StateLayout, quota: int, reserve: int) -> DiskSpace:
         return dataclasses.replace(room, quota=quota, reserve=reserve)
 
     monkeypatch.setattr(space, "look", look)
 
 
 def test_files_that_fit() -> None:
-    assert why_not(Room(free=int(1.1 * GB) + 256 * MB, inodes=65, reserve=256 * MB), GB, 1) == ""
-    assert why_not(Room(free=2 * GB, used=GB, quota=2 * GB), GB, 1) == ""
-    assert why_not(Room(free=0, inodes=0, used=9, quota=1, reserve=GB), 0, 0) == ""
+    assert why_not(DiskSpace(free=int(1.1 * GB) + 256 * MB, inodes=65, reserve=256 * MB), GB, 1) == ""
+    assert why_not(DiskSpace(free=2 * GB, used=GB, quota=2 * GB), GB, 1) == ""
+    assert why_not(DiskSpace(free=0, inodes=0, used=9, quota=1, reserve=GB), 0, 0) == ""
 
 
 @pytest.mark.fault("D1")
 def test_a_disk_that_is_too_small_is_told_with_the_figures() -> None:
-    found = why_not(Room(free=int(1.1 * GB), reserve=256 * MB), GB, 1)
+    found = why_not(DiskSpace(free=int(1.1 * GB), reserve=256 * MB), GB, 1)
 
     assert found == (
         "1000 MB are missing; with 10 % and RESERVE (256 MB) 1356 MB must be free, and 1100 MB are: "
@@ -64,15 +64,17 @@ def test_a_disk_that_is_too_small_is_told_with_the_figures() -> None:
 
 @pytest.mark.fault("D2")
 def test_a_quota_that_is_too_small_is_told_with_the_figures() -> None:
-    found = why_not(Room(free=9 * GB, used=3 * GB, quota=3 * GB + MB), int(1.5 * MB), 1)
+    found = why_not(DiskSpace(free=9 * GB, used=3 * GB, quota=3 * GB + MB), int(1.5 * MB), 1)
 
     assert found.startswith("the releases here use 3000 MB, 1.5 MB are missing, and QUOTA allows 3001 MB: raise QUOTA")
 
 
 @pytest.mark.fault("D3")
 def test_a_disk_without_inodes_is_told() -> None:
-    assert "2 files are missing, and the disk has 65 inodes left, expected 66" in why_not(Room(GB, inodes=65), 1, 2)
-    assert why_not(Room(GB, inodes=None), 1, 2) == ""
+    assert "2 files are missing, and the disk has 65 inodes left, expected 66" in why_not(
+        DiskSpace(GB, inodes=65), 1, 2
+    )
+    assert why_not(DiskSpace(GB, inodes=None), 1, 2) == ""
 
 
 @pytest.mark.fault("D1")
@@ -89,7 +91,7 @@ def test_another_try_waits_until_space_grew(failed_at: int, free: int, missing: 
     assert has_grown(failed_at, free, missing) is again
 
 
-def test_used_bytes_count_each_file_once(layout: Layout) -> None:
+def test_used_bytes_count_each_file_once(layout: StateLayout) -> None:
     blob = layout.blob("ab" * 32)
     blob.parent.mkdir(parents=True)
     blob.write_bytes(bytes(1000))
@@ -106,7 +108,7 @@ def test_used_bytes_count_each_file_once(layout: Layout) -> None:
     assert look(layout, quota=0, reserve=7).reserve == 7
 
 
-def test_the_figures_are_those_of_the_disk(layout: Layout, tmp_path: Path) -> None:
+def test_the_figures_are_those_of_the_disk(layout: StateLayout, tmp_path: Path) -> None:
     found, disk = look(layout, 0, 0), os.statvfs(tmp_path)
 
     assert abs(found.free - disk.f_bavail * disk.f_frsize) < GB
@@ -114,23 +116,23 @@ def test_the_figures_are_those_of_the_disk(layout: Layout, tmp_path: Path) -> No
 
 @pytest.mark.fault("D1")
 def test_nothing_is_fetched_where_it_does_not_fit(
-    layout: Layout, stick: DirectorySource, monkeypatch: pytest.MonkeyPatch
+    layout: StateLayout, stick: DirectorySource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_room(monkeypatch, Room(free=109_999))
+    set_room(monkeypatch, DiskSpace(free=109_999))
     with pytest.raises(NoSpace, match=r"state: no space: 0.1 MB are missing"):
         blobs(layout.state_dir, [stick]).missing([entry_of(DATA)])
-    set_room(monkeypatch, Room(free=110_000))
+    set_room(monkeypatch, DiskSpace(free=110_000))
     assert blobs(layout.state_dir, [stick]).missing([entry_of(DATA)]) == len(DATA)
 
 
 @pytest.mark.fault("D2")
 def test_what_is_there_already_needs_no_room(
-    layout: Layout, stick: DirectorySource, monkeypatch: pytest.MonkeyPatch
+    layout: StateLayout, stick: DirectorySource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = entry_of(DATA)
     layout.partial.mkdir(parents=True)
     (layout.partial / entry.sha256).write_bytes(DATA[:60_000])
-    set_room(monkeypatch, Room(free=44_000, used=60_000))
+    set_room(monkeypatch, DiskSpace(free=44_000, used=60_000))
     assert blobs(layout.state_dir, [stick], quota=100_000).missing([entry]) == 40_000
     with pytest.raises(NoSpace, match="QUOTA"):
         blobs(layout.state_dir, [stick], quota=99_999).missing([entry])
@@ -138,12 +140,12 @@ def test_what_is_there_already_needs_no_room(
 
 @pytest.mark.fault("D2")
 def test_a_quota_that_only_the_write_meets_is_not_tried_again_until_space_grew(
-    layout: Layout, stick: DirectorySource, monkeypatch: pytest.MonkeyPatch
+    layout: StateLayout, stick: DirectorySource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = entry_of(DATA)
-    set_room(monkeypatch, Room(free=GB))
+    set_room(monkeypatch, DiskSpace(free=GB))
 
-    def full(operation: files.Operation) -> None:
+    def full(operation: files.DiskOperation) -> None:
         if operation.kind == "write" and "partial" in operation.path:
             raise OSError(errno.EDQUOT, "Disk quota exceeded", operation.path)
 
@@ -156,7 +158,7 @@ def test_a_quota_that_only_the_write_meets_is_not_tried_again_until_space_grew(
 
     with pytest.raises(NoSpace, match=r"took no more bytes when 1000 MB were free .* free 0.1 MB there"):
         blobs(layout.state_dir, [stick]).missing([entry])
-    set_room(monkeypatch, Room(free=GB + len(DATA)))
+    set_room(monkeypatch, DiskSpace(free=GB + len(DATA)))
     assert blobs(layout.state_dir, [stick]).missing([entry]) == len(DATA)
     blobs(layout.state_dir, [stick]).fetch([entry])
     assert not layout.no_space.exists()
@@ -164,19 +166,19 @@ def test_a_quota_that_only_the_write_meets_is_not_tried_again_until_space_grew(
 
 @pytest.mark.parametrize("record", [b"", b"{", b'{"free":-1}', b'{"free":"x"}', b"x" * 2000])
 def test_a_record_that_is_torn_does_not_hold_up(
-    layout: Layout, stick: DirectorySource, record: bytes, monkeypatch: pytest.MonkeyPatch
+    layout: StateLayout, stick: DirectorySource, record: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layout.state_dir.mkdir()
     layout.no_space.write_bytes(record)
-    set_room(monkeypatch, Room(free=GB))
+    set_room(monkeypatch, DiskSpace(free=GB))
 
     assert blobs(layout.state_dir, [stick]).missing([entry_of(DATA)]) == len(DATA)
 
 
 def test_a_record_that_cannot_be_written_hides_no_error(
-    layout: Layout, stick: DirectorySource, monkeypatch: pytest.MonkeyPatch
+    layout: StateLayout, stick: DirectorySource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(operation: files.Operation) -> Any:
+    def full(operation: files.DiskOperation) -> Any:
         if operation.kind in ("write", "create"):
             raise OSError(errno.ENOSPC, "No space left on device", operation.path)
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ota.cli import main
-from ota.errors import NotFound
-from ota.trust.client import Trust
+from ota.errors import NotInRepository
+from ota.trust.client import TrustClient
 from ota.trust.floors import Floors
 
 PASSPHRASE = "correct horse battery staple"
@@ -93,18 +93,18 @@ class Files:
         try:
             return (self._repository / path).read_bytes()
         except FileNotFoundError:
-            raise NotFound(path) from None
+            raise NotInRepository(path) from None
 
     def stream(self, path: str, offset: int, length: int) -> Iterator[bytes]:
         """Yield a file."""
         yield self.get(path, length)[offset:]
 
 
-def device(publisher: Publisher, name: str, now: float, root: bytes | None = None) -> Trust:
+def device(publisher: Publisher, name: str, now: float, root: bytes | None = None) -> TrustClient:
     """Return a device that has refreshed; it keeps its metadata below its name."""
     place = publisher.base / name
     floors = Floors([place / "floors.json", place / "other" / "floors.json"])
     root = (publisher.dir / "root.json").read_bytes() if root is None else root
-    trust = Trust(place / "metadata", root, Files(publisher.repository), floors, now)
+    trust = TrustClient(place / "metadata", root, Files(publisher.repository), floors, now)
     trust.refresh()
     return trust

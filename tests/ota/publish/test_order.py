@@ -63,7 +63,7 @@ def test_a_reader_between_any_two_file_operations(published: Publisher, monkeypa
     read_all(published, "old", root)
     seen = []
 
-    def reading(operation: files.Operation) -> None:
+    def reading(operation: files.DiskOperation) -> None:
         if operation.kind == "rename" and operation.target.startswith(str(published.repository)):
             seen.append(Path(operation.target).name)
             monkeypatch.setattr(files, "point", lambda operation: None)
@@ -113,7 +113,7 @@ def test_a_publication_that_is_cut_anywhere_is_completed_by_the_next(
     for at in range(0, 200, 3):
         left = at
 
-        def cut(operation: files.Operation) -> None:
+        def cut(operation: files.DiskOperation) -> None:
             nonlocal left
             left -= str(published.dir) in operation.path
             if left < 0:

@@ -14,7 +14,7 @@ from ota.documents.device import read_device
 from ota.documents.manifest import read_manifest
 from ota.documents.names import blob_path, code_target, device_target, manifest_target, rollout_target
 from ota.documents.rollout import read_rollout
-from ota.errors import NotFound
+from ota.errors import NotInRepository
 from ota.publish.keys import KeyProblem, Secrets
 from ota.publish.workspace import locked
 from tests.ota.publish.publisher import PASSPHRASE, Publisher, device, one_sentence
@@ -80,7 +80,7 @@ def test_a_bundle_with_a_damaged_blob_is_not_published(published: Publisher) -> 
     assert "is damaged" in published.refused("release", "det.2", status=4)
     blob.unlink()
     assert "lacks the blob" in published.refused("release", "det.2", status=5)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotInRepository):
         device(published, "dev", time.time()).document(manifest_target("det", "det", 2), 10**6)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ota.errors import ServerError
-from ota.server.administration import Administration, Loaded
+from ota.server.administration import AdminClient, ReloadResult
 from tests.server.running import Running, python_model, running
 
 
@@ -29,19 +29,19 @@ def server(root: Path) -> Iterator[Running]:
 
 
 def test_a_reload_says_which_version_serves_and_why_one_does_not(server: Running, root: Path) -> None:
-    subject = Administration(str(root.parent / "admin.sock"))
+    subject = AdminClient(str(root.parent / "admin.sock"))
     assert subject.is_there()
-    over_http = Administration(f"http://127.0.0.1:{server.http}")
+    over_http = AdminClient(f"http://127.0.0.1:{server.http}")
     assert [row["name"] for row in over_http.status()["models"]] == ["det"]
 
     shutil.rmtree(root / "det")
     python_model(root, "det", version=2)
-    assert subject.reload(["det"]) == {"det": Loaded(("2",))}
+    assert subject.reload(["det"]) == {"det": ReloadResult(("2",))}
     python_model(root, "det", "raise ValueError('no weights')", version=3)
     found = subject.reload(["det"])["det"]
     assert (found.versions, "no weights" in found.reason) == (("2",), True)
     shutil.rmtree(root / "det" / "3")
-    assert subject.reload(["det"], unload_first=True) == {"det": Loaded(("2",))}
+    assert subject.reload(["det"], unload_first=True) == {"det": ReloadResult(("2",))}
 
 
 def test_where_models_are_loaded_on_request_a_reload_loads_them(root: Path) -> None:
@@ -50,19 +50,19 @@ def test_where_models_are_loaded_on_request_a_reload_loads_them(root: Path) -> N
     python_model(folder, "other")
     with running("--model-repository", str(folder), *flags) as server:
         python_model(folder, "det")
-        subject = Administration(f"http://127.0.0.1:{server.http}")
-        assert subject.reload(["det"]) == {"det": Loaded(("1",))}
+        subject = AdminClient(f"http://127.0.0.1:{server.http}")
+        assert subject.reload(["det"]) == {"det": ReloadResult(("1",))}
         found = subject.reload(["nowhere"])["nowhere"]
         assert (found.versions, "nowhere" in found.reason) == ((), True)
 
 
 def test_no_server_is_one_clear_error(tmp_path: Path) -> None:
-    subject = Administration(str(tmp_path / "admin.sock"))
+    subject = AdminClient(str(tmp_path / "admin.sock"))
     assert not subject.is_there()
     with pytest.raises(ServerError, match=r"no edge-serve answers at .*start it"):
         subject.status()
     with pytest.raises(ServerError, match=r"expected the path of a socket"):
-        Administration("ftp://x").status()
+        AdminClient("ftp://x").status()
 
 
 @pytest.mark.parametrize(
@@ -86,12 +86,12 @@ def test_another_program_at_that_address_is_one_clear_error(answer: bytes, compl
         thread = threading.Thread(target=serve)
         thread.start()
         with pytest.raises(ServerError, match=complaint):
-            Administration(f"http://127.0.0.1:{listener.getsockname()[1]}").status()
+            AdminClient(f"http://127.0.0.1:{listener.getsockname()[1]}").status()
         thread.join(5)
 
 
 def test_a_server_that_hangs_ends_with_the_limit() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        subject = Administration(f"http://127.0.0.1:{listener.getsockname()[1]}", load_limit=0.3)
+        subject = AdminClient(f"http://127.0.0.1:{listener.getsockname()[1]}", load_limit=0.3)
         with pytest.raises(ServerError, match=r"did not answer POST /edge-serve/reload within 0.3 s"):
             subject.reload(["det"])

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ota.layout import Layout
+from ota.layout import StateLayout
 from ota.store import collect, journal, releases
-from ota.store.journal import Journal, Next, Stage
+from ota.store.journal import Journal, NextRelease, UpdateStage
 from tests.ota.bundles import files_of, install, serve, sha256
 
 HOUR = 3600.0
@@ -26,16 +26,19 @@ def bytes_on_disk(root: Path) -> int:
     return sum(found.values())
 
 
-def kept(layout: Layout) -> list[int]:
+def kept(layout: StateLayout) -> list[int]:
     return sorted(int(one.name) for one in (layout.releases / "det").iterdir())
 
 
-def test_active_previous_wanted_pinned_and_linked_releases_stay(layout: Layout, repository: Path) -> None:
+def test_active_previous_wanted_pinned_and_linked_releases_stay(layout: StateLayout, repository: Path) -> None:
     for release in (13, 14, 15, 16, 17):
         serve(layout, repository, release=release)
     for release in (18, 19):
         install(layout, release=release)
-    journal.write(layout, Journal("det", {16: ("det",), 17: ("det",)}, 17, 16, Next(18, "onnx", Stage.TESTED, 3, 0.0)))
+    journal.write(
+        layout,
+        Journal("det", {16: ("det",), 17: ("det",)}, 17, 16, NextRelease(18, "onnx", UpdateStage.TESTED, 3, 0.0)),
+    )
     now = time.time()
     age(layout.state_dir, now - 2 * HOUR)
     before = bytes_on_disk(layout.state_dir)
@@ -49,11 +52,11 @@ def test_active_previous_wanted_pinned_and_linked_releases_stay(layout: Layout, 
 
 
 @pytest.mark.fault("D5")
-def test_what_an_install_is_about_to_use_stays(layout: Layout, repository: Path) -> None:
+def test_what_an_install_is_about_to_use_stays(layout: StateLayout, repository: Path) -> None:
     """Young blobs of a manifest that nothing names yet, and old ones of the release in the journal."""
     serve(layout, repository, release=16)
     install(layout, release=17)
-    journal.write(layout, Journal("det", {16: ("det",)}, 16, 0, Next(17, "onnx", Stage.PLANNED, 3, 0.0)))
+    journal.write(layout, Journal("det", {16: ("det",)}, 16, 0, NextRelease(17, "onnx", UpdateStage.PLANNED, 3, 0.0)))
     shutil.rmtree(layout.releases / "det" / "17")
     (layout.partial / sha256(files_of("det", 17)["17/model.onnx"])).write_bytes(b"half")
     (layout.partial / ("0" * 64)).write_bytes(b"old")
@@ -66,7 +69,7 @@ def test_what_an_install_is_about_to_use_stays(layout: Layout, repository: Path)
 
 
 @pytest.mark.fault("D7")
-def test_times_of_a_wrong_clock_do_not_remove_what_serves(layout: Layout, repository: Path) -> None:
+def test_times_of_a_wrong_clock_do_not_remove_what_serves(layout: StateLayout, repository: Path) -> None:
     serve(layout, repository, release=16)
     install(layout, release=17)
     for when in (0.0, time.time() - 2 * HOUR):
@@ -79,7 +82,7 @@ def test_times_of_a_wrong_clock_do_not_remove_what_serves(layout: Layout, reposi
     assert kept(layout) == [16]  # from 2058: nothing needs it
 
 
-def test_a_bundle_without_a_journal_keeps_its_links(layout: Layout, repository: Path) -> None:
+def test_a_bundle_without_a_journal_keeps_its_links(layout: StateLayout, repository: Path) -> None:
     serve(layout, repository, release=16)
     journal.path_of(layout, "det").write_bytes(b"torn")
     age(layout.state_dir, time.time() - 2 * HOUR)
@@ -87,7 +90,7 @@ def test_a_bundle_without_a_journal_keeps_its_links(layout: Layout, repository: 
     assert kept(layout) == [16]
 
 
-def test_a_plan_that_no_release_uses_stays_for_a_month(layout: Layout, repository: Path) -> None:
+def test_a_plan_that_no_release_uses_stays_for_a_month(layout: StateLayout, repository: Path) -> None:
     serve(layout, repository, release=16)
     layout.plans.mkdir()
     for name in ("used", "unused"):

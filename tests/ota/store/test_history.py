@@ -3,20 +3,20 @@ from __future__ import annotations
 import pytest
 
 from ota.agent import status_file
-from ota.layout import Layout
+from ota.layout import StateLayout
 from ota.store import history, pause
-from ota.store.history import Event
+from ota.store.history import HistoryEvent
 from ota.store.places import prepare
 
 
-def test_events_are_kept_in_order_and_bounded(layout: Layout) -> None:
+def test_events_are_kept_in_order_and_bounded(layout: StateLayout) -> None:
     prepare(layout)
     assert history.read(layout) == []
-    history.append(layout, Event(1.0, "good", "det", 17))
+    history.append(layout, HistoryEvent(1.0, "good", "det", 17))
     assert history.read(layout) == [{"time": 1.0, "event": "good", "bundle": "det", "release": 17}]
     lines = layout.history.read_bytes()
     layout.history.write_bytes(lines * (history.MOST + 20) + b'{"torn": ')
-    history.append(layout, Event(2.0, "bad", "det", 18, message="x" * 10_000))
+    history.append(layout, HistoryEvent(2.0, "bad", "det", 18, message="x" * 10_000))
     found = history.read(layout)
     assert len(found) == history.MOST
     assert found[-1]["event"] == "bad"
@@ -24,7 +24,7 @@ def test_events_are_kept_in_order_and_bounded(layout: Layout) -> None:
 
 
 @pytest.mark.fault("D6")
-def test_documents_that_nest_without_end_are_read_as_damaged(layout: Layout) -> None:
+def test_documents_that_nest_without_end_are_read_as_damaged(layout: StateLayout) -> None:
     for path in (layout.history, layout.status, layout.pause):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("[" * 100_000)

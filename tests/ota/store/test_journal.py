@@ -4,18 +4,23 @@ from pathlib import Path
 
 import pytest
 
-from ota.layout import Layout
+from ota.layout import StateLayout
 from ota.store import journal, links
-from ota.store.journal import Journal, Next, Stage
+from ota.store.journal import Journal, NextRelease, UpdateStage
 from ota.strict_json import canonical
 from tests.ota.bundles import files_of, install, serve
 
 ENTRY = Journal(
-    "det", {16: ("det",), 17: ("det", "post")}, 16, 0, Next(17, "onnx", Stage.PROBATION, 3, 12.5), {"p99": 4}
+    "det",
+    {16: ("det",), 17: ("det", "post")},
+    16,
+    0,
+    NextRelease(17, "onnx", UpdateStage.PROBATION, 3, 12.5),
+    {"p99": 4},
 )
 
 
-def test_a_journal_is_read_as_it_was_written(layout: Layout) -> None:
+def test_a_journal_is_read_as_it_was_written(layout: StateLayout) -> None:
     layout.journal.mkdir(parents=True)
     journal.write(layout, ENTRY)
     assert journal.read(layout, "det") == ENTRY
@@ -24,15 +29,15 @@ def test_a_journal_is_read_as_it_was_written(layout: Layout) -> None:
 
 @pytest.mark.parametrize(
     ("stage", "links_wanted"),
-    [(Stage.TESTED, {"det": 16, "post": 0}), (Stage.SWITCHING, {"det": 17, "post": 17})],
+    [(UpdateStage.TESTED, {"det": 16, "post": 0}), (UpdateStage.SWITCHING, {"det": 17, "post": 17})],
 )
-def test_links_follow_the_stage(stage: Stage, links_wanted: dict[str, int]) -> None:
-    entry = Journal("det", ENTRY.models, 16, 0, Next(17, "onnx", stage, 3, 0.0))
+def test_links_follow_the_stage(stage: UpdateStage, links_wanted: dict[str, int]) -> None:
+    entry = Journal("det", ENTRY.models, 16, 0, NextRelease(17, "onnx", stage, 3, 0.0))
     assert entry.wanted_links() == links_wanted
 
 
 @pytest.mark.fault("C6")
-def test_a_torn_journal_counts_as_none(layout: Layout) -> None:
+def test_a_torn_journal_counts_as_none(layout: StateLayout) -> None:
     layout.journal.mkdir(parents=True)
     journal.write(layout, ENTRY)
     path = journal.path_of(layout, "det")
@@ -49,7 +54,7 @@ def test_a_torn_journal_counts_as_none(layout: Layout) -> None:
 
 
 @pytest.mark.fault("C6")
-def test_a_missing_journal_is_rebuilt_from_releases_and_links(layout: Layout, repository: Path) -> None:
+def test_a_missing_journal_is_rebuilt_from_releases_and_links(layout: StateLayout, repository: Path) -> None:
     for release in (15, 16, 17):
         serve(layout, repository, release=release)
     install(layout, release=18)
@@ -61,7 +66,7 @@ def test_a_missing_journal_is_rebuilt_from_releases_and_links(layout: Layout, re
 
 
 @pytest.mark.fault("C6")
-def test_half_switched_links_without_a_journal_name_the_older_release(layout: Layout, repository: Path) -> None:
+def test_half_switched_links_without_a_journal_name_the_older_release(layout: StateLayout, repository: Path) -> None:
     for release in (16, 17):
         install(layout, "pair", release, {one: files_of(one, release) for one in ("a", "b")})
     links.apply(layout, repository, {"a": 17, "b": 16})
@@ -69,7 +74,7 @@ def test_half_switched_links_without_a_journal_name_the_older_release(layout: La
 
 
 @pytest.mark.fault("C6")
-def test_a_journal_that_is_newer_than_the_disk_is_noticed(layout: Layout, repository: Path) -> None:
+def test_a_journal_that_is_newer_than_the_disk_is_noticed(layout: StateLayout, repository: Path) -> None:
     serve(layout, repository, release=16)
     entry = journal.read(layout, "det")
     assert entry is not None

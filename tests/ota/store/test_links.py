@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from ota.errors import Occupied
-from ota.layout import Layout
+from ota.layout import StateLayout
 from ota.store import links
-from ota.store.links import Kind
+from ota.store.links import LinkKind
 from tests.ota.bundles import install
 
 
-def test_links_name_releases_and_are_removed(layout: Layout, repository: Path) -> None:
+def test_links_name_releases_and_are_removed(layout: StateLayout, repository: Path) -> None:
     install(layout, release=16)
     install(layout, release=17)
     assert links.apply(layout, repository, {"det": 16}) == ["det"]
@@ -26,7 +26,7 @@ def test_links_name_releases_and_are_removed(layout: Layout, repository: Path) -
 
 
 @pytest.mark.parametrize("kind", ["directory", "link"])
-def test_a_model_that_was_copied_in_by_hand_is_refused(layout: Layout, repository: Path, kind: str) -> None:
+def test_a_model_that_was_copied_in_by_hand_is_refused(layout: StateLayout, repository: Path, kind: str) -> None:
     """With the way out, and no link changes."""
     elsewhere = repository.parent / "mine"
     elsewhere.mkdir()
@@ -45,24 +45,24 @@ def test_a_model_that_was_copied_in_by_hand_is_refused(layout: Layout, repositor
 
 
 @pytest.mark.fault("C7")
-def test_dangling_and_wrong_links_are_turned_back(layout: Layout, repository: Path) -> None:
+def test_dangling_and_wrong_links_are_turned_back(layout: StateLayout, repository: Path) -> None:
     (repository / "det").symlink_to("/nowhere")
-    assert links.look(layout, repository, "det") == (Kind.DANGLING, 0)
+    assert links.look(layout, repository, "det") == (LinkKind.DANGLING, 0)
     links.check_free(layout, repository, ["det"])
     links.apply(layout, repository, {"det": 17})
-    assert links.look(layout, repository, "det") == (Kind.OURS, 17)
+    assert links.look(layout, repository, "det") == (LinkKind.OURS, 17)
     (repository / "det").unlink()
     (repository / "det").symlink_to(repository.parent)
     links.check_free(layout, repository, ["det"], owned=["det"])
     links.apply(layout, repository, {"det": 17})
-    assert links.look(layout, repository, "det") == (Kind.OURS, 17)
+    assert links.look(layout, repository, "det") == (LinkKind.OURS, 17)
 
 
 @pytest.mark.fault("C7")
-def test_a_directory_in_the_way_of_the_temporary_link_blocks_no_switch(layout: Layout, repository: Path) -> None:
+def test_a_directory_in_the_way_of_the_temporary_link_blocks_no_switch(layout: StateLayout, repository: Path) -> None:
     """Members of the group edge-serve may make one."""
     (repository / ".det.new").mkdir()
     (repository / ".det.new" / "x").write_text("")
     assert links.apply(layout, repository, {"det": 17}) == ["det"]
-    assert links.look(layout, repository, "det") == (Kind.OURS, 17)
+    assert links.look(layout, repository, "det") == (LinkKind.OURS, 17)
     assert sorted(one.name for one in repository.iterdir()) == [".det.new", "det"]

@@ -6,16 +6,16 @@ import sys
 
 import pytest
 
-from ota.errors import Busy
-from ota.layout import Layout
+from ota.errors import AlreadyRunning
+from ota.layout import StateLayout
 from ota.store.lock import locked
 
 
 @pytest.mark.fault("C5")
-def test_the_second_agent_says_who_works_and_a_dead_one_leaves_no_lock(layout: Layout) -> None:
+def test_the_second_agent_says_who_works_and_a_dead_one_leaves_no_lock(layout: StateLayout) -> None:
     with (
         locked(layout, "apply"),
-        pytest.raises(Busy, match=rf"'edge-ota apply' \(process {os.getpid()}\) works on") as refused,
+        pytest.raises(AlreadyRunning, match=rf"'edge-ota apply' \(process {os.getpid()}\) works on") as refused,
         locked(layout, "gc"),
     ):
         pass

@@ -8,13 +8,13 @@ import pytest
 
 from ota import files
 from ota.errors import NoSpace, StoreError
-from ota.layout import Layout
+from ota.layout import StateLayout
 from ota.store import places, releases
 from ota.store.releases import RECORD, whole
 from tests.ota.bundles import files_of, install, manifest, put_blobs, sha256
 
 
-def test_an_installed_release_has_the_layout_of_a_model(layout: Layout) -> None:
+def test_an_installed_release_has_the_layout_of_a_model(layout: StateLayout) -> None:
     install(layout, release=17)
     directory = layout.release("det", 17)
     assert sorted(one.name for one in directory.iterdir()) == [RECORD, "17", "config.pbtxt"]
@@ -26,19 +26,19 @@ def test_an_installed_release_has_the_layout_of_a_model(layout: Layout) -> None:
     assert list(layout.stage.iterdir()) == []
 
 
-def test_a_model_without_files_in_its_version_directory_has_the_directory(layout: Layout) -> None:
+def test_a_model_without_files_in_its_version_directory_has_the_directory(layout: StateLayout) -> None:
     install(layout, "pair", 3, {"pair": {"config.pbtxt": b'platform: "ensemble"'}})
     assert (layout.release("pair", 3) / "3").is_dir()
 
 
-def test_what_is_in_place_already_is_left_alone(layout: Layout) -> None:
+def test_what_is_in_place_already_is_left_alone(layout: StateLayout) -> None:
     install(layout)
     before = layout.release("det", 17).stat().st_ino
     install(layout)
     assert layout.release("det", 17).stat().st_ino == before
 
 
-def test_an_incomplete_release_is_replaced(layout: Layout) -> None:
+def test_an_incomplete_release_is_replaced(layout: StateLayout) -> None:
     install(layout)
     (layout.release("det", 17) / "17" / "model.onnx").unlink()
     assert whole(layout, "det", 17) is None
@@ -47,7 +47,7 @@ def test_an_incomplete_release_is_replaced(layout: Layout) -> None:
 
 
 @pytest.mark.fault("D6")
-def test_a_damaged_blob_is_removed_and_never_installed(layout: Layout) -> None:
+def test_a_damaged_blob_is_removed_and_never_installed(layout: StateLayout) -> None:
     places.prepare(layout)
     models = {"det": files_of("det", 17)}
     put_blobs(layout.state_dir, models)
@@ -60,14 +60,14 @@ def test_a_damaged_blob_is_removed_and_never_installed(layout: Layout) -> None:
     assert not layout.release("det", 17).exists()
 
 
-def test_a_missing_blob_is_named_with_the_way_out(layout: Layout) -> None:
+def test_a_missing_blob_is_named_with_the_way_out(layout: StateLayout) -> None:
     places.prepare(layout)
     found = manifest(release=17)
     with pytest.raises(StoreError, match=r"is not there, which .* needs: 'edge-ota apply' fetches it"):
         releases.install(layout, found, found.variants[0], "0" * 64)
 
 
-def test_a_damaged_file_is_put_in_place_again(layout: Layout) -> None:
+def test_a_damaged_file_is_put_in_place_again(layout: StateLayout) -> None:
     install(layout)
     record = whole(layout, "det", 17)
     assert record is not None
@@ -80,7 +80,7 @@ def test_a_damaged_file_is_put_in_place_again(layout: Layout) -> None:
     assert weights.read_bytes() == good
 
 
-def test_the_group_of_the_server_may_read_releases_and_nothing_else(layout: Layout) -> None:
+def test_the_group_of_the_server_may_read_releases_and_nothing_else(layout: StateLayout) -> None:
     old = os.umask(0o027)
     try:
         install(layout)
@@ -98,14 +98,16 @@ def test_the_group_of_the_server_may_read_releases_and_nothing_else(layout: Layo
 
 
 @pytest.mark.fault("D1")
-def test_a_full_disk_at_any_operation_leaves_no_half_release(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_at_any_operation_leaves_no_half_release(
+    layout: StateLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
     places.prepare(layout)
     models = {"det": files_of("det", 17)}
     put_blobs(layout.state_dir, models)
     found = manifest(release=17)
     count = 0
 
-    def full(operation: files.Operation) -> None:
+    def full(operation: files.DiskOperation) -> None:
         nonlocal count
         count += 1
         if count == failing:

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from ota.layout import Layout
+from ota.layout import StateLayout
 from ota.store import scrub
 from ota.store.releases import RECORD
 from tests.ota.bundles import install, sha256
 
 
 @pytest.mark.fault("D6")
-def test_bits_that_changed_on_disk_are_found(layout: Layout) -> None:
+def test_bits_that_changed_on_disk_are_found(layout: StateLayout) -> None:
     install(layout)
     assert list(scrub.scrub(layout, [("det", 17)])) == []
     directory = layout.release("det", 17)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ota.errors import OtaError
-from ota.source import Source
-from ota.trust.client import Trust
+from ota.source import RepositorySource
+from ota.trust.client import TrustClient
 from ota.trust.floors import Floors
 from tests.ota.simulator import NOW
 
@@ -23,11 +23,13 @@ class Device:
         self.places = (directory / "floors.json", directory / "other" / "floors.json")
         self.root = root
 
-    def trust(self, source: Source | list[Source], now: float = NOW, floors: Floors | None = None) -> Trust:
+    def trust(
+        self, source: RepositorySource | list[RepositorySource], now: float = NOW, floors: Floors | None = None
+    ) -> TrustClient:
         """Return a client that has not refreshed yet."""
-        return Trust(self.metadata, self.root, source, floors or self.floors(), now)
+        return TrustClient(self.metadata, self.root, source, floors or self.floors(), now)
 
-    def run(self, source: Source | list[Source], now: float = NOW) -> Trust:
+    def run(self, source: RepositorySource | list[RepositorySource], now: float = NOW) -> TrustClient:
         """Refresh, and return the client."""
         trust = self.trust(source, now)
         trust.refresh()
@@ -49,7 +51,13 @@ class Device:
             place.unlink(missing_ok=True)
 
 
-def refused(device: Device, source: Source | list[Source], error: type[OtaError], match: str, now: float = NOW) -> None:
+def refused(
+    device: Device,
+    source: RepositorySource | list[RepositorySource],
+    error: type[OtaError],
+    match: str,
+    now: float = NOW,
+) -> None:
     """Expect that a run takes nothing: neither the document nor, after it, a lower floor.
 
     The class must be `error` exactly: status and fleets tell `expired`, `rolled_back`, and `untrusted` apart.

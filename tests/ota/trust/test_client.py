@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ota import files
-from ota.errors import Busy, NoSpace, NotFound, RolledBack, StoreError, Untrusted
+from ota.errors import AlreadyRunning, NoSpace, NotInRepository, RolledBack, StoreError, Untrusted
 from tests.ota.simulator import DAY, NOW, Repository
 from tests.ota.trust.device import MANIFEST, Device, refused
 
@@ -68,7 +68,7 @@ def test_a_document_that_is_not_listed_is_not_found(repository: Repository, devi
     trust = device.run(repository)
 
     assert trust.target("bundles/det/det.2.json") is None
-    with pytest.raises(NotFound, match=r"does not list bundles/det/det.2.json"):
+    with pytest.raises(NotInRepository, match=r"does not list bundles/det/det.2.json"):
         trust.document("bundles/det/det.2.json", 1000)
     with pytest.raises(Untrusted, match="14 bytes, expected at most 10"):
         trust.document(MANIFEST, 10)
@@ -79,7 +79,7 @@ def test_what_a_refresh_writes_is_synced(
 ) -> None:
     synced: list[str] = []
 
-    def note(one: files.Operation) -> None:
+    def note(one: files.DiskOperation) -> None:
         if one.kind == "fsync":
             synced.append(Path(one.path).name)
 
@@ -93,7 +93,7 @@ def test_a_second_process_is_told_to_wait(repository: Repository, device: Device
     device.run(repository)
     with open(device.metadata / ".lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(Busy, match="another edge-ota is working"):
+        with pytest.raises(AlreadyRunning, match="another edge-ota is working"):
             device.run(repository)
 
 
@@ -173,7 +173,7 @@ def test_a_crash_at_any_operation_of_a_refresh(
         device.run(before).document(MANIFEST, 1000)
         left = itertools.count(-number)
 
-        def crash(operation: files.Operation, left: Iterator[int] = left) -> None:
+        def crash(operation: files.DiskOperation, left: Iterator[int] = left) -> None:
             if next(left) >= 0:
                 raise _PowerCut
 

@@ -6,7 +6,7 @@ import pytest
 
 from ota.errors import Expired, FetchError
 from ota.trust.clock_floor import DAY, HOUR
-from ota.trust.dated import DatedTrust
+from ota.trust.dated import ExpiryCheckedTrust
 from tests.ota.simulator import NOW, Repository
 from tests.ota.trust.device import MANIFEST, Device
 
@@ -31,10 +31,10 @@ class _Clock:
 
 def _run(
     device: Device, repository: Repository, time: float, *, certain: bool = False, kept: bool = True
-) -> DatedTrust:
+) -> ExpiryCheckedTrust:
     floors = device.floors()
     trust = device.trust(repository, time, floors)
-    dated = DatedTrust(trust, floors, _Clock(time), certain=certain, kept=kept)
+    dated = ExpiryCheckedTrust(trust, floors, _Clock(time), certain=certain, kept=kept)
     dated.refresh()
     return dated
 

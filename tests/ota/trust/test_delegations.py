@@ -11,7 +11,7 @@ from securesystemslib.formats import encode_canonical
 
 from ota.documents.manifest import read_manifest
 from ota.documents.names import code_target, device_target, floor_target, manifest_target, rollout_target
-from ota.errors import NotFound, RolledBack, Untrusted
+from ota.errors import NotInRepository, RolledBack, Untrusted
 from ota.trust.roles import role_of
 from tests.ota.simulator import Repository
 from tests.ota.trust.device import MANIFEST, Device
@@ -285,7 +285,7 @@ def test_a_target_without_sha256_is_refused(repository: Repository, device: Devi
 
     with pytest.raises(Untrusted, match="listed without a SHA-256"):
         device.run(repository).target(MANIFEST)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotInRepository):
         device.run(repository).document("rollout/none.json", 10)
 
 

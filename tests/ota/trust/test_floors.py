@@ -103,7 +103,7 @@ def test_a_backup_from_before_a_rotation_brings_no_floor_back(places: tuple[Path
 
 def test_nothing_is_written_when_nothing_changed(places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     _set(places, "role/a", 5, OLD)
-    done: list[files.Operation] = []
+    done: list[files.DiskOperation] = []
     monkeypatch.setattr(files, "point", done.append)
     _set(places, "role/a", 5, OLD)
 

@@ -8,7 +8,7 @@ import pytest
 
 from ota.errors import Expired, FetchError, RolledBack
 from ota.trust import clock_floor
-from ota.trust.client import Trust
+from ota.trust.client import TrustClient
 from ota.trust.clock_floor import BUILT, DAY, HOUR, FlooredClock
 from ota.trust.floors import Floors
 from ota.trust.roots import seconds_of
@@ -65,12 +65,12 @@ def test_an_operator_at_the_device_may_accept_what_expired_lately(repository: Re
     old = repository.copy()
     repository.publish()
     floors = device.floors()
-    Trust(device.metadata, device.root, repository, floors, NOW + 5 * DAY, grace=2 * DAY + 1).refresh()
+    TrustClient(device.metadata, device.root, repository, floors, NOW + 5 * DAY, grace=2 * DAY + 1).refresh()
 
     with pytest.raises(Expired, match="2026-11-06T00:00:00Z"):
-        Trust(device.metadata, device.root, repository, floors, NOW + 5 * DAY, grace=2 * DAY).refresh()
+        TrustClient(device.metadata, device.root, repository, floors, NOW + 5 * DAY, grace=2 * DAY).refresh()
     with pytest.raises(RolledBack):
-        Trust(device.metadata, device.root, old, floors, NOW + 5 * DAY, grace=9 * DAY).refresh()
+        TrustClient(device.metadata, device.root, old, floors, NOW + 5 * DAY, grace=9 * DAY).refresh()
 
 
 @pytest.mark.fault("K1")
@@ -198,7 +198,7 @@ def test_a_clock_floor_protects_a_careless_caller(repository: Repository, device
     floors = device.floors()
     floors.good_time = NOW + 20 * DAY
     with pytest.raises(Expired):
-        Trust(device.metadata, device.root, repository, floors, 0.0).refresh()
+        TrustClient(device.metadata, device.root, repository, floors, 0.0).refresh()
 
 
 class _Clock:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ota.publish.roles import TEAM, Plan
+from ota.publish.roles import TEAM, RolePolicy
 from tests.docs.pages import ROOT
 from tests.docs.test_troubleshooting import END, pattern, quoted, texts
 
@@ -23,7 +23,7 @@ def test_each_message_is_one_of_the_program(message: str) -> None:
 def test_the_roles_are_those_that_the_publisher_makes() -> None:
     rows = re.findall(r"^\| `([a-z]+)(?:-FAMILY)?` \| (\d), (\d) \| (\d+) days \|", PAGE, re.MULTILINE)
 
-    assert {role: Plan(int(count), int(threshold), int(days)) for role, count, threshold, days in rows} == TEAM
+    assert {role: RolePolicy(int(count), int(threshold), int(days)) for role, count, threshold, days in rows} == TEAM
 
 
 def test_the_page_quotes_messages() -> None:

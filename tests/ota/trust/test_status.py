@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ota.cli import main
-from ota.layout import Layout
+from ota.layout import StateLayout
 from tests.ota.simulator import Repository
 from tests.ota.trust.device import Device
 
@@ -16,7 +16,7 @@ from tests.ota.trust.device import Device
 @pytest.fixture
 def state(tmp_path: Path, repository: Repository) -> Device:
     """A device whose files lie where the agent has them."""
-    layout = Layout(tmp_path / "state")
+    layout = StateLayout(tmp_path / "state")
     device = Device(layout.state_dir, repository.root())
     device.places = (layout.floors, tmp_path / "copy.json")
     return device
