@@ -14,9 +14,9 @@ from types import ModuleType
 
 from ota.commands import COMMANDS
 from ota.errors import OtaError, UsageError
-from ota.files import told
+from ota.files import to_store_error
 from ota.settings import AgentSettings, read_settings
-from ota.store.places import become_owner
+from ota.store.directories import become_owner
 
 INTERRUPTED = 130
 EXIT_STATUS = (
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             with contextlib.suppress(OSError):
                 sys.stdout.close()
             return 0
-        failure = told(error, Path(error.filename or "edge-ota"))
+        failure = to_store_error(error, Path(error.filename or "edge-ota"))
         print(f"edge-ota: {failure.message}", file=sys.stderr)
         return failure.exit_status
     except KeyboardInterrupt:

@@ -68,7 +68,7 @@ def _init(metadata_dir: Path, root: Path) -> None:
 def _update(arguments: argparse.Namespace) -> None:
     directory: Path = arguments.metadata_dir
     floors = Floors([directory / "floors" / "first.json", directory / "floors" / "second.json"])
-    reading = clock_floor.read(time.time(), floors, synchronized=True, built=0.0)
+    reading = clock_floor.judge(time.time(), floors, synchronized=True, built=0.0)
     source = _TwoServers(arguments.metadata_url, arguments.target_base_url)
     trust = TrustClient(directory, factory_root(directory / "factory_root"), source, floors, reading.now)
     trust.refresh()

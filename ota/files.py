@@ -56,7 +56,7 @@ def read(path: Path, most: int = MOST_DOCUMENT) -> bytes | None:
     Raises:
         StoreError: it cannot be read, is longer than `most`, or is no regular file.
     """
-    with wrapped(path):
+    with wrap_errors(path):
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
@@ -76,7 +76,7 @@ def contains(path: Path, wanted: bytes) -> bool:
     Raises:
         StoreError: it cannot be read.
     """
-    with wrapped(path), open(path, "rb") as file:
+    with wrap_errors(path), open(path, "rb") as file:
         tail = b""
         while block := file.read(1024 * 1024):
             if wanted in tail + block:
@@ -92,7 +92,7 @@ def write_durably(path: Path, data: bytes, mode: int = 0o644) -> None:
         StoreError: the disk does not take it (NoSpace: it is full).
     """
     fresh = path.with_name(f".{path.name}.new")
-    with wrapped(path):
+    with wrap_errors(path):
         with create(fresh, mode) as file:
             write(file, fresh, data)
             fsync(file, fresh)
@@ -173,7 +173,7 @@ def symlink(path: Path, target: str) -> None:
 def replace_symlink(path: Path, target: str) -> None:
     """Point a symbolic link elsewhere at once, durably."""
     fresh = path.with_name(f".{path.name}.new")
-    with wrapped(path):
+    with wrap_errors(path):
         try:
             with contextlib.suppress(FileNotFoundError):
                 unlink(fresh)
@@ -203,7 +203,10 @@ def sha256_of(path: Path) -> tuple[str, int]:
         StoreError: it is not there, is no regular file, or cannot be read.
     """
     found, size = hashlib.sha256(), 0
-    with wrapped(path), open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+    with (
+        wrap_errors(path),
+        open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file,
+    ):
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise StoreError(f"{path} is no regular file")
         while data := file.read(1024 * 1024):
@@ -214,7 +217,7 @@ def sha256_of(path: Path) -> tuple[str, int]:
 
 def make_directory(path: Path, mode: int = 0o755) -> None:
     """Make a directory and those above it, durably; one that is there stays."""
-    with wrapped(path):
+    with wrap_errors(path):
         missing = []
         while not path.is_dir():
             missing.append(path)
@@ -228,7 +231,7 @@ def make_directory(path: Path, mode: int = 0o755) -> None:
 
 def remove_tree(path: Path) -> None:
     """Remove a directory with everything in it; links are removed, not followed."""
-    with wrapped(path):
+    with wrap_errors(path):
         for folder, names, files in os.walk(path, topdown=False, followlinks=False):
             for name in files:
                 unlink(Path(folder, name))
@@ -248,15 +251,15 @@ def _remove_directory(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def wrapped(path: Path) -> Iterator[None]:
+def wrap_errors(path: Path) -> Iterator[None]:
     """Turn errors of the system into ours, with the path."""
     try:
         yield
     except OSError as error:
-        raise told(error, path) from error
+        raise to_store_error(error, path) from error
 
 
-def told(error: OSError, path: Path) -> StoreError:
+def to_store_error(error: OSError, path: Path) -> StoreError:
     """Return our error for one of the system."""
     text = f"{error.filename or path}: {error.strerror or error}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -52,7 +52,7 @@ def parse(data: bytes, what: str, most_bytes: int) -> dict[str, Any]:
     return found
 
 
-def canonical(value: object) -> bytes:
+def to_canonical_json(value: object) -> bytes:
     """Return the bytes that all our documents are written as: sorted keys, no blanks, a newline at the end."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import get_type_hints
 
-from ota.settings import FILE, PREFIX, SettingDoc, AgentSettings
+from ota.settings import FILE, PREFIX, AgentSettings, SettingDoc
 
 _HEAD = f"""\
 # Settings of edge-ota

@@ -20,7 +20,7 @@ from ota.store import bad, history, journal, links
 from ota.store.bad import ANY_VARIANT, BadRelease
 from ota.store.history import HistoryEvent
 from ota.store.journal import Journal, NextRelease, UpdateStage
-from ota.store.lock import locked
+from ota.store.lock import acquire_lock
 
 #: seconds for another edge-ota to end; it heals links itself
 _PATIENCE = 2.0
@@ -43,7 +43,7 @@ class Boot:
             self._check_all()
 
     def _check_all(self) -> None:
-        with locked(self._layout, "boot", _PATIENCE):
+        with acquire_lock(self._layout, "boot", _PATIENCE):
             self._status = StatusFile(self._layout)  # the agent may have written it until now
             for bundle in journal.bundles(self._layout):
                 with self._said(f"{bundle} is left as it is: edge-serve's safe mode decides"):

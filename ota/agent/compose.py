@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ota.agent.operator.tell import ProgressPrinter
-from ota.agent.parts import Components, ProgressOutput
+from ota.agent.components import Components, ProgressOutput
+from ota.agent.operator.printer import ProgressPrinter
 from ota.clock import SystemClock
 from ota.errors import UsageError
 from ota.fetch.blobs import BlobFetcher
@@ -19,7 +19,7 @@ from ota.source import RepositorySource
 
 
 @contextlib.contextmanager
-def opened(
+def open_components(
     settings: AgentSettings, *, by_hand: bool, directory: Path | None = None, tell: ProgressOutput | None = None
 ) -> Iterator[Components]:
     """Yield the parts of a run.
@@ -34,26 +34,26 @@ def opened(
         FetchError: the directory has no repository.
     """
     try:
-        parts = _parts(settings, directory, tell or ProgressPrinter(), by_hand=by_hand)
+        components = _components(settings, directory, tell or ProgressPrinter(), by_hand=by_hand)
     except ModuleNotFoundError as error:
         if error.name and error.name.split(".")[0] in ("tuf", "securesystemslib", "cryptography", "urllib3"):
             raise UsageError(f"{error.name} is not installed: pip install 'edge-serve[ota]'") from None
         raise
-    yield parts
+    yield components
 
 
-def _parts(settings: AgentSettings, directory: Path | None, tell: ProgressOutput, *, by_hand: bool) -> Components:
-    from ota.agent.building import PlanBuilder
+def _components(settings: AgentSettings, directory: Path | None, tell: ProgressOutput, *, by_hand: bool) -> Components:
+    from ota.agent.device.facts import ThisDevice
     from ota.agent.device.identity import open_identity, public_identity
-    from ota.agent.device.this_device import ThisDevice
+    from ota.agent.plan_builder import PlanBuilder
     from ota.agent.probation import StatusProbation
     from ota.fetch.directory import DirectorySource
-    from ota.server.administration import AdminClient
+    from ota.server.admin_client import AdminClient
     from ota.server.build import UnitBuild
     from ota.server.trial import UnitTrial
     from ota.trust import clock_floor
     from ota.trust.client import TrustClient
-    from ota.trust.dated import ExpiryCheckedTrust
+    from ota.trust.expiry import ExpiryCheckedTrust
     from ota.trust.floors import Floors
     from ota.trust.roots import factory_root
 
@@ -62,8 +62,8 @@ def _parts(settings: AgentSettings, directory: Path | None, tell: ProgressOutput
     sources: list[RepositorySource] = [DirectorySource(directory)] if directory else open_sources(settings)
     limits = replace(settings, rate_limit=0) if directory else settings  # the limit spares the link
     floors = Floors([layout.floors, settings.floor_copy])
-    certain = directory is not None or clock_floor.synchronized()  # whoever holds the stick sees the clock
-    clock = clock_floor.FlooredClock(system, clock_floor.read(system.now(), floors, certain).now)
+    certain = directory is not None or clock_floor.is_synchronized()  # whoever holds the stick sees the clock
+    clock = clock_floor.FlooredClock(system, clock_floor.judge(system.now(), floors, certain).now)
     grace = settings.allow_expired_days * 86400 if directory else 0.0
     if grace:
         tell(f"metadata that expired up to {settings.allow_expired_days:g} days ago is accepted (ALLOW_EXPIRED_DAYS)")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from ota import files as disk
-from ota.agent.parts import Components
+from ota.agent.components import Components
 from ota.agent.status_file import version
 from ota.decide import rollout as decide_rollout
 from ota.decide import variant as decide_variant
@@ -23,27 +23,29 @@ from ota.store import bad
 from ota.store.journal import Journal
 
 
-def wanted(parts: Components) -> Rollout:
+def wanted(components: Components) -> Rollout:
     """Return what the fleet of this device shall have.
 
     Raises:
         OtaError: a document is missing, malformed, or older than one that was seen.
     """
-    device = parts.device.document(parts.trust)
+    device = components.device.document(components.trust)
     path = rollout_target(device.fleet)
-    found = rollouts.read_rollout(parts.trust.document(path, rollouts.MOST_BYTES), device.fleet)
-    parts.trust.raise_floor(f"serial/{device.fleet}", path, found.serial)
+    found = rollouts.read_rollout(components.trust.document(path, rollouts.MOST_BYTES), device.fleet)
+    components.trust.raise_floor(f"serial/{device.fleet}", path, found.serial)
     return found
 
 
-def choose(parts: Components, rollout: Rollout, bundle: str, entry: Journal) -> ReleaseChoice:
+def choose(components: Components, rollout: Rollout, bundle: str, entry: Journal) -> ReleaseChoice:
     """Return the release of a bundle that this device shall run."""
-    device = parts.device.document(parts.trust)
+    device = components.device.document(components.trust)
     spread = 0 if entry.active == 0 else rollout.spread_seconds
-    return decide_rollout.choose(rollout.models[bundle], device, entry.active, parts.clock.now(), spread_seconds=spread)
+    return decide_rollout.choose(
+        rollout.models[bundle], device, entry.active, components.clock.now(), spread_seconds=spread
+    )
 
 
-def manifest(parts: Components, wish: Wish, release: int) -> tuple[Manifest, str]:
+def manifest(components: Components, wish: Wish, release: int) -> tuple[Manifest, str]:
     """Return the verified manifest of a release and its SHA-256. A copy is kept beside the releases.
 
     Raises:
@@ -52,28 +54,28 @@ def manifest(parts: Components, wish: Wish, release: int) -> tuple[Manifest, str
         Unsuitable: it needs a newer edge-ota or edge-serve.
     """
     path = manifest_target(wish.family, wish.bundle, release)
-    data = parts.trust.document(path, manifests.MOST_BYTES)
+    data = components.trust.document(path, manifests.MOST_BYTES)
     found = manifests.read_manifest(data, wish.bundle, release)
     if found.family != wish.family:  # what the role engines approves, it approves for one family
         raise Untrusted(f"the manifest of {wish.bundle} {release} is of the family {found.family}, not {wish.family}")
-    _check_floor(parts, wish, found)
-    if why := decide_variant.too_old(found, version(), parts.device.facts().get("edge_serve", "")):
+    _check_floor(components, wish, found)
+    if why := decide_variant.reason_too_old(found, version(), components.device.facts().get("edge_serve", "")):
         raise Unsuitable(f"{wish.bundle} {release} is not for this device: {why}")
-    kept = parts.layout.manifest(wish.bundle, release)
+    kept = components.layout.manifest(wish.bundle, release)
     if disk.read(kept) != data:
         disk.write_durably(kept, data, 0o600)
-    target = parts.trust.target(path)
+    target = components.trust.target(path)
     assert target is not None  # document() found it
     return found, target[0]
 
 
-def _check_floor(parts: Components, wish: Wish, found: Manifest) -> None:
+def _check_floor(components: Components, wish: Wish, found: Manifest) -> None:
     path = floor_target(wish.family)
     try:
-        lowest = floor.read_floor(parts.trust.document(path, floor.MOST_BYTES), wish.family).get(wish.bundle, 0)
-        parts.trust.raise_floor(f"counter/{wish.bundle}", path, lowest)
+        lowest = floor.read_floor(components.trust.document(path, floor.MOST_BYTES), wish.family).get(wish.bundle, 0)
+        components.trust.raise_floor(f"counter/{wish.bundle}", path, lowest)
     except NotInRepository:  # a floor that was withdrawn still holds on devices that have seen it
-        lowest = parts.trust.floor(f"counter/{wish.bundle}", path)
+        lowest = components.trust.floor(f"counter/{wish.bundle}", path)
     if found.counter < lowest:
         raise RolledBack(
             f"{wish.bundle} {found.release} has the counter {found.counter}, and the floor is {lowest}: "
@@ -81,19 +83,19 @@ def _check_floor(parts: Components, wish: Wish, found: Manifest) -> None:
         )
 
 
-def candidates(parts: Components, manifest: Manifest, *, patient: bool) -> list[Candidate]:
+def candidates(components: Components, manifest: Manifest, *, patient: bool) -> list[Candidate]:
     """Return all variants, the preferred one first, and why each cannot be taken.
 
     Args:
         patient: wait after a transient failure.
     """
-    known, fingerprint, now = bad.load(parts.layout), parts.device.fingerprint(), parts.clock.now()
+    known, fingerprint, now = bad.load(components.layout), components.device.fingerprint(), components.clock.now()
     failed = {}
     for one in manifest.variants:
         entry = known.find(manifest.bundle, manifest.release, one.id, fingerprint, now)
         if entry is not None and (entry.permanent or patient):
             failed[one.id] = _failure(entry)
-    return decide_variant.candidates(manifest, parts.device.facts(), failed)
+    return decide_variant.candidates(manifest, components.device.facts(), failed)
 
 
 def _failure(entry: bad.BadRelease) -> str:
@@ -103,14 +105,14 @@ def _failure(entry: bad.BadRelease) -> str:
     return f"{text}; not before {time.strftime('%Y-%m-%d %H:%M', time.localtime(entry.until))}"
 
 
-def variant(parts: Components, manifest: Manifest, *, patient: bool) -> Variant:
+def variant(components: Components, manifest: Manifest, *, patient: bool) -> Variant:
     """Return the variant that this device shall run.
 
     Raises:
         Unsuitable: none fits.
         Postponed: those that fit failed here.
     """
-    every = candidates(parts, manifest, patient=patient)
+    every = candidates(components, manifest, patient=patient)
     for one in every:
         if not one.why_not:
             return one.variant

@@ -33,7 +33,7 @@ def tidy(layout: StateLayout) -> None:
             if one.is_dir() and not one.is_symlink():
                 files.remove_tree(one)
             else:
-                with files.wrapped(one):
+                with files.wrap_errors(one):
                     files.unlink(one)
 
 
@@ -64,14 +64,14 @@ def restore(layout: StateLayout, repository: Path, bundle: str) -> RestoredBundl
 def _corrections(layout: StateLayout, repository: Path, entry: Journal) -> Iterator[tuple[str, Journal]]:
     """Yield what is wrong with a journal by the releases on disk, and a journal that is right."""
     following = entry.next
-    if following is not None and following.stage in journal.SWITCHED and not journal.is_possible(layout, entry):
+    if following is not None and following.stage in journal.SWITCHED and not journal.can_serve(layout, entry):
         yield (
             f"{entry.bundle} {following.release} is damaged or missing on this disk: back to {entry.active}",
             entry := replace(entry, next=replace(following, stage=UpdateStage.UNDOING)),
         )
-    if journal.has_whole(layout, entry, entry.active):
+    if journal.has_complete(layout, entry, entry.active):
         return
-    if entry.previous and journal.has_whole(layout, entry, entry.previous):
+    if entry.previous and journal.has_complete(layout, entry, entry.previous):
         text = f"{entry.bundle} {entry.active} is damaged or missing on this disk: back to {entry.previous}"
         yield text, replace(entry, active=entry.previous, previous=0)
         return

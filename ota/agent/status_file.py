@@ -15,7 +15,7 @@ from ota.errors import OtaError
 from ota.layout import StateLayout
 from ota.store import bad
 from ota.store.journal import Journal
-from ota.strict_json import canonical
+from ota.strict_json import to_canonical_json
 
 SCHEMA = 1
 _MOST_BYTES = 1024 * 1024
@@ -38,7 +38,7 @@ class StatusFile:
         fresh = path.with_name(f".{path.name}.new")
         try:
             with files.create(fresh, 0o640) as file:
-                files.write(file, fresh, canonical(self.document))
+                files.write(file, fresh, to_canonical_json(self.document))
             files.rename(fresh, path)
         except OSError:
             return

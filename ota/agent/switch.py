@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ota.agent.parts import Components
+from ota.agent.components import Components
 from ota.agent.recovery import begin_undo, end_undo
 from ota.errors import OtaError, ServerError, TrialFailed
 from ota.store import bad, history, journal, links
@@ -13,36 +13,38 @@ from ota.store.history import HistoryEvent
 from ota.store.journal import Journal, NextRelease, UpdateStage
 
 
-def switch(parts: Components, entry: Journal, following: NextRelease, *, unload_first: bool = False) -> Journal:
+def switch(components: Components, entry: Journal, following: NextRelease, *, unload_first: bool = False) -> Journal:
     """Make the server serve the next release of a bundle; the journal in PROBATION. Safe to repeat after a crash.
 
     Raises:
         TrialFailed: a model of the release did not load; nothing is switched back yet.
         Occupied, ServerError, StoreError: as it says; the same holds.
     """
-    entry = step(parts, entry, replace(following, stage=UpdateStage.SWITCHING))
-    apply_links(parts, entry)
-    load(parts, entry, unload_first=unload_first)
-    entry = step(parts, entry, replace(following, stage=UpdateStage.PROBATION))
-    note(parts, HistoryEvent(parts.clock.now(), "switched", entry.bundle, following.release, following.variant))
+    entry = write_stage(components, entry, replace(following, stage=UpdateStage.SWITCHING))
+    apply_links(components, entry)
+    load(components, entry, unload_first=unload_first)
+    entry = write_stage(components, entry, replace(following, stage=UpdateStage.PROBATION))
+    record_event(
+        components, HistoryEvent(components.clock.now(), "switched", entry.bundle, following.release, following.variant)
+    )
     return entry
 
 
-def step(parts: Components, entry: Journal, following: NextRelease | None) -> Journal:
+def write_stage(components: Components, entry: Journal, following: NextRelease | None) -> Journal:
     """Write a journal in which the next release is at another stage."""
     if following is not None:
-        following = replace(following, since=parts.clock.now(), mark=parts.clock.monotonic())
+        following = replace(following, since=components.clock.now(), mark=components.clock.monotonic())
     entry = replace(entry, next=following)
-    journal.write(parts.layout, entry)
+    journal.write(components.layout, entry)
     return entry
 
 
-def apply_links(parts: Components, entry: Journal) -> list[str]:
+def apply_links(components: Components, entry: Journal) -> list[str]:
     """Make the links name what the journal says; the changed models."""
-    return links.apply(parts.layout, parts.settings.model_repository, entry.wanted_links())
+    return links.apply(components.layout, components.settings.model_repository, entry.wanted_links())
 
 
-def load(parts: Components, entry: Journal, *, unload_first: bool = False) -> None:
+def load(components: Components, entry: Journal, *, unload_first: bool = False) -> None:
     """Have the server look at the models of a bundle.
 
     Raises:
@@ -52,7 +54,7 @@ def load(parts: Components, entry: Journal, *, unload_first: bool = False) -> No
     wanted = entry.wanted_links()
     if not wanted:
         return
-    found = parts.server.reload(sorted(wanted), unload_first=unload_first)
+    found = components.server.reload(sorted(wanted), unload_first=unload_first)
     for model, release in wanted.items():
         result = found.get(model)
         if result is None:
@@ -62,7 +64,7 @@ def load(parts: Components, entry: Journal, *, unload_first: bool = False) -> No
             raise TrialFailed(f"edge-serve did not load {model} {release}: {reason}")
 
 
-def undo(parts: Components, entry: Journal, error: OtaError, variant: str = ANY_VARIANT) -> Journal:
+def undo(components: Components, entry: Journal, error: OtaError, variant: str = ANY_VARIANT) -> Journal:
     """Remember the next release as bad, and go back to the active one; the journal without the next one.
 
     Args:
@@ -74,20 +76,20 @@ def undo(parts: Components, entry: Journal, error: OtaError, variant: str = ANY_
     """
     following = entry.next
     assert following is not None
-    remember(parts, entry.bundle, following.release, variant, error)
+    record_failure(components, entry.bundle, following.release, variant, error)
     if following.stage not in (*journal.SWITCHED, UpdateStage.UNDOING):
-        return step(parts, entry, None)
-    note(
-        parts,
+        return write_stage(components, entry, None)
+    record_event(
+        components,
         HistoryEvent(
-            parts.clock.now(), "rolled_back", entry.bundle, following.release, "", error.reason, error.message
+            components.clock.now(), "rolled_back", entry.bundle, following.release, "", error.reason, error.message
         ),
     )
-    parts.tell(f"{entry.bundle}: rolling back to {_named(entry.active)}: {error.message}")
-    return go_back(parts, begin_undo(parts.layout, entry))
+    components.tell(f"{entry.bundle}: rolling back to {_named(entry.active)}: {error.message}")
+    return go_back(components, begin_undo(components.layout, entry))
 
 
-def recall(parts: Components, entry: Journal) -> Journal:
+def undo_denied(components: Components, entry: Journal) -> Journal:
     """Go back from a release in probation that the rollout denies now; the journal without it. It is not bad here.
 
     Raises:
@@ -95,69 +97,73 @@ def recall(parts: Components, entry: Journal) -> Journal:
     """
     assert entry.next is not None
     text = f"release {entry.next.release} is denied"
-    note(parts, HistoryEvent(parts.clock.now(), "rolled_back", entry.bundle, entry.next.release, message=text))
-    parts.tell(f"{entry.bundle}: rolling back to {_named(entry.active)}: {text}")
-    return go_back(parts, begin_undo(parts.layout, entry))
+    record_event(
+        components, HistoryEvent(components.clock.now(), "rolled_back", entry.bundle, entry.next.release, message=text)
+    )
+    components.tell(f"{entry.bundle}: rolling back to {_named(entry.active)}: {text}")
+    return go_back(components, begin_undo(components.layout, entry))
 
 
-def go_back(parts: Components, entry: Journal) -> Journal:
+def go_back(components: Components, entry: Journal) -> Journal:
     """Turn the links back, and have the server load the active release again; the one before it, where that fails."""
-    apply_links(parts, entry)
+    apply_links(components, entry)
     try:
-        load(parts, entry)
+        load(components, entry)
     except TrialFailed as error:
         older = entry.previous
-        entry = end_undo(parts.layout, entry)
-        if not older or not journal.has_whole(parts.layout, entry, older):
+        entry = end_undo(components.layout, entry)
+        if not older or not journal.has_complete(components.layout, entry, older):
             text = "and no release before it is on this disk: see 'edge-serve status', or publish one that works"
             raise ServerError(f"{error.message}; {text}") from error
-        parts.tell(f"{entry.bundle}: {error.message}; back to release {older}")
+        components.tell(f"{entry.bundle}: {error.message}; back to release {older}")
         entry = replace(entry, active=older, previous=0)
-        journal.write(parts.layout, entry)
-        apply_links(parts, entry)
-        load(parts, entry)
+        journal.write(components.layout, entry)
+        apply_links(components, entry)
+        load(components, entry)
         return entry
-    return end_undo(parts.layout, entry)
+    return end_undo(components.layout, entry)
 
 
-def withdraw(parts: Components, entry: Journal, why: str) -> Journal:
+def withdraw(components: Components, entry: Journal, why: str) -> Journal:
     """Remove the links of the active release, because nothing of the bundle may run here; the journal without it."""
     variant = entry.next.variant if entry.next else ""
-    following = NextRelease(entry.active, variant, UpdateStage.UNDOING, 0, parts.clock.now())
-    note(parts, HistoryEvent(parts.clock.now(), "withdrawn", entry.bundle, entry.active, message=why))
+    following = NextRelease(entry.active, variant, UpdateStage.UNDOING, 0, components.clock.now())
+    record_event(components, HistoryEvent(components.clock.now(), "withdrawn", entry.bundle, entry.active, message=why))
     entry = replace(entry, active=0, previous=0, next=following)
-    journal.write(parts.layout, entry)
-    return go_back(parts, entry)
+    journal.write(components.layout, entry)
+    return go_back(components, entry)
 
 
 def _named(release: int) -> str:
     return f"release {release}" if release else "no release"
 
 
-def remember(parts: Components, bundle: str, release: int, variant: str, error: OtaError) -> None:
+def record_failure(components: Components, bundle: str, release: int, variant: str, error: OtaError) -> None:
     """Put a failure on the bad list: for good, or for a time."""
-    now = parts.clock.now()
-    fingerprint = parts.device.fingerprint()
+    now = components.clock.now()
+    fingerprint = components.device.fingerprint()
     found = BadRelease(bundle, release, variant, fingerprint, error.reason, error.message, now, error.permanent)
-    bad.save(parts.layout, bad.load(parts.layout).add(found))
+    bad.save(components.layout, bad.load(components.layout).add(found))
     if error.permanent:
-        note(parts, HistoryEvent(now, "bad", bundle, release, variant, error.reason, error.message))
+        record_event(components, HistoryEvent(now, "bad", bundle, release, variant, error.reason, error.message))
 
 
-def accept(parts: Components, entry: Journal) -> Journal:
+def accept(components: Components, entry: Journal) -> Journal:
     """Make the release in probation the active one: it is GOOD."""
     following = entry.next
     assert following is not None
     previous = entry.active if entry.active != following.release else entry.previous
     entry = replace(entry, active=following.release, previous=previous, next=None, baseline={})
-    journal.write(parts.layout, entry)
-    note(parts, HistoryEvent(parts.clock.now(), "good", entry.bundle, following.release, following.variant))
+    journal.write(components.layout, entry)
+    record_event(
+        components, HistoryEvent(components.clock.now(), "good", entry.bundle, following.release, following.variant)
+    )
     return entry
 
 
-def note(parts: Components, event: HistoryEvent) -> None:
+def record_event(components: Components, event: HistoryEvent) -> None:
     """Add to the history. A full disk must not end an update for that."""
     try:
-        history.append(parts.layout, event)
+        history.append(components.layout, event)
     except OtaError as error:
-        parts.tell(f"the history lacks an event: {error.message}")
+        components.tell(f"the history lacks an event: {error.message}")

@@ -6,9 +6,9 @@ import argparse
 import json
 import sys
 
-from ota.agent.compose import opened
-from ota.agent.line import BundleOutcome, Update, UpdateOptions
-from ota.agent.reports.reporter import reported
+from ota.agent.compose import open_components
+from ota.agent.reports.reporter import report_run
+from ota.agent.update import BundleOutcome, Update, UpdateOptions
 from ota.layout import StateLayout
 from ota.settings import AgentSettings
 from ota.store import pause
@@ -31,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Run the line once."""
     options = UpdateOptions(by_hand=not arguments.scheduled, now=arguments.now, only=tuple(arguments.bundle))
-    with opened(settings, by_hand=options.by_hand) as parts, reported(parts) as reporter:
-        outcomes = Update(parts, options).run("apply")
+    with open_components(settings, by_hand=options.by_hand) as components, report_run(components) as reporter:
+        outcomes = Update(components, options).run("apply")
         reporter.note((one.bundle, one.error) for one in outcomes)
     return report(outcomes, settings, as_json=arguments.json)
 

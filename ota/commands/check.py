@@ -7,12 +7,12 @@ import json
 import sys
 from collections.abc import Mapping
 
-from ota.agent.compose import opened
-from ota.agent.line import Update
+from ota.agent.compose import open_components
 from ota.agent.operator.plan import PlannedUpdate, plan
+from ota.agent.update import Update
 from ota.settings import AgentSettings
-from ota.store import pause, places
-from ota.store.lock import locked
+from ota.store import directories, pause
+from ota.store.lock import acquire_lock
 
 HELP: Mapping[str, str] = {
     "check": "refresh the metadata, and show which releases this device shall run",
@@ -29,10 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Print a line for each bundle; the exit status of the first error."""
     detailed = arguments.command == "plan"
-    with opened(settings, by_hand=True) as parts, locked(parts.layout, arguments.command):
-        places.prepare(parts.layout)
-        found = plan(parts, Update(parts).look(), arguments.bundle, detailed=detailed)
-        if pause.read(parts.layout):
+    with open_components(settings, by_hand=True) as components, acquire_lock(components.layout, arguments.command):
+        directories.prepare(components.layout)
+        found = plan(components, Update(components).look(), arguments.bundle, detailed=detailed)
+        if pause.read(components.layout):
             print("updates are paused: 'edge-ota resume'", file=sys.stderr)
     if arguments.json:
         print(json.dumps([document(one) for one in found], indent=2))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 
-from ota.agent.compose import opened
-from ota.agent.line import Update
+from ota.agent.compose import open_components
 from ota.agent.operator.plan import explain
+from ota.agent.update import Update
 from ota.commands.check import document, shown
 from ota.errors import UsageError
 from ota.settings import AgentSettings
-from ota.store import places
-from ota.store.lock import locked
+from ota.store import directories
+from ota.store.lock import acquire_lock
 
 HELP = "show why this device runs a release, and why each variant was taken or not"
 
@@ -25,14 +25,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Print the decision, the facts, and the variants."""
-    with opened(settings, by_hand=True) as parts, locked(parts.layout, "explain"):
-        places.prepare(parts.layout)
-        rollout = Update(parts).look()
+    with open_components(settings, by_hand=True) as components, acquire_lock(components.layout, "explain"):
+        directories.prepare(components.layout)
+        rollout = Update(components).look()
         if arguments.bundle not in rollout.models:
             known = ", ".join(sorted(rollout.models)) or "none"
             raise UsageError(f"the fleet of this device has no bundle {arguments.bundle!r}; it has: {known}")
-        planned, judged = explain(parts, rollout, arguments.bundle)
-        facts = dict(parts.device.facts())
+        planned, judged = explain(components, rollout, arguments.bundle)
+        facts = dict(components.device.facts())
     if arguments.json:
         variants = [{"id": one.variant.id, "why_not": one.why_not} for one in judged]
         print(json.dumps({**document(planned), "variants": variants, "facts": facts}, indent=2))

@@ -8,9 +8,9 @@ import time
 
 from ota.layout import StateLayout
 from ota.settings import AgentSettings
-from ota.store import collect, history, places
+from ota.store import directories, garbage, history
 from ota.store.history import HistoryEvent
-from ota.store.lock import locked
+from ota.store.lock import acquire_lock
 
 HELP = "remove releases and blobs that neither serve nor are wanted; nothing younger than an hour"
 
@@ -23,9 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Collect garbage."""
     layout = StateLayout(settings.state_dir)
-    with locked(layout, "gc"):
-        places.prepare(layout)
-        found = collect.collect(layout, settings.model_repository, time.time())
+    with acquire_lock(layout, "gc"):
+        directories.prepare(layout)
+        found = garbage.collect(layout, settings.model_repository, time.time())
         if found.paths:
             history.append(layout, HistoryEvent(time.time(), "collected", message=f"{found.freed} bytes"))
     if arguments.json:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ota.agent.compose import opened
-from ota.agent.line import Update, UpdateOptions
-from ota.agent.reports.reporter import reported
+from ota.agent.compose import open_components
+from ota.agent.reports.reporter import report_run
+from ota.agent.update import Update, UpdateOptions
 from ota.commands.apply import report
 from ota.settings import AgentSettings
 
@@ -23,7 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Run the line once, with a directory in place of the repository."""
-    with opened(settings, by_hand=True, directory=arguments.directory) as parts, reported(parts) as reporter:
-        outcomes = Update(parts, UpdateOptions(now=arguments.now)).run("import")
+    with (
+        open_components(settings, by_hand=True, directory=arguments.directory) as components,
+        report_run(components) as reporter,
+    ):
+        outcomes = Update(components, UpdateOptions(now=arguments.now)).run("import")
         reporter.note((one.bundle, one.error) for one in outcomes)
     return report(outcomes, settings, as_json=arguments.json)

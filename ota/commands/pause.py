@@ -6,11 +6,11 @@ import argparse
 import time
 from collections.abc import Mapping
 
-from ota.agent.operator import by_hand
+from ota.agent.operator import actions
 from ota.layout import StateLayout
 from ota.settings import AgentSettings
-from ota.store import places
-from ota.store.lock import locked
+from ota.store import directories
+from ota.store.lock import acquire_lock
 
 HELP: Mapping[str, str] = {
     "pause": "make no updates until 'resume'; a release in probation is still judged",
@@ -28,12 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Pause or resume."""
     layout = StateLayout(settings.state_dir)
-    with locked(layout, arguments.command, _PATIENCE):
-        places.prepare(layout)
+    with acquire_lock(layout, arguments.command, _PATIENCE):
+        directories.prepare(layout)
         if arguments.command == "pause":
-            by_hand.stop_updates(layout, arguments.why, time.time())
+            actions.pause_updates(layout, arguments.why, time.time())
             print("updates are paused: 'edge-ota resume' lets them go on")
-        elif by_hand.go_on(layout, time.time()):
+        elif actions.resume_updates(layout, time.time()):
             print("updates go on with the next run of the timer, or with 'edge-ota apply'")
         else:
             print("updates were not paused")

@@ -7,7 +7,7 @@ import importlib
 from pathlib import Path
 
 from ota.errors import UsageError
-from ota.files import told
+from ota.files import to_store_error
 from ota.publish.commands import MODULES
 from ota.settings import AgentSettings
 
@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise told(error, Path()) from None
+        raise to_store_error(error, Path()) from None
     except ModuleNotFoundError as error:
         if error.name and error.name.split(".")[0] in ("tuf", "securesystemslib", "cryptography"):
             raise UsageError(f"{error.name} is not installed: pip install 'edge-serve[ota]'") from None

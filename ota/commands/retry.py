@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import time
 
-from ota.agent.operator import by_hand
+from ota.agent.operator import actions
 from ota.layout import StateLayout
 from ota.settings import AgentSettings
-from ota.store import places
-from ota.store.lock import locked
+from ota.store import directories
+from ota.store.lock import acquire_lock
 
 HELP = "give releases that failed on this device another chance"
 _PATIENCE = 2.0
@@ -24,8 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Clear the bad list."""
     layout = StateLayout(settings.state_dir)
-    with locked(layout, "retry", _PATIENCE):
-        places.prepare(layout)
-        count = by_hand.retry(layout, arguments.bundle, arguments.release, time.time())
+    with acquire_lock(layout, "retry", _PATIENCE):
+        directories.prepare(layout)
+        count = actions.retry(layout, arguments.bundle, arguments.release, time.time())
     print(f"{count} failures cleared; the next run tries again ('edge-ota apply' does so now)")
     return 0

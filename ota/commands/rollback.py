@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from ota.agent.compose import opened
-from ota.agent.operator import by_hand
+from ota.agent.compose import open_components
+from ota.agent.operator import actions
 from ota.agent.status_file import StatusFile
 from ota.settings import AgentSettings
-from ota.store import places
-from ota.store.lock import locked
+from ota.store import directories
+from ota.store.lock import acquire_lock
 
 HELP = "serve the release before again; the other one is not installed again until 'retry'"
 
@@ -22,9 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Roll back."""
-    with opened(settings, by_hand=True) as parts, locked(parts.layout, "rollback"):
-        places.prepare(parts.layout)
-        entry = by_hand.roll_back(parts, arguments.bundle, arguments.why)
-        StatusFile(parts.layout).bundle(parts.clock.now(), entry)
+    with open_components(settings, by_hand=True) as components, acquire_lock(components.layout, "rollback"):
+        directories.prepare(components.layout)
+        entry = actions.roll_back(components, arguments.bundle, arguments.why)
+        StatusFile(components.layout).bundle(components.clock.now(), entry)
     print(f"{entry.bundle}: {f'release {entry.active} serves' if entry.active else 'no release serves'}")
     return 0

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ota.agent import status_file
+from ota.agent.device.facts import device_name
 from ota.agent.device.identity import public_identity
-from ota.agent.device.this_device import device_name
 from ota.agent.reports import outbox
 from ota.layout import StateLayout
 from ota.settings import AgentSettings
-from ota.store import bad, history, journal, pause, places
+from ota.store import bad, directories, history, journal, pause
 from ota.store.journal import Journal
 from ota.trust.floors import Floors
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Print it."""
     layout = StateLayout(settings.state_dir)
-    places.check_readable(layout)
+    directories.check_readable(layout)
     if arguments.command == "history":
         events = history.read(layout)
         print(json.dumps(events, indent=2) if arguments.json else "\n".join(map(_event, events)) or "nothing yet")

@@ -6,14 +6,14 @@ import argparse
 import json
 import sys
 
-from ota.agent.compose import opened
+from ota.agent.compose import open_components
 from ota.agent.operator import repair
-from ota.agent.operator.tell import ProgressPrinter
+from ota.agent.operator.printer import ProgressPrinter
 from ota.errors import StoreError
 from ota.layout import StateLayout
 from ota.settings import AgentSettings
-from ota.store import journal, places, scrub
-from ota.store.lock import locked
+from ota.store import directories, journal, scrub
+from ota.store.lock import acquire_lock
 
 HELP = "read the installed releases, and find files that changed on disk"
 
@@ -27,12 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Print the damage; 5 if there is any (left)."""
     layout, tell = StateLayout(settings.state_dir), ProgressPrinter()
-    places.check_readable(layout)
+    directories.check_readable(layout)
     releases = repair.installed(layout)
     found = list(scrub.scrub(layout, releases, lambda model, release: tell(f"reading {model} {release}")))
     if found and arguments.repair:
-        with opened(settings, by_hand=True) as parts, locked(layout, "verify"):
-            found = repair.repair(parts, found)
+        with open_components(settings, by_hand=True) as components, acquire_lock(layout, "verify"):
+            found = repair.repair(components, found)
     if arguments.json:
         rows = [{"model": one.model, "release": one.release, "path": one.path, "found": one.found} for one in found]
         print(json.dumps({"releases": len(releases), "damage": rows}, indent=2))

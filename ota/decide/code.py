@@ -58,7 +58,7 @@ def is_data(path: str) -> bool:
     return path.lower().endswith(_DATA) and all("." not in one or one.endswith(".onnx") for one in folders)
 
 
-def code_in_config(data: bytes, what: str, paths: Collection[str] = (_ONNX,)) -> str:
+def find_code_field(data: bytes, what: str, paths: Collection[str] = (_ONNX,)) -> str:
     """Return the field of a config.pbtxt that makes the server run code; "" = there is none.
 
     Args:
@@ -111,7 +111,7 @@ def _runs_code(field: Field) -> bool:
     return bool(_CODE_FIELDS.fullmatch(field.path))
 
 
-def code_files(files: Sequence[FileEntry], configs: Mapping[str, bytes], what: str) -> list[tuple[FileEntry, str]]:
+def find_code_files(files: Sequence[FileEntry], configs: Mapping[str, bytes], what: str) -> list[tuple[FileEntry, str]]:
     """Return the files of a model that need the role `engines`, each with the reason.
 
     Args:
@@ -125,7 +125,7 @@ def code_files(files: Sequence[FileEntry], configs: Mapping[str, bytes], what: s
             found.append((one, "it is no data that edge-ota knows"))
         elif one.path.lower().endswith(".pbtxt"):
             try:
-                reason = code_in_config(configs[one.path], f"{what}: {one.path}", paths)
+                reason = find_code_field(configs[one.path], f"{what}: {one.path}", paths)
             except Untrusted as error:
                 reason = error.message
             if reason:

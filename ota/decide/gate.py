@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from ota.decide.rollout import reached
+from ota.decide.rollout import steps_include
 from ota.documents.device import DeviceDocument
 from ota.documents.report import Report
 from ota.documents.rollout import Wish
@@ -78,10 +78,10 @@ class GateRuling:
     why: str
 
 
-def includes(wish: Wish, device: DeviceDocument) -> bool:
+def is_included(wish: Wish, device: DeviceDocument) -> bool:
     """Return whether a device shall have the wanted release: by its pin, else by the steps."""
     pinned = wish.pin.get(device.device)
-    return pinned == wish.want if pinned is not None else reached(wish, device)
+    return pinned == wish.want if pinned is not None else steps_include(wish, device)
 
 
 def count(
@@ -90,7 +90,7 @@ def count(
     """Return the included devices, counted by their newest genuine reports."""
     included = good = soaked = failed = silent = 0
     for device in devices:
-        if not includes(wish, device):
+        if not is_included(wish, device):
             continue
         included += 1
         report = reports.get(device.device)
@@ -145,7 +145,7 @@ def decide(tally: Tally, bounds: GateLimits) -> GateRuling:
         return GateRuling(GateDecision.GO, "the steps include no device yet")
     share = tally.soaked / tally.included
     text = f"{tally.soaked} of {tally.included} devices ({_percent(share)}) have been good for"
-    text += f" {duration(bounds.soak_seconds)}, expected {_percent(bounds.success)}"
+    text += f" {format_duration(bounds.soak_seconds)}, expected {_percent(bounds.success)}"
     return GateRuling(GateDecision.GO if share >= bounds.success else GateDecision.WAIT, f"{text}; {tally}")
 
 
@@ -167,7 +167,7 @@ def _percent(share: float) -> str:
     return f"{share * 100:.3g} %"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return `24 h`, `90 min`, or `45 s`."""
     for unit, size in (("h", 3600), ("min", 60)):
         if seconds >= size and seconds % size == 0:

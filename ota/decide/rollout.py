@@ -70,13 +70,13 @@ def fair_salt(salt: str, devices: Sequence[DeviceDocument]) -> str:
     return min((f"{salt}/{number}" if number else salt for number in range(tries)), key=error)
 
 
-def reached(wish: Wish, device: DeviceDocument) -> bool:
+def steps_include(wish: Wish, device: DeviceDocument) -> bool:
     """Return whether the steps include a device. Rings that no step names are not included."""
     share = max((step.percent for step in wish.steps if step.ring == device.ring), default=0.0)
     return bucket(wish.salt, device.device) < round(share * BUCKETS / 100)
 
 
-def begins(wish: Wish, device: DeviceDocument, spread_seconds: int) -> float:
+def start_time(wish: Wish, device: DeviceDocument, spread_seconds: int) -> float:
     """Return when a device may begin: `not_before`, and a share of the spread that is its own."""
     return wish.not_before + spread_seconds * bucket(f"{wish.salt}/start", device.device) / BUCKETS
 
@@ -111,10 +111,10 @@ def _release(wish: Wish, device: DeviceDocument, active: int, now: float, spread
         return active, f"the rollout of release {wish.want} is paused"
     if active == wish.want:
         return active, "it is the wanted release"
-    start = begins(wish, device, spread_seconds)
+    start = start_time(wish, device, spread_seconds)
     if now < start:
         return _before(wish, active), f"release {wish.want} starts on this device in {(start - now) / 60:.0f} min"
-    if reached(wish, device):
+    if steps_include(wish, device):
         return wish.want, f"the steps of release {wish.want} include this device"
     return _before(
         wish, active

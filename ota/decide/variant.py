@@ -40,7 +40,7 @@ def candidates(manifest: Manifest, facts: Mapping[str, str], bad: Mapping[str, s
     return [Candidate(one, _why_not(one, facts, bad or {})) for one in ordered]
 
 
-def too_old(manifest: Manifest, agent: str, server: str) -> str:
+def reason_too_old(manifest: Manifest, agent: str, server: str) -> str:
     """Return why a release needs newer programs; "" = it does not."""
     for program, needed, found in (
         ("edge-ota", manifest.needs_agent, agent),
@@ -58,7 +58,7 @@ def _why_not(variant: Variant, facts: Mapping[str, str], bad: Mapping[str, str])
         if fact not in facts:
             return f"this device has no {fact}, and it wants {constraint}"
         for value in facts[fact].split(","):
-            if not fits(value, constraint):
+            if not matches(value, constraint):
                 return f"{fact} is {value}, and it wants {constraint}"
     memory = facts.get("gpu_memory_bytes") or facts.get("memory_bytes")
     if variant.memory_bytes and memory and int(memory) < variant.memory_bytes:
@@ -66,7 +66,7 @@ def _why_not(variant: Variant, facts: Mapping[str, str], bad: Mapping[str, str])
     return ""
 
 
-def fits(value: str, constraint: str) -> bool:
+def matches(value: str, constraint: str) -> bool:
     """Return whether a fact fulfils a constraint; one that cannot be read is fulfilled by none."""
     return any(all(_holds(value, one) for one in alternative.split(",")) for alternative in constraint.split("|"))
 

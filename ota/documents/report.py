@@ -13,7 +13,7 @@ from typing import Any
 
 from ota.documents.names import name
 from ota.errors import Unsuitable, Untrusted
-from ota.strict_json import Members, canonical, parse
+from ota.strict_json import Members, parse, to_canonical_json
 
 SCHEMA = 1
 MOST_BYTES = 256 * 1024
@@ -119,7 +119,7 @@ class SealedReport:
     public_key: str
 
 
-def payload_of(report: Report) -> bytes:
+def encode_payload(report: Report) -> bytes:
     """Return the bytes that a device signs."""
     found = asdict(report)
     found["chain"] = [list(one) for one in report.chain]
@@ -127,12 +127,12 @@ def payload_of(report: Report) -> bytes:
         bundle: {member: value for member, value in asdict(one).items() if member != "bundle"}
         for bundle, one in report.bundles.items()
     }
-    return canonical({"schema": SCHEMA, **found})
+    return to_canonical_json({"schema": SCHEMA, **found})
 
 
-def sealed(payload: bytes, signature: bytes, public_key: str) -> bytes:
+def seal(payload: bytes, signature: bytes, public_key: str) -> bytes:
     """Return what is sent: the payload, its signature, and the key."""
-    return canonical({"signed": json.loads(payload), "signature": signature.hex(), "public_key": public_key})
+    return to_canonical_json({"signed": json.loads(payload), "signature": signature.hex(), "public_key": public_key})
 
 
 def read_report(data: bytes, what: str = "a report") -> SealedReport:
@@ -156,7 +156,7 @@ def read_report(data: bytes, what: str = "a report") -> SealedReport:
         raw = bytes.fromhex(signature)
     except ValueError:
         raise Untrusted(f"{what}: signature is {signature[:40]!r}, expected hexadecimal digits") from None
-    return SealedReport(_report(Members(signed, what), what), canonical(signed), raw, public_key)
+    return SealedReport(_report(Members(signed, what), what), to_canonical_json(signed), raw, public_key)
 
 
 def _report(members: Members, what: str) -> Report:

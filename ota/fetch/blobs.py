@@ -20,11 +20,11 @@ from ota.clock import TimeSource
 from ota.documents.manifest import FileEntry
 from ota.documents.names import blob_path
 from ota.errors import FetchError, NoSpace, StoreError, Untrusted
-from ota.fetch import space
+from ota.fetch import disk_space
 from ota.fetch.chunks import ChunkIndex, Piece, pieces_of
 from ota.fetch.failures import RequestFailed
+from ota.fetch.limiter import DownloadLimiter, Progress, no_progress
 from ota.fetch.mirrors import DownloadInterrupted, Mirrors
-from ota.fetch.pace import DownloadLimiter, Progress, no_progress
 from ota.layout import StateLayout
 from ota.settings import AgentSettings
 from ota.source import RepositorySource, StartOver
@@ -74,8 +74,8 @@ class BlobFetcher:
             return 0
         there = {one.sha256: self._begun(one) for one in absent}
         missing = sum(one.size - there[one.sha256] for one in absent)
-        room = space.look(self._layout, self._settings.quota, self._settings.reserve)
-        space.check(self._layout, room, missing, len(absent))
+        room = disk_space.measure(self._layout, self._settings.quota, self._settings.reserve)
+        disk_space.check(self._layout, room, missing, len(absent))
         index = ChunkIndex.stored(self._layout)
         pieces = ((piece, there[one.sha256]) for one in absent for piece in pieces_of(one))
         return sum(
@@ -104,9 +104,9 @@ class BlobFetcher:
             for one in absent:
                 self._fetch(one)
         except NoSpace:
-            space.note_failure(self._layout)
+            disk_space.record_failure(self._layout)
             raise
-        space.forget_failure(self._layout)
+        disk_space.remove_failure(self._layout)
         self._pace.finish()
 
     def _absent(self, entries: Iterable[FileEntry]) -> list[FileEntry]:
@@ -135,7 +135,7 @@ class BlobFetcher:
             files.rename(partial, target)
             files.sync_directory(target.parent)
         except OSError as error:
-            raise files.told(error, partial) from error
+            raise files.to_store_error(error, partial) from error
 
     def _fill(self, part: _Part) -> None:
         """Append what is missing. Pieces that are there in full are checked at the end, all at once."""

@@ -29,7 +29,7 @@ from urllib3.exceptions import (
 
 from ota.errors import FetchError, NotInRepository, UsageError
 from ota.fetch.failures import TLS_ENDED, RequestFailed, tls_failure
-from ota.fetch.within import within
+from ota.fetch.time_limit import run_within
 from ota.source import StartOver
 
 MOST_REDIRECTS = 3
@@ -68,7 +68,7 @@ class HttpSource:
     """
 
     def __init__(self, url: str, options: HttpOptions) -> None:
-        given = checked_url(url, "URL", "https://ota.example/fleet")
+        given = check_url(url, "URL", "https://ota.example/fleet")
         self._base = given._replace(netloc=given.netloc.rpartition("@")[2])
         self._timeout = options.timeout
         if not 0 < self._timeout <= MOST_TIMEOUT:
@@ -77,7 +77,7 @@ class HttpSource:
         other = make_pool(options, make_context(options.ca_cert)) if options.client_cert else own
         self._pools = {True: own, False: other}
         self._headers = {"User-Agent": "edge-ota", "Accept-Encoding": "identity"}
-        self._login = login_of(given, "basic_auth")
+        self._login = login_header(given, "basic_auth")
         self._etag: tuple[str, str] = ("", "")
 
     def __str__(self) -> str:
@@ -146,11 +146,17 @@ class HttpSource:
             response.close()
             target = urljoin(url, response.headers.get("Location", ""))
             if urlsplit(target).scheme not in ("http", "https") or not urlsplit(target).hostname:
-                raise RequestFailed(f"{shown(url)} redirects to {shown(target)}, which is no http(s) URL", again=False)
+                raise RequestFailed(
+                    f"{strip_login(url)} redirects to {strip_login(target)}, which is no http(s) URL", again=False
+                )
             if (urlsplit(url).scheme, urlsplit(target).scheme) == ("https", "http"):
-                raise RequestFailed(f"{shown(url)} redirects from https to {shown(target)}: refused", again=False)
+                raise RequestFailed(
+                    f"{strip_login(url)} redirects from https to {strip_login(target)}: refused", again=False
+                )
             url = target
-        raise RequestFailed(f"{self}: more than {MOST_REDIRECTS} redirects, the last to {shown(url)}", again=False)
+        raise RequestFailed(
+            f"{self}: more than {MOST_REDIRECTS} redirects, the last to {strip_login(url)}", again=False
+        )
 
     def _send(self, url: str, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
         there = urlsplit(url)
@@ -171,11 +177,11 @@ class HttpSource:
 
         # urllib3's limits are for each read: name look-ups, and heads that come byte by byte, need one of their own
         limit = 3 * self._timeout
-        with self._reported(shown(url)):
+        with self._reported(strip_login(url)):
             try:
-                return within(limit, act, lambda late: late.close())
+                return run_within(limit, act, lambda late: late.close())
             except TimeoutError:
-                raise RequestFailed(f"{shown(url)}: no reply within {limit:g} s") from None
+                raise RequestFailed(f"{strip_login(url)}: no reply within {limit:g} s") from None
 
     def _body(self, response: urllib3.BaseHTTPResponse, path: str, most_bytes: int, *, exact: bool) -> Iterator[bytes]:
         what = f"{self}{path}"
@@ -203,7 +209,7 @@ class HttpSource:
     def _read(self, response: urllib3.BaseHTTPResponse) -> bytes:
         if getattr(response, "chunked", False):  # the lines between the chunks may come byte by byte
             try:
-                return within(2 * self._timeout, lambda: response.read1(BLOCK_BYTES))
+                return run_within(2 * self._timeout, lambda: response.read1(BLOCK_BYTES))
             except TimeoutError:
                 with contextlib.suppress(RuntimeError, ValueError):  # the read has ended just now
                     response.shutdown()  # closing it would wait for the read
@@ -218,11 +224,11 @@ class HttpSource:
         except FetchError:
             raise
         except (HTTPError, OSError, ValueError) as error:
-            words, again = reason_of(error, self._timeout)
+            words, again = describe_error(error, self._timeout)
             raise RequestFailed(f"{what}: {words}", again=again) from error
 
 
-def reason_of(error: Exception, timeout: float) -> tuple[str, bool]:
+def describe_error(error: Exception, timeout: float) -> tuple[str, bool]:
     """Return what happened in words, and whether another try may help."""
     if words := tls_failure(error):
         return words, words == TLS_ENDED
@@ -291,7 +297,7 @@ def _check_head(response: urllib3.BaseHTTPResponse, what: str, most_bytes: int, 
     return int(length)
 
 
-def checked_url(url: str, setting: str, example: str) -> SplitResult:
+def check_url(url: str, setting: str, example: str) -> SplitResult:
     """Return the parts of a URL that ends in `/`. Raises UsageError, which names the setting."""
     try:
         parts = urlsplit(url if url.endswith("/") else url + "/")
@@ -303,7 +309,7 @@ def checked_url(url: str, setting: str, example: str) -> SplitResult:
     return parts
 
 
-def shown(url: str | SplitResult) -> str:
+def strip_login(url: str | SplitResult) -> str:
     """Return a URL without user and password."""
     parts = urlsplit(url) if isinstance(url, str) else url
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()[:300]
@@ -314,7 +320,7 @@ def origin_of(parts: SplitResult) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
-def login_of(parts: SplitResult, kind: str) -> dict[str, str]:
+def login_header(parts: SplitResult, kind: str) -> dict[str, str]:
     """Return the header for the user and password of a URL; `basic_auth` for a server, else for a proxy."""
     if parts.username is None:
         return {}
@@ -329,16 +335,16 @@ def make_pool(options: HttpOptions, context: ssl.SSLContext) -> urllib3.PoolMana
     timeout = urllib3.Timeout(connect=options.timeout, read=options.timeout)
     if not options.proxy:
         return urllib3.PoolManager(num_pools=4, maxsize=1, timeout=timeout, ssl_context=context)
-    proxy = checked_url(options.proxy, "PROXY", "http://proxy.example:3128")
+    proxy = check_url(options.proxy, "PROXY", "http://proxy.example:3128")
     if proxy.scheme != "http":
-        raise UsageError(f"PROXY: found {shown(proxy)}, expected an address such as http://proxy.example:3128")
+        raise UsageError(f"PROXY: found {strip_login(proxy)}, expected an address such as http://proxy.example:3128")
     return urllib3.ProxyManager(
         proxy._replace(netloc=proxy.netloc.rpartition("@")[2], path="").geturl(),
         num_pools=4,
         maxsize=1,
         timeout=timeout,
         ssl_context=context,
-        proxy_headers=login_of(proxy, "proxy"),
+        proxy_headers=login_header(proxy, "proxy"),
     )
 
 

@@ -73,7 +73,7 @@ class Retries:
         return max(delay, (asked or 0.0) * (1.0 + random / 4))
 
 
-def checked_rate(rate: int) -> int:
+def check_rate(rate: int) -> int:
     """Return the setting RATE_LIMIT.
 
     Raises:
@@ -86,7 +86,7 @@ def checked_rate(rate: int) -> int:
     return rate
 
 
-def checked_hours(text: str) -> str:
+def check_hours(text: str) -> str:
     """Return the setting DOWNLOAD_HOURS.
 
     Raises:
@@ -97,7 +97,7 @@ def checked_hours(text: str) -> str:
     return text
 
 
-def why_wait(hours: str, metered: bool, now: float, zone: tzinfo | None = None) -> str:
+def reason_to_wait(hours: str, metered: bool, now: float, zone: tzinfo | None = None) -> str:
     """Return why no blob may be fetched now; "" = it may.
 
     Args:

@@ -8,8 +8,8 @@ from urllib3.exceptions import HTTPError
 
 from ota.errors import UsageError
 from ota.fetch.failures import RequestFailed
-from ota.fetch.http import HttpOptions, login_of, make_context, make_pool, reason_of, shown
-from ota.fetch.within import within
+from ota.fetch.http import HttpOptions, describe_error, login_header, make_context, make_pool, strip_login
+from ota.fetch.time_limit import run_within
 
 
 def put(url: str, data: bytes, options: HttpOptions, limit: float) -> None:
@@ -28,10 +28,12 @@ def put(url: str, data: bytes, options: HttpOptions, limit: float) -> None:
     except ValueError:
         usable = False
     if not usable:
-        raise UsageError(f"REPORT_URL: found {shown(url)!r}, expected an address such as https://reports.example/fleet")
-    headers = {"Content-Type": "application/json", "User-Agent": "edge-ota", **login_of(parts, "basic_auth")}
+        raise UsageError(
+            f"REPORT_URL: found {strip_login(url)!r}, expected an address such as https://reports.example/fleet"
+        )
+    headers = {"Content-Type": "application/json", "User-Agent": "edge-ota", **login_header(parts, "basic_auth")}
     target = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-    told = shown(parts._replace(query=""))  # a query may be a secret
+    told = strip_login(parts._replace(query=""))  # a query may be a secret
 
     def act() -> int:
         context = make_context(options.ca_cert, options.client_cert, options.client_key)
@@ -46,11 +48,11 @@ def put(url: str, data: bytes, options: HttpOptions, limit: float) -> None:
             pool.clear()
 
     try:
-        status = within(limit, act)
+        status = run_within(limit, act)
     except TimeoutError:
         raise RequestFailed(f"{told}: no reply within {limit:g} s") from None
     except (HTTPError, OSError, ValueError) as error:
-        words, again = reason_of(error, options.timeout)
+        words, again = describe_error(error, options.timeout)
         raise RequestFailed(f"{told}: {words}", again=again) from error
     if not 200 <= status < 300:
         raise RequestFailed(f"{told}: HTTP {status}, expected 200, 201, or 204")

@@ -20,13 +20,21 @@ from tuf.api.metadata import Metadata, Root, Targets
 from ota import files
 from ota.documents.names import name as checked_name
 from ota.errors import OtaError, Untrusted, UsageError
-from ota.publish.change import MissingSignatures, PendingChange, keep, keyids_of, read_pending, settle, waiting_for
+from ota.publish.change import (
+    MissingSignatures,
+    PendingChange,
+    find_missing_signatures,
+    keyids_of,
+    read_pending,
+    settle,
+    write_pending,
+)
+from ota.publish.description import describe
 from ota.publish.keys import has_natural_id
 from ota.publish.repository import RepositoryState
 from ota.publish.roles import ROOT, TARGETS
-from ota.publish.words import describe
 from ota.publish.workspace import Workspace
-from ota.strict_json import canonical, parse
+from ota.strict_json import parse, to_canonical_json
 
 SCHEMA = 1
 MOST_BYTES = 16 * 1024 * 1024
@@ -93,7 +101,7 @@ def write_request(workspace: Workspace, state: RepositoryState, out: Path) -> Si
         "change": {role: one.to_dict() for role, one in pending.roles.items()},
         "names": {keyid: place.name for keyid, place in workspace.keys.items()},
     }
-    data = canonical(value)
+    data = to_canonical_json(value)
     files.write_durably(out, data)
     return read_request(data, str(out))
 
@@ -131,9 +139,9 @@ def _check(request: SigningRequest, what: str) -> None:
     """Refuse a request whose published part nobody published, or whose change does not follow it."""
     published = request.published
     for role, metadata in published.roles.items():
-        if not published.roots or waiting_for(published, published, role, metadata) is not None:
+        if not published.roots or find_missing_signatures(published, published, role, metadata) is not None:
             raise Untrusted(f"{what}: its published {role} is not signed by the keys of this repository; do not sign")
-    if published.roots and waiting_for(RepositoryState(), published, ROOT, published.roots[-1]) is not None:
+    if published.roots and find_missing_signatures(RepositoryState(), published, ROOT, published.roots[-1]) is not None:
         raise Untrusted(f"{what}: its published root is not signed by its own keys; do not sign")
     for role, metadata in request.change.items():
         known = published.version(role)
@@ -152,7 +160,7 @@ def _keys_in(payload: Root | Targets) -> list[Key]:
     return list(payload.delegations.keys.values()) if payload.delegations is not None else []
 
 
-def read_memory(path: Path) -> dict[str, str]:
+def read_signed(path: Path) -> dict[str, str]:
     """Return what a key has signed before: role and version -> SHA-256.
 
     Raises:
@@ -164,7 +172,7 @@ def read_memory(path: Path) -> dict[str, str]:
     return {name: str(value) for name, value in parse(data, str(path), MOST_BYTES).items()}
 
 
-def reminders(request: SigningRequest, memory: Mapping[str, str]) -> list[str]:
+def warn_of_reuse(request: SigningRequest, memory: Mapping[str, str]) -> list[str]:
     """Return a sentence for each role of which the key has signed this version with other content, or a later one."""
     found = []
     for role, metadata in request.change.items():
@@ -180,13 +188,13 @@ def reminders(request: SigningRequest, memory: Mapping[str, str]) -> list[str]:
     return found
 
 
-def remember(path: Path, request: SigningRequest, memory: Mapping[str, str], roles: Sequence[str]) -> None:
+def write_signed(path: Path, request: SigningRequest, memory: Mapping[str, str], roles: Sequence[str]) -> None:
     """Keep what a key has signed."""
     new = {
         f"{role} {request.change[role].signed.version}": hashlib.sha256(request.change[role].signed_bytes).hexdigest()
         for role in roles
     }
-    files.write_durably(path, canonical({**memory, **new}), 0o600)
+    files.write_durably(path, to_canonical_json({**memory, **new}), 0o600)
 
 
 def sign(request: SigningRequest, signers: Sequence[Signer]) -> tuple[bytes, list[str]]:
@@ -213,7 +221,7 @@ def sign(request: SigningRequest, signers: Sequence[Signer]) -> tuple[bytes, lis
     if not signatures:
         keys = ", ".join(sorted({keyid[:16] for role in request.change for keyid in keyids_of(request.after, role)[1]}))
         raise UsageError(f"this key may sign nothing here, or has signed already; the keys that may are {keys}")
-    return canonical({"schema": SCHEMA, "kind": SIGNATURES, "signatures": signatures}), roles
+    return to_canonical_json({"schema": SCHEMA, "kind": SIGNATURES, "signatures": signatures}), roles
 
 
 def collect(
@@ -232,7 +240,7 @@ def collect(
     for what, data in found:
         for one in _signatures(data, what):
             _add(request, one, what)
-    keep(workspace, pending)
+    write_pending(workspace, pending)
     for role, metadata in pending.roles.items():
         if metadata.signed.version != state.version(role) + 1:
             raise OtaError(

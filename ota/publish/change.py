@@ -18,10 +18,10 @@ from tuf.api.metadata import Metadata, MetaFile, Root, Signed, Snapshot, Targets
 from ota import files
 from ota.errors import Expired, OtaError, Untrusted
 from ota.publish.keys import KeyProblem
-from ota.publish.repository import RepositoryState, names_of, put_metadata, put_targets, write_state
+from ota.publish.repository import RepositoryState, join_names, put_metadata, put_targets, write_state
 from ota.publish.roles import ROOT, SNAPSHOT, TARGETS, TIMESTAMP
 from ota.publish.workspace import Workspace
-from ota.strict_json import canonical, parse
+from ota.strict_json import parse, to_canonical_json
 
 SCHEMA = 1
 MOST_PENDING = 64 * 1024 * 1024
@@ -90,18 +90,18 @@ def settle(
     after = _after(state, pending.roles)
     roles = dict(pending.roles)
     for role in sorted(pending.resign - set(roles)):
-        if enough_keys_here(workspace, after, role) or role in (SNAPSHOT, TIMESTAMP):
+        if has_enough_keys(workspace, after, role) or role in (SNAPSHOT, TIMESTAMP):
             continue
         roles[role] = _again(workspace, state, role, now)
     waiting = []
     for role in roles:
         sign(workspace, state, after, role, roles[role])
-        if (missing := waiting_for(state, after, role, roles[role])) is not None:
+        if (missing := find_missing_signatures(state, after, role, roles[role])) is not None:
             waiting.append(missing)
     if waiting and other is not None:
         _refuse_second(other)
     if waiting:
-        keep(workspace, PendingChange(roles, pending.resign - set(roles), pending.documents))
+        write_pending(workspace, PendingChange(roles, pending.resign - set(roles), pending.documents))
         return waiting
     _publish(workspace, state, PendingChange(roles, pending.resign - set(roles), pending.documents), now)
     return []
@@ -176,7 +176,7 @@ def keyids_of(state: RepositoryState, role: str) -> tuple[int, list[str]]:
     return found.threshold, list(found.keyids)
 
 
-def enough_keys_here(workspace: Workspace, state: RepositoryState, role: str) -> bool:
+def has_enough_keys(workspace: Workspace, state: RepositoryState, role: str) -> bool:
     """Return whether this machine has the keys for a role's threshold."""
     threshold, keyids = keyids_of(state, role)
     return sum(bool(keyid in workspace.keys and workspace.keys[keyid].uri) for keyid in keyids) >= threshold > 0
@@ -211,7 +211,7 @@ def _is_here(workspace: Workspace, keyid: str) -> bool:
     return keyid in workspace.keys and bool(workspace.keys[keyid].uri)
 
 
-def waiting_for(
+def find_missing_signatures(
     before: RepositoryState, after: RepositoryState, role: str, metadata: Metadata[Any]
 ) -> MissingSignatures | None:
     """Return which signatures a role misses; None = its threshold is met."""
@@ -231,7 +231,7 @@ def _sign_here(workspace: Workspace, before: RepositoryState, after: RepositoryS
         KeyProblem: they are not.
     """
     sign(workspace, before, after, role, after.roles[role])
-    if (waiting := waiting_for(before, after, role, after.roles[role])) is not None:
+    if (waiting := find_missing_signatures(before, after, role, after.roles[role])) is not None:
         names = ", ".join(workspace.key_name(keyid) for keyid in waiting.keyids)
         raise KeyProblem(
             f"{role} needs {waiting.missing} more of the keys {names}, and none of these is on this machine"
@@ -248,7 +248,7 @@ def _check_life(state: RepositoryState, now: float) -> None:
             )
 
 
-def keep(workspace: Workspace, pending: PendingChange) -> None:
+def write_pending(workspace: Workspace, pending: PendingChange) -> None:
     """Keep a change as the one that waits."""
     value = {
         "schema": SCHEMA,
@@ -256,7 +256,7 @@ def keep(workspace: Workspace, pending: PendingChange) -> None:
         "resign": sorted(pending.resign),
         "documents": {target: data.decode() for target, data in pending.documents.items()},
     }
-    files.write_durably(workspace.pending, canonical(value), 0o600)
+    files.write_durably(workspace.pending, to_canonical_json(value), 0o600)
 
 
 def read_pending(workspace: Workspace) -> PendingChange | None:
@@ -290,12 +290,12 @@ def refuse_second(workspace: Workspace, roles: Iterable[str]) -> None:
 
 def _refuse_second(pending: PendingChange) -> NoReturn:
     raise OtaError(
-        f"a change of {names_of(sorted(pending.roles))} waits for signatures already: finish it with 'collect', "
+        f"a change of {join_names(sorted(pending.roles))} waits for signatures already: finish it with 'collect', "
         "or drop it with 'request --discard'"
     )
 
 
-def edit(state: RepositoryState, role: str) -> Any:
+def copy_payload(state: RepositoryState, role: str) -> Any:
     """Return a copy of a role's payload that may be changed."""
     return copy.deepcopy(state.root if role == ROOT else cast(Signed, state.roles[role].signed))
 

@@ -14,7 +14,7 @@ from ota.errors import NoSpace, UsageError
 from ota.publish.release import blobs_of
 from ota.publish.repository import RepositoryState, put_blob, put_metadata, put_targets, read_target
 from ota.publish.roles import FAMILY_PREFIX
-from ota.publish.verify import needed
+from ota.publish.verify import find_needed_targets
 from ota.publish.workspace import Workspace
 
 
@@ -37,7 +37,7 @@ def export(workspace: Workspace, state: RepositoryState, fleet: str, out: Path) 
         raise UsageError(f"{out} is the repository itself: name a directory on the stick")
     if out.exists() and (not out.is_dir() or any(one.name not in _OURS for one in out.iterdir())):
         raise UsageError(f"{out} has other files: name an empty directory, or one with an older copy")
-    targets = needed(workspace.repository, state, fleet)
+    targets = find_needed_targets(workspace.repository, state, fleet)
     documents = {
         target: read_target(workspace.repository, target, entry)
         for role in state.delegated()

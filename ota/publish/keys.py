@@ -21,7 +21,7 @@ from securesystemslib.signer import CryptoSigner, HSMSigner, Key, Signer, SSlibK
 from ota import files
 from ota.documents.names import name as checked_name
 from ota.errors import OtaError, Untrusted, UsageError
-from ota.strict_json import canonical, parse
+from ota.strict_json import parse, to_canonical_json
 
 LEAST_PASSPHRASE = 12
 PASSPHRASE = "EDGE_OTA_PUBLISH_PASSPHRASE"
@@ -296,7 +296,7 @@ def public_from(found: object, what: str) -> SSlibKey:
 
 def write_public(path: Path, place: KeyPlace) -> None:
     """Write the file that goes to the publisher's machine: name and public key."""
-    files.write_durably(path, canonical({"schema": 1, "name": place.name, "public": public_dict(place.public)}))
+    files.write_durably(path, to_canonical_json({"schema": 1, "name": place.name, "public": public_dict(place.public)}))
 
 
 def read_public(path: Path) -> KeyPlace:

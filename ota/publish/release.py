@@ -10,16 +10,16 @@ from pathlib import Path
 from tuf.api.metadata import TargetFile
 
 from ota import files
-from ota.decide.code import code_files
+from ota.decide.code import find_code_files
 from ota.documents.floor import read_floor
 from ota.documents.manifest import MOST_BYTES, FileEntry, Manifest, read_manifest
 from ota.documents.names import blob_path, code_target, floor_target, manifest_target
 from ota.errors import StoreError, Untrusted, UsageError
-from ota.publish.change import MetadataChange, MissingSignatures, apply, edit, refuse_second
-from ota.publish.repository import RepositoryState, pieces, put_blob, read_state, read_target
+from ota.publish.change import MetadataChange, MissingSignatures, apply, copy_payload, refuse_second
+from ota.publish.repository import RepositoryState, put_blob, read_pieces, read_state, read_target
 from ota.publish.roles import ENGINES, family_role
 from ota.publish.workspace import Workspace
-from ota.strict_json import canonical, parse
+from ota.strict_json import parse, to_canonical_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def release(
         if waiting:
             return waiting
         state = read_state(workspace.path)
-    payload = edit(state, role)
+    payload = copy_payload(state, role)
     payload.targets[target] = TargetFile.from_data(target, bundle.data, ["sha256"])
     return apply(workspace, state, MetadataChange({role: payload}, documents={target: bundle.data}), now)
 
@@ -161,7 +161,7 @@ def code_of(bundle: Bundle) -> dict[str, str]:
                 for one in entries
                 if one.path.lower().endswith(".pbtxt")
             }
-            for one, reason in code_files(entries, configs, model):
+            for one, reason in find_code_files(entries, configs, model):
                 found[one.sha256] = f"{model}/{one.path} ({reason})"
     return found
 
@@ -171,7 +171,7 @@ def approve(
 ) -> list[MissingSignatures]:
     """Let the role engines list files that run as code."""
     refuse_second(workspace, [ENGINES])
-    payload = edit(state, ENGINES)
+    payload = copy_payload(state, ENGINES)
     for sha256, size in sizes.items():
         target = code_target(family, sha256)
         payload.targets[target] = TargetFile(size, {"sha256": sha256}, target)
@@ -199,7 +199,7 @@ def hash_chunks(root: Path, entry: FileEntry) -> str:
     """Return the SHA-256 of the file that chunks below `root` make."""
     found = hashlib.sha256()
     for chunk in entry.chunks:
-        for piece in pieces(root / blob_path(chunk)):
+        for piece in read_pieces(root / blob_path(chunk)):
             found.update(piece)
     return found.hexdigest()
 
@@ -228,8 +228,8 @@ def set_floor(
     if counters[number] <= floors.get(bundle, 0):
         raise UsageError(f"the floor of {bundle} is {floors[bundle]} already, and it never sinks")
     floors[bundle] = counters[number]
-    data = canonical({"schema": 1, "floors": floors})
-    payload = edit(state, role)
+    data = to_canonical_json({"schema": 1, "floors": floors})
+    payload = copy_payload(state, role)
     payload.targets[floor_target(family)] = TargetFile.from_data(floor_target(family), data, ["sha256"])
     return apply(workspace, state, MetadataChange({role: payload}, documents={floor_target(family): data}), now)
 

@@ -24,7 +24,7 @@ from ota import files
 from ota.documents.names import blob_path
 from ota.errors import StoreError, Untrusted, UsageError
 from ota.publish.roles import ROOT, SNAPSHOT, TARGETS, TIMESTAMP
-from ota.strict_json import canonical, parse
+from ota.strict_json import parse, to_canonical_json
 
 SCHEMA = 1
 MOST_STATE = 256 * 1024 * 1024
@@ -108,7 +108,7 @@ def write_state(path: Path, state: RepositoryState) -> None:
         "roots": [one.to_dict() for one in state.roots],
         "roles": {role: one.to_dict() for role, one in state.roles.items()},
     }
-    files.write_durably(path / "state.json", canonical(value), 0o600)
+    files.write_durably(path / "state.json", to_canonical_json(value), 0o600)
     files.write_durably(path / "root.json", state.roots[-1].to_bytes())
 
 
@@ -134,7 +134,7 @@ def put_targets(repository: Path, documents: Mapping[str, bytes]) -> None:
         files.make_directory(path.parent)
         folders.add(path.parent)
         fresh = path.with_name(f".{path.name}.new")
-        with files.wrapped(path):
+        with files.wrap_errors(path):
             with files.create(fresh) as file:
                 files.write(file, fresh, data)
                 files.fsync(file, fresh)
@@ -167,7 +167,7 @@ def put_blob(repository: Path, sha256: str, source: Path) -> bool:
         raise Untrusted(f"{source} is damaged: its SHA-256 is not {sha256}; make the bundle again")
     files.make_directory(target.parent)
     fresh = target.with_name(f".{target.name}.new")
-    with files.wrapped(target):
+    with files.wrap_errors(target):
         if fresh.exists():
             files.unlink(fresh)
         files.link(source, fresh)
@@ -197,24 +197,24 @@ def read_target(repository: Path, target: str, listed: TargetFile) -> bytes:
     return data
 
 
-def pieces(path: Path, size: int = 1024 * 1024) -> Iterator[bytes]:
+def read_pieces(path: Path, size: int = 1024 * 1024) -> Iterator[bytes]:
     """Yield a file in pieces.
 
     Raises:
         StoreError: it cannot be read.
     """
-    with files.wrapped(path), open(path, "rb") as file:
+    with files.wrap_errors(path), open(path, "rb") as file:
         while piece := file.read(size):
             yield piece
 
 
-def snapshot_of(state: RepositoryState) -> dict[str, int]:
+def snapshot_versions(state: RepositoryState) -> dict[str, int]:
     """Return the versions that the published snapshot names."""
     snapshot = cast(Snapshot, state.roles[SNAPSHOT].signed)
     return {name: meta.version for name, meta in snapshot.meta.items()}
 
 
-def names_of(roles: Iterable[str]) -> str:
+def join_names(roles: Iterable[str]) -> str:
     """Return roles for a sentence: `root and targets`."""
     found = list(roles)
     return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)

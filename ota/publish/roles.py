@@ -43,7 +43,7 @@ PRESETS: Mapping[str, Mapping[str, RolePolicy]] = {"team": TEAM, "small": SMALL}
 
 
 @contextlib.contextmanager
-def as_usage() -> Iterator[None]:
+def raise_as_usage() -> Iterator[None]:
     """Turn what a document's reader refuses into wrong use: the publisher typed it."""
     try:
         yield
@@ -57,7 +57,7 @@ def checked_name(found: object, what: str) -> str:
     Raises:
         UsageError: it has other characters, or is too long.
     """
-    with as_usage():
+    with raise_as_usage():
         return name(found, what)
 
 

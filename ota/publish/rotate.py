@@ -14,14 +14,14 @@ from ota.publish.change import (
     MetadataChange,
     MissingSignatures,
     apply,
-    edit,
-    enough_keys_here,
+    copy_payload,
+    has_enough_keys,
     publish_freshness,
     read_pending,
     refuse_second,
 )
 from ota.publish.keys import KeyPlace, Secrets
-from ota.publish.repository import RepositoryState, names_of
+from ota.publish.repository import RepositoryState, join_names
 from ota.publish.roles import (
     ENGINES,
     PRESETS,
@@ -38,7 +38,7 @@ from ota.publish.roles import (
     paths_of,
     with_days,
 )
-from ota.publish.verify import life
+from ota.publish.verify import remaining_life
 from ota.publish.workspace import Workspace, create
 
 #: delegated roles that every repository has; each family adds one
@@ -124,7 +124,7 @@ def add_family(
     if role in state.delegated():
         raise UsageError(f"the family {family} is there already: its keys are changed with 'publish rotate {role}'")
     refuse_second(workspace, [TARGETS])
-    targets = edit(state, TARGETS)
+    targets = copy_payload(state, TARGETS)
     delegate(targets, role, places, 1)
     return apply(workspace, state, MetadataChange({TARGETS: targets}, {role}), now)
 
@@ -155,7 +155,7 @@ def rotate(
     for rotation in rotations:
         check_role(state, rotation.role)
         signer = ROOT if rotation.role in TOP else TARGETS
-        payloads.setdefault(signer, edit(state, signer))
+        payloads.setdefault(signer, copy_payload(state, signer))
         _change_keys(payloads[signer], rotation)
     roles = {one.role for one in rotations}
     refuse_second(workspace, [*payloads, *roles])
@@ -211,7 +211,7 @@ def renew(workspace: Workspace, state: RepositoryState, roles: Sequence[str], no
     for role in roles:
         check_role(state, role)
     refuse_second(workspace, roles)
-    payloads: dict[str, Signed] = {role: edit(state, role) for role in roles if role in (ROOT, TARGETS)}
+    payloads: dict[str, Signed] = {role: copy_payload(state, role) for role in roles if role in (ROOT, TARGETS)}
     return apply(workspace, state, MetadataChange(payloads, set(roles) - set(payloads)), now)
 
 
@@ -238,28 +238,28 @@ def refresh(workspace: Workspace, state: RepositoryState, also: Sequence[str], n
     renewed = [
         role
         for role in old
-        if role in also or (role == ROLLOUT and role not in busy and enough_keys_here(workspace, state, role))
+        if role in also or (role == ROLLOUT and role not in busy and has_enough_keys(workspace, state, role))
     ]
     warnings: list[str] = []
     expired: list[str] = []
     for role in old:
         if role not in renewed:
-            left = life(_payload(state, role), 1, now)
+            left = remaining_life(_payload(state, role), 1, now)
             said = f"{role} expires in {left:.0f} days" if left > 0 else f"{role} expired {-left:.0f} days ago"
             (warnings if left > 0 else expired).append(f"{said}: sign it again with 'edge-ota publish renew {role}'")
-    useless = any(life(_payload(state, role), 1, now) <= 0 for role in (ROOT, TARGETS) if role not in renewed)
+    useless = any(remaining_life(_payload(state, role), 1, now) <= 0 for role in (ROOT, TARGETS) if role not in renewed)
     if renewed and not useless:
         waiting = [one.role for one in renew(workspace, state, renewed, now)]
         if not waiting:
             return RefreshResult([*renewed, SNAPSHOT, TIMESTAMP], warnings, expired)
-        warnings.append(f"{names_of(waiting)} waits for signatures of keys that are not here: 'publish request'")
+        warnings.append(f"{join_names(waiting)} waits for signatures of keys that are not here: 'publish request'")
     snapshot = _is_past_half(workspace, state, SNAPSHOT, now)
     publish_freshness(workspace, state, RepositoryState(list(state.roots), dict(state.roles)), now, snapshot=snapshot)
     return RefreshResult([SNAPSHOT, TIMESTAMP] if snapshot else [TIMESTAMP], warnings, expired)
 
 
 def _is_past_half(workspace: Workspace, state: RepositoryState, role: str, now: float) -> bool:
-    return life(_payload(state, role), workspace.days_of(role), now) < 0.5
+    return remaining_life(_payload(state, role), workspace.days_of(role), now) < 0.5
 
 
 def _payload(state: RepositoryState, role: str) -> Any:

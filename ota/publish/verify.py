@@ -19,14 +19,14 @@ from ota.documents.manifest import Manifest, read_manifest
 from ota.documents.names import blob_path, code_target, floor_target, manifest_target, rollout_target
 from ota.documents.rollout import Rollout, Wish, read_rollout
 from ota.errors import OtaError, StoreError, Untrusted, UsageError
-from ota.publish.change import waiting_for
+from ota.publish.change import find_missing_signatures
 from ota.publish.release import Bundle, blobs_of_file, code_of, hash_chunks
 from ota.publish.repository import (
     RepositoryState,
     put_metadata,
     read_state,
     read_target,
-    snapshot_of,
+    snapshot_versions,
     stored_target,
     write_state,
 )
@@ -68,12 +68,15 @@ def load(repository: Path, root: bytes) -> RepositoryState:
     ) is not None:
         fresh: Metadata[Root] = _parsed(data, f"{state.root.version + 1}.root.json")
         after = RepositoryState([*state.roots, fresh])
-        if fresh.signed.version != state.root.version + 1 or waiting_for(state, after, ROOT, fresh) is not None:
+        if (
+            fresh.signed.version != state.root.version + 1
+            or find_missing_signatures(state, after, ROOT, fresh) is not None
+        ):
             raise Untrusted(f"{state.root.version + 1}.root.json is not signed by the keys of root: restore it")
         state = after
     _load(repository, state, TIMESTAMP, None)
     _load(repository, state, SNAPSHOT, state.roles[TIMESTAMP].signed.snapshot_meta.version)
-    versions = snapshot_of(state)
+    versions = snapshot_versions(state)
     _load(repository, state, TARGETS, versions[f"{TARGETS}.json"])
     for role in state.delegated():
         if f"{role}.json" not in versions:
@@ -89,7 +92,7 @@ def _load(repository: Path, state: RepositoryState, role: str, version: int | No
     if data is None:
         raise StoreError(f"{repository / 'metadata' / name} is not there: publish it again, or copy it anew")
     metadata = _parsed(data, name)
-    if waiting_for(state, state, role, metadata) is not None:
+    if find_missing_signatures(state, state, role, metadata) is not None:
         raise Untrusted(f"{name} is not signed by the keys of {role}: publish it again, or copy it anew")
     if version is not None and metadata.signed.version != version:
         raise Untrusted(f"{name} has version {metadata.signed.version}: publish it again, or copy it anew")
@@ -115,7 +118,7 @@ def check(repository: Path, state: RepositoryState, now: float, fleet: str = "")
     for role in state.delegated():
         if sorted(getattr(state.targets.get_delegated_role(role), "paths", None) or []) != sorted(paths_of(role)):
             found.problems.append(f"{role} may sign other paths than {', '.join(paths_of(role))}")
-    wanted = needed(repository, state, fleet) if fleet else None
+    wanted = find_needed_targets(repository, state, fleet) if fleet else None
     for role in state.delegated():
         for target in sorted(state.listed(role) if role in state.roles else ()):
             if wanted is None or target in wanted:
@@ -153,14 +156,14 @@ def _payloads(state: RepositoryState) -> Iterator[tuple[str, Signed]]:
             yield role, state.roles[role].signed
 
 
-def life(payload: Signed, days: float, now: float) -> float:
+def remaining_life(payload: Signed, days: float, now: float) -> float:
     """Return which share of a signature's life is left."""
     left = (payload.expires - datetime.fromtimestamp(now, tz=timezone.utc)) / timedelta(days=1)
     return left / days
 
 
 def _check_life(role: str, payload: Signed, now: float, found: Findings) -> None:
-    left = life(payload, 1, now)
+    left = remaining_life(payload, 1, now)
     when = f"{payload.expires:%Y-%m-%d %H:%M} UTC"
     found.facts.append(f"{role}: version {payload.version}, valid until {when} ({left:.1f} days)")
     fix = "'publish refresh'" if role in (SNAPSHOT, TIMESTAMP) else f"'publish renew {role}'"
@@ -251,7 +254,7 @@ def _refused(wish: Wish, release: int, found: Findings) -> str:
     return ""
 
 
-def needed(repository: Path, state: RepositoryState, fleet: str) -> set[str]:
+def find_needed_targets(repository: Path, state: RepositoryState, fleet: str) -> set[str]:
     """Return the documents that the devices of a fleet read: rollout, devices, floors, and manifests.
 
     Raises:
@@ -320,5 +323,5 @@ def copy_documents(source: Path, target: Path) -> None:
         there = target / path.relative_to(source)
         if path.is_file() and not there.exists():
             files.make_directory(there.parent)
-            with files.wrapped(there):
+            with files.wrap_errors(there):
                 shutil.copyfile(path, there)

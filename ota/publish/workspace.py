@@ -27,7 +27,7 @@ from ota.publish.keys import (
     write_private,
 )
 from ota.publish.roles import TEAM, kind_of
-from ota.strict_json import canonical, parse
+from ota.strict_json import parse, to_canonical_json
 
 SCHEMA = 1
 MOST_BYTES = 4 * 1024 * 1024
@@ -122,7 +122,7 @@ class Workspace:
             "keys": [self.keys[keyid].to_dict() for keyid in sorted(self.keys)],
             "days": self.days,
         }
-        files.write_durably(self.path / "publish.json", canonical(value), 0o600)
+        files.write_durably(self.path / "publish.json", to_canonical_json(value), 0o600)
 
 
 def create(path: Path, secrets: Secrets, days: Mapping[str, float]) -> Workspace:
@@ -163,7 +163,7 @@ def read(path: Path, secrets: Secrets) -> Workspace:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
+def acquire_lock(path: Path) -> Iterator[None]:
     """Keep other publishers out of a workspace.
 
     Raises:

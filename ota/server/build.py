@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ota.errors import OtaError, ServerError, TrialFailed, UsageError
-from ota.server.unit import answer, ask_child, ask_unit, below, read_request, refusal, standard_streams
+from ota.server.unit import ask_child, ask_unit, check_below, read_request, refusal, standard_streams, write_answer
 
 #: of a plan's name in the place of the unit
 _KEY = 64
@@ -116,15 +116,15 @@ def serve_build(releases: Path, program: str, environ: Mapping[str, str] | None 
         place = environ.get("STATE_DIRECTORY", "").partition(":")[0]
         if not place:
             raise UsageError("STATE_DIRECTORY is not set: this command is for edge-ota-build@.service")
-        answer(sink, build(program, _read(read_request(source), releases), Path(place)))
+        write_answer(sink, build(program, _read(read_request(source), releases), Path(place)))
     except OtaError as error:
-        answer(sink, refusal(error))
+        write_answer(sink, refusal(error))
         return error.exit_status
     return 0
 
 
 def _read(found: Mapping[str, Any], releases: Path) -> BuildRequest:
-    onnx = below(found.get("onnx"), releases)
+    onnx = check_below(found.get("onnx"), releases)
     key, workspace, limit = found.get("key"), found.get("workspace_mb"), found.get("limit")
     options = found.get("options")
     if not isinstance(key, str) or len(key) != _KEY or not all(one in "0123456789abcdef" for one in key):

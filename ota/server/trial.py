@@ -9,7 +9,7 @@ from typing import Any
 
 from ota.documents.names import name
 from ota.errors import OtaError, ServerError, TrialFailed, UsageError
-from ota.server.unit import answer, ask_child, ask_unit, below, read_request, refusal, standard_streams
+from ota.server.unit import ask_child, ask_unit, check_below, read_request, refusal, standard_streams, write_answer
 
 _MOST_REASON = 900
 
@@ -97,12 +97,12 @@ def serve_trial(root: Path, program: str) -> int:
     source, sink = standard_streams()
     try:
         request = read_request(source)
-        repository = below(request.get("repository"), root)
+        repository = check_below(request.get("repository"), root)
         models, limit = request.get("models"), request.get("limit")
         if not isinstance(models, list) or not models or not isinstance(limit, (int, float)) or not 0 < limit <= 86400:
             raise UsageError("the request lacks models or a limit in seconds")
-        answer(sink, check(program, repository, [name(one, "a model") for one in models], float(limit)))
+        write_answer(sink, check(program, repository, [name(one, "a model") for one in models], float(limit)))
     except OtaError as error:
-        answer(sink, refusal(error))
+        write_answer(sink, refusal(error))
         return error.exit_status
     return 0

@@ -40,13 +40,13 @@ def ask_unit(path: str, request: Mapping[str, Any], limit: float) -> dict[str, A
             connection.connect(path)
             connection.sendall(json.dumps(request).encode() + b"\n")
             connection.shutdown(socket.SHUT_WR)
-            answer = _read_until(connection, end)
+            write_answer = _read_until(connection, end)
     except TimeoutError:
         raise ServerError(f"the unit behind {path} did not answer within {limit:g} s: see its journal") from None
     except OSError as error:
         hint = "see 'systemctl status edge-ota-trial.socket edge-ota-build.socket'"
         raise ServerError(f"the socket {path} cannot be used: {error.strerror or error}; {hint}") from error
-    return _object(answer, f"the unit behind {path}")
+    return _object(write_answer, f"the unit behind {path}")
 
 
 def ask_child(command: Sequence[str], limit: float) -> tuple[int, bytes, str]:
@@ -124,7 +124,7 @@ def read_request(source: BinaryIO, limit: float = START_SECONDS) -> dict[str, An
     return found
 
 
-def below(path: object, root: Path) -> Path:
+def check_below(path: object, root: Path) -> Path:
     """Return a path that a request names, if it lies in `root` without `..`.
 
     Raises:
@@ -136,7 +136,7 @@ def below(path: object, root: Path) -> Path:
     return found
 
 
-def answer(write: BinaryIO, found: Mapping[str, Any]) -> None:
+def write_answer(write: BinaryIO, found: Mapping[str, Any]) -> None:
     """Write the answer of this unit."""
     with contextlib.suppress(BrokenPipeError):  # the agent was killed
         write.write(json.dumps(found).encode() + b"\n")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ota import files
 from ota.errors import StoreError
 from ota.layout import StateLayout
-from ota.strict_json import Members, canonical, parse
+from ota.strict_json import Members, parse, to_canonical_json
 
 SCHEMA = 1
 #: entries that are kept; the oldest go first
@@ -101,7 +101,7 @@ def load(layout: StateLayout) -> BadList:
 def save(layout: StateLayout, found: BadList) -> None:
     """Write the list, durably."""
     entries = [{name: getattr(one, name) for name in BadRelease.__slots__} for one in found.entries]
-    files.write_durably(layout.bad, canonical({"schema": SCHEMA, "entries": entries}), 0o600)
+    files.write_durably(layout.bad, to_canonical_json({"schema": SCHEMA, "entries": entries}), 0o600)
 
 
 def _entry(members: Members) -> BadRelease:

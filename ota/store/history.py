@@ -9,7 +9,7 @@ from typing import Any
 
 from ota import files
 from ota.layout import StateLayout
-from ota.strict_json import canonical
+from ota.strict_json import to_canonical_json
 
 #: events that are kept
 MOST = 500
@@ -40,7 +40,7 @@ def append(layout: StateLayout, event: HistoryEvent) -> None:
     """Add an event, durably. The file is written anew: it is small, and never torn."""
     found = {name: getattr(event, name) for name in HistoryEvent.__slots__}
     found["message"] = " ".join(event.message.split())[:_MOST_MESSAGE]
-    lines = [*_lines(layout)[-(MOST - 1) :], canonical({name: value for name, value in found.items() if value})]
+    lines = [*_lines(layout)[-(MOST - 1) :], to_canonical_json({name: value for name, value in found.items() if value})]
     files.write_durably(layout.history, b"".join(lines), 0o640)
 
 

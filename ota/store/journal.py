@@ -18,7 +18,7 @@ from ota.documents.names import NAME, name
 from ota.errors import StoreError
 from ota.layout import StateLayout
 from ota.store import links, releases
-from ota.strict_json import Members, canonical, parse
+from ota.strict_json import Members, parse, to_canonical_json
 
 SCHEMA = 1
 _MOST_BYTES = 256 * 1024
@@ -115,8 +115,8 @@ def write(layout: StateLayout, journal: Journal) -> None:
         "next": _next_document(journal.next),
         "baseline": dict(journal.baseline),
     }
-    checked = {"journal": found, "sha256": hashlib.sha256(canonical(found)).hexdigest()}
-    files.write_durably(path_of(layout, journal.bundle), canonical(checked), _FILE_MODE)
+    checked = {"journal": found, "sha256": hashlib.sha256(to_canonical_json(found)).hexdigest()}
+    files.write_durably(path_of(layout, journal.bundle), to_canonical_json(checked), _FILE_MODE)
 
 
 def read(layout: StateLayout, bundle: str) -> Journal | None:
@@ -128,7 +128,7 @@ def read(layout: StateLayout, bundle: str) -> Journal | None:
             return None
         outer = Members(parse(data, str(path), _MOST_BYTES), str(path), StoreError)
         found, checksum = outer.table("journal", most=16), outer.sha256("sha256")
-        if hashlib.sha256(canonical(found)).hexdigest() != checksum:
+        if hashlib.sha256(to_canonical_json(found)).hexdigest() != checksum:
             return None
         return _journal(Members(found, str(path), StoreError), bundle)
     except Exception:  # whatever is wrong with it: the disk tells the same
@@ -197,21 +197,21 @@ def rebuild(layout: StateLayout, repository: Path, bundle: str, bad: Iterable[in
             models[record.release] = record.models
             whole.setdefault(record.release, set()).add(record.model)
     complete = sorted(release for release in models if whole[release] == set(models[release]))
-    named = links.linked(layout, repository)
+    named = links.read_links(layout, repository)
     candidates = [one for one in complete if one in {named.get(model) for model in models[one]}]
     active = min(candidates, default=0)
     older = [one for one in complete if one < active and one not in set(bad)]
     return Journal(bundle, {one: models[one] for one in complete}, active, max(older, default=0))
 
 
-def is_possible(layout: StateLayout, journal: Journal) -> bool:
+def can_serve(layout: StateLayout, journal: Journal) -> bool:
     """Return whether the release that serves by this journal is on this disk, whole."""
-    return has_whole(layout, journal, journal.serving())
+    return has_complete(layout, journal, journal.serving())
 
 
-def has_whole(layout: StateLayout, journal: Journal, release: int) -> bool:
+def has_complete(layout: StateLayout, journal: Journal, release: int) -> bool:
     """Return whether all models of a release are on this disk, whole; true for none (0)."""
     if not release:
         return True
-    found = [releases.whole(layout, model, release) for model in journal.models.get(release, ())]
+    found = [releases.find_complete(layout, model, release) for model in journal.models.get(release, ())]
     return bool(found) and all(one is not None and one.bundle == journal.bundle for one in found)

@@ -22,7 +22,7 @@ class LinkKind(Enum):
     OWN = "a model that edge-ota did not put there"
 
 
-def look(layout: StateLayout, repository: Path, model: str) -> tuple[LinkKind, int]:
+def read_link(layout: StateLayout, repository: Path, model: str) -> tuple[LinkKind, int]:
     """Return what the model repository has under a model's name, and the release that a link of ours names (else 0)."""
     path = repository / model
     try:
@@ -47,7 +47,7 @@ def check_free(layout: StateLayout, repository: Path, models: Iterable[str], own
         Occupied: with the way out.
     """
     for model in models:
-        kind, _ = look(layout, repository, model)
+        kind, _ = read_link(layout, repository, model)
         if kind is LinkKind.OWN or (kind is LinkKind.LINK and model not in set(owned)):
             path = repository / model
             raise Occupied(
@@ -66,23 +66,23 @@ def apply(layout: StateLayout, repository: Path, wanted: Mapping[str, int]) -> l
     check_free(layout, repository, (model for model, release in wanted.items() if release), wanted)
     changed = []
     for model, release in sorted(wanted.items()):
-        kind, now = look(layout, repository, model)
+        kind, now = read_link(layout, repository, model)
         if release and (kind, now) != (LinkKind.OURS, release):
             files.replace_symlink(repository / model, str(layout.release(model, release)))
             changed.append(model)
         elif not release and kind is LinkKind.OURS:
-            with files.wrapped(repository / model):
+            with files.wrap_errors(repository / model):
                 files.unlink(repository / model)
                 files.sync_directory(repository)
             changed.append(model)
     return changed
 
 
-def linked(layout: StateLayout, repository: Path) -> dict[str, int]:
+def read_links(layout: StateLayout, repository: Path) -> dict[str, int]:
     """Return model -> release for all links of ours."""
     try:
         names = sorted(one.name for one in repository.iterdir() if one.is_symlink())
     except OSError:
         return {}
-    found = {model: look(layout, repository, model) for model in names}
+    found = {model: read_link(layout, repository, model) for model in names}
     return {model: release for model, (kind, release) in found.items() if kind is LinkKind.OURS}

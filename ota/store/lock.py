@@ -16,7 +16,7 @@ _AGAIN = 0.05
 
 
 @contextlib.contextmanager
-def locked(layout: StateLayout, command: str, patience: float = 0.0) -> Iterator[None]:
+def acquire_lock(layout: StateLayout, command: str, patience: float = 0.0) -> Iterator[None]:
     """Hold the lock. The kernel releases it when this process ends, however it ends.
 
     Args:
@@ -27,11 +27,11 @@ def locked(layout: StateLayout, command: str, patience: float = 0.0) -> Iterator
         StoreError: the file cannot be written.
     """
     files.make_directory(layout.state_dir, 0o750)
-    with files.wrapped(layout.lock):
+    with files.wrap_errors(layout.lock):
         descriptor = os.open(layout.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         _acquire(layout, descriptor, patience)
-        with files.wrapped(layout.lock):
+        with files.wrap_errors(layout.lock):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()} {command}\n".encode(), 0)
         yield

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ota import files
 from ota.errors import OtaError
 from ota.layout import StateLayout
-from ota.strict_json import canonical
+from ota.strict_json import to_canonical_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,12 @@ def read(layout: StateLayout) -> Pause | None:
 
 def write(layout: StateLayout, found: Pause) -> None:
     """Pause, durably."""
-    files.write_durably(layout.pause, canonical({"since": found.since, "why": found.why}), 0o640)
+    files.write_durably(layout.pause, to_canonical_json({"since": found.since, "why": found.why}), 0o640)
 
 
 def remove(layout: StateLayout) -> bool:
     """Resume; whether there was a pause."""
-    with files.wrapped(layout.pause):
+    with files.wrap_errors(layout.pause):
         if not layout.pause.exists():
             return False
         files.unlink(layout.pause)

@@ -13,8 +13,8 @@ from ota.documents.manifest import FileEntry, Manifest, Variant
 from ota.documents.names import file_path, name
 from ota.errors import StoreError
 from ota.layout import StateLayout
-from ota.store.places import FILE_MODE, SHARED_MODE
-from ota.strict_json import Members, canonical, parse
+from ota.store.directories import FILE_MODE, SHARED_MODE
+from ota.strict_json import Members, parse, to_canonical_json
 
 #: our own file in each release; no path of a manifest begins with a dot
 RECORD = ".release.json"
@@ -76,12 +76,12 @@ def _stage(layout: StateLayout, stage: Path, entries: tuple[FileEntry, ...], rec
     made = {stage, stage / str(record.release)}  # an ensemble has no file in its version directory
     for entry in entries:
         made.update(stage / parent for parent in Path(entry.path).parents)
-    with files.wrapped(stage):
+    with files.wrap_errors(stage):
         for folder in sorted(made):
             files.make_directory(folder, SHARED_MODE)
         for entry in entries:
             _link(layout, entry, stage / entry.path)
-        text = canonical(_document(record))
+        text = to_canonical_json(_document(record))
         with files.create(stage / RECORD, FILE_MODE) as file:
             files.write(file, stage / RECORD, text)
             files.fsync(file, stage / RECORD)
@@ -103,7 +103,7 @@ def _link(layout: StateLayout, entry: FileEntry, target: Path) -> None:
 
 def _put_in_place(layout: StateLayout, stage: Path, target: Path) -> None:
     files.make_directory(target.parent, SHARED_MODE)
-    with files.wrapped(target):
+    with files.wrap_errors(target):
         if target.exists():  # incomplete, or another variant; a link names it only where it is damaged
             aside = layout.stage / f"{target.parent.name}.{target.name}.old"
             files.remove_tree(aside)
@@ -127,7 +127,7 @@ def add_built(layout: StateLayout, model: str, release: int, path: str, plan: Pa
         raise StoreError(f"{directory} is no installed release: 'edge-ota apply' installs it again")
     target = directory / path
     fresh = target.with_name(f".{target.name}.new")
-    with files.wrapped(target):
+    with files.wrap_errors(target):
         files.make_directory(target.parent, SHARED_MODE)
         with contextlib.suppress(FileNotFoundError):
             files.unlink(fresh)
@@ -137,7 +137,7 @@ def add_built(layout: StateLayout, model: str, release: int, path: str, plan: Pa
             files.unlink(fresh)
         files.sync_directory(target.parent)
     record = replace(record, built={**record.built, path: files.sha256_of(target)})
-    files.write_durably(directory / RECORD, canonical(_document(record)), FILE_MODE)
+    files.write_durably(directory / RECORD, to_canonical_json(_document(record)), FILE_MODE)
 
 
 def repair(layout: StateLayout, record: InstalledRelease, path: str) -> None:
@@ -148,7 +148,7 @@ def repair(layout: StateLayout, record: InstalledRelease, path: str) -> None:
     """
     target = layout.release(record.model, record.release) / path
     fresh = target.with_name(f".{target.name}.new")
-    with files.wrapped(target):
+    with files.wrap_errors(target):
         files.make_directory(target.parent, SHARED_MODE)
         with contextlib.suppress(FileNotFoundError):
             files.unlink(fresh)
@@ -223,7 +223,7 @@ def is_complete(directory: Path, record: InstalledRelease) -> bool:
         return False
 
 
-def whole(layout: StateLayout, model: str, release: int) -> InstalledRelease | None:
+def find_complete(layout: StateLayout, model: str, release: int) -> InstalledRelease | None:
     """Return the record of a release of a model that is complete; None = it is not."""
     directory = layout.release(model, release)
     record = read_record(directory)
@@ -232,9 +232,9 @@ def whole(layout: StateLayout, model: str, release: int) -> InstalledRelease | N
     return record if is_complete(directory, record) else None
 
 
-def are_of(layout: StateLayout, manifest: Manifest, manifest_sha256: str) -> bool:
+def is_installed(layout: StateLayout, manifest: Manifest, manifest_sha256: str) -> bool:
     """Return whether all models of a release are in place, whole, and by this manifest."""
-    found = [whole(layout, model, manifest.release) for model in manifest.models]
+    found = [find_complete(layout, model, manifest.release) for model in manifest.models]
     return all(one is not None and one.manifest == manifest_sha256 for one in found)
 
 
@@ -242,7 +242,7 @@ def every_release(layout: StateLayout) -> Iterator[InstalledRelease]:
     """Yield the releases of all models that are complete."""
     for model in _names(layout.releases):
         for release in _names(layout.releases / model):
-            if release.isdecimal() and (record := whole(layout, model, int(release))) is not None:
+            if release.isdecimal() and (record := find_complete(layout, model, int(release))) is not None:
                 yield record
 
 

@@ -83,7 +83,7 @@ def discard(layout: StateLayout, found: Iterable[Damage]) -> list[str]:
         sha256, size = record.files[damage.path]
         blob = layout.blob(sha256)
         if blob.exists() and _compare(blob, sha256, size):
-            with files.wrapped(blob):
+            with files.wrap_errors(blob):
                 files.unlink(blob)
                 files.sync_directory(blob.parent)
         gone.append(sha256)

@@ -24,10 +24,10 @@ from ota.errors import AlreadyRunning, FetchError, NotInRepository, OtaError, St
 from ota.source import RepositorySource
 from ota.strict_json import MOST_INTEGER, parse
 from ota.trust.floors import Floors
-from ota.trust.foreign import translated
 from ota.trust.roles import role_of
 from ota.trust.roots import MOST_METADATA, MOST_ROOTS, stored_roots
-from ota.trust.verified import VerifiedRole, check_delegation, issued, verified_roles
+from ota.trust.tuf_errors import translate_errors
+from ota.trust.verified import VerifiedRole, check_delegation, issue_time, verified_roles
 
 #: documents that are kept in metadata/targets; each is small
 MOST_CACHED = 64
@@ -123,7 +123,7 @@ class TrustClient:
             raise NotInRepository(f"the repository's metadata does not list {path}: check its name, or publish it")
         if info.length > most_bytes:
             raise Untrusted(f"{path} is listed with {info.length} bytes, expected at most {most_bytes}")
-        with translated(self._now):
+        with translate_errors(self._now):
             cached = self._dir / "targets" / hashlib.sha256(path.encode()).hexdigest()
             with contextlib.suppress(StoreError, exceptions.RepositoryError):
                 if (data := files.read(cached, most_bytes)) is not None:
@@ -163,7 +163,7 @@ class TrustClient:
         return {one.role: one.signed.expires.timestamp() - self._now for one in self._verified()}
 
     def _refresh(self, source: RepositorySource) -> None:
-        with translated(self._now), self._locked():
+        with translate_errors(self._now), self._locked():
             before = self._inodes()
             try:
                 updater = self._updater_of(source)
@@ -199,7 +199,7 @@ class TrustClient:
             self.refresh()
         updater = self._updater
         assert updater is not None
-        with translated(self._now), self._locked():
+        with translate_errors(self._now), self._locked():
             check_delegation(updater._trusted_set.targets, path)
             before = self._inodes()
             try:
@@ -216,7 +216,7 @@ class TrustClient:
         for one in verified:
             self._check_unchanged(one)
             self._floors.check(f"role/{one.role}", one.signed.version, one.keys, one.threshold)
-        issued_at = issued(updater._trusted_set)
+        issued_at = issue_time(updater._trusted_set)
         for one in verified:
             self._floors.raise_to(f"role/{one.role}", one.signed.version, one.keys, one.threshold)
         self._floors.issued = max(self._floors.issued, issued_at)
@@ -259,7 +259,7 @@ class TrustClient:
         failures: list[OtaError] = []
         for source in self._sources:
             try:
-                with translated(self._now):
+                with translate_errors(self._now):
                     data = _got(source, where, info.length)
                     info.verify_length_and_hashes(data)
                     return data

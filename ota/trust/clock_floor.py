@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ota.clock import TimeSource
 from ota.trust.floors import Floors
-from ota.trust.roots import text_of
+from ota.trust.roots import format_time
 
 #: a time before the first release of edge-ota: 2026-11-01
 BUILT = 1_793_491_200.0
@@ -41,7 +41,7 @@ class ClockReading:
     doubt: str
 
 
-def read(system: float, floors: Floors, synchronized: bool, built: float = BUILT) -> ClockReading:
+def judge(system: float, floors: Floors, synchronized: bool, built: float = BUILT) -> ClockReading:
     """Judge the system's clock. Call it again after a refresh: a fresh timestamp proves that the time is right.
 
     Args:
@@ -54,13 +54,13 @@ def read(system: float, floors: Floors, synchronized: bool, built: float = BUILT
     doubt = ""
     if known and ahead > DAY and not synchronized:
         doubt = (
-            f"the clock says {text_of(system)}, {ahead / DAY:.0f} days after the last time that was certain, and no "
-            "time server has confirmed it: updates wait for one, or for metadata that was signed within a day"
+            f"the clock says {format_time(system)}, {ahead / DAY:.0f} days after the last time that was certain, and "
+            "no time server has confirmed it: updates wait for one, or for metadata that was signed within a day"
         )
     return ClockReading(now=max(system, floor), unset=system < floor - TOLERANCE, doubt=doubt)
 
 
-def remember(system: float, floors: Floors, *, certain: bool) -> None:
+def record_time(system: float, floors: Floors, *, certain: bool) -> None:
     """Keep a time at which the clock was right, at most once an hour.
 
     Args:
@@ -75,7 +75,7 @@ def remember(system: float, floors: Floors, *, certain: bool) -> None:
         floors.save()
 
 
-def synchronized() -> bool:
+def is_synchronized() -> bool:
     """Return whether a time server has confirmed the system's clock; False where that cannot be seen."""
     if SYNCHRONIZED.exists():
         return True

@@ -18,7 +18,7 @@ from typing import Any
 
 from ota import files
 from ota.errors import RolledBack, StoreError, Untrusted
-from ota.strict_json import MOST_INTEGER, Members, canonical, parse
+from ota.strict_json import MOST_INTEGER, Members, parse, to_canonical_json
 
 SCHEMA = 1
 MOST_FLOORS = 10_000
@@ -129,7 +129,7 @@ class Floors:
                 for name, known in self._floors.items()
             },
         }
-        return canonical({"floors": body, "sha256": checksum(body)})
+        return to_canonical_json({"floors": body, "sha256": checksum(body)})
 
     def _read(self, place: Path) -> None:
         self._stored[place] = None
@@ -188,4 +188,4 @@ def _floors_of(found: object, place: str) -> Iterator[Floor]:
 
 def checksum(body: dict[str, Any]) -> str:
     """Return the checksum of floors, by which a damaged file is noticed."""
-    return hashlib.sha256(canonical(body)).hexdigest()
+    return hashlib.sha256(to_canonical_json(body)).hexdigest()

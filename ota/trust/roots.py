@@ -47,7 +47,7 @@ def stored_roots(metadata_dir: Path, version: int) -> int:
     return count
 
 
-def seconds_of(text: Any) -> float | None:
+def parse_time(text: Any) -> float | None:
     """Return a time of TUF, `2026-11-22T20:00:00Z`, as seconds since the epoch; None = it is none."""
     if not isinstance(text, str) or not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", text):
         return None
@@ -57,6 +57,6 @@ def seconds_of(text: Any) -> float | None:
         return None
 
 
-def text_of(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """Return seconds since the epoch as a time of TUF."""
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

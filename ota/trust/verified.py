@@ -9,7 +9,7 @@ from tuf.api.metadata import Root, Signed, Snapshot, Targets, Timestamp
 
 from ota.errors import Untrusted
 from ota.trust.roles import role_of
-from ota.trust.roots import seconds_of, text_of
+from ota.trust.roots import format_time, parse_time
 
 #: role -> its metadata, verified by tuf
 Trusted: TypeAlias = Mapping[str, Signed]
@@ -73,18 +73,18 @@ def check_delegation(targets: Targets, path: str) -> None:
         )
 
 
-def issued(trusted: Trusted) -> float:
+def issue_time(trusted: Trusted) -> float:
     """Return when the timestamp says that it was signed; 0 = it does not say.
 
     A stolen timestamp key must not set the clock floor so far ahead that nothing is fresh any more: a time at which
     other roles have expired is a lie.
     """
-    found = seconds_of(trusted[Timestamp.type].unrecognized_fields.get("x-issued"))
+    found = parse_time(trusted[Timestamp.type].unrecognized_fields.get("x-issued"))
     if found is None:
         return 0.0
     for role in (Root.type, Timestamp.type, Snapshot.type, Targets.type):
         if found > trusted[role].expires.timestamp():
             raise Untrusted(
-                f"the timestamp says that it was issued at {text_of(found)}, when {role} has expired: sign anew"
+                f"the timestamp says that it was issued at {format_time(found)}, when {role} has expired: sign anew"
             )
     return found

@@ -9,8 +9,8 @@ from pathlib import Path
 from ota.documents.manifest import Manifest, read_manifest
 from ota.documents.names import blob_path
 from ota.layout import StateLayout
-from ota.store import journal, links, places, releases
-from ota.strict_json import canonical
+from ota.store import directories, journal, links, releases
+from ota.strict_json import to_canonical_json
 
 Files = Mapping[str, bytes]
 
@@ -47,7 +47,7 @@ def manifest_bytes(
         "models": entries,
         "variants": [{"id": "onnx", "kind": "onnx", "priority": 90}],
     }
-    return canonical({**document, **members})
+    return to_canonical_json({**document, **members})
 
 
 def manifest(bundle: str = "det", release: int = 17, models: Mapping[str, Files] | None = None) -> Manifest:
@@ -69,7 +69,7 @@ def install(
 ) -> Manifest:
     """Put a release in place whose blobs are made for it."""
     models = models if models is not None else {bundle: files_of(bundle, release)}
-    places.prepare(layout)
+    directories.prepare(layout)
     put_blobs(layout.state_dir, models)
     data = manifest_bytes(bundle, release, models)
     layout.manifest(bundle, release).write_bytes(data)

@@ -10,20 +10,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ota import files
+from ota.agent.components import Components, Progress, TrustedMetadata
 from ota.agent.device.identity import Identity
-from ota.agent.line import BundleOutcome, Update, UpdateOptions
-from ota.agent.parts import Components, Progress, TrustedMetadata
+from ota.agent.update import BundleOutcome, Update, UpdateOptions
 from ota.decide.probation import ProbationVerdict
 from ota.documents.device import DeviceDocument
 from ota.documents.manifest import FileEntry, Manifest, Variant
 from ota.documents.names import manifest_target, rollout_target
 from ota.errors import NotInRepository, OtaError, TrialFailed
 from ota.layout import StateLayout
-from ota.server.administration import ReloadResult
+from ota.server.admin_client import ReloadResult
 from ota.settings import AgentSettings
 from ota.store import journal, releases
 from ota.store.journal import Journal
-from ota.strict_json import canonical
+from ota.strict_json import to_canonical_json
 from tests.ota.bundles import Files, files_of, manifest_bytes, sha256
 
 NOW = 1_800_000_000.0
@@ -104,7 +104,7 @@ class FakeFetcher:
             if blob.exists():
                 continue
             files.make_directory(blob.parent, 0o750)
-            with files.wrapped(blob):
+            with files.wrap_errors(blob):
                 with files.create(partial, 0o640) as file:
                     files.write(file, partial, self.blobs[one.sha256])
                     files.fsync(file, partial)
@@ -304,7 +304,7 @@ class Device:
         steps = [{"ring": "prod", "percent": 100}]
         self.wishes[bundle] = {"family": "vision", "want": release, "steps": steps, **members}
         document = {"schema": 1, "fleet": "plant", "serial": self.serial, "models": self.wishes}
-        self.trust.documents[rollout_target("plant")] = canonical(document)
+        self.trust.documents[rollout_target("plant")] = to_canonical_json(document)
 
     def run(self, **options: object) -> dict[str, BundleOutcome]:
         """Run the line once; its outcomes. An error of a bundle is raised."""

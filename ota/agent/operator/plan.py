@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ota.agent import desired, gates
-from ota.agent.parts import Components
+from ota.agent import checks, desired
+from ota.agent.components import Components
 from ota.decide.variant import Candidate
 from ota.documents.rollout import Rollout
 from ota.errors import OtaError
@@ -39,33 +39,35 @@ class PlannedUpdate:
         return self.wanted not in (0, self.release)
 
 
-def plan(parts: Components, rollout: Rollout, only: Sequence[str], *, detailed: bool) -> list[PlannedUpdate]:
+def plan(components: Components, rollout: Rollout, only: Sequence[str], *, detailed: bool) -> list[PlannedUpdate]:
     """Return what a run would do. `detailed` reads manifests, and asks for the room on the disk."""
-    return [_plan(parts, rollout, bundle, detailed) for bundle in sorted(rollout.models) if not only or bundle in only]
+    return [
+        _plan(components, rollout, bundle, detailed) for bundle in sorted(rollout.models) if not only or bundle in only
+    ]
 
 
-def _plan(parts: Components, rollout: Rollout, bundle: str, detailed: bool) -> PlannedUpdate:
+def _plan(components: Components, rollout: Rollout, bundle: str, detailed: bool) -> PlannedUpdate:
     wish = rollout.models[bundle]
-    entry = journal.read(parts.layout, wish.bundle) or Journal(wish.bundle)
+    entry = journal.read(components.layout, wish.bundle) or Journal(wish.bundle)
     wanted, why, variant, missing = 0, "", "", -1
     try:
-        choice = desired.choose(parts, rollout, bundle, entry)
+        choice = desired.choose(components, rollout, bundle, entry)
         wanted, why = choice.release, choice.why
         if detailed and wanted not in (0, entry.serving()):
-            manifest, _ = desired.manifest(parts, wish, wanted)
-            gates.check_names(parts, manifest, entry)
-            chosen = desired.variant(parts, manifest, patient=False)
+            manifest, _ = desired.manifest(components, wish, wanted)
+            checks.check_names(components, manifest, entry)
+            chosen = desired.variant(components, manifest, patient=False)
             variant = chosen.id
-            missing = parts.fetcher.missing(desired.files(manifest, chosen))
+            missing = components.fetcher.missing(desired.files(manifest, chosen))
     except OtaError as error:
         return PlannedUpdate(wish.bundle, entry.serving(), wanted, why, variant, missing, error)
     return PlannedUpdate(wish.bundle, entry.serving(), wanted, why, variant, missing)
 
 
-def explain(parts: Components, rollout: Rollout, bundle: str) -> tuple[PlannedUpdate, list[Candidate]]:
+def explain(components: Components, rollout: Rollout, bundle: str) -> tuple[PlannedUpdate, list[Candidate]]:
     """Return what a run would do about a bundle, and how each variant of the wanted release was judged."""
-    found = _plan(parts, rollout, bundle, True)
+    found = _plan(components, rollout, bundle, True)
     if not found.wanted:
         return found, []
-    manifest, _ = desired.manifest(parts, rollout.models[bundle], found.wanted)
-    return found, desired.candidates(parts, manifest, patient=True)
+    manifest, _ = desired.manifest(components, rollout.models[bundle], found.wanted)
+    return found, desired.candidates(components, manifest, patient=True)

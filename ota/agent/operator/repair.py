@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from ota import files
 from ota.agent import switch
-from ota.agent.parts import Components
+from ota.agent.components import Components
 from ota.documents.manifest import FileEntry, read_manifest
 from ota.errors import OtaError, ServerError, StoreError
 from ota.layout import StateLayout
@@ -26,7 +26,7 @@ def installed(layout: StateLayout) -> list[tuple[str, int]]:
     return sorted(found)
 
 
-def repair(parts: Components, found: Iterable[Damage]) -> list[Damage]:
+def repair(components: Components, found: Iterable[Damage]) -> list[Damage]:
     """Put damaged files in place again; the damage that is left: what no manifest on this device names.
 
     Raises:
@@ -34,46 +34,47 @@ def repair(parts: Components, found: Iterable[Damage]) -> list[Damage]:
     """
     left, bundles = [], set()
     found = list(found)
-    scrub.discard(parts.layout, found)
+    scrub.discard(components.layout, found)
     for damage in found:
-        record = releases.read_record(parts.layout.release(damage.model, damage.release))
+        record = releases.read_record(components.layout.release(damage.model, damage.release))
         if record is not None and damage.path in record.built:
-            _rebuild(parts, record)
+            _rebuild(components, record)
             bundles.add(record.bundle)
             continue
         if record is None or damage.path not in record.files:
             left.append(damage)
             continue
-        entry = _entries(parts, record).get(damage.path) or FileEntry(damage.path, *record.files[damage.path])
-        parts.fetcher.missing([entry])
-        parts.fetcher.fetch([entry], lambda done, total: None)
-        releases.repair(parts.layout, record, damage.path)
+        entry = _entries(components, record).get(damage.path) or FileEntry(damage.path, *record.files[damage.path])
+        components.fetcher.missing([entry])
+        components.fetcher.fetch([entry], lambda done, total: None)
+        releases.repair(components.layout, record, damage.path)
         bundles.add(record.bundle)
         text = f"{damage.path} {damage.found}: put in place again"
         history.append(
-            parts.layout, HistoryEvent(parts.clock.now(), "repaired", record.bundle, record.release, message=text)
+            components.layout,
+            HistoryEvent(components.clock.now(), "repaired", record.bundle, record.release, message=text),
         )
-        parts.tell(f"{damage.model} {damage.release}: {text}")
+        components.tell(f"{damage.model} {damage.release}: {text}")
     for bundle in sorted(bundles):
-        _reload(parts, bundle)
+        _reload(components, bundle)
     return left
 
 
-def _rebuild(parts: Components, record: InstalledRelease) -> None:
+def _rebuild(components: Components, record: InstalledRelease) -> None:
     """Put the plans of a release in place again, out of the cache or by a new build."""
-    data = files.read(parts.layout.manifest(record.bundle, record.release))
+    data = files.read(components.layout.manifest(record.bundle, record.release))
     if data is None:
         raise StoreError(f"the manifest of {record.bundle} {record.release} is not on this device: 'edge-ota apply'")
     manifest = read_manifest(data, record.bundle, record.release)
     variant = next((one for one in manifest.variants if one.id == record.variant), None)
     if variant is not None:
-        directories = {model: parts.layout.release(model, record.release) for model in manifest.models}
-        parts.builder.build(manifest, variant, directories)
+        directories = {model: components.layout.release(model, record.release) for model in manifest.models}
+        components.builder.build(manifest, variant, directories)
 
 
-def _entries(parts: Components, record: InstalledRelease) -> Mapping[str, FileEntry]:
+def _entries(components: Components, record: InstalledRelease) -> Mapping[str, FileEntry]:
     """Return the files as the manifest has them, because only it knows the chunks."""
-    data = files.read(parts.layout.manifest(record.bundle, record.release))
+    data = files.read(components.layout.manifest(record.bundle, record.release))
     if data is None:
         return {}
     try:
@@ -84,10 +85,10 @@ def _entries(parts: Components, record: InstalledRelease) -> Mapping[str, FileEn
         return {}
 
 
-def _reload(parts: Components, bundle: str) -> None:
-    entry = journal.read(parts.layout, bundle)
+def _reload(components: Components, bundle: str) -> None:
+    entry = journal.read(components.layout, bundle)
     if entry is not None:
         try:
-            switch.load(parts, entry)
+            switch.load(components, entry)
         except ServerError as error:
-            parts.tell(f"{bundle} is repaired, and edge-serve was not told: {error.message}")
+            components.tell(f"{bundle} is repaired, and edge-serve was not told: {error.message}")

@@ -11,7 +11,7 @@ from ota import files
 from ota.documents.report import MOST_BYTES, MOST_CHAIN, MOST_FACTS, Link
 from ota.errors import OtaError, StoreError
 from ota.layout import StateLayout
-from ota.strict_json import Members, canonical, parse
+from ota.strict_json import Members, parse, to_canonical_json
 
 SCHEMA = 1
 #: reports that wait; the oldest are discarded first
@@ -79,7 +79,7 @@ def write_state(layout: StateLayout, state: ReportState) -> None:
     files.make_directory(layout.outbox, 0o700)
     found = {name: getattr(state, name) for name in ReportState.__slots__}
     found |= {"schema": SCHEMA, "chain": [list(one) for one in state.chain], "facts": dict(state.facts)}
-    files.write_durably(layout.outbox / _STATE_FILE, canonical(found), 0o600)
+    files.write_durably(layout.outbox / _STATE_FILE, to_canonical_json(found), 0o600)
 
 
 def waiting(layout: StateLayout) -> list[int]:

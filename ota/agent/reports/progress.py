@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ota.agent import desired
-from ota.agent.parts import Components
+from ota.agent.components import Components
 from ota.decide.rollout import ReleaseChoice
 from ota.documents.report import MOST_BAD, BundleReport, FailedRelease
 from ota.documents.rollout import Rollout
@@ -20,7 +20,7 @@ _WORD = re.compile("[a-z_]{1,64}")
 
 
 def bundle_report(
-    parts: Components,
+    components: Components,
     entry: Journal,
     rollout: Rollout | None,
     known: BadList,
@@ -33,11 +33,11 @@ def bundle_report(
         rollout: None = this run could not read it.
         error: with which this run ended for the bundle.
     """
-    following, choice = entry.next, _choice(parts, entry, rollout)
+    following, choice = entry.next, _choice(components, entry, rollout)
     wanted = choice.release if choice else (following.release if following else entry.active)
     failure = _failure(known, entry.bundle, wanted) if wanted != entry.active else None
     execution, result, reason = _words(entry, wanted, choice, failure, error)
-    requests, failures = _counts(parts, entry)
+    requests, failures = _counts(components, entry)
     return BundleReport(
         bundle=entry.bundle,
         release=entry.serving(),
@@ -62,11 +62,11 @@ def failed_releases(known: BadList) -> tuple[FailedRelease, ...]:
     )
 
 
-def _choice(parts: Components, entry: Journal, rollout: Rollout | None) -> ReleaseChoice | None:
+def _choice(components: Components, entry: Journal, rollout: Rollout | None) -> ReleaseChoice | None:
     if rollout is None or entry.bundle not in rollout.models:
         return None
     try:
-        return desired.choose(parts, rollout, entry.bundle, entry)
+        return desired.choose(components, rollout, entry.bundle, entry)
     except OtaError:
         return None
 
@@ -95,10 +95,10 @@ def _failure(known: BadList, bundle: str, release: int) -> BadRelease | None:
     return max(found, key=lambda one: (one.permanent, one.time), default=None)
 
 
-def _counts(parts: Components, entry: Journal) -> tuple[int, int]:
+def _counts(components: Components, entry: Journal) -> tuple[int, int]:
     """Return the requests of the serving release and those that failed, summed over its models."""
     models = entry.models.get(entry.serving(), ())
-    rows = [row for row in parts.probation.baseline(models).values() if isinstance(row, Mapping)] if models else []
+    rows = [row for row in components.probation.baseline(models).values() if isinstance(row, Mapping)] if models else []
 
     def total(member: str) -> int:
         return sum(found for row in rows if isinstance(found := row.get(member), int))

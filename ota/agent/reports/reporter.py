@@ -13,16 +13,16 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from ota.agent import desired
-from ota.agent.parts import Components
+from ota.agent.components import Components
 from ota.agent.reports import outbox
 from ota.agent.reports.outbox import ReportState
 from ota.agent.reports.progress import bundle_report, failed_releases
 from ota.agent.status_file import free_bytes, version
-from ota.documents.report import MOST_CHAIN, MOST_FACTS, Report, payload_of, sealed
+from ota.documents.report import MOST_CHAIN, MOST_FACTS, Report, encode_payload, seal
 from ota.documents.rollout import Rollout
 from ota.errors import AlreadyRunning, OtaError, UsageError
 from ota.store import bad, history, journal, pause
-from ota.store.lock import locked
+from ota.store.lock import acquire_lock
 
 #: the value of REPORT_URL for `nowhere`
 NOWHERE = "-"
@@ -41,8 +41,8 @@ class Reporter:
         errors: bundle -> the error with which the run ended for it.
     """
 
-    def __init__(self, parts: Components) -> None:
-        self._parts, self._layout = parts, parts.layout
+    def __init__(self, components: Components) -> None:
+        self._components, self._layout = components, components.layout
         self.errors: Mapping[str, OtaError] = {}
 
     def note(self, outcomes: Iterable[tuple[str, OtaError | None]]) -> None:
@@ -56,12 +56,12 @@ class Reporter:
             error: the word of the error that ended the run.
         """
         try:
-            with locked(self._layout, "report"):
+            with acquire_lock(self._layout, "report"):
                 is_wanted = self._make(error)
         except AlreadyRunning:
             return  # the run that is at work reports
         except Exception as problem:  # a report is never worth an update, whatever is wrong with it
-            self._parts.tell(f"no report was made: {_text(problem)}")
+            self._components.tell(f"no report was made: {_text(problem)}")
             return
         if is_wanted:
             self.deliver(LAST_SECONDS)
@@ -77,15 +77,15 @@ class Reporter:
         url = self._url(None, outbox.read_state(self._layout))
         if not url:
             return  # `_make` removes them
-        end = self._parts.clock.monotonic() + limit
+        end = self._components.clock.monotonic() + limit
 
         def send(counter: int, data: bytes) -> None:
-            self._put(self._address(url, counter), data, max(0.1, end - self._parts.clock.monotonic()))
+            self._put(self._address(url, counter), data, max(0.1, end - self._components.clock.monotonic()))
 
         try:
             outbox.deliver(self._layout, send, every="{counter}" in url)
         except Exception as problem:  # as above
-            self._parts.tell(f"the report waits for the next run: {_text(problem)}")
+            self._components.tell(f"the report waits for the next run: {_text(problem)}")
 
     def _make(self, error: str) -> bool:
         """Put a report into the outbox; whether there is a place for it."""
@@ -96,23 +96,23 @@ class Reporter:
             if state.url:
                 outbox.write_state(self._layout, replace(state, url=""))
             return False
-        identity = self._parts.device.identity
+        identity = self._components.device.identity
         state = self._next_state(state, rollout)
         report = self._content(state, rollout, error)
-        payload = payload_of(report)
-        data = sealed(payload, identity.signer.sign(payload), identity.public_pem.decode())
+        payload = encode_payload(report)
+        data = seal(payload, identity.signer.sign(payload), identity.public_pem.decode())
         outbox.add(self._layout, replace(state, chain=(*state.chain, report.link)[-MOST_CHAIN:]), data)
         return True
 
     def _rollout(self) -> Rollout | None:
         try:
-            return desired.wanted(self._parts)
+            return desired.wanted(self._components)
         except OtaError:
             return None
 
     def _url(self, rollout: Rollout | None, state: ReportState) -> str:
         """Return where reports go; "" = nowhere."""
-        own = self._parts.settings.report_url
+        own = self._components.settings.report_url
         if own:
             return "" if own == NOWHERE else own
         return state.url if rollout is None else rollout.report_url
@@ -122,17 +122,17 @@ class Reporter:
         counter = max([state.counter, *outbox.waiting(self._layout)]) + 1
         fleet, ring = state.fleet, state.ring
         with contextlib.suppress(OtaError):
-            document = self._parts.device.document(self._parts.trust)
+            document = self._components.device.document(self._components.trust)
             fleet, ring = document.fleet, document.ring
         url = rollout.report_url if rollout else state.url
         return replace(state, counter=counter, url=url, fleet=fleet, ring=ring, facts=self._facts(state))
 
     def _facts(self, state: ReportState) -> Mapping[str, str]:
         """Return the facts: of this run, or as last known, so that no run examines the machine for a report alone."""
-        found = self._parts.device.known_facts() or state.facts
+        found = self._components.device.known_facts() or state.facts
         if not found:
             with contextlib.suppress(OtaError):
-                found = self._parts.device.facts()
+                found = self._components.device.facts()
         own = [(fact, value) for fact, value in sorted(found.items()) if not fact.startswith("label.")]
         return {_printable(fact[:128]): _printable(value[:256]) for fact, value in own[:MOST_FACTS]}
 
@@ -141,12 +141,12 @@ class Reporter:
         bundles = {}
         for bundle in {*journal.bundles(self._layout), *(rollout.models if rollout else ())}:
             entry = journal.read(self._layout, bundle) or journal.Journal(bundle)
-            bundles[bundle] = bundle_report(self._parts, entry, rollout, known, events, self.errors.get(bundle))
+            bundles[bundle] = bundle_report(self._components, entry, rollout, known, events, self.errors.get(bundle))
         return Report(
-            device=self._parts.device.name,
+            device=self._components.device.name,
             fleet=state.fleet,
             ring=state.ring,
-            time=max(0, int(self._parts.clock.now())),
+            time=max(0, int(self._components.clock.now())),
             counter=state.counter,
             nonce=secrets.token_hex(_NONCE_BYTES),
             chain=state.chain,
@@ -155,7 +155,7 @@ class Reporter:
             facts=state.facts,
             bundles=bundles,
             bad=failed_releases(known),
-            clock_unset=self._parts.trust.clock_unset(),
+            clock_unset=self._components.trust.clock_unset(),
             floors_lost=int(self._floors_lost()),
             paused=pause.read(self._layout) is not None,
             error=error,
@@ -167,19 +167,19 @@ class Reporter:
         from ota.trust.floors import Floors
 
         with contextlib.suppress(OtaError):
-            return Floors([self._layout.floors, self._parts.settings.floor_copy]).lost
+            return Floors([self._layout.floors, self._components.settings.floor_copy]).lost
         return 0.0
 
     def _address(self, url: str, counter: int) -> str:
         """Return the URL of a report: the placeholders filled in, or the file's name appended to the path."""
-        device, key = self._parts.device.name, self._parts.device.identity.fingerprint[:_KEY_DIGITS]
+        device, key = self._components.device.name, self._components.device.identity.fingerprint[:_KEY_DIGITS]
         return address(url, device, key, counter)
 
     def _put(self, url: str, data: bytes, limit: float) -> None:
         from ota.fetch.http import HttpOptions
         from ota.fetch.put import put
 
-        settings = self._parts.settings
+        settings = self._components.settings
         options = HttpOptions(min(settings.timeout, limit), settings.proxy, settings.ca_cert)
         if settings.report_url or _host(url) in {_host(one) for one in settings.url}:
             # a host that only the rollout document names does not get to see the certificate
@@ -203,13 +203,13 @@ def address(url: str, device: str, key: str, counter: int = 0) -> str:
 
 
 @contextlib.contextmanager
-def reported(parts: Components) -> Iterator[Reporter]:
+def report_run(components: Components) -> Iterator[Reporter]:
     """Send the reports that wait, run the block, and report how it ended.
 
     Raises:
         OtaError: of the block; never of a report.
     """
-    reporter = Reporter(parts)
+    reporter = Reporter(components)
     reporter.deliver(FIRST_SECONDS)
     try:
         yield reporter

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from ota import files
-from ota.decide.code import code_files
+from ota.decide.code import find_code_files
 from ota.documents.manifest import CHUNKED_BYTES, MOST_CHUNKS, FileEntry, Manifest, read_manifest
 from ota.documents.names import blob_path
 from ota.errors import OtaError, Untrusted, UsageError
 from ota.publish.bundles.golden import GoldenOptions, add_golden
 from ota.publish.bundles.source import ModelSource, check_members, read_source
 from ota.publish.bundles.variants import VariantDescription, read_variants, renamed_builds, variant_files
-from ota.publish.repository import pieces
+from ota.publish.repository import read_pieces
 from ota.publish.roles import checked_name
-from ota.strict_json import canonical
+from ota.strict_json import to_canonical_json
 
 #: bytes of a chunk; files of more than MOST_CHUNKS such chunks get larger ones
 CHUNK = 8 * 1024 * 1024
@@ -72,7 +72,7 @@ def build(recipe: Recipe, out: Path) -> Manifest:
     writer = _Writer(out)
     try:
         value = _manifest(recipe, sources, described, writer)
-        data = canonical(value)
+        data = to_canonical_json(value)
         manifest = read_manifest(data, recipe.bundle, recipe.release)
         files.write_durably(out / "manifest.json", data)
     except Untrusted as error:
@@ -93,7 +93,7 @@ def _default(sources: Mapping[str, ModelSource]) -> VariantDescription:
 def _runs_code(source: ModelSource) -> bool:
     entries = [FileEntry(path, "", 0) for path in source.paths()]
     configs = {path: source.read(path) or b"" for path in source.paths() if path.lower().endswith(".pbtxt")}
-    return bool(code_files(entries, configs, source.model))
+    return bool(find_code_files(entries, configs, source.model))
 
 
 def _manifest(
@@ -148,10 +148,10 @@ class _Writer:
         """Write a file, in chunks where it is long."""
         size = source.stat().st_size
         if size < CHUNKED_BYTES:
-            return self.data(path, b"".join(pieces(source)))
+            return self.data(path, b"".join(read_pieces(source)))
         chunk = max(CHUNK, -(-size // MOST_CHUNKS))
         whole, chunks, length = hashlib.sha256(), [], 0
-        for piece in pieces(source, chunk):
+        for piece in read_pieces(source, chunk):
             whole.update(piece)
             chunks.append(self._put(piece))
             length += len(piece)

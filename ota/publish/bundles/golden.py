@@ -17,7 +17,7 @@ from ota import files
 from ota.decide.config_text import Field
 from ota.errors import FetchError, Untrusted, UsageError
 from ota.publish.bundles.source import ModelSource
-from ota.strict_json import canonical, parse
+from ota.strict_json import parse, to_canonical_json
 
 FILE = "golden/golden.json"
 MOST_BYTES = 1024 * 1024
@@ -108,7 +108,7 @@ def _add_golden(source: ModelSource, wanted: GoldenOptions, *, alone: bool) -> b
     document |= dict(wanted.tolerances)
     if budget:
         document["budget"] = dict(document.get("budget", {})) | dict(budget)
-    source.made[FILE] = canonical(document)
+    source.made[FILE] = to_canonical_json(document)
     _check(source, document)
     return True
 

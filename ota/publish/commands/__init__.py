@@ -63,7 +63,9 @@ def secrets_of(arguments: argparse.Namespace) -> Secrets:
 
 
 @contextmanager
-def opened(arguments: argparse.Namespace, *, first: bool = False) -> Iterator[tuple[Workspace, RepositoryState]]:
+def open_workspace(
+    arguments: argparse.Namespace, *, first: bool = False
+) -> Iterator[tuple[Workspace, RepositoryState]]:
     """Yield the workspace and what is published, with other publishers kept out.
 
     A publication that was interrupted is completed first.
@@ -73,7 +75,7 @@ def opened(arguments: argparse.Namespace, *, first: bool = False) -> Iterator[tu
     """
     from ota.publish import repository, workspace
 
-    with workspace.locked(arguments.workspace):
+    with workspace.acquire_lock(arguments.workspace):
         space = workspace.read(arguments.workspace, secrets_of(arguments))
         if first and not (space.path / "state.json").exists():
             yield space, repository.RepositoryState()
@@ -83,7 +85,7 @@ def opened(arguments: argparse.Namespace, *, first: bool = False) -> Iterator[tu
         yield space, state
 
 
-def tell(workspace: Workspace, waiting: Sequence[MissingSignatures], done: str) -> int:
+def print_result(workspace: Workspace, waiting: Sequence[MissingSignatures], done: str) -> int:
     """Say that a change is published, or which signatures it waits for."""
     if not waiting:
         print(done)

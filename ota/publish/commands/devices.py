@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from ota.errors import UsageError
-from ota.publish.commands import Subcommands, add, opened, tell
+from ota.publish.commands import Subcommands, add, open_workspace, print_result
 
 
 def add_parsers(subcommands: Subcommands) -> None:
@@ -40,7 +40,7 @@ def add_parsers(subcommands: Subcommands) -> None:
 def _add(arguments: argparse.Namespace) -> int:
     from ota import files
     from ota.documents.device import DeviceDocument
-    from ota.publish.fleets import add_devices, device_data, fingerprint_of
+    from ota.publish.rollouts import add_devices, device_data, fingerprint_of
 
     labels = {}
     for one in arguments.label:
@@ -50,27 +50,29 @@ def _add(arguments: argparse.Namespace) -> int:
         labels[name] = text
     fingerprint = fingerprint_of(arguments.key) if arguments.key else ""
     document = DeviceDocument(arguments.name, arguments.fleet, arguments.ring, labels, fingerprint)
-    with opened(arguments) as (workspace, state):
+    with open_workspace(arguments) as (workspace, state):
         waiting = add_devices(workspace, state, [document], arguments.change, time.time())
         if arguments.out:
             files.write_durably(arguments.out, device_data(document))
         done = f"published: {arguments.name} in ring {arguments.ring} of {arguments.fleet}"
-        return tell(workspace, waiting, done + (f"; the device may get {arguments.out}" if arguments.out else ""))
+        return print_result(
+            workspace, waiting, done + (f"; the device may get {arguments.out}" if arguments.out else "")
+        )
 
 
 def _import(arguments: argparse.Namespace) -> int:
-    from ota.publish.fleets import add_devices, read_devices_csv
+    from ota.publish.rollouts import add_devices, read_devices_csv
 
     documents = read_devices_csv(arguments.file)
-    with opened(arguments) as (workspace, state):
+    with open_workspace(arguments) as (workspace, state):
         waiting = add_devices(workspace, state, documents, arguments.change, time.time())
-        return tell(workspace, waiting, f"published: {len(documents)} devices")
+        return print_result(workspace, waiting, f"published: {len(documents)} devices")
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from ota.publish.fleets import read_devices
+    from ota.publish.rollouts import read_devices
 
-    with opened(arguments) as (workspace, state):
+    with open_workspace(arguments) as (workspace, state):
         for device, one in sorted(read_devices(workspace, state).items()):
             labels = "".join(f" {name}={text}" for name, text in sorted(one.labels.items()))
             print(f"{device}: {one.fleet} {one.ring}{labels} {one.fingerprint[:16] or 'no key'}")
@@ -78,8 +80,8 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _remove(arguments: argparse.Namespace) -> int:
-    from ota.publish.fleets import remove_device
+    from ota.publish.rollouts import remove_device
 
-    with opened(arguments) as (workspace, state):
+    with open_workspace(arguments) as (workspace, state):
         waiting = remove_device(workspace, state, arguments.name, time.time())
-        return tell(workspace, waiting, f"published: {arguments.name} is no device of this repository any more")
+        return print_result(workspace, waiting, f"published: {arguments.name} is no device of this repository any more")

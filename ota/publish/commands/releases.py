@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ota.documents.manifest import CODE
 from ota.errors import UsageError
-from ota.publish.commands import Subcommands, add, opened, tell
+from ota.publish.commands import Subcommands, add, open_workspace, print_result
 
 
 def add_parsers(subcommands: Subcommands) -> None:
@@ -185,11 +185,11 @@ def _number(text: str) -> int:
 def _release(arguments: argparse.Namespace) -> int:
     from ota.publish.release import read_bundle, release
 
-    with opened(arguments) as (workspace, state):
+    with open_workspace(arguments) as (workspace, state):
         bundle = read_bundle(arguments.bundle)
         named = f"{bundle.manifest.bundle} {bundle.manifest.release}"
         waiting = release(workspace, state, bundle, arguments.engines, time.time())
-        status = tell(
+        status = print_result(
             workspace, waiting, f"published: {named}; no device takes it before 'edge-ota publish rollout start'"
         )
         if any(one.role == "engines" for one in waiting):
@@ -200,9 +200,9 @@ def _release(arguments: argparse.Namespace) -> int:
 def _floor(arguments: argparse.Namespace) -> int:
     from ota.publish.release import find_family, set_floor
 
-    with opened(arguments) as (workspace, state):
+    with open_workspace(arguments) as (workspace, state):
         family = arguments.family or find_family(state, arguments.bundle)
         waiting = set_floor(workspace, state, family, arguments.bundle, arguments.release, time.time())
-        return tell(
+        return print_result(
             workspace, waiting, f"published: no device runs a release of {arguments.bundle} before {arguments.release}"
         )

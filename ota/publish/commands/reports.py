@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ota.errors import UsageError
-from ota.publish.commands import Subcommands, add, opened
+from ota.publish.commands import Subcommands, add, open_workspace
 
 if TYPE_CHECKING:
     from ota.decide.gate import GateLimits, GateRuling
@@ -54,8 +54,8 @@ def rule_of(
     Raises:
         UsageError: a flag has another form, or there is a limit without a place to ask.
     """
-    from ota.publish.fleets import wish_of
     from ota.publish.reports.gate import Evidence, rule
+    from ota.publish.rollouts import wish_of
 
     bounds = _bounds(arguments)
     if not arguments.reports and not arguments.prometheus:
@@ -93,13 +93,13 @@ def parse_duration(flag: str, text: str) -> float:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from ota.publish.fleets import read_devices
     from ota.publish.reports.collect import collect
-    from ota.publish.reports.memory import ReportHistory
+    from ota.publish.reports.history import ReportHistory
     from ota.publish.reports.summary import document, lines, summarize
+    from ota.publish.rollouts import read_devices
 
     silent = parse_duration("--silent", arguments.silent)
-    with opened(arguments) as (workspace, state):
+    with open_workspace(arguments) as (workspace, state):
         every = read_devices(workspace, state)
         devices = {name: one for name, one in every.items() if arguments.fleet in ("", one.fleet)}
         if arguments.fleet and not devices:
@@ -122,9 +122,9 @@ def shares(rollout: Rollout, bundle: str, devices: Any, steps: dict[str, float])
     """Return a line for each ring: how many of its devices a rollout includes, and how many the steps would add."""
     from dataclasses import replace
 
-    from ota.decide.gate import includes
+    from ota.decide.gate import is_included
     from ota.documents.rollout import RolloutStep
-    from ota.publish.fleets import wish_of
+    from ota.publish.rollouts import wish_of
 
     wish = wish_of(rollout, bundle)
     after = replace(
@@ -133,8 +133,8 @@ def shares(rollout: Rollout, bundle: str, devices: Any, steps: dict[str, float])
     found = []
     for ring in sorted({one.ring for one in devices}):
         those = [one for one in devices if one.ring == ring]
-        now = {one.device for one in those if includes(wish, one)}
-        then = {one.device for one in those if includes(after, one)}
+        now = {one.device for one in those if is_included(wish, one)}
+        then = {one.device for one in those if is_included(after, one)}
         text = f"{ring}: {len(now)} of {len(those)} devices"
         if then != now:
             names = sorted(then - now)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ota.errors import RolloutHalted, StepNotAllowed, UsageError
-from ota.publish.commands import Subcommands, add, opened, tell
+from ota.publish.commands import Subcommands, add, open_workspace, print_result
 from ota.publish.commands.reports import add_gate_flags, rule_of, shares
 
 if TYPE_CHECKING:
@@ -60,22 +60,24 @@ def _action(actions: Any, name: str, run: Callable[[argparse.Namespace], int], t
 
 
 def _change(arguments: argparse.Namespace, edit: Edit, done: str) -> int:
-    from ota.publish.fleets import notes, parse_steps, read_devices, read_fleet, write_fleet
+    from ota.publish.rollouts import find_unknown_names, parse_steps, read_devices, read_fleet, write_fleet
 
-    with opened(arguments) as (workspace, state):
+    with open_workspace(arguments) as (workspace, state):
         rollout = edit(workspace, state, read_fleet(workspace, state, arguments.fleet))
         devices = list(read_devices(workspace, state).values())
         waiting = write_fleet(workspace, state, rollout, time.time())
-        status = tell(workspace, waiting, f"published: serial {rollout.serial + 1} of {arguments.fleet}: {done}")
+        status = print_result(
+            workspace, waiting, f"published: serial {rollout.serial + 1} of {arguments.fleet}: {done}"
+        )
         rings = parse_steps(getattr(arguments, "steps", []))
-        for note in notes(rollout.fleet, devices, rings, getattr(arguments, "device", "")):
+        for note in find_unknown_names(rollout.fleet, devices, rings, getattr(arguments, "device", "")):
             print(f"note: {note}")
         return status
 
 
 def _start(arguments: argparse.Namespace) -> int:
-    from ota.publish.fleets import check_release, parse_steps, parse_time, read_devices, start, wish_of, with_wish
     from ota.publish.release import find_family
+    from ota.publish.rollouts import check_release, parse_steps, parse_time, read_devices, start, wish_of, with_wish
 
     def edit(workspace: Workspace, state: RepositoryState, rollout: Rollout) -> Rollout:
         family = arguments.family or find_family(state, arguments.bundle)
@@ -97,7 +99,7 @@ def _start(arguments: argparse.Namespace) -> int:
 
 
 def _step(arguments: argparse.Namespace) -> int:
-    from ota.publish.fleets import parse_steps, step
+    from ota.publish.rollouts import parse_steps, step
 
     steps = parse_steps(arguments.steps)
     done = f"{arguments.bundle} for {' '.join(arguments.steps)}"
@@ -112,9 +114,9 @@ def _step(arguments: argparse.Namespace) -> int:
 
 
 def _watch(arguments: argparse.Namespace) -> int:
-    from ota.publish.fleets import read_fleet, wish_of
+    from ota.publish.rollouts import read_fleet, wish_of
 
-    with opened(arguments) as (workspace, state):
+    with open_workspace(arguments) as (workspace, state):
         rollout = read_fleet(workspace, state, arguments.fleet)
         if wish_of(rollout, arguments.bundle).paused:
             print(f"{arguments.bundle}: the rollout is halted")
@@ -133,7 +135,7 @@ def _gate(arguments: argparse.Namespace, workspace: Workspace, state: Repository
         NotYet: it does not allow it. Halted: too many devices failed, and the rollout is paused now.
     """
     from ota.decide.gate import GateDecision
-    from ota.publish.fleets import halt, write_fleet
+    from ota.publish.rollouts import halt, write_fleet
 
     ruling = rule_of(arguments, workspace, state, rollout)
     if ruling is None:
@@ -142,7 +144,7 @@ def _gate(arguments: argparse.Namespace, workspace: Workspace, state: Repository
         raise StepNotAllowed(f"{arguments.bundle}: the next step is not allowed yet: {ruling.why}")
     if ruling.answer is GateDecision.HALT:
         waiting = write_fleet(workspace, state, halt(rollout, arguments.bundle, True), time.time())
-        tell(workspace, waiting, f"published: serial {rollout.serial + 1} of {arguments.fleet}: halted")
+        print_result(workspace, waiting, f"published: serial {rollout.serial + 1} of {arguments.fleet}: halted")
         raise RolloutHalted(
             f"{arguments.bundle}: the rollout is halted: {ruling.why}. Devices that have the release keep it: "
             "'rollout deny' takes it back, 'rollout resume' goes on"
@@ -151,10 +153,10 @@ def _gate(arguments: argparse.Namespace, workspace: Workspace, state: Repository
 
 
 def _simulate(arguments: argparse.Namespace) -> int:
-    from ota.publish.fleets import parse_steps, read_devices, read_fleet
+    from ota.publish.rollouts import parse_steps, read_devices, read_fleet
 
     steps = parse_steps(arguments.steps)
-    with opened(arguments) as (workspace, state):
+    with open_workspace(arguments) as (workspace, state):
         rollout = read_fleet(workspace, state, arguments.fleet)
         devices = [one for one in read_devices(workspace, state).values() if one.fleet == arguments.fleet]
         print("\n".join(shares(rollout, arguments.bundle, devices, steps)) or f"{arguments.fleet} has no device")
@@ -162,7 +164,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
 
 
 def _halt(arguments: argparse.Namespace) -> int:
-    from ota.publish.fleets import halt
+    from ota.publish.rollouts import halt
 
     return _change(
         arguments, lambda workspace, state, rollout: halt(rollout, arguments.bundle, True), f"{arguments.bundle} halted"
@@ -170,7 +172,7 @@ def _halt(arguments: argparse.Namespace) -> int:
 
 
 def _resume(arguments: argparse.Namespace) -> int:
-    from ota.publish.fleets import halt
+    from ota.publish.rollouts import halt
 
     return _change(
         arguments,
@@ -180,7 +182,7 @@ def _resume(arguments: argparse.Namespace) -> int:
 
 
 def _deny(arguments: argparse.Namespace) -> int:
-    from ota.publish.fleets import deny
+    from ota.publish.rollouts import deny
 
     release, denied = arguments.release, not arguments.allow
     done = f"{arguments.bundle} {release} {'denied' if denied else 'allowed again'}"
@@ -188,7 +190,7 @@ def _deny(arguments: argparse.Namespace) -> int:
 
 
 def _pin(arguments: argparse.Namespace) -> int:
-    from ota.publish.fleets import check_release, pin, wish_of
+    from ota.publish.rollouts import check_release, pin, wish_of
 
     def edit(workspace: Workspace, state: RepositoryState, rollout: Rollout) -> Rollout:
         if arguments.release:
@@ -201,10 +203,10 @@ def _pin(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from ota.publish.fleets import format_time, read_fleet
     from ota.publish.roles import ROLLOUT
+    from ota.publish.rollouts import format_time, read_fleet
 
-    with opened(arguments) as (workspace, state):
+    with open_workspace(arguments) as (workspace, state):
         fleets = sorted(one[8:-5] for one in state.listed(ROLLOUT) if one.startswith("rollout/"))
         for fleet in [arguments.fleet] if arguments.fleet else fleets:
             rollout = read_fleet(workspace, state, fleet)

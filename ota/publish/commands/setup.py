@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ota.errors import UsageError
-from ota.publish.commands import Subcommands, add, add_token_flags, opened, secrets_of, tell
+from ota.publish.commands import Subcommands, add, add_token_flags, open_workspace, print_result, secrets_of
 
 if TYPE_CHECKING:
     from ota.publish.keys import KeyPlace, Secrets
@@ -73,7 +73,7 @@ def _add_key_flags(parser: argparse.ArgumentParser) -> None:
 def _init(arguments: argparse.Namespace) -> int:
     from ota.publish.keys import read_public
     from ota.publish.rotate import InitOptions, start
-    from ota.publish.workspace import locked
+    from ota.publish.workspace import acquire_lock
 
     keys: dict[str, list[KeyPlace]] = {}
     for one in arguments.public_key:
@@ -83,10 +83,10 @@ def _init(arguments: argparse.Namespace) -> int:
         keys.setdefault(role, []).append(read_public(Path(file)))
     wanted = InitOptions(arguments.preset, tuple(arguments.family), keys, _days(arguments.expires), arguments.key_type)
     workspace, waiting = start(arguments.workspace, wanted, secrets_of(arguments), time.time())
-    with locked(workspace.path):
+    with acquire_lock(workspace.path):
         made = sum(bool(one.uri) for one in workspace.keys.values())
         print(f"{workspace.path}: {made} private keys in keys/; copy them to a safe place, each to its own")
-        return tell(
+        return print_result(
             workspace,
             waiting,
             f"published: a web server serves {workspace.repository}; devices get {workspace.path / 'root.json'}",
@@ -148,25 +148,25 @@ def _family(arguments: argparse.Namespace) -> int:
     from ota.publish.roles import family_role
     from ota.publish.rotate import add_family
 
-    with opened(arguments) as (workspace, state):
+    with open_workspace(arguments) as (workspace, state):
         places = _new_keys(arguments, workspace, family_role(arguments.name), 1, arguments.public_key)
         workspace.save()
         waiting = add_family(workspace, state, arguments.name, places, time.time())
-        return tell(workspace, waiting, f"published: the family {arguments.name}")
+        return print_result(workspace, waiting, f"published: the family {arguments.name}")
 
 
 def _rotate(arguments: argparse.Namespace) -> int:
-    from ota.publish.repository import names_of
+    from ota.publish.repository import join_names
     from ota.publish.rotate import rotate
 
     one_by_one = arguments.remove or arguments.add or arguments.new or arguments.threshold
     if len(arguments.roles) > 1 and (one_by_one or arguments.pkcs11):
         raise UsageError("--remove, --add, --new, --threshold and --pkcs11 are for one role: give one")
-    with opened(arguments) as (workspace, state):
+    with open_workspace(arguments) as (workspace, state):
         rotations = [_rotation(arguments, workspace, state, role) for role in arguments.roles]
         workspace.save()
         waiting = rotate(workspace, state, rotations, time.time())
-        return tell(workspace, waiting, f"published: new keys of {names_of(arguments.roles)}")
+        return print_result(workspace, waiting, f"published: new keys of {join_names(arguments.roles)}")
 
 
 def _rotation(arguments: argparse.Namespace, workspace: Workspace, state: RepositoryState, role: str) -> Rotation:
@@ -184,9 +184,9 @@ def _rotation(arguments: argparse.Namespace, workspace: Workspace, state: Reposi
 
 
 def _renew(arguments: argparse.Namespace) -> int:
-    from ota.publish.repository import names_of
+    from ota.publish.repository import join_names
     from ota.publish.rotate import renew
 
-    with opened(arguments) as (workspace, state):
+    with open_workspace(arguments) as (workspace, state):
         waiting = renew(workspace, state, arguments.roles, time.time())
-        return tell(workspace, waiting, f"published: {names_of(arguments.roles)} signed again")
+        return print_result(workspace, waiting, f"published: {join_names(arguments.roles)} signed again")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ota.errors import OtaError, UsageError
-from ota.publish.commands import Subcommands, add, add_token_flags, confirm, opened, secrets_of, tell
+from ota.publish.commands import Subcommands, add, add_token_flags, confirm, open_workspace, print_result, secrets_of
 
 if TYPE_CHECKING:
     from securesystemslib.signer import Signer
@@ -40,7 +40,7 @@ def _request(arguments: argparse.Namespace) -> int:
     from ota.publish.ceremony import write_request
     from ota.publish.change import read_pending
 
-    with opened(arguments, first=True) as (workspace, state):
+    with open_workspace(arguments, first=True) as (workspace, state):
         if arguments.discard:
             if read_pending(workspace) is None:
                 raise UsageError("no change waits for signatures")
@@ -62,14 +62,16 @@ def _sign(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{arguments.request} is not there: expected a file that 'edge-ota publish request' wrote")
     request = ceremony.read_request(data, str(arguments.request))
     memories = [path.with_name(f"{path.stem}.signed.json") for path in arguments.key]
-    known = [ceremony.read_memory(path) for path in memories]
+    known = [ceremony.read_signed(path) for path in memories]
     print("\n".join(request.words()))
-    print("".join(f"{one}\n" for memory in known for one in ceremony.reminders(request, memory)), end="", flush=True)
+    print(
+        "".join(f"{one}\n" for memory in known for one in ceremony.warn_of_reuse(request, memory)), end="", flush=True
+    )
     if not confirm("Sign this?", arguments.yes):
         raise OtaError("nothing was signed")
     signed, roles = ceremony.sign(request, _signers(arguments))
     for path, memory in zip(memories, known, strict=True):
-        ceremony.remember(path, request, memory, roles)
+        ceremony.write_signed(path, request, memory, roles)
     first = arguments.key[0].stem if arguments.key else f"{arguments.token}-{arguments.token_id}"
     out = arguments.out or arguments.request.with_name(f"{arguments.request.stem}.{first}.sig.json")
     files.write_durably(out, signed)
@@ -101,8 +103,8 @@ def _collect(arguments: argparse.Namespace) -> int:
         if data is None:
             raise UsageError(f"{path} is not there: expected a file that 'edge-ota publish sign' wrote")
         found.append((str(path), data))
-    with opened(arguments, first=True) as (workspace, state):
+    with open_workspace(arguments, first=True) as (workspace, state):
         waiting = collect(workspace, state, found, time.time())
-        return tell(
+        return print_result(
             workspace, waiting, f"published: the change that waited; a web server serves {workspace.repository}"
         )

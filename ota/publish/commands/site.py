@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from ota.errors import Untrusted, UsageError
-from ota.publish.commands import Subcommands, add, opened, secrets_of
+from ota.publish.commands import Subcommands, add, open_workspace, secrets_of
 
 
 def add_parsers(subcommands: Subcommands) -> None:
@@ -43,12 +43,12 @@ def add_parsers(subcommands: Subcommands) -> None:
 
 
 def _refresh(arguments: argparse.Namespace) -> int:
-    from ota.publish.repository import names_of
+    from ota.publish.repository import join_names
     from ota.publish.rotate import refresh
 
-    with opened(arguments) as (workspace, state):
+    with open_workspace(arguments) as (workspace, state):
         done = refresh(workspace, state, arguments.also, time.time())
-        print(f"published: {names_of(done.signed)} signed again")
+        print(f"published: {join_names(done.signed)} signed again")
         for warning in done.warnings:
             print(f"warning: {warning}", file=sys.stderr)
         if done.expired:
@@ -67,7 +67,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         state = load(arguments.repository, data)
         found = check(arguments.repository, state, time.time(), arguments.fleet)
     else:
-        with opened(arguments) as (workspace, known):
+        with open_workspace(arguments) as (workspace, known):
             state = load(workspace.repository, known.roots[0].to_bytes())
             found = check(workspace.repository, state, time.time(), arguments.fleet)
             found.problems += compare(state, known)
@@ -87,7 +87,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 def _export(arguments: argparse.Namespace) -> int:
     from ota.publish.export import export
 
-    with opened(arguments) as (workspace, state):
+    with open_workspace(arguments) as (workspace, state):
         done = export(workspace, state, arguments.fleet, arguments.out)
         releases = ", ".join(done.releases) or "no releases"
         print(f"{arguments.out}: {releases}; {done.blobs} blobs, {done.new_bytes} new bytes")
@@ -102,7 +102,7 @@ def _recover(arguments: argparse.Namespace) -> int:
     data = files.read(arguments.root)
     if data is None:
         raise UsageError(f"{arguments.root} is not there: expected the root.json that devices have")
-    with workspace.locked(arguments.workspace):
+    with workspace.acquire_lock(arguments.workspace):
         space = workspace.read(arguments.workspace, secrets_of(arguments))
         state = verify.recover(space, arguments.repository, data)
         print(f"recovered: root {state.version('root')}, timestamp {state.version('timestamp')}; go on with 'verify'")

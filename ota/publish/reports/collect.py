@@ -69,7 +69,7 @@ def collect(places: Sequence[str], devices: Mapping[str, DeviceDocument]) -> Col
     for place in places:
         for where, data in _read(place, devices):
             try:
-                one = verified(read_report(data, where), where)
+                one = verify_report(read_report(data, where), where)
             except OtaError as error:
                 found.problems.append(error.message)
                 continue
@@ -92,7 +92,7 @@ def _sort_in(found: CollectedReports, one: VerifiedReport, document: DeviceDocum
         found.genuine.append(one)
 
 
-def verified(sealed: SealedReport, where: str) -> VerifiedReport:
+def verify_report(sealed: SealedReport, where: str) -> VerifiedReport:
     """Return a report whose signature fits its key.
 
     Raises:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from ota.decide import gate
 from ota.decide.gate import GateDecision, GateLimits, GateRuling
 from ota.documents.rollout import Rollout, Wish
-from ota.publish.fleets import read_devices
 from ota.publish.reports import prometheus
 from ota.publish.reports.collect import collect
-from ota.publish.reports.memory import ReportHistory
+from ota.publish.reports.history import ReportHistory
 from ota.publish.repository import RepositoryState
+from ota.publish.rollouts import read_devices
 from ota.publish.workspace import Workspace
 
 _ORDER = (GateDecision.HALT, GateDecision.WAIT, GateDecision.GO)
@@ -54,7 +54,7 @@ def rule(
         tally = gate.count(wish, devices.values(), collected.newest, bounds, now)
         rulings.append(gate.decide(tally, bounds))
     if evidence.prometheus:
-        included = sum(gate.includes(wish, one) for one in devices.values())
+        included = sum(gate.is_included(wish, one) for one in devices.values())
         tally = prometheus.ask(evidence.prometheus, wish, included, evidence.matchers, bounds)
         rulings.append(gate.decide(tally, bounds))
     return min(rulings, key=lambda one: _ORDER.index(one.answer))

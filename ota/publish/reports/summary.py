@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ota.decide.gate import duration
+from ota.decide.gate import format_duration
 from ota.documents.device import DeviceDocument
 from ota.documents.report import Report
-from ota.publish.fleets import format_time
 from ota.publish.reports.collect import CollectedReports
-from ota.publish.reports.memory import KeyHistory
+from ota.publish.reports.history import KeyHistory
+from ota.publish.rollouts import format_time
 
 #: names that a line lists
 _MOST_NAMES = 10
@@ -113,7 +113,7 @@ def _doubts(
 def lines(found: Summary, silent_seconds: float) -> Iterator[str]:
     """Yield the summary as text."""
     reported = found.devices - len(found.silent)
-    yield f"{found.devices} devices, {reported} reported in the last {duration(silent_seconds)}"
+    yield f"{found.devices} devices, {reported} reported in the last {format_duration(silent_seconds)}"
     for bundle, releases in sorted(found.releases.items()):
         runs = ", ".join(f"{count} run {release or 'none'}" for release, count in sorted(releases.items()))
         ways = ", ".join(f"{count} at {stage}" for stage, count in sorted(found.under_way.get(bundle, {}).items()))

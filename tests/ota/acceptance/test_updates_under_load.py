@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ota.agent.device.this_device import ThisDevice
+from ota.agent.device.facts import ThisDevice
 from tests.ota.acceptance.clients import busy
 from tests.ota.site import ENVIRONMENT, Site, site
 from tests.server.running import ADD_SUB, ADD_SUB_CONFIG

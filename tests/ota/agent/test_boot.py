@@ -17,7 +17,7 @@ from ota.decide.probation import ProbationVerdict
 from ota.errors import ServerError, TrialFailed
 from ota.store import bad, journal, links
 from ota.store.journal import UpdateStage
-from ota.store.lock import locked
+from ota.store.lock import acquire_lock
 from tests.ota.device import NOW, Device
 
 
@@ -77,7 +77,7 @@ def test_a_switch_that_a_power_cut_ended_is_undone_until_the_agent_runs(device: 
     with pytest.raises(ServerError):
         device.run()
     assert device.journal().next.stage is UpdateStage.SWITCHING  # type: ignore[union-attr]  # it is on its way
-    assert links.linked(device.layout, device.repository) == {"det": 18}
+    assert links.read_links(device.layout, device.repository) == {"det": 18}
     assert "was cut off: undone until the agent runs" in boot(device)[1]
     assert device.server.serving == {"det": 17}
     assert device.run()["det"].release == 18
@@ -157,7 +157,7 @@ def test_a_disk_that_takes_nothing_does_not_fail_the_boot(device: Device, monkey
 
 def test_another_agent_at_work_does_not_hold_up_the_boot(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ota.agent.boot._PATIENCE", 0.1)
-    with locked(device.layout, "apply"):
+    with acquire_lock(device.layout, "apply"):
         started = time.monotonic()
         assert "nothing was checked: 'edge-ota apply'" in boot(device)[0]
         assert time.monotonic() - started < 5

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ota.agent.compose import opened
+from ota.agent.compose import open_components
 from ota.errors import Expired, RolledBack
 from ota.settings import AgentSettings
 from tests.ota.faulty_server import FaultyServer
@@ -28,7 +28,7 @@ def test_a_stick_that_expired_lately_is_accepted_where_an_operator_says_so(tmp_p
             floor_copy=tmp_path / "copy.json",
             allow_expired_days=days,
         )
-        with opened(settings, by_hand=True, directory=tmp_path / "stick" if stick else None) as parts:
+        with open_components(settings, by_hand=True, directory=tmp_path / "stick" if stick else None) as parts:
             parts.trust.refresh()
 
     for days in (0, 1.9):

@@ -20,7 +20,7 @@ import pytest
 from ota import files
 from ota.agent.boot import Boot
 from ota.errors import TrialFailed
-from ota.server.administration import AdminClient
+from ota.server.admin_client import AdminClient
 from ota.server.trial import UnitTrial
 from ota.store import releases
 from tests.backends import onnx_models

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from ota.agent.device.identity import load_identity
-from ota.agent.line import Update, UpdateOptions
 from ota.agent.reports import outbox
 from ota.agent.reports import reporter as report
-from ota.agent.reports.reporter import address, reported
+from ota.agent.reports.reporter import address, report_run
+from ota.agent.update import Update, UpdateOptions
 from ota.decide.probation import ProbationVerdict
 from ota.documents.names import rollout_target
 from ota.documents.report import BundleReport, Report, SealedReport, read_report
 from ota.errors import FetchError, StoreError, Unsuitable, Untrusted
 from ota.store import pause
-from ota.strict_json import canonical, parse
+from ota.strict_json import parse, to_canonical_json
 from tests.ota.device import LATER, NOW, Device
 from tests.ota.report_server import ReportServer
 
@@ -44,7 +44,7 @@ def device(tmp_path: Path, server: ReportServer) -> Device:
 def run(device: Device, **options: Any) -> None:
     """Run the line, and report, as `edge-ota apply` does."""
     parts = device.parts()
-    with reported(parts) as reporter:
+    with report_run(parts) as reporter:
         outcomes = Update(parts, UpdateOptions(**options)).run()
         reporter.note((one.bundle, one.error) for one in outcomes)
 
@@ -173,7 +173,9 @@ def test_nothing_leaves_without_a_place_or_where_the_operator_forbids_it(tmp_pat
 def name_place(device: Device, url: str) -> None:
     """Have the rollout document name where reports go."""
     path = rollout_target("plant")
-    device.trust.documents[path] = canonical({**parse(device.trust.documents[path], "", 1 << 20), "report_url": url})
+    device.trust.documents[path] = to_canonical_json(
+        {**parse(device.trust.documents[path], "", 1 << 20), "report_url": url}
+    )
 
 
 def test_the_rollout_document_names_the_place_until_it_no_longer_does(tmp_path: Path, server: ReportServer) -> None:
@@ -310,4 +312,4 @@ def test_malformed_reports_are_refused(device: Device, server: ReportServer, cha
     found = parse(server.files[server.puts[-1]], "", 1 << 20)
     change(found)
     with pytest.raises(Untrusted, match=complaint):
-        read_report(canonical(found), "x.json")
+        read_report(to_canonical_json(found), "x.json")

@@ -10,7 +10,7 @@ from ota.documents.names import floor_target, manifest_target, rollout_target
 from ota.errors import NotInRepository, OtaError, RolledBack, TrialFailed, Unsuitable
 from ota.trust.client import TrustClient
 from ota.trust.clock_floor import FlooredClock
-from ota.trust.dated import ExpiryCheckedTrust
+from ota.trust.expiry import ExpiryCheckedTrust
 from ota.trust.floors import Floors
 from tests.ota import simulator
 from tests.ota.bundles import files_of, manifest_bytes, sha256

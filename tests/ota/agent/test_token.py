@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ota.agent.device.identity import open_identity, public_identity
-from ota.documents.report import Report, payload_of, read_report, sealed
+from ota.documents.report import Report, encode_payload, read_report, seal
 from ota.errors import StoreError, Untrusted, UsageError
-from ota.publish.reports.collect import verified
+from ota.publish.reports.collect import verify_report
 from ota.settings import AgentSettings
 from tests.ota.conftest import PIN
 
@@ -27,11 +27,11 @@ def test_the_key_is_made_once_on_the_token_and_signs_reports(settings: AgentSett
     assert (one.fingerprint, one.public_pem) == (again.fingerprint, again.public_pem)
     assert public_identity(tmp_path / "identity")[0] == one.fingerprint
     assert [path.name for path in (tmp_path / "identity").iterdir()] == ["device.pub"], "no private key on the disk"
-    payload = payload_of(Report("dev-1", "plant", "prod", 1, 1, "nonce"))
-    sent = sealed(payload, again.signer.sign(payload), one.public_pem.decode())
-    assert verified(read_report(sent), "").fingerprint == one.fingerprint
+    payload = encode_payload(Report("dev-1", "plant", "prod", 1, 1, "nonce"))
+    sent = seal(payload, again.signer.sign(payload), one.public_pem.decode())
+    assert verify_report(read_report(sent), "").fingerprint == one.fingerprint
     with pytest.raises(Untrusted, match="the signature does not fit"):
-        verified(read_report(sent.replace(b"plant", b"plans")), "")
+        verify_report(read_report(sent.replace(b"plant", b"plans")), "")
 
 
 def test_what_is_wrong_is_named(settings: AgentSettings, tmp_path: Path) -> None:

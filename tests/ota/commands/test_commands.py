@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ota.layout import StateLayout
-from ota.store.lock import locked
+from ota.store.lock import acquire_lock
 from tests.ota.report_server import ReportServer
 from tests.ota.site import ENVIRONMENT, Site, site
 
@@ -129,7 +129,7 @@ def test_a_wrong_word_or_a_device_that_is_not_set_up_is_one_sentence(device: Sit
     )
     device.run("apply", status=2, url=None)
     assert "URL is not set" in device.err
-    with locked(StateLayout(device.state), "apply"):
+    with acquire_lock(StateLayout(device.state), "apply"):
         device.run("gc", status=9)
         assert "'edge-ota apply' (process" in device.err
         device.run("status")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ota.decide.code import code_files, code_in_config, is_data, runs_engines
+from ota.decide.code import find_code_field, find_code_files, is_data, runs_engines
 from ota.decide.config_text import fields_of
 from ota.documents.manifest import FileEntry
 from ota.errors import Untrusted
@@ -24,12 +24,12 @@ ensemble_scheduling { step [ { model_name: "a" model_version: -1 input_map { key
 
 
 def test_a_configuration_for_data_runs_no_code() -> None:
-    assert code_in_config(HARMLESS, "det") == ""
+    assert find_code_field(HARMLESS, "det") == ""
 
 
 def test_every_configuration_of_the_demo_repository_is_read() -> None:
     found = {
-        path.parent.name: code_in_config(path.read_bytes(), "x")
+        path.parent.name: find_code_field(path.read_bytes(), "x")
         for path in Path("model_repository").glob("*/config.pbtxt")
     }
     assert len(found) > 5
@@ -73,7 +73,7 @@ def test_every_configuration_of_the_demo_repository_is_read() -> None:
     ],
 )
 def test_a_configuration_that_runs_code_is_found(line: str) -> None:
-    assert code_in_config(HARMLESS.replace(b"platform: ", b"default_model_filename: ") + line.encode(), "det") != ""
+    assert find_code_field(HARMLESS.replace(b"platform: ", b"default_model_filename: ") + line.encode(), "det") != ""
 
 
 @pytest.mark.fault("U6")
@@ -96,7 +96,7 @@ def test_a_configuration_that_runs_code_is_found(line: str) -> None:
 def test_the_server_finds_no_backend_but_onnxruntime_by_itself(
     config: bytes, paths: tuple[str, ...], is_code: bool
 ) -> None:
-    assert bool(code_in_config(config, "det", paths)) is is_code
+    assert bool(find_code_field(config, "det", paths)) is is_code
 
 
 @pytest.mark.parametrize(("name", "found"), [("tensorrt", True), ("openvino", True), ("cuda", False)])
@@ -136,6 +136,6 @@ def test_what_is_not_known_as_data_is_code(path: str, data: bool) -> None:
 def test_the_files_of_a_model_that_need_approval() -> None:
     entries = [FileEntry(path, "0" * 64, 1) for path in ("config.pbtxt", "17/model.py", "17/w.bin", "configs/a.pbtxt")]
     configs = {"config.pbtxt": b'backend: "python"', "configs/a.pbtxt": b"a: {"}
-    found = {one.path: reason for one, reason in code_files(entries, configs, "det")}
+    found = {one.path: reason for one, reason in find_code_files(entries, configs, "det")}
     assert found.keys() == {"config.pbtxt", "17/model.py", "configs/a.pbtxt"}
     assert found["config.pbtxt"] == "backend: 'python'"

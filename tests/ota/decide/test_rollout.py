@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from ota.decide.rollout import begins, bucket, choose, fair_salt, reached
+from ota.decide.rollout import bucket, choose, fair_salt, start_time, steps_include
 from ota.decide.window import in_window
 from ota.documents.device import DeviceDocument
 from ota.documents.rollout import RolloutStep, Wish
@@ -28,12 +28,12 @@ def test_shares_are_right_and_steps_only_add_devices() -> None:
     reached_before: set[str] = set()
     for percent in (0, 1, 5, 25, 50, 99.99, 100):
         wish = replace(WISH, steps=(RolloutStep("prod", percent),))
-        now = {one.device for one in devices if reached(wish, one)}
+        now = {one.device for one in devices if steps_include(wish, one)}
         assert abs(len(now) / len(devices) * 100 - percent) < 1
         assert reached_before <= now
         reached_before = now
     assert len(reached_before) == len(devices)
-    assert not any(reached(replace(WISH, steps=(RolloutStep("prod", 0),)), one) for one in devices)
+    assert not any(steps_include(replace(WISH, steps=(RolloutStep("prod", 0),)), one) for one in devices)
 
 
 @pytest.mark.fault("R3")
@@ -45,7 +45,7 @@ def test_a_fair_salt_keeps_to_the_percentages_also_in_small_fleets(count: int) -
     assert salt.startswith("det/17/4")
     for percent in (1, 2, 5, 10, 20, 25, 50, 100):
         wish = replace(WISH, salt=salt, steps=(RolloutStep("prod", percent),))
-        share = sum(reached(wish, one) for one in devices if one.ring == "prod") / count * 100
+        share = sum(steps_include(wish, one) for one in devices if one.ring == "prod") / count * 100
         assert abs(share - percent) <= max(1.0, 400 / count), percent
 
 
@@ -56,7 +56,7 @@ def test_another_salt_reaches_other_devices_first() -> None:
 
 
 def test_a_device_that_is_not_reached_keeps_what_it_has_or_goes_to_the_one_before() -> None:
-    outside = next(one for one in fleet(100) if not reached(WISH, one))
+    outside = next(one for one in fleet(100) if not steps_include(WISH, one))
     assert choose(WISH, outside, 16, NOW).release == 16
     assert choose(WISH, outside, 12, NOW).release == 16
     assert choose(WISH, outside, 0, NOW).release == 16
@@ -97,7 +97,7 @@ def test_it_starts_at_its_time_and_each_device_at_its_own() -> None:
     (one,) = fleet(1)
     assert choose(wish, one, 16, NOW).release == 16
     assert choose(wish, one, 16, NOW + 3600).release == 17
-    starts = [begins(wish, device, 600) - wish.not_before for device in fleet(1000)]
+    starts = [start_time(wish, device, 600) - wish.not_before for device in fleet(1000)]
     assert (0 <= min(starts) < 10, 590 < max(starts) < 600) == (True, True)
     assert "starts on this device in" in choose(wish, one, 16, NOW).why
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ota.decide.variant import candidates, compare, fits, too_old
+from ota.decide.variant import candidates, compare, matches, reason_too_old
 from ota.documents.manifest import Manifest, Variant
 
 ORIN = {"arch": "aarch64", "sm": "8.7", "tensorrt": "10.3.0.30", "jetpack": "6.2", "memory_bytes": str(16 << 30)}
@@ -63,7 +63,7 @@ def test_memory_is_that_of_the_gpu_where_there_is_one() -> None:
     ],
 )  # fmt: skip
 def test_constraints(value: str, constraint: str, expected: bool) -> None:
-    assert fits(value, constraint) is expected
+    assert matches(value, constraint) is expected
 
 
 def test_versions_are_compared_number_by_number() -> None:
@@ -77,7 +77,9 @@ def test_versions_are_compared_number_by_number() -> None:
 
 def test_a_release_for_newer_programs_says_which() -> None:
     manifest = replace(MANIFEST, needs_agent="1.4", needs_server="2.0")
-    assert too_old(MANIFEST, "0.1", "") == ""
-    assert "needs edge-ota 1.4 or newer, and this is 1.3.9: update edge-ota first" in too_old(manifest, "1.3.9", "2.0")
-    assert "needs edge-serve 2.0 or newer, and this is unknown" in too_old(manifest, "1.4", "")
-    assert too_old(manifest, "1.4", "2.0.1") == ""
+    assert reason_too_old(MANIFEST, "0.1", "") == ""
+    assert "needs edge-ota 1.4 or newer, and this is 1.3.9: update edge-ota first" in reason_too_old(
+        manifest, "1.3.9", "2.0"
+    )
+    assert "needs edge-serve 2.0 or newer, and this is unknown" in reason_too_old(manifest, "1.4", "")
+    assert reason_too_old(manifest, "1.4", "2.0.1") == ""

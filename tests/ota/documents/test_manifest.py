@@ -10,7 +10,7 @@ import pytest
 
 from ota.documents.manifest import MOST_BYTES, MOST_FILES, read_manifest
 from ota.errors import OtaError, Unsuitable, Untrusted
-from ota.strict_json import canonical
+from ota.strict_json import to_canonical_json
 from tests.ota.bundles import manifest_bytes
 
 DIGEST = "0" * 64
@@ -35,7 +35,7 @@ def refused(members: dict[str, Any], kind: type[OtaError] = Untrusted) -> str:
     """Return the sentence with which a manifest is refused."""
     base = {**_document(), **members}
     with pytest.raises(kind) as found:
-        read_manifest(canonical(base), "det", 17)
+        read_manifest(to_canonical_json(base), "det", 17)
     assert "\n" not in found.value.message
     return found.value.message
 
@@ -143,10 +143,8 @@ def test_a_file_of_a_variant_replaces_one_of_the_release_and_collides_with_none(
     assert "lies below a file" in refused(
         {"variants": [variant("a", 1, models={"det": {"files": [entry("config.pbtxt/x")]}})]}
     )
-    found = read_manifest(
-        canonical({**_document(), "variants": [variant("a", 1, models={"det": {"files": [entry("config.pbtxt")]}})]}),
-        "det", 17,
-    )  # fmt: skip
+    variants = [variant("a", 1, models={"det": {"files": [entry("config.pbtxt")]}})]
+    found = read_manifest(to_canonical_json({**_document(), "variants": variants}), "det", 17)
     (config,) = (one for one in found.files_of(found.variants[0], "det") if one.path == "config.pbtxt")
     assert config.sha256 == DIGEST
 

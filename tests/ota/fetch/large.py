@@ -73,7 +73,7 @@ def entry_of_made(made: Made, chunk: int) -> tuple[FileEntry, dict[str, Content]
 
 def main(url: str, state: str, text: str) -> None:
     """Fetch, with the libraries of an agent in memory; print the peak of the memory."""
-    import ota.agent.line
+    import ota.agent.update
     import ota.trust.client  # noqa: F401 (memory of a real run)
 
     members = json.loads(text)

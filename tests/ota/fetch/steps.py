@@ -16,7 +16,7 @@ from ota.fetch.http import HttpOptions, HttpSource
 from ota.layout import StateLayout
 from ota.settings import AgentSettings
 from ota.source import RepositorySource
-from ota.strict_json import canonical
+from ota.strict_json import to_canonical_json
 from tests.ota.faulty_server import Content
 
 #: seconds of silence, where a test waits for its end
@@ -97,4 +97,4 @@ def store_manifest(folder: Path, *entries: FileEntry, release: int = 16) -> None
     }
     path = StateLayout(folder).manifest("det", release)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(canonical(document))
+    path.write_bytes(to_canonical_json(document))

@@ -15,7 +15,7 @@ import pytest
 
 from ota.errors import FetchError, NotInRepository, UsageError
 from ota.fetch.failures import RequestFailed
-from ota.fetch.http import login_of
+from ota.fetch.http import login_header
 from ota.source import StartOver
 from tests.certificates import Authority, Pair
 from tests.ota.faulty_server import FaultyServer
@@ -522,6 +522,6 @@ def test_unusable_settings(tmp_path: Path) -> None:
 @pytest.mark.fault("N6")
 def test_a_user_or_password_of_any_letters_is_sent_as_utf_8() -> None:
     """It was a traceback; a rollout document may bring one as its report_url."""
-    found = login_of(urlsplit("http://\u2603:%E2%82%AC@127.0.0.1/"), "basic_auth")
+    found = login_header(urlsplit("http://\u2603:%E2%82%AC@127.0.0.1/"), "basic_auth")
     assert found == {"authorization": "Basic " + base64.b64encode("\u2603:\u20ac".encode()).decode()}
-    assert login_of(urlsplit("http://a:b@127.0.0.1/"), "proxy") == {"proxy-authorization": "Basic YTpi"}
+    assert login_header(urlsplit("http://a:b@127.0.0.1/"), "proxy") == {"proxy-authorization": "Basic YTpi"}

@@ -18,9 +18,9 @@ from ota.fetch.limits import (
     MOST_RETRIES,
     Retries,
     TokenBucket,
-    checked_hours,
-    checked_rate,
-    why_wait,
+    check_hours,
+    check_rate,
+    reason_to_wait,
 )
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -105,27 +105,27 @@ def at(text: str, fold: int = 0) -> float:
     ],
 )
 def test_hours_are_those_of_the_clock_on_the_wall(hours: str, when: str, open_: bool) -> None:
-    assert (why_wait(checked_hours(hours), False, at(when), BERLIN) == "") is open_
+    assert (reason_to_wait(check_hours(hours), False, at(when), BERLIN) == "") is open_
 
 
 def test_an_hour_that_comes_twice_counts_twice() -> None:
     first, second = at("2026-10-25T02:30:00"), at("2026-10-25T02:30:00", fold=1)
 
     assert second - first == 3600
-    assert why_wait("02:00-03:00", False, second, BERLIN) == ""
+    assert reason_to_wait("02:00-03:00", False, second, BERLIN) == ""
 
 
 def test_a_metered_link_waits_at_every_hour() -> None:
-    assert why_wait("", True, 0.0) == "the link is metered (METERED=true): 'edge-ota apply' fetches now"
+    assert reason_to_wait("", True, 0.0) == "the link is metered (METERED=true): 'edge-ota apply' fetches now"
 
 
 @pytest.mark.parametrize("text", ["always", "22-06", "24:00-06:00", "22:00-06:60", "22:00 - 06:00", "22:00"])
 def test_hours_that_are_none(text: str) -> None:
     with pytest.raises(UsageError, match=r"DOWNLOAD_HOURS: found .*, expected local times such as 22:00-06:00"):
-        checked_hours(text)
+        check_hours(text)
 
 
 def test_a_rate_in_another_unit() -> None:
-    assert [checked_rate(0), checked_rate(1000)] == [0, 1000]
+    assert [check_rate(0), check_rate(1000)] == [0, 1000]
     with pytest.raises(UsageError, match="RATE_LIMIT: found 2, expected bytes per second: at least 1000, or 0 for no"):
-        checked_rate(2)
+        check_rate(2)

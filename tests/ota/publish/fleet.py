@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from ota.decide.rollout import choose
 from ota.documents.device import DeviceDocument
 from ota.documents.names import rollout_target
-from ota.documents.report import MOST_CHAIN, BundleReport, FailedRelease, Link, Report, payload_of, sealed
+from ota.documents.report import MOST_CHAIN, BundleReport, FailedRelease, Link, Report, encode_payload, seal
 from ota.documents.rollout import Rollout, Wish, read_rollout
 from tests.ota.publish.publisher import Publisher, device
 
@@ -89,10 +89,10 @@ class Simulated:
         self.chain = (*self.chain, found.link)[-MOST_CHAIN:]
         return found
 
-    def sealed(self, report: Report, key: Ed25519PrivateKey | None = None) -> bytes:
+    def seal(self, report: Report, key: Ed25519PrivateKey | None = None) -> bytes:
         """Return a report as it is sent."""
-        payload = payload_of(report)
-        return sealed(payload, (key or self.key).sign(payload), self.pem)
+        payload = encode_payload(report)
+        return seal(payload, (key or self.key).sign(payload), self.pem)
 
 
 @dataclass
@@ -139,7 +139,7 @@ class Fleet:
         for one in self.devices:
             one.update(rollout, fails, now, now - age)
             path = self.place / f"{one.name}.{fingerprint(one.key)[:8]}.json"
-            path.write_bytes(one.sealed(one.report(now)))
+            path.write_bytes(one.seal(one.report(now)))
         return {one.name for one in self.devices if want in (one.wanted, one.release)}
 
     def report(self, *flags: object) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from ota.documents.names import blob_path, code_target, device_target, manifest_
 from ota.documents.rollout import read_rollout
 from ota.errors import NotInRepository
 from ota.publish.keys import KeyProblem, Secrets
-from ota.publish.workspace import locked
+from ota.publish.workspace import acquire_lock
 from tests.ota.publish.publisher import PASSPHRASE, Publisher, device, one_sentence
 
 MANIFEST = manifest_target("det", "det", 1)
@@ -213,7 +213,7 @@ def test_passphrases_are_asked_for_at_a_terminal(tmp_path: Path) -> None:
 
 
 def test_two_publishers_do_not_work_at_once(published: Publisher) -> None:
-    with locked(published.dir):
+    with acquire_lock(published.dir):
         assert "another edge-ota publish works in" in published.refused("refresh", status=9)
 
 

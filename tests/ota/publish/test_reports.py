@@ -74,7 +74,7 @@ def test_two_devices_with_one_name_show(fleet: Fleet) -> None:
     fleet.update()
     double = replace(fleet.devices[3], key=Ed25519PrivateKey.generate(), chain=())
     double.bad, double.release = (), 1
-    put(fleet, f"{double.name}.{fingerprint(double.key)[:8]}.json", double.sealed(double.report(time.time() + 60)))
+    put(fleet, f"{double.name}.{fingerprint(double.key)[:8]}.json", double.seal(double.report(time.time() + 60)))
     found = fleet.report()
     (doubt,) = found["doubts"]
     assert f"dev-0003: two keys for one device: {fingerprint(fleet.devices[3].key)[:8]} was added" in doubt
@@ -92,10 +92,10 @@ def test_a_restored_disk_and_a_cloned_one_show(fleet: Fleet) -> None:
     fleet.update()
     fleet.report()
     name = f"{backup.name}.{fingerprint(backup.key)[:8]}.json"
-    put(fleet, name, backup.sealed(backup.report(time.time() + 1, "another")))
+    put(fleet, name, backup.seal(backup.report(time.time() + 1, "another")))
     (doubt,) = fleet.report()["doubts"]
     assert "dev-0001: its reports went back to an earlier counter" in doubt
-    put(fleet, name, fleet.devices[1].sealed(fleet.devices[1].report(time.time() + 2)))
+    put(fleet, name, fleet.devices[1].seal(fleet.devices[1].report(time.time() + 2)))
     (doubt,) = fleet.report()["doubts"]
     assert "dev-0001: two disks report with one key" in doubt
     assert "a disk was cloned" in doubt
@@ -119,15 +119,15 @@ def test_a_copy_of_an_old_report_changes_nothing(fleet: Fleet) -> None:
 def test_forged_and_foreign_reports_count_for_nothing(fleet: Fleet) -> None:
     fleet.update()
     one = fleet.devices[0]
-    good = one.sealed(one.report(time.time()))
+    good = one.seal(one.report(time.time()))
     put(fleet, "changed.json", good.replace(b'"success"', b'"failure"'))
-    put(fleet, "signed.json", one.sealed(one.report(time.time()), Ed25519PrivateKey.generate()))
+    put(fleet, "signed.json", one.seal(one.report(time.time()), Ed25519PrivateKey.generate()))
     put(fleet, "empty.json", b"")
     put(fleet, "long.json", b"x" * 600_000)
     put(fleet, "key.json", good.replace(b"BEGIN PUBLIC KEY-----\\nM", b"BEGIN PUBLIC KEY-----\\nX"))
     (fleet.place / "link.json").symlink_to("/etc/passwd")
     stranger = Simulated(document(77), Ed25519PrivateKey.generate(), 1)
-    put(fleet, "stranger.json", stranger.sealed(stranger.report(time.time())))
+    put(fleet, "stranger.json", stranger.seal(stranger.report(time.time())))
     found = fleet.report()
     assert found["releases"] == {"det": {"2": 6}}
     assert len(found["problems"]) == 5

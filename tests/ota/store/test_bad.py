@@ -5,7 +5,7 @@ import pytest
 from ota.layout import StateLayout
 from ota.store import bad
 from ota.store.bad import BadList, BadRelease
-from ota.store.places import prepare
+from ota.store.directories import prepare
 
 GOLDEN = BadRelease("det", 18, "onnx", "facts-1", "trial", "the golden test failed", 1000.0, permanent=True)
 NETWORK = BadRelease("det", 18, "onnx", "facts-1", "fetch", "the server is down", 1000.0, permanent=False)

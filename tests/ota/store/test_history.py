@@ -5,8 +5,8 @@ import pytest
 from ota.agent import status_file
 from ota.layout import StateLayout
 from ota.store import history, pause
+from ota.store.directories import prepare
 from ota.store.history import HistoryEvent
-from ota.store.places import prepare
 
 
 def test_events_are_kept_in_order_and_bounded(layout: StateLayout) -> None:

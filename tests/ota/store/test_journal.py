@@ -7,7 +7,7 @@ import pytest
 from ota.layout import StateLayout
 from ota.store import journal, links
 from ota.store.journal import Journal, NextRelease, UpdateStage
-from ota.strict_json import canonical
+from ota.strict_json import to_canonical_json
 from tests.ota.bundles import files_of, install, serve
 
 ENTRY = Journal(
@@ -49,7 +49,7 @@ def test_a_torn_journal_counts_as_none(layout: StateLayout) -> None:
         assert old in good
         path.write_bytes(good.replace(old, new))
         assert journal.read(layout, "det") is None
-    path.write_bytes(canonical({}))
+    path.write_bytes(to_canonical_json({}))
     assert journal.read(layout, "det") is None
 
 
@@ -78,6 +78,6 @@ def test_a_journal_that_is_newer_than_the_disk_is_noticed(layout: StateLayout, r
     serve(layout, repository, release=16)
     entry = journal.read(layout, "det")
     assert entry is not None
-    assert journal.is_possible(layout, entry)
-    assert not journal.is_possible(layout, Journal("det", {17: ("det",)}, 17))
-    assert journal.is_possible(layout, Journal("det"))
+    assert journal.can_serve(layout, entry)
+    assert not journal.can_serve(layout, Journal("det", {17: ("det",)}, 17))
+    assert journal.can_serve(layout, Journal("det"))

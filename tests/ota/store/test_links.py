@@ -20,7 +20,7 @@ def test_links_name_releases_and_are_removed(layout: StateLayout, repository: Pa
     assert links.apply(layout, repository, {"det": 17}) == ["det"]
     assert os.readlink(repository / "det") == str(layout.release("det", 17))
     assert links.apply(layout, repository, {"det": 17}) == []
-    assert links.linked(layout, repository) == {"det": 17}
+    assert links.read_links(layout, repository) == {"det": 17}
     assert links.apply(layout, repository, {"det": 0}) == ["det"]
     assert list(repository.iterdir()) == []
 
@@ -47,15 +47,15 @@ def test_a_model_that_was_copied_in_by_hand_is_refused(layout: StateLayout, repo
 @pytest.mark.fault("C7")
 def test_dangling_and_wrong_links_are_turned_back(layout: StateLayout, repository: Path) -> None:
     (repository / "det").symlink_to("/nowhere")
-    assert links.look(layout, repository, "det") == (LinkKind.DANGLING, 0)
+    assert links.read_link(layout, repository, "det") == (LinkKind.DANGLING, 0)
     links.check_free(layout, repository, ["det"])
     links.apply(layout, repository, {"det": 17})
-    assert links.look(layout, repository, "det") == (LinkKind.OURS, 17)
+    assert links.read_link(layout, repository, "det") == (LinkKind.OURS, 17)
     (repository / "det").unlink()
     (repository / "det").symlink_to(repository.parent)
     links.check_free(layout, repository, ["det"], owned=["det"])
     links.apply(layout, repository, {"det": 17})
-    assert links.look(layout, repository, "det") == (LinkKind.OURS, 17)
+    assert links.read_link(layout, repository, "det") == (LinkKind.OURS, 17)
 
 
 @pytest.mark.fault("C7")
@@ -64,5 +64,5 @@ def test_a_directory_in_the_way_of_the_temporary_link_blocks_no_switch(layout: S
     (repository / ".det.new").mkdir()
     (repository / ".det.new" / "x").write_text("")
     assert links.apply(layout, repository, {"det": 17}) == ["det"]
-    assert links.look(layout, repository, "det") == (LinkKind.OURS, 17)
+    assert links.read_link(layout, repository, "det") == (LinkKind.OURS, 17)
     assert sorted(one.name for one in repository.iterdir()) == [".det.new", "det"]

@@ -8,22 +8,22 @@ import pytest
 
 from ota.errors import AlreadyRunning
 from ota.layout import StateLayout
-from ota.store.lock import locked
+from ota.store.lock import acquire_lock
 
 
 @pytest.mark.fault("C5")
 def test_the_second_agent_says_who_works_and_a_dead_one_leaves_no_lock(layout: StateLayout) -> None:
     with (
-        locked(layout, "apply"),
+        acquire_lock(layout, "apply"),
         pytest.raises(AlreadyRunning, match=rf"'edge-ota apply' \(process {os.getpid()}\) works on") as refused,
-        locked(layout, "gc"),
+        acquire_lock(layout, "gc"),
     ):
         pass
     assert refused.value.exit_status == 9
     code = (
-        "import os; from pathlib import Path; from ota.layout import Layout; from ota.store.lock import locked\n"
-        f"with locked(Layout(Path({str(layout.state_dir)!r})), 'apply'): os.kill(os.getpid(), 9)"
+        "import os; from pathlib import Path; from ota.layout import StateLayout; from ota.store.lock import acquire_lock\n"
+        f"with acquire_lock(StateLayout(Path({str(layout.state_dir)!r})), 'apply'): os.kill(os.getpid(), 9)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
-    with locked(layout, "gc"):
+    with acquire_lock(layout, "gc"):
         pass

@@ -9,8 +9,8 @@ import pytest
 from ota import files
 from ota.errors import NoSpace, StoreError
 from ota.layout import StateLayout
-from ota.store import places, releases
-from ota.store.releases import RECORD, whole
+from ota.store import directories, releases
+from ota.store.releases import RECORD, find_complete
 from tests.ota.bundles import files_of, install, manifest, put_blobs, sha256
 
 
@@ -20,7 +20,7 @@ def test_an_installed_release_has_the_layout_of_a_model(layout: StateLayout) -> 
     assert sorted(one.name for one in directory.iterdir()) == [RECORD, "17", "config.pbtxt"]
     weights = directory / "17" / "model.onnx"
     assert weights.samefile(layout.blob(sha256(weights.read_bytes())))
-    record = whole(layout, "det", 17)
+    record = find_complete(layout, "det", 17)
     assert record is not None
     assert (record.bundle, record.models, record.variant) == ("det", ("det",), "onnx")
     assert list(layout.stage.iterdir()) == []
@@ -41,14 +41,14 @@ def test_what_is_in_place_already_is_left_alone(layout: StateLayout) -> None:
 def test_an_incomplete_release_is_replaced(layout: StateLayout) -> None:
     install(layout)
     (layout.release("det", 17) / "17" / "model.onnx").unlink()
-    assert whole(layout, "det", 17) is None
+    assert find_complete(layout, "det", 17) is None
     install(layout)
-    assert whole(layout, "det", 17) is not None
+    assert find_complete(layout, "det", 17) is not None
 
 
 @pytest.mark.fault("D6")
 def test_a_damaged_blob_is_removed_and_never_installed(layout: StateLayout) -> None:
-    places.prepare(layout)
+    directories.prepare(layout)
     models = {"det": files_of("det", 17)}
     put_blobs(layout.state_dir, models)
     blob = layout.blob(sha256(models["det"]["17/model.onnx"]))
@@ -61,7 +61,7 @@ def test_a_damaged_blob_is_removed_and_never_installed(layout: StateLayout) -> N
 
 
 def test_a_missing_blob_is_named_with_the_way_out(layout: StateLayout) -> None:
-    places.prepare(layout)
+    directories.prepare(layout)
     found = manifest(release=17)
     with pytest.raises(StoreError, match=r"is not there, which .* needs: 'edge-ota apply' fetches it"):
         releases.install(layout, found, found.variants[0], "0" * 64)
@@ -69,7 +69,7 @@ def test_a_missing_blob_is_named_with_the_way_out(layout: StateLayout) -> None:
 
 def test_a_damaged_file_is_put_in_place_again(layout: StateLayout) -> None:
     install(layout)
-    record = whole(layout, "det", 17)
+    record = find_complete(layout, "det", 17)
     assert record is not None
     weights = layout.release("det", 17) / "17" / "model.onnx"
     good = weights.read_bytes()
@@ -101,7 +101,7 @@ def test_the_group_of_the_server_may_read_releases_and_nothing_else(layout: Stat
 def test_a_full_disk_at_any_operation_leaves_no_half_release(
     layout: StateLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    places.prepare(layout)
+    directories.prepare(layout)
     models = {"det": files_of("det", 17)}
     put_blobs(layout.state_dir, models)
     found = manifest(release=17)
@@ -120,11 +120,11 @@ def test_a_full_disk_at_any_operation_leaves_no_half_release(
             releases.install(layout, found, found.variants[0], "0" * 64)
         except NoSpace as error:
             assert "edge-ota gc" in error.message  # noqa: PT017
-            assert whole(layout, "det", 17) is not None or not layout.release("det", 17).exists()
+            assert find_complete(layout, "det", 17) is not None or not layout.release("det", 17).exists()
         monkeypatch.setattr(files, "point", lambda operation: None)
         if count < failing:
             break
         releases.install(layout, found, found.variants[0], "0" * 64)
-        assert whole(layout, "det", 17) is not None
+        assert find_complete(layout, "det", 17) is not None
         files.remove_tree(layout.release("det", 17))
     assert failing > 10

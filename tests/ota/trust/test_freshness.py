@@ -11,7 +11,7 @@ from ota.trust import clock_floor
 from ota.trust.client import TrustClient
 from ota.trust.clock_floor import BUILT, DAY, HOUR, FlooredClock
 from ota.trust.floors import Floors
-from ota.trust.roots import seconds_of
+from ota.trust.roots import parse_time
 from tests.ota.simulator import NOW, ROLES, Repository
 from tests.ota.trust.device import MANIFEST, Device, refused
 
@@ -102,17 +102,17 @@ def test_a_fast_clock_refuses_and_recovers(repository: Repository, device: Devic
 @pytest.mark.fault("K1")
 def test_a_clock_without_a_battery(device: Device) -> None:
     floors = device.floors()
-    at_first = clock_floor.read(0.0, floors, synchronized=False)
+    at_first = clock_floor.judge(0.0, floors, synchronized=False)
     assert (at_first.now, at_first.unset, at_first.doubt) == (BUILT, True, "")
 
     floors.issued = NOW + DAY
-    unset = clock_floor.read(0.0, floors, synchronized=False)
+    unset = clock_floor.judge(0.0, floors, synchronized=False)
     assert (unset.now, unset.unset, unset.doubt) == (NOW + DAY, True, "")
 
-    just_below = clock_floor.read(NOW + DAY - 1, floors, synchronized=False)
+    just_below = clock_floor.judge(NOW + DAY - 1, floors, synchronized=False)
     assert (just_below.now, just_below.unset) == (NOW + DAY, False)
 
-    later = clock_floor.read(NOW + DAY + HOUR, floors, synchronized=True)
+    later = clock_floor.judge(NOW + DAY + HOUR, floors, synchronized=True)
     assert (later.now, later.unset, later.doubt) == (NOW + DAY + HOUR, False, "")
 
 
@@ -123,29 +123,29 @@ def test_a_jump_ahead_is_doubted_until_something_confirms_it(repository: Reposit
     system = NOW + 40 * DAY
     floors = device.floors()
 
-    assert clock_floor.read(NOW + DAY, floors, synchronized=False).doubt == ""
-    doubt = clock_floor.read(system, floors, synchronized=False).doubt
+    assert clock_floor.judge(NOW + DAY, floors, synchronized=False).doubt == ""
+    doubt = clock_floor.judge(system, floors, synchronized=False).doubt
     assert doubt.startswith("the clock says 2026-12-11T00:00:00Z, 40 days after the last time that was certain")
-    assert clock_floor.read(system, floors, synchronized=True).doubt == ""
-    assert clock_floor.read(system, Floors([]), synchronized=False).doubt == ""
+    assert clock_floor.judge(system, floors, synchronized=True).doubt == ""
+    assert clock_floor.judge(system, Floors([]), synchronized=False).doubt == ""
 
     repository.advance(40 * DAY - HOUR)
     repository.publish()
     device.run(repository, system)
-    assert clock_floor.read(system, device.floors(), synchronized=False).doubt == ""
+    assert clock_floor.judge(system, device.floors(), synchronized=False).doubt == ""
 
 
 @pytest.mark.fault("K1")
 def test_only_a_certain_time_is_kept_once_an_hour(device: Device) -> None:
     floors = device.floors()
-    clock_floor.remember(NOW + 30 * YEARS, floors, certain=False)
+    clock_floor.record_time(NOW + 30 * YEARS, floors, certain=False)
     assert device.floors().good_time == 0
 
-    clock_floor.remember(NOW, floors, certain=True)
-    clock_floor.remember(NOW + HOUR - 1, floors, certain=True)
+    clock_floor.record_time(NOW, floors, certain=True)
+    clock_floor.record_time(NOW + HOUR - 1, floors, certain=True)
     assert device.floors().good_time == NOW
-    clock_floor.remember(NOW + HOUR, floors, certain=True)
-    clock_floor.remember(NOW - DAY, floors, certain=True)
+    clock_floor.record_time(NOW + HOUR, floors, certain=True)
+    clock_floor.record_time(NOW - DAY, floors, certain=True)
     assert device.floors().good_time == NOW + HOUR
 
 
@@ -164,10 +164,10 @@ def test_a_clock_that_is_set_back_during_a_run() -> None:
 def test_whether_a_time_server_confirmed_the_clock_can_be_asked(
     monkeypatch: pytest.MonkeyPatch, device: Device
 ) -> None:
-    assert clock_floor.synchronized() in (True, False)
+    assert clock_floor.is_synchronized() in (True, False)
     device.places[0].write_bytes(b"")
     monkeypatch.setattr(clock_floor, "SYNCHRONIZED", device.places[0])
-    assert clock_floor.synchronized()
+    assert clock_floor.is_synchronized()
 
 
 @pytest.mark.fault("K2")
@@ -191,7 +191,7 @@ def test_forty_days_offline_then_fresh_metadata(repository: Repository, device: 
 
 @pytest.mark.parametrize("text", ["", "2026-11-01", "2026-11-01T00:00:00+00:00", None, 5, "2026-02-30T00:00:00Z"])
 def test_other_times_are_no_times(text: object) -> None:
-    assert seconds_of(text) is None
+    assert parse_time(text) is None
 
 
 def test_a_clock_floor_protects_a_careless_caller(repository: Repository, device: Device) -> None:

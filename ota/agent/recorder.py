@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ota.agent import switch
-from ota.agent.parts import Components
+from ota.agent.components import Components
 from ota.agent.status_file import StatusFile
 from ota.errors import NoSpace, OtaError, TrialFailed, Untrusted
 from ota.store import journal
@@ -23,47 +23,49 @@ _CHEAP = (NoSpace, Untrusted)
 class UpdateRecorder:
     """The books of one run."""
 
-    def __init__(self, parts: Components) -> None:
-        self._parts = parts
-        self.status = StatusFile(parts.layout)
+    def __init__(self, components: Components) -> None:
+        self._components = components
+        self.status = StatusFile(components.layout)
 
     def now(self) -> float:
         """Seconds since the epoch."""
-        return self._parts.clock.now()
+        return self._components.clock.now()
 
-    def say(self, **members: object) -> None:
+    def write_status(self, **members: object) -> None:
         """Write members of the status file."""
         self.status.write(self.now(), **members)
 
-    def show(self, entry: Journal, reason: str = "") -> None:
+    def write_bundle(self, entry: Journal, reason: str = "") -> None:
         """Write the state of a bundle to the status file."""
         self.status.bundle(self.now(), entry, **({"reason": reason} if reason else {}))
 
-    def note(self, event: str, bundle: str, release: int, variant: str = "", message: str = "") -> None:
+    def record_event(self, event: str, bundle: str, release: int, variant: str = "", message: str = "") -> None:
         """Add an event to the history."""
-        switch.note(self._parts, HistoryEvent(self.now(), event, bundle, release, variant, message=message))
+        switch.record_event(
+            self._components, HistoryEvent(self.now(), event, bundle, release, variant, message=message)
+        )
 
-    def step(self, entry: Journal, following: NextRelease | None) -> Journal:
+    def write_stage(self, entry: Journal, following: NextRelease | None) -> Journal:
         """Write a journal in which the next release is at another stage."""
-        entry = switch.step(self._parts, entry, following)
-        self.show(entry)
+        entry = switch.write_stage(self._components, entry, following)
+        self.write_bundle(entry)
         return entry
 
-    def reached(self, entry: Journal, stage: UpdateStage) -> bool:
+    def has_reached(self, entry: Journal, stage: UpdateStage) -> bool:
         """Return whether an earlier run brought the next release to a stage."""
         following = entry.next
         if following is None:
             return False
         return following.stage not in _ORDER or _ORDER.index(following.stage) >= _ORDER.index(stage)
 
-    def reach(self, entry: Journal, stage: UpdateStage, tries: int | None = None) -> Journal:
+    def record_stage(self, entry: Journal, stage: UpdateStage, tries: int | None = None) -> Journal:
         """Write that the next release is at a stage; `tries`: how many are left from here."""
         following = _next(entry)
-        return self.step(
+        return self.write_stage(
             entry, replace(following, stage=stage, tries=following.tries if tries is None else tries, reason="")
         )
 
-    def count_try(self, entry: Journal) -> Journal:
+    def use_try(self, entry: Journal) -> Journal:
         """Use up one of the tries of a release, before something that may end this process or the machine.
 
         Raises:
@@ -72,32 +74,32 @@ class UpdateRecorder:
         following = _next(entry)
         if following.tries < 1:
             raise TrialFailed(
-                f"{entry.bundle} {following.release} was begun {self._parts.settings.tries} times, "
+                f"{entry.bundle} {following.release} was begun {self._components.settings.tries} times, "
                 "and never came to an end: 'edge-ota retry' gives it another chance"
             )
-        return self.step(entry, replace(following, tries=following.tries - 1))
+        return self.write_stage(entry, replace(following, tries=following.tries - 1))
 
-    def failed(self, bundle: str, variant: str, error: OtaError) -> None:
+    def record_failure(self, bundle: str, variant: str, error: OtaError) -> None:
         """Undo a release that failed for good; note why another one waits for the next try.
 
         Args:
             variant: what failed; "" = the release in all its variants.
         """
-        entry = journal.read(self._parts.layout, bundle)
+        entry = journal.read(self._components.layout, bundle)
         if entry is None or entry.next is None:
             return
         following = entry.next
         self.status.count(f"{following.stage.value.lower()}/{error.reason}")
         if not error.permanent:
             if following.stage in _COSTLY and not isinstance(error, _CHEAP):
-                switch.remember(self._parts, bundle, following.release, variant, error)
+                switch.record_failure(self._components, bundle, following.release, variant, error)
             if following.stage is not UpdateStage.SWITCHING:
-                self.step(entry, replace(following, reason=error.reason))
+                self.write_stage(entry, replace(following, reason=error.reason))
             return
         was_switched = following.stage in journal.SWITCHED
         self.status.count("rollbacks", int(was_switched))
         why = f"release {following.release} failed here ({error.reason})"
-        self.show(switch.undo(self._parts, entry, error, variant), why)
+        self.write_bundle(switch.undo(self._components, entry, error, variant), why)
 
 
 def _next(entry: Journal) -> NextRelease:

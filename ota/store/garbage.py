@@ -59,7 +59,7 @@ def collect(
     for path in list(_garbage(layout, marked, now)):
         freed += _size(path)
         removed.append(str(path))
-        with files.wrapped(path):
+        with files.wrap_errors(path):
             if path.is_dir() and not path.is_symlink():
                 files.remove_tree(path)
             else:
@@ -70,7 +70,7 @@ def collect(
 def mark(layout: StateLayout, repository: Path, wanted: Iterable[tuple[str, int]] = ()) -> Reachable:
     """Return the names that the sweep leaves alone."""
     marked = Reachable(manifests=set(wanted))
-    marked.releases.update(links.linked(layout, repository).items())
+    marked.releases.update(links.read_links(layout, repository).items())
     for bundle in journal.bundles(layout):
         entry = journal.read(layout, bundle) or journal.rebuild(layout, repository, bundle)
         for release in entry.releases():

@@ -41,7 +41,7 @@ def check_readable(layout: StateLayout) -> None:
     Raises:
         StoreError: with the way out.
     """
-    with files.wrapped(layout.journal), contextlib.suppress(FileNotFoundError):
+    with files.wrap_errors(layout.journal), contextlib.suppress(FileNotFoundError):
         os.listdir(layout.journal)
 
 
@@ -61,6 +61,6 @@ def become_owner(state_dir: Path) -> None:
 
 
 def _set_mode(path: Path, mode: int) -> None:
-    with files.wrapped(path):
+    with files.wrap_errors(path):
         if stat.S_IMODE(path.stat().st_mode) != mode:
             files.chmod(path, mode)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from ota.agent.building import PlanBuilder, plan_key
+from ota.agent.plan_builder import PlanBuilder, plan_key
 from ota.documents.manifest import Build, FileEntry, Manifest, Variant, read_manifest
 from ota.errors import ServerError, TrialFailed, Untrusted, UsageError
 from ota.layout import StateLayout
 from ota.server.build import UnitBuild
 from ota.server.unit import ask_unit
-from ota.store import places, releases, scrub
+from ota.store import directories, releases, scrub
 from tests.ota.bundles import manifest_bytes, sha256
 from tests.ota.server.units import accepting
 
@@ -37,7 +37,7 @@ class Scene:
     def __init__(self, folder: Path, program: str, content: bytes = b"graph") -> None:
         self.layout = StateLayout(folder / "state")
         self.facts = dict(FACTS)
-        places.prepare(self.layout)
+        directories.prepare(self.layout)
         blob = self.layout.blob(sha256(content))
         blob.parent.mkdir(parents=True)
         blob.write_bytes(content)
@@ -64,7 +64,7 @@ def test_a_plan_is_built_once_and_belongs_to_the_release(tmp_path: Path, program
     scene = Scene(tmp_path, program)
     assert scene.build() == 1.5
     assert scene.plan.read_bytes() == b"plan of graph fp16"
-    record = releases.whole(scene.layout, "det", 17)
+    record = releases.find_complete(scene.layout, "det", 17)
     assert record is not None
     assert record.built.keys() == {"17/model.plan"}
     assert list(scrub.scrub(scene.layout, [("det", 17)])) == []
@@ -215,7 +215,7 @@ def test_the_unit_names_no_other_file_of_the_agent_as_its_plan(tmp_path: Path) -
 def test_a_plan_that_fills_the_disk_is_not_copied(
     tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ota.agent.building.MOST_PLAN", 10)
+    monkeypatch.setattr("ota.agent.plan_builder.MOST_PLAN", 10)
     with pytest.raises(ServerError, match="it is not used"):
         Scene(tmp_path, program).build()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ota.errors import ServerError
-from ota.server.administration import AdminClient, ReloadResult
+from ota.server.admin_client import AdminClient, ReloadResult
 from tests.server.running import Running, python_model, running
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from ota import files
 from ota.errors import NoSpace, OtaError
-from ota.fetch import space
+from ota.fetch import disk_space
 from ota.fetch.directory import DirectorySource
-from ota.fetch.space import MB, DiskSpace, has_grown, look, why_not
+from ota.fetch.disk_space import MB, DiskSpace, has_grown, measure, reason_not_to_fit
 from ota.layout import StateLayout
 
 from .steps import blobs, entry_of, noise, repository
@@ -40,21 +40,21 @@ def layout(tmp_path: Path) -> StateLayout:
 
 
 def set_room(monkeypatch: pytest.MonkeyPatch, room: DiskSpace) -> None:
-    def look(layout: StateLayout, quota: int, reserve: int) -> DiskSpace:
+    def measure(layout: StateLayout, quota: int, reserve: int) -> DiskSpace:
         return dataclasses.replace(room, quota=quota, reserve=reserve)
 
-    monkeypatch.setattr(space, "look", look)
+    monkeypatch.setattr(disk_space, "measure", measure)
 
 
 def test_files_that_fit() -> None:
-    assert why_not(DiskSpace(free=int(1.1 * GB) + 256 * MB, inodes=65, reserve=256 * MB), GB, 1) == ""
-    assert why_not(DiskSpace(free=2 * GB, used=GB, quota=2 * GB), GB, 1) == ""
-    assert why_not(DiskSpace(free=0, inodes=0, used=9, quota=1, reserve=GB), 0, 0) == ""
+    assert reason_not_to_fit(DiskSpace(free=int(1.1 * GB) + 256 * MB, inodes=65, reserve=256 * MB), GB, 1) == ""
+    assert reason_not_to_fit(DiskSpace(free=2 * GB, used=GB, quota=2 * GB), GB, 1) == ""
+    assert reason_not_to_fit(DiskSpace(free=0, inodes=0, used=9, quota=1, reserve=GB), 0, 0) == ""
 
 
 @pytest.mark.fault("D1")
 def test_a_disk_that_is_too_small_is_told_with_the_figures() -> None:
-    found = why_not(DiskSpace(free=int(1.1 * GB), reserve=256 * MB), GB, 1)
+    found = reason_not_to_fit(DiskSpace(free=int(1.1 * GB), reserve=256 * MB), GB, 1)
 
     assert found == (
         "1000 MB are missing; with 10 % and RESERVE (256 MB) 1356 MB must be free, and 1100 MB are: "
@@ -64,17 +64,17 @@ def test_a_disk_that_is_too_small_is_told_with_the_figures() -> None:
 
 @pytest.mark.fault("D2")
 def test_a_quota_that_is_too_small_is_told_with_the_figures() -> None:
-    found = why_not(DiskSpace(free=9 * GB, used=3 * GB, quota=3 * GB + MB), int(1.5 * MB), 1)
+    found = reason_not_to_fit(DiskSpace(free=9 * GB, used=3 * GB, quota=3 * GB + MB), int(1.5 * MB), 1)
 
     assert found.startswith("the releases here use 3000 MB, 1.5 MB are missing, and QUOTA allows 3001 MB: raise QUOTA")
 
 
 @pytest.mark.fault("D3")
 def test_a_disk_without_inodes_is_told() -> None:
-    assert "2 files are missing, and the disk has 65 inodes left, expected 66" in why_not(
+    assert "2 files are missing, and the disk has 65 inodes left, expected 66" in reason_not_to_fit(
         DiskSpace(GB, inodes=65), 1, 2
     )
-    assert why_not(DiskSpace(GB, inodes=None), 1, 2) == ""
+    assert reason_not_to_fit(DiskSpace(GB, inodes=None), 1, 2) == ""
 
 
 @pytest.mark.fault("D1")
@@ -104,12 +104,12 @@ def test_used_bytes_count_each_file_once(layout: StateLayout) -> None:
     layout.metadata.mkdir()
     (layout.metadata / "root.json").write_bytes(bytes(5000))
 
-    assert look(layout, quota=1, reserve=0).used == 1110
-    assert look(layout, quota=0, reserve=7).reserve == 7
+    assert measure(layout, quota=1, reserve=0).used == 1110
+    assert measure(layout, quota=0, reserve=7).reserve == 7
 
 
 def test_the_figures_are_those_of_the_disk(layout: StateLayout, tmp_path: Path) -> None:
-    found, disk = look(layout, 0, 0), os.statvfs(tmp_path)
+    found, disk = measure(layout, 0, 0), os.statvfs(tmp_path)
 
     assert abs(found.free - disk.f_bavail * disk.f_frsize) < GB
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ota.decide.chain import MOST_BRANCHES, Branch, Continuity, follow
+from ota.decide.report_chain import MOST_BRANCHES, Branch, Continuity, follow_report
 
 Link = tuple[int, str]
 
@@ -29,7 +29,7 @@ def seen(*reports: tuple[Link, Branch]) -> list[Continuity]:
     branches: tuple[Branch, ...] = ()
     found = []
     for link, chain in reports:
-        branches, how = follow(branches, link, chain)
+        branches, how = follow_report(branches, link, chain)
         found.append(how)
         assert len(branches) <= MOST_BRANCHES
     return found

@@ -11,12 +11,12 @@ from typing import Any, cast
 
 import pytest
 
+from ota.agent.components import TrustedMetadata
+from ota.agent.device.facts import ThisDevice
 from ota.agent.device.identity import default_name, load_identity, public_identity
-from ota.agent.device.this_device import ThisDevice
-from ota.agent.parts import TrustedMetadata
 from ota.errors import NotInRepository, ServerError, StoreError, Untrusted, UsageError
 from ota.settings import AgentSettings
-from ota.strict_json import canonical
+from ota.strict_json import to_canonical_json
 
 PROGRAM = str(Path(sys.executable).with_name("edge-serve"))
 
@@ -42,7 +42,7 @@ def settings(folder: Path, **members: Any) -> AgentSettings:
 
 
 def document(device: str, **members: Any) -> bytes:
-    return canonical({"schema": 1, "device": device, "fleet": "plant", "ring": "prod", **members})
+    return to_canonical_json({"schema": 1, "device": device, "fleet": "plant", "ring": "prod", **members})
 
 
 def test_the_key_is_made_once_and_is_private(tmp_path: Path) -> None:

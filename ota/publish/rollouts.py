@@ -21,12 +21,12 @@ from ota.documents.device import DeviceDocument, read_device
 from ota.documents.names import device_target, rollout_target
 from ota.documents.rollout import Rollout, RolloutStep, Wish, read_rollout
 from ota.errors import Untrusted, UsageError
-from ota.publish.change import MetadataChange, MissingSignatures, apply, edit, refuse_second
+from ota.publish.change import MetadataChange, MissingSignatures, apply, copy_payload, refuse_second
 from ota.publish.release import manifests_of, read_floors
 from ota.publish.repository import RepositoryState, read_target
-from ota.publish.roles import ROLLOUT, as_usage, checked_name
+from ota.publish.roles import ROLLOUT, checked_name, raise_as_usage
 from ota.publish.workspace import Workspace
-from ota.strict_json import canonical
+from ota.strict_json import to_canonical_json
 
 
 def read_fleet(workspace: Workspace, state: RepositoryState, fleet: str) -> Rollout:
@@ -40,8 +40,8 @@ def read_fleet(workspace: Workspace, state: RepositoryState, fleet: str) -> Roll
 
 def write_fleet(workspace: Workspace, state: RepositoryState, rollout: Rollout, now: float) -> list[MissingSignatures]:
     """Publish a rollout document with the next serial."""
-    data = canonical(rollout_dict(replace(rollout, serial=rollout.serial + 1)))
-    with as_usage():
+    data = to_canonical_json(rollout_dict(replace(rollout, serial=rollout.serial + 1)))
+    with raise_as_usage():
         read_rollout(data, rollout.fleet)
     return _publish(workspace, state, {rollout_target(rollout.fleet): data}, now)
 
@@ -50,7 +50,7 @@ def _publish(
     workspace: Workspace, state: RepositoryState, documents: dict[str, bytes], now: float
 ) -> list[MissingSignatures]:
     refuse_second(workspace, [ROLLOUT])
-    payload = edit(state, ROLLOUT)
+    payload = copy_payload(state, ROLLOUT)
     for target, data in documents.items():
         payload.targets[target] = TargetFile.from_data(target, data, ["sha256"])
     return apply(workspace, state, MetadataChange({ROLLOUT: payload}, documents=documents), now)
@@ -141,7 +141,7 @@ def _previous(before: Wish, release: int) -> int:
     return before.previous if is_same or (before.previous and not has_arrived) else before.want
 
 
-def notes(fleet: str, devices: Sequence[DeviceDocument], rings: Iterable[str], device: str) -> list[str]:
+def find_unknown_names(fleet: str, devices: Sequence[DeviceDocument], rings: Iterable[str], device: str) -> list[str]:
     """Return what looks like a typing error: a fleet, rings, or a device ("" = none) that nobody has."""
     ours = [one for one in devices if one.fleet == fleet]
     if not ours:
@@ -253,8 +253,8 @@ def device_data(document: DeviceDocument) -> bytes:
     }
     if document.fingerprint:
         value["fingerprint"] = document.fingerprint
-    data = canonical(value)
-    with as_usage():
+    data = to_canonical_json(value)
+    with raise_as_usage():
         read_device(data, document.device)
     return data
 
@@ -326,7 +326,7 @@ def remove_device(workspace: Workspace, state: RepositoryState, device: str, now
     if target not in state.listed(ROLLOUT):
         raise UsageError(f"{device} is no device of this repository")
     refuse_second(workspace, [ROLLOUT])
-    payload = edit(state, ROLLOUT)
+    payload = copy_payload(state, ROLLOUT)
     del payload.targets[target]
     return apply(workspace, state, MetadataChange({ROLLOUT: payload}), now)
 

@@ -6,8 +6,8 @@ import io
 
 import pytest
 
-from ota.agent.operator import tell
-from ota.agent.operator.tell import ProgressPrinter
+from ota.agent.operator import printer
+from ota.agent.operator.printer import ProgressPrinter
 
 
 class Terminal(io.StringIO):
@@ -25,7 +25,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(tell, "time", found)
+    monkeypatch.setattr(printer, "time", found)
     return found
 
 

@@ -7,20 +7,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ota import files
-from ota.agent.parts import Components
-from ota.decide.code import COMPILED_NODE, code_files, runs_engines
+from ota.agent.components import Components
+from ota.decide.code import COMPILED_NODE, find_code_files, runs_engines
 from ota.documents.manifest import FileEntry, Manifest, Variant
 from ota.documents.names import code_target
 from ota.errors import Occupied, Untrusted
 from ota.layout import StateLayout
 from ota.store import journal, links
+from ota.store.directories import SHARED_MODE
 from ota.store.journal import Journal
-from ota.store.places import SHARED_MODE
 
 _MOST_CONFIG = 1024 * 1024
 
 
-def check_code(parts: Components, manifest: Manifest, variant: Variant) -> None:
+def check_code(components: Components, manifest: Manifest, variant: Variant) -> None:
     """Refuse a release with code that the role engines does not list. Its blobs are in the store.
 
     Raises:
@@ -30,15 +30,15 @@ def check_code(parts: Components, manifest: Manifest, variant: Variant) -> None:
         entries = manifest.files_of(variant, model)
         what = f"{manifest.bundle} {manifest.release}: {model}"
         configs = {
-            one.path: files.read(parts.layout.blob(one.sha256), _MOST_CONFIG) or b""
+            one.path: files.read(components.layout.blob(one.sha256), _MOST_CONFIG) or b""
             for one in entries
             if one.path.lower().endswith(".pbtxt")
         }
-        found = code_files(entries, configs, what)
+        found = find_code_files(entries, configs, what)
         if any(runs_engines(data, f"{what}: {path}") for path, data in configs.items()):
-            found += [(one, "it has a compiled engine") for one in _with_engines(parts.layout, entries)]
+            found += [(one, "it has a compiled engine") for one in _with_engines(components.layout, entries)]
         for one, reason in found:
-            approved = parts.trust.target(code_target(manifest.family, one.sha256))
+            approved = components.trust.target(code_target(manifest.family, one.sha256))
             if approved is None or tuple(approved) != (one.sha256, one.size):
                 raise Untrusted(
                     f"{what}: {one.path} runs as code ({reason}), and the role engines does not list it: "
@@ -53,16 +53,16 @@ def _with_engines(layout: StateLayout, entries: Sequence[FileEntry]) -> Iterator
             yield one
 
 
-def check_names(parts: Components, manifest: Manifest, entry: Journal) -> None:
+def check_names(components: Components, manifest: Manifest, entry: Journal) -> None:
     """Refuse models whose names are taken in the model repository.
 
     Raises:
         Occupied: by a model that was copied in by hand, or by a release of another bundle that serves, served before,
             or is on its way: both would have one directory and one link.
     """
-    links.check_free(parts.layout, parts.settings.model_repository, manifest.models, entry.wanted_links())
-    for bundle in journal.bundles(parts.layout):
-        other = journal.read(parts.layout, bundle) if bundle != entry.bundle else None
+    links.check_free(components.layout, components.settings.model_repository, manifest.models, entry.wanted_links())
+    for bundle in journal.bundles(components.layout):
+        other = journal.read(components.layout, bundle) if bundle != entry.bundle else None
         for release in other.releases() if other else ():
             taken = set(manifest.models) & set(other.models.get(release, ())) if other else set()
             if taken:
@@ -81,7 +81,7 @@ def trial_repository(layout: StateLayout, manifest: Manifest) -> Iterator[Path]:
     files.make_directory(place, SHARED_MODE)
     try:
         for model in sorted(manifest.models):
-            with files.wrapped(place):
+            with files.wrap_errors(place):
                 files.symlink(place / model, str(layout.release(model, manifest.release)))
         yield place
     finally:

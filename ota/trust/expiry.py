@@ -26,7 +26,7 @@ class ExpiryCheckedTrust:
 
     def reading(self) -> ClockReading:
         """Return the system's clock, judged now."""
-        return clock_floor.read(self._clock.now(), self._floors, self._certain)
+        return clock_floor.judge(self._clock.now(), self._floors, self._certain)
 
     def refresh(self) -> None:
         """Fetch and verify the metadata.
@@ -43,7 +43,7 @@ class ExpiryCheckedTrust:
         found = self.reading()
         if found.doubt:
             raise Expired(found.doubt)
-        clock_floor.remember(self._clock.now(), self._floors, certain=self._kept and not found.unset)
+        clock_floor.record_time(self._clock.now(), self._floors, certain=self._kept and not found.unset)
 
     def target(self, path: str) -> tuple[str, int] | None:
         """Return SHA-256 and length of a target; None = it is not listed."""

@@ -10,13 +10,13 @@ from tuf.api import exceptions
 
 from ota import files
 from ota.errors import Expired, FetchError, OtaError, RolledBack, Untrusted
-from ota.trust.roots import text_of
+from ota.trust.roots import format_time
 
 _AGAIN = "use another mirror, or publish again"
 
 
 @contextlib.contextmanager
-def translated(now: float) -> Iterator[None]:
+def translate_errors(now: float) -> Iterator[None]:
     """Turn every foreign error into one of ours.
 
     Args:
@@ -27,7 +27,7 @@ def translated(now: float) -> Iterator[None]:
     except OtaError:
         raise
     except exceptions.ExpiredMetadataError as error:
-        clock = f"this device's clock says {text_of(now)}"
+        clock = f"this device's clock says {format_time(now)}"
         raise Expired(f"{error} ({clock}): sign the metadata again, or correct the clock; models go on") from error
     except exceptions.BadVersionNumberError as error:
         if _goes_back(str(error)):
@@ -40,7 +40,7 @@ def translated(now: float) -> Iterator[None]:
     except OSError as error:
         # tuf renames temporary files: the second name is the one that an operator knows
         named = OSError(error.errno, error.strerror, error.filename2 or error.filename)
-        raise files.told(named, Path("metadata")) from error
+        raise files.to_store_error(named, Path("metadata")) from error
     except exceptions.RepositoryError as error:
         raise Untrusted(f"the metadata is not trusted: {error}; {_AGAIN}") from error
     except Exception as error:

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from ota import files
+from ota.agent.components import TrustedMetadata
 from ota.agent.device.identity import Identity, default_name
-from ota.agent.parts import TrustedMetadata
 from ota.documents import device as device_document
 from ota.documents.device import DeviceDocument
 from ota.documents.names import device_target, name
 from ota.errors import NotInRepository, ServerError, Untrusted, UsageError
 from ota.server.unit import ask_child
 from ota.settings import AgentSettings
-from ota.strict_json import canonical
+from ota.strict_json import to_canonical_json
 
 #: seconds for `edge-serve doctor`, each part of which has a limit of its own
 _DOCTOR_SECONDS = 120.0
@@ -87,7 +87,7 @@ class ThisDevice:
             facts = {key: value for key, value in self.facts().items() if key not in _PASSING}
         except ServerError:
             return ""
-        return hashlib.sha256(canonical(facts)).hexdigest()[:16]
+        return hashlib.sha256(to_canonical_json(facts)).hexdigest()[:16]
 
     def fits_beside(self, memory_bytes: int) -> bool:
         """Return whether so much memory is available beside what runs; an unknown need fits."""

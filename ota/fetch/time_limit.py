@@ -10,7 +10,9 @@ from typing import TypeVar
 Value = TypeVar("Value")
 
 
-def within(seconds: float, act: Callable[[], Value], discard: Callable[[Value], None] = lambda value: None) -> Value:
+def run_within(
+    seconds: float, act: Callable[[], Value], discard: Callable[[Value], None] = lambda value: None
+) -> Value:
     """Return what `act` returns, or raise what it raises.
 
     The call runs in a daemon thread. After the limit the thread goes on alone; `discard` receives its late result.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ota.layout import StateLayout
-from ota.store import collect, journal, releases
+from ota.store import garbage, journal, releases
 from ota.store.journal import Journal, NextRelease, UpdateStage
 from tests.ota.bundles import files_of, install, serve, sha256
 
@@ -42,13 +42,13 @@ def test_active_previous_wanted_pinned_and_linked_releases_stay(layout: StateLay
     now = time.time()
     age(layout.state_dir, now - 2 * HOUR)
     before = bytes_on_disk(layout.state_dir)
-    found = collect.collect(layout, repository, now, wanted=[("det", 14)])
+    found = garbage.collect(layout, repository, now, wanted=[("det", 14)])
     assert kept(layout) == [14, 16, 17, 18]
     assert found.freed == before - bytes_on_disk(layout.state_dir)
     assert not layout.blob(sha256(files_of("det", 13)["13/model.onnx"])).exists()
     assert layout.blob(sha256(files_of("det", 13)["config.pbtxt"])).exists()  # release 17 has the same one
     assert not layout.manifest("det", 13).exists()
-    assert collect.collect(layout, repository, now, wanted=[("det", 14)]).paths == ()
+    assert garbage.collect(layout, repository, now, wanted=[("det", 14)]).paths == ()
 
 
 @pytest.mark.fault("D5")
@@ -64,7 +64,7 @@ def test_what_an_install_is_about_to_use_stays(layout: StateLayout, repository: 
     fresh = layout.blob("1" * 64)
     fresh.parent.mkdir()
     fresh.write_bytes(b"just fetched")
-    found = collect.collect(layout, repository, time.time())
+    found = garbage.collect(layout, repository, time.time())
     assert found.paths == (str(layout.partial / ("0" * 64)),)
 
 
@@ -75,10 +75,10 @@ def test_times_of_a_wrong_clock_do_not_remove_what_serves(layout: StateLayout, r
     for when in (0.0, time.time() - 2 * HOUR):
         age(layout.state_dir, when)
         for now in (0.0, time.time() - 2 * HOUR - 60, time.time() + 10**9):
-            collect.collect(layout, repository, now, wanted=[("det", 17)])
+            garbage.collect(layout, repository, now, wanted=[("det", 17)])
             assert kept(layout) == [16, 17]
     age(layout.releases / "det" / "17", time.time() + 10**9)
-    collect.collect(layout, repository, time.time())
+    garbage.collect(layout, repository, time.time())
     assert kept(layout) == [16]  # from 2058: nothing needs it
 
 
@@ -86,7 +86,7 @@ def test_a_bundle_without_a_journal_keeps_its_links(layout: StateLayout, reposit
     serve(layout, repository, release=16)
     journal.path_of(layout, "det").write_bytes(b"torn")
     age(layout.state_dir, time.time() - 2 * HOUR)
-    collect.collect(layout, repository, time.time())
+    garbage.collect(layout, repository, time.time())
     assert kept(layout) == [16]
 
 
@@ -98,8 +98,8 @@ def test_a_plan_that_no_release_uses_stays_for_a_month(layout: StateLayout, repo
         (layout.plans / f"{name}.seal").write_bytes(b"{}")
     releases.add_built(layout, "det", 16, "16/model.plan", layout.plans / "used.plan")
     age(layout.state_dir, time.time() - 29 * 24 * HOUR)
-    collect.collect(layout, repository, time.time())
+    garbage.collect(layout, repository, time.time())
     assert len(list(layout.plans.iterdir())) == 4
     age(layout.state_dir, time.time() - 31 * 24 * HOUR)
-    collect.collect(layout, repository, time.time())
+    garbage.collect(layout, repository, time.time())
     assert sorted(one.name for one in layout.plans.iterdir()) == ["used.plan", "used.seal"]

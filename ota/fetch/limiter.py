@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ota.clock import TimeSource
 from ota.errors import FetchError, Postponed
-from ota.fetch.limits import Retries, TokenBucket, checked_hours, checked_rate, why_wait
+from ota.fetch.limits import Retries, TokenBucket, check_hours, check_rate, reason_to_wait
 from ota.settings import AgentSettings
 
 Value = TypeVar("Value")
@@ -39,10 +39,10 @@ class DownloadLimiter:
         jitter: Callable[[], float] = lambda: random.random(),  # found when it is called, for tests
     ) -> None:
         self._clock, self._jitter = clock, jitter
-        self._hours = "" if apply else checked_hours(settings.download_hours)
+        self._hours = "" if apply else check_hours(settings.download_hours)
         self._metered = settings.metered and not apply
         now = clock.monotonic()
-        self._bucket = TokenBucket(checked_rate(settings.rate_limit), now)
+        self._bucket = TokenBucket(check_rate(settings.rate_limit), now)
         self._minutes = settings.most_minutes
         self._ends = now + settings.most_minutes * 60 if settings.most_minutes else math.inf
         self._retries = Retries()
@@ -113,7 +113,7 @@ class DownloadLimiter:
 
     def _check(self) -> None:
         self._checked = self._clock.monotonic()
-        reason = why_wait(self._hours, self._metered, self._clock.now())
+        reason = reason_to_wait(self._hours, self._metered, self._clock.now())
         if reason:
             raise Postponed(reason)
         self._check_run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ota.agent import switch
-from ota.agent.parts import Components
+from ota.agent.components import Components
 from ota.errors import StoreError, TrialFailed, UsageError, Withdrawn
 from ota.layout import StateLayout
 from ota.store import bad, history, journal, pause, releases
@@ -15,35 +15,35 @@ from ota.store.journal import Journal, NextRelease, UpdateStage
 from ota.store.pause import Pause
 
 
-def roll_back(parts: Components, bundle: str, why: str) -> Journal:
+def roll_back(components: Components, bundle: str, why: str) -> Journal:
     """Go back to the release before, and remember the one that serves as bad, so that no run brings it back.
 
     Raises:
         UsageError: there is no such bundle.
         StoreError: there is no release before.
     """
-    entry = _journal(parts.layout, bundle)
+    entry = _journal(components.layout, bundle)
     error = Withdrawn(f"rolled back by the operator{f': {why}' if why else ''}")
     if entry.next is not None and entry.next.stage in (*journal.SWITCHED, UpdateStage.UNDOING):
-        return switch.undo(parts, entry, error)
+        return switch.undo(components, entry, error)
     older = entry.previous
-    if not older or not journal.has_whole(parts.layout, entry, older):
+    if not older or not journal.has_complete(components.layout, entry, older):
         raise StoreError(
             f"no release of {bundle} before {entry.active} is on this device: publish another one, "
             f"or pin an older one with 'edge-ota publish rollout pin'"
         )
-    switch.remember(parts, bundle, entry.active, ANY_VARIANT, error)
-    record = releases.read_record(parts.layout.release(entry.models[older][0], older))
+    switch.record_failure(components, bundle, entry.active, ANY_VARIANT, error)
+    record = releases.read_record(components.layout.release(entry.models[older][0], older))
     following = NextRelease(
-        older, record.variant if record else "", UpdateStage.TESTED, parts.settings.tries, parts.clock.now()
+        older, record.variant if record else "", UpdateStage.TESTED, components.settings.tries, components.clock.now()
     )
     try:
-        entry = switch.switch(parts, entry, following)
+        entry = switch.switch(components, entry, following)
     except TrialFailed as failed:
-        switch.undo(parts, journal.read(parts.layout, bundle) or entry, failed)
+        switch.undo(components, journal.read(components.layout, bundle) or entry, failed)
         raise
-    entry = replace(switch.accept(parts, entry), previous=0)
-    journal.write(parts.layout, entry)
+    entry = replace(switch.accept(components, entry), previous=0)
+    journal.write(components.layout, entry)
     return entry
 
 
@@ -64,13 +64,13 @@ def retry(layout: StateLayout, bundle: str, release: int, now: float) -> int:
     return count
 
 
-def stop_updates(layout: StateLayout, why: str, now: float) -> None:
+def pause_updates(layout: StateLayout, why: str, now: float) -> None:
     """Pause updates. Serving goes on, and a probation is judged."""
     pause.write(layout, Pause(now, why))
     history.append(layout, HistoryEvent(now, "paused", message=why))
 
 
-def go_on(layout: StateLayout, now: float) -> bool:
+def resume_updates(layout: StateLayout, now: float) -> bool:
     """Resume updates; whether they were paused."""
     was_paused = pause.remove(layout)
     if was_paused:

@@ -1,6 +1,6 @@
 """Room on the disk: whether files fit before the first byte is fetched, and whether another try makes sense.
 
-`why_not` and `has_grown` are pure. OTA.md 4.6.
+`reason_not_to_fit` and `has_grown` are pure. OTA.md 4.6.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from ota import files
 from ota.errors import NoSpace, OtaError
 from ota.layout import StateLayout
-from ota.strict_json import Members, canonical, parse
+from ota.strict_json import Members, parse, to_canonical_json
 
 MB = 1_000_000
 #: on top of the bytes that are missing: what file systems need for themselves
@@ -43,18 +43,18 @@ class DiskSpace:
     reserve: int = 0
 
 
-def look(layout: StateLayout, quota: int, reserve: int) -> DiskSpace:
+def measure(layout: StateLayout, quota: int, reserve: int) -> DiskSpace:
     """Return the figures as they are now."""
     path = layout.state_dir
     while not path.exists() and path != path.parent:
         path = path.parent
-    with files.wrapped(path):
+    with files.wrap_errors(path):
         found = os.statvfs(path)
     inodes = found.f_favail if found.f_files else None
     return DiskSpace(found.f_bavail * found.f_frsize, inodes, _used(layout) if quota else 0, quota, reserve)
 
 
-def why_not(room: DiskSpace, missing: int, count: int) -> str:
+def reason_not_to_fit(room: DiskSpace, missing: int, count: int) -> str:
     """Return why `missing` bytes in `count` files do not fit; "" = they do."""
     if not missing:
         return ""
@@ -92,7 +92,7 @@ def check(layout: StateLayout, room: DiskSpace, missing: int, count: int) -> Non
     Raises:
         NoSpace: with the figures, and what to do.
     """
-    if reason := why_not(room, missing, count):
+    if reason := reason_not_to_fit(room, missing, count):
         raise NoSpace(f"{layout.state_dir}: no space: {reason}")
     failed_at = _read_failure(layout)
     if missing and failed_at is not None and not has_grown(failed_at, room.free, missing):
@@ -102,13 +102,13 @@ def check(layout: StateLayout, room: DiskSpace, missing: int, count: int) -> Non
         )
 
 
-def note_failure(layout: StateLayout) -> None:
+def record_failure(layout: StateLayout) -> None:
     """Record that a write failed for lack of space. A disk that does not even take this is full by its figures."""
     with contextlib.suppress(OtaError):
-        files.write_durably(layout.no_space, canonical({"free": look(layout, 0, 0).free}))
+        files.write_durably(layout.no_space, to_canonical_json({"free": measure(layout, 0, 0).free}))
 
 
-def forget_failure(layout: StateLayout) -> None:
+def remove_failure(layout: StateLayout) -> None:
     """Remove the record: the files came."""
     with contextlib.suppress(OSError):
         if layout.no_space.exists():

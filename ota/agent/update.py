@@ -10,18 +10,18 @@ import functools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from ota.agent import desired, gates, recovery, switch
-from ota.agent.bookkeeping import UpdateRecorder
-from ota.agent.parts import Components
+from ota.agent import checks, desired, recovery, switch
+from ota.agent.components import Components
+from ota.agent.recorder import UpdateRecorder
 from ota.decide.probation import ProbationVerdict
 from ota.decide.rollout import ReleaseChoice
 from ota.documents.manifest import FileEntry, Manifest, Variant
 from ota.documents.rollout import Rollout
 from ota.errors import NoSpace, OtaError, Postponed, ServerError, TrialFailed
-from ota.store import collect, journal, pause, places, releases
+from ota.store import directories, garbage, journal, pause, releases
 from ota.store.bad import ANY_VARIANT
 from ota.store.journal import Journal, NextRelease, UpdateStage
-from ota.store.lock import locked
+from ota.store.lock import acquire_lock
 
 #: the longest that one run watches a probation, in times of the setting; the next run goes on
 _LONGEST_WATCH = 10.0
@@ -56,10 +56,10 @@ class BundleOutcome:
 class Update:
     """One run. It lives for one command."""
 
-    def __init__(self, parts: Components, options: UpdateOptions = UpdateOptions()) -> None:
-        self._parts, self._options = parts, options
-        self._layout, self._repository = parts.layout, parts.settings.model_repository
-        self._books = UpdateRecorder(parts)
+    def __init__(self, components: Components, options: UpdateOptions = UpdateOptions()) -> None:
+        self._components, self._options = components, options
+        self._layout, self._repository = components.layout, components.settings.model_repository
+        self._recorder = UpdateRecorder(components)
 
     def run(self, command: str = "apply") -> list[BundleOutcome]:
         """Bring all bundles to the releases that this device shall run.
@@ -67,8 +67,8 @@ class Update:
         Raises:
             OtaError: before any bundle: busy, disk, repository, trust. An error of one bundle is in its outcome.
         """
-        with locked(self._layout, command):
-            places.prepare(self._layout)
+        with acquire_lock(self._layout, command):
+            directories.prepare(self._layout)
             recovery.tidy(self._layout)
             try:
                 outcomes = {
@@ -84,31 +84,31 @@ class Update:
                         outcomes[bundle] = self._guarded(bundle, functools.partial(self.update, rollout, bundle))
                 self._collect(rollout)
             finally:
-                self._books.say(state="idle")
+                self._recorder.write_status(state="idle")
             return list(outcomes.values())
 
     def update(self, rollout: Rollout, bundle: str) -> BundleOutcome:
         """Bring one bundle to the release that this device shall run."""
         wish, entry = rollout.models[bundle], journal.read(self._layout, bundle) or Journal(bundle)
         if entry.next is not None and entry.next.stage is UpdateStage.PROBATION and entry.next.release in wish.deny:
-            entry = switch.recall(self._parts, entry)
+            entry = switch.undo_denied(self._components, entry)
         if entry.next is not None and entry.next.stage in _UNFINISHED:
             return self._wait(entry, f"{entry.next.release} is in {entry.next.stage.value}; it ends first")
-        choice = desired.choose(self._parts, rollout, bundle, entry)
-        if choice.release == entry.active and journal.has_whole(self._layout, entry, entry.active):
+        choice = desired.choose(self._components, rollout, bundle, entry)
+        if choice.release == entry.active and journal.has_complete(self._layout, entry, entry.active):
             return self._nothing(entry, choice)
         if choice.release == 0:
             return self._withdraw(entry, choice)
-        manifest, sha256 = desired.manifest(self._parts, wish, choice.release)
-        gates.check_names(self._parts, manifest, entry)
-        variant = desired.variant(self._parts, manifest, patient=not self._options.by_hand)
+        manifest, sha256 = desired.manifest(self._components, wish, choice.release)
+        checks.check_names(self._components, manifest, entry)
+        variant = desired.variant(self._components, manifest, patient=not self._options.by_hand)
         entry = self._planned(entry, manifest, variant)
         try:
             self._fetch(entry, manifest, variant, sha256)
-            gates.check_code(self._parts, manifest, variant)
+            checks.check_code(self._components, manifest, variant)
             entry = self._install(entry, manifest, variant, sha256)
             entry = self._build(entry, manifest, variant)
-            beside = self._parts.device.fits_beside(variant.memory_bytes)
+            beside = self._components.device.fits_beside(variant.memory_bytes)
             entry = self._try(entry, manifest) if beside else entry
             if not choice.may_switch and not self._options.now:
                 return self._wait(entry, choice.why)
@@ -116,7 +116,7 @@ class Update:
         except Postponed:
             raise
         except OtaError as error:
-            self._books.failed(wish.bundle, variant.id, error)
+            self._recorder.record_failure(wish.bundle, variant.id, error)
             raise
         return self._watch(entry)
 
@@ -125,18 +125,18 @@ class Update:
         restored = recovery.restore(self._layout, self._repository, bundle)
         entry = restored.entry
         for text in restored.found:
-            self._books.note("healed", bundle, entry.serving(), message=text)
-            self._parts.tell(text)
+            self._recorder.record_event("healed", bundle, entry.serving(), message=text)
+            self._components.tell(text)
         following = entry.next
         if following is not None and following.stage is UpdateStage.UNDOING:
-            entry = switch.go_back(self._parts, entry)
+            entry = switch.go_back(self._components, entry)
         elif following is not None and following.stage is UpdateStage.SWITCHING:
             entry = self._switch_again(entry, following)
         elif restored.changed:
-            switch.load(self._parts, entry)
+            switch.load(self._components, entry)
         if entry.next is not None and entry.next.stage is UpdateStage.PROBATION:
             return self._watch(entry)
-        self._books.show(entry)
+        self._recorder.write_bundle(entry)
         return BundleOutcome(bundle, entry.serving())
 
     # ---- the steps --------------------------------------------------------------------------------------------------
@@ -144,9 +144,9 @@ class Update:
     def _is_paused(self) -> bool:
         found = pause.read(self._layout)
         text = f"updates are paused{f' ({found.why})' if found.why else ''}: 'edge-ota resume'" if found else ""
-        self._books.say(paused=text)
+        self._recorder.write_status(paused=text)
         if found:
-            self._parts.tell(text)
+            self._components.tell(text)
         return found is not None
 
     def look(self) -> Rollout:
@@ -154,125 +154,133 @@ class Update:
         try:
             return self.refresh()
         finally:
-            self._books.say(state="idle")
+            self._recorder.write_status(state="idle")
 
     def refresh(self) -> Rollout:
         """Fetch and verify the metadata; what this device's fleet shall have."""
-        self._books.say(state="checking", last_check=self._books.now())
+        self._recorder.write_status(state="checking", last_check=self._recorder.now())
         try:
-            self._parts.trust.refresh()
-            rollout = desired.wanted(self._parts)
+            self._components.trust.refresh()
+            rollout = desired.wanted(self._components)
         except OtaError as error:
-            self._books.status.failed(self._books.now(), "refresh", error)
+            self._recorder.status.failed(self._recorder.now(), "refresh", error)
             raise
-        expires = {role: self._books.now() + left for role, left in self._parts.trust.expires().items()}
-        unset = self._parts.trust.clock_unset()
-        self._books.say(last_success=self._books.now(), metadata_expires=expires, clock_unset=unset, error=None)
+        expires = {role: self._recorder.now() + left for role, left in self._components.trust.expires().items()}
+        unset = self._components.trust.clock_unset()
+        self._recorder.write_status(
+            last_success=self._recorder.now(), metadata_expires=expires, clock_unset=unset, error=None
+        )
         return rollout
 
     def _planned(self, entry: Journal, manifest: Manifest, variant: Variant) -> Journal:
         """Go on with the same release and variant, or begin with another one."""
         following = entry.next
         if following is None or (following.release, following.variant) != (manifest.release, variant.id):
-            following = NextRelease(manifest.release, variant.id, UpdateStage.PLANNED, self._parts.settings.tries, 0.0)
+            following = NextRelease(
+                manifest.release, variant.id, UpdateStage.PLANNED, self._components.settings.tries, 0.0
+            )
         models = {**entry.models, manifest.release: tuple(sorted(manifest.models))}
         entry = replace(entry, models=models)
-        return self._books.step(entry, replace(following, reason=""))
+        return self._recorder.write_stage(entry, replace(following, reason=""))
 
     def _fetch(self, entry: Journal, manifest: Manifest, variant: Variant, sha256: str) -> None:
-        if self._books.reached(entry, UpdateStage.INSTALLED) and releases.are_of(self._layout, manifest, sha256):
+        if self._recorder.has_reached(entry, UpdateStage.INSTALLED) and releases.is_installed(
+            self._layout, manifest, sha256
+        ):
             return
         files = desired.files(manifest, variant)
         missing = self._room(files)
         if missing:
-            self._parts.tell(f"{manifest.bundle} {manifest.release}: fetching {missing} bytes")
-        self._books.say(state="downloading")
+            self._components.tell(f"{manifest.bundle} {manifest.release}: fetching {missing} bytes")
+        self._recorder.write_status(state="downloading")
 
         def progress(done: int, total: int) -> None:
-            self._parts.tell.progress(f"{manifest.bundle} {manifest.release}", done, total)
-            self._books.status.bundle(self._books.now(), entry, progress={"done_bytes": done, "total_bytes": total})
+            self._components.tell.progress(f"{manifest.bundle} {manifest.release}", done, total)
+            self._recorder.status.bundle(
+                self._recorder.now(), entry, progress={"done_bytes": done, "total_bytes": total}
+            )
 
-        self._parts.fetcher.fetch(files, progress)
-        self._books.status.count("bytes_total", missing)
+        self._components.fetcher.fetch(files, progress)
+        self._recorder.status.count("bytes_total", missing)
 
     def _room(self, files: Sequence[FileEntry]) -> int:
         """Return the bytes that are missing; collects garbage where the disk has no room for them."""
         try:
-            return self._parts.fetcher.missing(files)
+            return self._components.fetcher.missing(files)
         except NoSpace:
             self._collect(None)
-            return self._parts.fetcher.missing(files)
+            return self._components.fetcher.missing(files)
 
     def _install(self, entry: Journal, manifest: Manifest, variant: Variant, sha256: str) -> Journal:
         changed = releases.install(self._layout, manifest, variant, sha256)
-        if self._books.reached(entry, UpdateStage.INSTALLED) and not changed:
+        if self._recorder.has_reached(entry, UpdateStage.INSTALLED) and not changed:
             return entry
-        self._books.note("installed", manifest.bundle, manifest.release, variant.id)
-        return self._books.reach(entry, UpdateStage.INSTALLED)
+        self._recorder.record_event("installed", manifest.bundle, manifest.release, variant.id)
+        return self._recorder.record_stage(entry, UpdateStage.INSTALLED)
 
     def _build(self, entry: Journal, manifest: Manifest, variant: Variant) -> Journal:
-        if self._books.reached(entry, UpdateStage.READY):
+        if self._recorder.has_reached(entry, UpdateStage.READY):
             return entry
         if variant.build:
-            self._books.say(state="building")
-            entry = self._books.count_try(entry)
+            self._recorder.write_status(state="building")
+            entry = self._recorder.use_try(entry)
             directories = {model: self._layout.release(model, manifest.release) for model in manifest.models}
-            if seconds := self._parts.builder.build(manifest, variant, directories):
-                self._books.status.set_total("engine_build_seconds", seconds)
-        return self._books.reach(entry, UpdateStage.READY)
+            if seconds := self._components.builder.build(manifest, variant, directories):
+                self._recorder.status.set_total("engine_build_seconds", seconds)
+        return self._recorder.record_stage(entry, UpdateStage.READY)
 
     def _try(self, entry: Journal, manifest: Manifest) -> Journal:
         """Load the release outside the server, and run its golden tests."""
-        if self._books.reached(entry, UpdateStage.TESTED):
+        if self._recorder.has_reached(entry, UpdateStage.TESTED):
             return entry
-        self._books.say(state="testing")
-        self._parts.tell(f"{manifest.bundle} {manifest.release}: trying it")
-        entry = self._books.count_try(entry)
-        with gates.trial_repository(self._layout, manifest) as repository:
+        self._recorder.write_status(state="testing")
+        self._components.tell(f"{manifest.bundle} {manifest.release}: trying it")
+        entry = self._recorder.use_try(entry)
+        with checks.trial_repository(self._layout, manifest) as repository:
             models = sorted(manifest.models)
-            self._parts.trial.run(repository, models, self._parts.settings.trial_timeout)
+            self._components.trial.run(repository, models, self._components.settings.trial_timeout)
         assert entry.next is not None
-        self._books.note("tested", manifest.bundle, manifest.release, entry.next.variant)
-        return self._books.reach(entry, UpdateStage.TESTED, tries=self._parts.settings.tries)
+        self._recorder.record_event("tested", manifest.bundle, manifest.release, entry.next.variant)
+        return self._recorder.record_stage(entry, UpdateStage.TESTED, tries=self._components.settings.tries)
 
     def _switch(self, entry: Journal, *, beside: bool) -> Journal:
-        if not self._parts.server.is_there():
+        if not self._components.server.is_there():
             raise ServerError(
                 "edge-serve does not answer, so nothing was switched: start it (systemctl start edge-serve), "
                 "then run 'edge-ota apply'"
             )
-        self._books.say(state="switching")
+        self._recorder.write_status(state="switching")
         assert entry.next is not None
-        self._parts.tell(f"{entry.bundle}: switching from {entry.active or 'nothing'} to {entry.next.release}")
-        baseline = self._parts.probation.baseline(entry.models.get(entry.active, ())) if entry.active else {}
-        return switch.switch(self._parts, replace(entry, baseline=baseline), entry.next, unload_first=not beside)
+        self._components.tell(f"{entry.bundle}: switching from {entry.active or 'nothing'} to {entry.next.release}")
+        baseline = self._components.probation.baseline(entry.models.get(entry.active, ())) if entry.active else {}
+        return switch.switch(self._components, replace(entry, baseline=baseline), entry.next, unload_first=not beside)
 
     def _switch_again(self, entry: Journal, following: NextRelease) -> Journal:
         """Finish a switch that was cut off."""
         try:
-            entry = self._books.count_try(entry)
+            entry = self._recorder.use_try(entry)
             assert entry.next is not None
-            return switch.switch(self._parts, entry, entry.next)
+            return switch.switch(self._components, entry, entry.next)
         except TrialFailed as error:
-            self._books.failed(entry.bundle, following.variant, error)
+            self._recorder.record_failure(entry.bundle, following.variant, error)
             raise
 
     def _watch(self, entry: Journal) -> BundleOutcome:
         """Watch the release that serves until it is GOOD, or roll back."""
-        self._books.say(state="probation")
-        self._books.show(entry)
-        probation, clock = self._parts.probation, self._parts.clock
-        until = clock.monotonic() + _LONGEST_WATCH * self._parts.settings.probation_seconds
+        self._recorder.write_status(state="probation")
+        self._recorder.write_bundle(entry)
+        probation, clock = self._components.probation, self._components.clock
+        until = clock.monotonic() + _LONGEST_WATCH * self._components.settings.probation_seconds
         while True:
             verdict, why = probation.judge(entry, clock.monotonic())
             if verdict is ProbationVerdict.BAD:
                 error = TrialFailed(f"{entry.bundle} {entry.serving()} failed its probation: {why}")
-                self._books.failed(entry.bundle, ANY_VARIANT, error)
+                self._recorder.record_failure(entry.bundle, ANY_VARIANT, error)
                 raise error
             if verdict is ProbationVerdict.GOOD:
-                entry = switch.accept(self._parts, entry)
-                self._parts.tell(f"{entry.bundle}: release {entry.active} is good")
-                self._books.show(entry)
+                entry = switch.accept(self._components, entry)
+                self._components.tell(f"{entry.bundle}: release {entry.active} is good")
+                self._recorder.write_bundle(entry)
                 return BundleOutcome(entry.bundle, entry.active)
             if clock.monotonic() > until:
                 return self._wait(entry, f"probation: {why}")
@@ -282,17 +290,17 @@ class Update:
 
     def _nothing(self, entry: Journal, choice: ReleaseChoice) -> BundleOutcome:
         if entry.next is not None and entry.next.stage not in _UNFINISHED:
-            entry = switch.step(self._parts, entry, None)  # the wish went back before the switch
+            entry = switch.write_stage(self._components, entry, None)  # the wish went back before the switch
         return self._wait(entry, "" if entry.active else choice.why)
 
     def _withdraw(self, entry: Journal, choice: ReleaseChoice) -> BundleOutcome:
         """Remove the links of a bundle that this device may not serve any more."""
         if entry.active:
-            entry = switch.withdraw(self._parts, entry, choice.why)
+            entry = switch.withdraw(self._components, entry, choice.why)
         return self._wait(entry, choice.why)
 
     def _wait(self, entry: Journal, why: str) -> BundleOutcome:
-        self._books.show(entry, why)
+        self._recorder.write_bundle(entry, why)
         return BundleOutcome(entry.bundle, entry.serving(), why)
 
     def _guarded(self, bundle: str, act: Callable[[], BundleOutcome]) -> BundleOutcome:
@@ -302,12 +310,12 @@ class Update:
         except Postponed as wait:
             return self._wait(journal.read(self._layout, bundle) or Journal(bundle), wait.message)
         except OtaError as error:
-            self._books.status.failed(self._books.now(), "apply", error)
+            self._recorder.status.failed(self._recorder.now(), "apply", error)
             entry = journal.read(self._layout, bundle)
             return BundleOutcome(bundle, entry.serving() if entry else 0, error=error)
 
     def _collect(self, rollout: Rollout | None) -> None:
         wishes = rollout.models if rollout else {}
-        name = self._parts.device.document(self._parts.trust).device if wishes else ""
+        name = self._components.device.document(self._components.trust).device if wishes else ""
         wanted = [(one.bundle, release) for one in wishes.values() for release in (one.want, one.pin.get(name, 0))]
-        collect.collect(self._layout, self._repository, self._books.now(), wanted)
+        garbage.collect(self._layout, self._repository, self._recorder.now(), wanted)

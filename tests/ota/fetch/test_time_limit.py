@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from ota.fetch.within import within
+from ota.fetch.time_limit import run_within
 
 
 def test_results_and_errors_come_through() -> None:
-    assert within(5.0, lambda: 7) == 7
+    assert run_within(5.0, lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
-        within(5.0, lambda: 1 // 0)
+        run_within(5.0, lambda: 1 // 0)
 
 
 def test_a_late_result_is_discarded() -> None:
@@ -25,7 +25,7 @@ def test_a_late_result_is_discarded() -> None:
 
     started = time.monotonic()
     with pytest.raises(TimeoutError):
-        within(0.05, act, lambda value: discarded.set())
+        run_within(0.05, act, lambda value: discarded.set())
     assert time.monotonic() - started < 2
     release.set()
     assert discarded.wait(5)

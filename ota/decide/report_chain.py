@@ -32,7 +32,7 @@ class Continuity(Enum):
     CLONED = "cloned"
 
 
-def follow(branches: Sequence[Branch], link: Link, chain: Branch) -> tuple[tuple[Branch, ...], Continuity]:
+def follow_report(branches: Sequence[Branch], link: Link, chain: Branch) -> tuple[tuple[Branch, ...], Continuity]:
     """Return the branches with a report taken in, the one that it is on last, and how it follows.
 
     Args:

@@ -13,7 +13,7 @@ from ota.decide.probation import ProbationVerdict
 from ota.documents.device import DeviceDocument
 from ota.documents.manifest import FileEntry, Manifest, Variant
 from ota.layout import StateLayout
-from ota.server.administration import ReloadResult
+from ota.server.admin_client import ReloadResult
 from ota.settings import AgentSettings
 from ota.store.journal import Journal
 

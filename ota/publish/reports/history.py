@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ota import files
-from ota.decide.chain import MOST_BRANCHES, Branch, Continuity, follow
+from ota.decide.report_chain import MOST_BRANCHES, Branch, Continuity, follow_report
 from ota.documents.report import MOST_CHAIN
 from ota.errors import StoreError
 from ota.publish.reports.collect import VerifiedReport
-from ota.strict_json import Members, canonical, parse
+from ota.strict_json import Members, parse, to_canonical_json
 
 SCHEMA = 1
 FILE = "reports.json"
@@ -53,7 +53,7 @@ class ReportHistory:
         forked = {}
         for one in genuine:
             known = self.keys.get(one.fingerprint, KeyHistory())
-            branches, how = follow(known.branches, one.report.link, one.report.chain)
+            branches, how = follow_report(known.branches, one.report.link, one.report.chain)
             fork, since = known.fork, known.since
             if how in _FORKS and fork != Continuity.CLONED.value:
                 fork, since = how.value, one.report.time
@@ -69,7 +69,7 @@ class ReportHistory:
             | ({"fork": known.fork, "since": known.since} if known.fork else {})
             for key, known in self.keys.items()
         }
-        data = canonical({"schema": SCHEMA, "keys": rows})
+        data = to_canonical_json({"schema": SCHEMA, "keys": rows})
         if data != self._stored:
             files.write_durably(self._path, data, 0o600)
             self._stored = data

@@ -20,8 +20,8 @@ from ota.errors import OtaError, ServerError, StoreError
 from ota.layout import StateLayout
 from ota.server.build import BuildRequest, check_options
 from ota.store import releases
-from ota.store.places import FILE_MODE, SHARED_MODE
-from ota.strict_json import Members, canonical, parse
+from ota.store.directories import FILE_MODE, SHARED_MODE
+from ota.strict_json import Members, parse, to_canonical_json
 
 #: facts of the device that a plan depends on
 FACTS = ("arch", "tensorrt", "sm", "gpu", "driver", "l4t")
@@ -85,7 +85,7 @@ class PlanBuilder:
     def _seal(self, plan: Path) -> None:
         sha256, size = files.sha256_of(plan)
         document = {"sha256": sha256, "bytes": size, "seal": self._mac(plan.name, sha256)}
-        files.write_durably(plan.with_suffix(".seal"), canonical(document), 0o600)
+        files.write_durably(plan.with_suffix(".seal"), to_canonical_json(document), 0o600)
 
     def _is_sealed(self, plan: Path) -> bool:
         """Return whether a plan in the cache is one that this device built, unchanged."""
@@ -118,7 +118,7 @@ def plan_key(onnx_sha256: str, build: Build, facts: Mapping[str, str]) -> str:
     """Return the name of a plan: a digest of the ONNX file, the options, and the facts that a plan depends on."""
     found = {fact: facts.get(fact, "") for fact in FACTS}
     about = {"onnx": onnx_sha256, "options": list(build.options), "workspace_mb": build.workspace_mb, "facts": found}
-    return hashlib.sha256(canonical(about)).hexdigest()
+    return hashlib.sha256(to_canonical_json(about)).hexdigest()
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -128,7 +128,7 @@ def _copy(source: Path, target: Path) -> None:
         descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise ServerError(f"the plan {source} cannot be read: {error.strerror or error}") from error
-    with files.wrapped(target), open(descriptor, "rb") as made, files.create(fresh, FILE_MODE) as file:
+    with files.wrap_errors(target), open(descriptor, "rb") as made, files.create(fresh, FILE_MODE) as file:
         if os.fstat(descriptor).st_size > MOST_PLAN:
             raise ServerError(f"the plan {source} has more than {MOST_PLAN >> 30} GiB: it is not used")
         while block := made.read(_BLOCK):

@@ -6,7 +6,7 @@ import pytest
 
 from ota.errors import Expired, FetchError
 from ota.trust.clock_floor import DAY, HOUR
-from ota.trust.dated import ExpiryCheckedTrust
+from ota.trust.expiry import ExpiryCheckedTrust
 from tests.ota.simulator import NOW, Repository
 from tests.ota.trust.device import MANIFEST, Device
 
