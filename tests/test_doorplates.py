@@ -38,8 +38,6 @@ def names(folders: Iterable[Path]) -> list[str]:
 
 @pytest.mark.parametrize("folder", [one for one in FOLDERS if one.name not in PLAIN], ids=lambda one: names([one])[0])
 def test_the_doorplate_lists_what_is_in_the_folder(folder: Path) -> None:
-    if folder.parts[len(ROOT.parts)] == "ota":
-        pytest.skip("the doorplates of ota/ are prose")
     assert listed(doorplate_of(folder)) == contents(folder)
 
 

@@ -1,10 +1,20 @@
-"""The agent: brings each bundle from the release that a fleet wants to the release that serves. Starts no thread.
+"""The agent: updates each bundle to the release that the rollout of its fleet names. Starts no thread.
 
-- `line`: the straight line of an update, step by step. Start here. `parts`: what a line is given.
-- `switch`: journal, links, and reload; and the way back. `recovery`: what a crash left is finished or undone.
-- `boot`: the step before edge-serve starts. It needs no network and never fails the boot.
-- `desired`: what the signed documents say that this device shall run. `gates`: what keeps a release out.
-- `bookkeeping`: what each step leaves behind. `status_file`: the file that edge-serve reads.
-- `compose`: the real parts, out of the settings: `this_device`, `identity`, `probation`, `building`.
-- `operator/`: what an operator asks for at the device. `reports/`: what the publisher is told.
+May import layers 0 to 3. Start reading in `update`.
+
+    update        one update, step by step: refresh, fetch, install, build, test, switch, watch
+    components    the interfaces that an update works with
+    compose       creates the real components from the settings
+    desired       reads the signed documents: which release and variant this device should run
+    checks        refuses taken model names and unapproved code; makes the repository of a trial
+    switch        writes the journal, changes the links, and reloads models; and the way back
+    recorder      writes the progress of an update to journal, status file, history, and bad list
+    recovery      repairs journal and links after a crash
+    boot          the step before edge-serve starts; needs no network and never fails the boot
+    probation     watches a new release by the status document of edge-serve
+    plan_builder  TensorRT plans that are built on this device, cached and sealed
+    status_file   the status file that edge-serve reads
+    device/       identity and facts of this device
+    operator/     the operator's commands on a device
+    reports/      the reports that this device sends
 """

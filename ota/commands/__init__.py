@@ -1,7 +1,22 @@
 """The commands of edge-ota. `run` returns the exit status.
 
-Each module has `HELP` (one line, or one for each of its commands), `add_arguments(parser)`, and
-`run(arguments, settings)`. A run imports the module of its own command only, so that `edge-ota boot` starts at once.
+Each module has `HELP` (one line, or one for each of its commands), `add_arguments(parser)`, and `run(arguments,
+settings)`. A run imports the module of its own command only, so that `edge-ota boot` starts at once.
+
+    status     `status` and `history`
+    check      `check` and `plan`
+    apply      `apply`
+    import_    `import`
+    rollback   `rollback`
+    pause      `pause` and `resume`
+    retry      `retry`
+    explain    `explain`
+    verify     `verify`
+    gc         `gc`
+    boot       `boot`
+    publish    `publish`
+    run_trial  `run-trial`, for the unit of trials
+    run_build  `run-build`, for the unit of builds
 """
 
 from collections.abc import Mapping

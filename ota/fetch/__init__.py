@@ -1,9 +1,16 @@
-"""The download of blobs and metadata. Nothing that comes from a mirror or a stick is trusted; hashes and TUF decide.
+"""Downloads blobs and metadata. No byte from a mirror or a USB stick is trusted until its hash or TUF verifies it.
 
-- `http`, `directory`: a repository on a web server, and one on a stick. Both are a `Source`. `failures` has the words.
-- `mirrors`: several sources, tried in order, and which of them failed lately.
-- `blobs`: files of a release, resumed, checked, and put into the store. `chunks`: what the device has of them already.
-- `limits`: pure decisions: rate, hours, retries. `pace` acts on them. `space`: whether the disk has room.
+Start reading in `blobs.BlobFetcher.fetch`. Only `http` and `put` import urllib3.
 
-Start with `blobs.Blobs.fetch`. `http` imports urllib3; nothing else here does.
+    http        a repository on a web server
+    directory   a repository in a directory, such as a USB stick
+    mirrors     tries several sources in order, and demotes those that failed
+    blobs       fetches the files of a release: resumed, verified, and stored
+    chunks      the pieces of a file, and where the device already has them
+    limits      pure decisions: rate, hours, retries
+    limiter     keeps a download within its limits
+    disk_space  checks that the disk has space for a download
+    failures    the error of a failed request, and the cause in words
+    time_limit  runs a blocking call with a timeout
+    put         uploads a report with HTTP PUT
 """

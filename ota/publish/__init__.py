@@ -1,13 +1,22 @@
-"""The signer's side: makes bundles, signs metadata, and writes the static files that devices read. OTA.md 4.1 and 4.2.
+"""The publisher: makes bundles, signs metadata, and writes the static files that devices read. OTA.md 4.1 and 4.2.
 
-`repository` reads the files and writes them in the order that no reader sees half-published; `change` signs; all else
-makes changes. Start with `release.py`: it is the shortest way through. Heavy libraries (tuf, cryptography) are imported
-here, so `ota/commands/publish.py` imports this room only when a subcommand runs.
+This room imports tuf and cryptography, so `ota/commands/publish.py` imports it only when a subcommand runs. Start
+reading in `release`: it is the shortest path.
 
-- `roles`: who may do what, how many keys it takes, how long it lasts. `keys`: files with a passphrase, and tokens.
-- `workspace`: the publisher's own directory: keys, and the change that waits for signatures of offline keys.
-- `bundles/`: a directory with a manifest and blobs, made out of model directories.
-- `release`, `fleets`: what is signed for devices. `rotate`: keys, thresholds, families. `ceremony`: offline keys;
-  `words`: what a signature changes. `reports/`: what devices reported, and the gate of a rollout's next step.
-- `verify`, `export`, `serve`: what devices will see; a copy for USB; a web server for tests.
+    roles        the roles: number of keys, threshold, expiry, paths
+    keys         keys of roles: files with a passphrase, and PKCS#11 tokens
+    workspace    the publisher's directory: keys, and a change that waits for signatures
+    repository   the static files, and the order in which they are written
+    change       signs a change of metadata, and publishes it
+    release      publishes a bundle, approves code, sets floors
+    rollouts     edits the documents of fleets and devices
+    rotate       the first keys, new keys, new families, and renewed signatures
+    ceremony     signatures by keys of other machines
+    description  describes what a signature would change
+    verify       checks a whole repository on disk
+    export       copies the files of one fleet to a USB stick
+    serve        a web server for tests
+    bundles/     makes a bundle from model directories
+    commands/    the subcommands of `edge-ota publish`
+    reports/     collects the reports of devices, and asks the gate of a rollout
 """

@@ -1,7 +1,7 @@
-"""What edge-ota asks of edge-serve; the two share no code.
+"""Requests to edge-serve. The two programs share no code.
 
-- `administration`: the socket for administration: the status document, and the reload of models.
-- `unit`: a request to a unit that a socket starts, or to a child process; and the side that runs in the unit.
-- `trial`: `edge-serve check --json` for a release, before any client sees it.
-- `build`: `edge-serve build` for the plans of a variant.
+    admin_client  the client of edge-serve's admin socket: status document and reload
+    unit          runs work in a systemd unit behind a socket, or in a child process
+    trial         tests a release with `edge-serve check --json`
+    build         builds TensorRT plans with `edge-serve build`
 """

@@ -1,1 +1,6 @@
-"""This device: `identity` has its key, in a file or (`token`) on a token; `this_device` its name and its facts."""
+"""Identity and facts of this device.
+
+    identity  the device's key in a file
+    token     the device's key on a PKCS#11 token
+    facts     the device's name, its document, and the facts that variants are matched with
+"""

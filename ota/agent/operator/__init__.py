@@ -1,5 +1,7 @@
-"""What an operator asks for at a device.
+"""The operator's commands on a device.
 
-- `plan`: what a run would do. `by_hand`: roll back, retry, pause, resume. `repair`: damaged files of releases.
-- `tell`: progress for a terminal or a journal.
+    plan     computes the effect of an update without running it
+    actions  roll back, retry, pause, resume
+    repair   fetches damaged files of releases again
+    printer  prints progress to a terminal or a journal
 """

@@ -1,5 +1,9 @@
-"""A bundle out of model directories: `manifest.json` and `blobs/`, the same bytes for the same input.
+"""Makes a bundle from model directories: `manifest.json` and `blobs/`. The same input gives the same bytes.
 
-`source` reads a model directory, `golden` writes its golden test, `variants` reads what is for which hardware, `build`
-puts all together. Nothing of a model is run here.
+No code of a model is run here.
+
+    source    reads a model directory
+    golden    writes the golden test of a model
+    variants  reads which files are for which hardware
+    build     writes blobs and manifest
 """

@@ -1,6 +1,14 @@
-"""The subcommands of `edge-ota publish`, by what they are about; this file has what they share.
+"""The subcommands of `edge-ota publish`, one file for each topic. This file has their common functions.
 
-Each module has `add_parsers(subcommands)`; heavy libraries are imported when a subcommand runs.
+Each module has `add_parsers(subcommands)`. Heavy libraries are imported when a subcommand runs.
+
+    setup     `init`, `key`, `family`, `rotate`, `renew`
+    releases  `bundle`, `release`, `floor`
+    rollouts  `rollout ...`
+    devices   `device ...`
+    reports   `report`, and the flags of the gate
+    signing   `request`, `sign`, `collect`
+    site      `refresh`, `verify`, `export`, `recover`, `serve`
 """
 
 from __future__ import annotations

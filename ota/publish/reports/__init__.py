@@ -1,4 +1,8 @@
-"""What devices say: `collect` reads and verifies their reports, `memory` has what earlier ones said, `summary` sums up.
+"""Collects the reports of devices, and asks the gate of a rollout.
 
-`prometheus` asks metrics in their place, and `gate` decides with either.
+    collect     reads reports and verifies their signatures
+    history     stores the chain of each key's reports
+    summary     summarizes all reports
+    prometheus  counts devices by the metrics of a Prometheus server
+    gate        decides from reports or metrics whether the next step is allowed
 """

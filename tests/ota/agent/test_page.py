@@ -11,7 +11,9 @@ from tests.ota.fetch.test_messages import raised
 
 PAGE = (ROOT / "docs/ota_device.md").read_text()
 #: identity and trust have a page of their own; records and journals that are not whole are rebuilt without a word
-NAMES = ("bookkeeping", "by_hand", "desired", "gates", "line", "switch", "building", "links", "lock", "releases")
+NAMES = (
+    "recorder", "actions", "desired", "checks", "update", "switch", "plan_builder", "links", "lock", "releases"
+)  # fmt: skip
 
 
 def sources() -> list[Path]:

@@ -21,7 +21,8 @@ def test_the_second_agent_says_who_works_and_a_dead_one_leaves_no_lock(layout: S
         pass
     assert refused.value.exit_status == 9
     code = (
-        "import os; from pathlib import Path; from ota.layout import StateLayout; from ota.store.lock import acquire_lock\n"
+        "import os; from pathlib import Path; from ota.layout import StateLayout\n"
+        "from ota.store.lock import acquire_lock\n"
         f"with acquire_lock(StateLayout(Path({str(layout.state_dir)!r})), 'apply'): os.kill(os.getpid(), 9)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
