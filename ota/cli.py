@@ -1,4 +1,4 @@
-"""`edge-ota`: argv to a command, and errors to one line and an exit status."""
+"""`edge-ota`: parses the command line, runs a command, and turns errors into one line and an exit status."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXIT_STATUS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; its exit status."""
+    """Run a command, and return its exit status."""
     try:
         arguments = build_parser(sys.argv[1:] if argv is None else argv).parse_args(argv)
         return _run(arguments)
@@ -57,7 +57,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says on one line what is wrong, with the nearest command."""
+    """Reports errors on one line, with the nearest command."""
 
     def error(self, message: str) -> None:  # type: ignore[override]  # ours raises, as argparse's exits
         raise UsageError(f"{message} (see '{self.prog} --help')")
@@ -91,6 +91,6 @@ def _module(name: str) -> ModuleType:
 
 
 def nearest(found: str, known: Sequence[str]) -> str:
-    """Return `; did you mean X?`, or nothing."""
+    """Return `; did you mean X?`, or ""."""
     close = difflib.get_close_matches(found, known, 1)
     return f"; did you mean '{close[0]}'?" if close else ""

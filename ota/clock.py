@@ -7,13 +7,13 @@ from typing import Protocol
 
 
 class TimeSource(Protocol):
-    """What code that measures or waits is given."""
+    """The clock that code with time limits or waits receives as an argument."""
 
     def now(self) -> float:
-        """Seconds since the epoch, as the system's clock has it."""
+        """Return seconds since the epoch by the system clock."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Return seconds of the monotonic clock."""
 
     def sleep(self, seconds: float) -> None:
         """Wait."""
@@ -23,11 +23,11 @@ class SystemClock:
     """The clock of this machine."""
 
     def now(self) -> float:
-        """Seconds since the epoch, as the system's clock has it."""
+        """Return seconds since the epoch by the system clock."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Return seconds of the monotonic clock."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:

@@ -1,6 +1,6 @@
-"""Client under test for TUF's conformance suite: `python -m ota.conformance`, with the protocol of its CLIENT-CLI.md.
+"""The client that TUF's conformance suite runs: `python -m ota.conformance`, with the protocol of its CLIENT-CLI.md.
 
-It runs what a device runs: `ota.trust` with its floors and its clock floor, over `ota.fetch.http`. The suite is a
+The client is that of a device: `ota.trust` with its floors and its clock floor, over `ota.fetch.http`. The suite is a
 source checkout (theupdateframework/tuf-conformance) and is run by hand; docs/ota_trust.md says how.
 """
 
@@ -25,7 +25,7 @@ MOST_TARGET = 64 * 1024 * 1024
 
 
 class _TwoServers:
-    """A repository whose metadata and targets have addresses of their own."""
+    """A repository with separate URLs for metadata and targets."""
 
     def __init__(self, metadata_url: str, targets_url: str) -> None:
         options = HttpOptions(timeout=10.0)
@@ -33,14 +33,14 @@ class _TwoServers:
         self._targets = HttpSource(targets_url or metadata_url, options)
 
     def get(self, path: str, most_bytes: int) -> bytes:
-        """Return a file; what is a character of a name and not of a URL is quoted."""
+        """Return a file. Characters that a URL does not allow are quoted."""
         kind, _, name = path.partition("/")
         if kind == "metadata":
             return self._metadata.get(name, most_bytes)
         return self._targets.get(quote(name, "/%"), most_bytes)
 
     def stream(self, path: str, offset: int, length: int) -> Iterator[bytes]:
-        """Blobs are not part of the suite."""
+        """Raise NotImplementedError: blobs are not part of the suite."""
         raise NotImplementedError
 
 

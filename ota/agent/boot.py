@@ -1,8 +1,8 @@
 """The boot step: runs before edge-serve starts, without a network, and never fails the boot.
 
-Each start uses up one of the tries of a release in probation. When none is left, the links go back to the release
-before, so that edge-serve's safe mode need not leave the model out. A switch that was cut off is undone: the release
-that was GOOD serves until the agent runs.
+Each start uses up one of the tries of a release in probation. When no try is left, the links go back to the previous
+release, so that edge-serve's safe mode does not have to leave the model out. An interrupted switch is undone: the
+release that was GOOD serves until the agent runs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Boot:
         self._now, self._say, self._status = now, say, StatusFile(self._layout)
 
     def run(self) -> None:
-        """Make all links name releases that may serve. Errors are said, never raised."""
+        """Make all links name releases that may serve. Errors are printed, never raised."""
         with self._said("nothing was checked"):
             if not self._layout.journal.is_dir() and not self._layout.releases.is_dir():
                 return  # nothing was ever installed
@@ -50,7 +50,7 @@ class Boot:
                     self._status.bundle(self._now, self._check(bundle))
 
     def _check(self, bundle: str) -> Journal:
-        """Make one bundle right; its journal."""
+        """Repair the journal and links of one bundle, and return its journal."""
         restored = recovery.restore(self._layout, self._repository, bundle)
         entry = restored.entry
         for text in restored.found:
@@ -93,7 +93,9 @@ class Boot:
         return self._turn_back(entry, None)
 
     def _turn_back(self, entry: Journal, following: NextRelease | None) -> Journal:
-        """Make the links name the active release. UNDOING in the journal lets the next boot go on with it."""
+        """Make the links name the active release. If this is interrupted, UNDOING in the journal lets the next boot
+        finish it.
+        """
         entry = recovery.begin_undo(self._layout, entry)
         links.apply(self._layout, self._repository, entry.wanted_links())
         entry = replace(entry, next=following)
@@ -106,7 +108,7 @@ class Boot:
 
     @contextlib.contextmanager
     def _said(self, what: str) -> Iterator[None]:
-        """Say an error, and go on."""
+        """Print an error instead of raising it."""
         try:
             yield
         except OtaError as error:

@@ -1,4 +1,6 @@
-"""Gates of the line: names that are taken, the approval of code, and the model repository of a trial."""
+"""Checks of a release before it is installed: free model names, approved code. Also makes the model repository of a
+trial.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ _MOST_CONFIG = 1024 * 1024
 
 
 def check_code(components: Components, manifest: Manifest, variant: Variant) -> None:
-    """Refuse a release with code that the role engines does not list. Its blobs are in the store.
+    """Refuse a release with code that the role `engines` does not list. Its blobs must be in the store.
 
     Raises:
         Untrusted: with the first such file.
@@ -47,7 +49,7 @@ def check_code(components: Components, manifest: Manifest, variant: Variant) -> 
 
 
 def _with_engines(layout: StateLayout, entries: Sequence[FileEntry]) -> Iterator[FileEntry]:
-    """Yield the files that may be models with compiled engines in them."""
+    """Yield the files that may contain compiled engines."""
     for one in entries:
         if files.contains(layout.blob(one.sha256), COMPILED_NODE):
             yield one
@@ -75,7 +77,7 @@ def check_names(components: Components, manifest: Manifest, entry: Journal) -> N
 
 @contextlib.contextmanager
 def trial_repository(layout: StateLayout, manifest: Manifest) -> Iterator[Path]:
-    """Make a model repository that has the models of a release only; it is removed at the end."""
+    """Yield a model repository with the models of one release only. It is removed at the end."""
     place = layout.trial / manifest.bundle
     files.remove_tree(place)
     files.make_directory(place, SHARED_MODE)

@@ -1,4 +1,4 @@
-"""What the line of an update is given: each part is a Protocol, and `compose` has the real ones."""
+"""The interfaces that an update works with. Each is a Protocol; `compose` creates the real components."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ Progress = Callable[[int, int], None]
 
 
 class TrustedMetadata(Protocol):
-    """Signed metadata. `trust.dated.DatedTrust`."""
+    """Signed metadata and documents. Implemented by `trust.expiry.ExpiryCheckedTrust`."""
 
     def refresh(self) -> None:
         """Fetch and verify the metadata."""
 
     def target(self, path: str) -> tuple[str, int] | None:
-        """Return SHA-256 and length of a target; None = it is not listed."""
+        """Return the SHA-256 and length of a target; None = not listed."""
 
     def document(self, path: str, most_bytes: int) -> bytes:
-        """Return the verified bytes of a small target. Raises NotFound when it is not listed."""
+        """Return the verified bytes of a small target. Raises NotInRepository if it is not listed."""
 
     def floor(self, name: str, path: str) -> int:
-        """Return the floor of a value in a document that this device remembers; 0 = none."""
+        """Return the floor that this device has stored for a value of a document; 0 = none."""
 
     def raise_floor(self, name: str, path: str, value: int) -> None:
         """Raise the floor of a value in a document. Raises RolledBack when the value is below it."""
 
     def expires(self) -> dict[str, float]:
-        """Return the seconds that are left to each role."""
+        """Return the seconds until each role expires."""
 
     def clock_unset(self) -> bool:
-        """Return whether the system's clock is behind a time that is certain."""
+        """Return whether the system clock is behind a time that is certain."""
 
 
 class Fetcher(Protocol):
-    """Blobs. `fetch.blobs`."""
+    """Downloads blobs. Implemented by `fetch.blobs.BlobFetcher`."""
 
     def missing(self, entries: Sequence[FileEntry]) -> int:
         """Return the bytes that a fetch would transfer.
@@ -61,18 +61,18 @@ class Fetcher(Protocol):
 
 
 class Device(Protocol):
-    """This device."""
+    """Identity and facts of this device. Implemented by `device.facts.ThisDevice`."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name of this device."""
 
     @property
     def identity(self) -> Identity:
-        """Its key."""
+        """The key pair of this device."""
 
     def known_facts(self) -> Mapping[str, str]:
-        """Return the facts if this run has asked for them, else {}."""
+        """Return the facts if this run has read them, else {}."""
 
     def document(self, trust: TrustedMetadata) -> DeviceDocument:
         """Return the signed document of this device."""
@@ -81,14 +81,14 @@ class Device(Protocol):
         """Return the facts that variants are matched with."""
 
     def fingerprint(self) -> str:
-        """Return a digest of the facts; a bad release gets another chance when it changes."""
+        """Return a digest of the facts. When it changes, a bad release may be tried again."""
 
     def fits_beside(self, memory_bytes: int) -> bool:
-        """Return whether so much memory is free beside the release that serves."""
+        """Return whether `memory_bytes` are available beside the serving release."""
 
 
 class ReleaseTrial(Protocol):
-    """The trial of a release outside the server. `server.trial`."""
+    """Tests a release outside the server. Implemented by `server.trial.UnitTrial`."""
 
     def run(self, repository: Path, models: Sequence[str], limit: float) -> None:
         """Load the models of a repository and run their golden tests.
@@ -100,48 +100,48 @@ class ReleaseTrial(Protocol):
 
 
 class Builder(Protocol):
-    """Builds what a variant needs on this device. `server.build`."""
+    """Builds the plans of a variant on this device. Implemented by `plan_builder.PlanBuilder`."""
 
     def build(self, manifest: Manifest, variant: Variant, directories: Mapping[str, Path]) -> float:
-        """Build the plans of a variant into the directories of its models, and return the seconds that it took."""
+        """Build the plans of a variant into the directories of its models. Return the seconds that the builds took."""
 
 
 class ModelServer(Protocol):
-    """edge-serve. `server.administration`."""
+    """Client of edge-serve. Implemented by `server.admin_client.AdminClient`."""
 
     def is_there(self) -> bool:
         """Return whether edge-serve answers."""
 
     def reload(self, models: Sequence[str], *, unload_first: bool = False) -> Mapping[str, ReloadResult]:
-        """Have the server look at models at once. Raises ServerError."""
+        """Make the server load models that changed, at once. Raises ServerError."""
 
 
 class Probation(Protocol):
-    """Watches a new release. `agent.probation`."""
+    """Watches a new release. Implemented by `probation.StatusProbation`."""
 
     def baseline(self, models: Sequence[str]) -> Mapping[str, object]:
-        """Return figures of the serving release, for the journal; taken before the switch."""
+        """Return statistics of the serving release for the journal, taken before the switch."""
 
     def judge(self, entry: Journal, now: float) -> tuple[ProbationVerdict, str]:
-        """Return the verdict, and its reason. `now` is of the monotonic clock: the other one may jump meanwhile."""
+        """Return the verdict and its reason. `now` is the time of the monotonic clock."""
 
     def interval(self) -> float:
-        """Return how many seconds to wait between two judgements."""
+        """Return the seconds between two judgements."""
 
 
 class ProgressOutput(Protocol):
-    """Where the progress of a run is shown."""
+    """Receives the progress of a run."""
 
     def __call__(self, text: str) -> None:
         """Show a line."""
 
     def progress(self, text: str, done: int, total: int) -> None:
-        """Show how far something is."""
+        """Show the progress of a download."""
 
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """All of them."""
+    """All components of a run."""
 
     layout: StateLayout
     settings: AgentSettings

@@ -1,4 +1,4 @@
-"""The real parts, out of the settings. Heavy libraries are imported here, when a command needs them."""
+"""Creates the real components from the settings. Imports heavy libraries only when a command needs them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ota.source import RepositorySource
 def open_components(
     settings: AgentSettings, *, by_hand: bool, directory: Path | None = None, tell: ProgressOutput | None = None
 ) -> Iterator[Components]:
-    """Yield the parts of a run.
+    """Yield the components of a run.
 
     Args:
         by_hand: an operator asked: download hours and metered links do not count.

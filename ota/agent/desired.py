@@ -1,4 +1,4 @@
-"""What this device shall run: the signed documents, read through the parts, and the checks that need both."""
+"""Reads the signed documents, and returns which release, variant, and files this device should run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ota.store.journal import Journal
 
 
 def wanted(components: Components) -> Rollout:
-    """Return what the fleet of this device shall have.
+    """Return the rollout document of this device's fleet.
 
     Raises:
         OtaError: a document is missing, malformed, or older than one that was seen.
@@ -37,7 +37,7 @@ def wanted(components: Components) -> Rollout:
 
 
 def choose(components: Components, rollout: Rollout, bundle: str, entry: Journal) -> ReleaseChoice:
-    """Return the release of a bundle that this device shall run."""
+    """Return the release of a bundle that this device should run."""
     device = components.device.document(components.trust)
     spread = 0 if entry.active == 0 else rollout.spread_seconds
     return decide_rollout.choose(
@@ -46,7 +46,7 @@ def choose(components: Components, rollout: Rollout, bundle: str, entry: Journal
 
 
 def manifest(components: Components, wish: Wish, release: int) -> tuple[Manifest, str]:
-    """Return the verified manifest of a release and its SHA-256. A copy is kept beside the releases.
+    """Return the verified manifest of a release and its SHA-256. Keep a copy in the store.
 
     Raises:
         Untrusted: it is malformed, or says another family than that of the role which lists it.
@@ -84,7 +84,7 @@ def _check_floor(components: Components, wish: Wish, found: Manifest) -> None:
 
 
 def candidates(components: Components, manifest: Manifest, *, patient: bool) -> list[Candidate]:
-    """Return all variants, the preferred one first, and why each cannot be taken.
+    """Return all variants by priority, each with the reason why it does not fit.
 
     Args:
         patient: wait after a transient failure.
@@ -106,7 +106,7 @@ def _failure(entry: bad.BadRelease) -> str:
 
 
 def variant(components: Components, manifest: Manifest, *, patient: bool) -> Variant:
-    """Return the variant that this device shall run.
+    """Return the variant that this device should run.
 
     Raises:
         Unsuitable: none fits.

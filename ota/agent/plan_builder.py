@@ -1,7 +1,7 @@
-"""TensorRT plans that are built on this device: cached by all that they depend on, and sealed with a key of the device.
+"""Builds TensorRT plans on this device, and caches them under a key of everything that they depend on.
 
-A plan is native code. So a plan that was changed on disk, or comes from another device, is not used: its seal
-(HMAC-SHA256 with a key that only the agent reads) does not fit, and it is built again.
+A plan is native code. Each has a seal: an HMAC-SHA256 with a key that only the agent reads. A plan that was changed on
+disk, or that comes from another device, has no valid seal and is built again.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _BLOCK = 1024 * 1024
 
 
 class BuildRunner(Protocol):
-    """`server.build.UnitBuild`."""
+    """Runs one build. Implemented by `server.build.UnitBuild`."""
 
     def run(self, request: BuildRequest) -> tuple[Path, float]:
         """Return the plan that was built, and the seconds that it took."""
 
 
 class PlanBuilder:
-    """Implements `parts.Builder`.
+    """Puts plans into installed releases, from the cache or from a new build. Implements `components.Builder`.
 
     Args:
         facts: of this device.
@@ -52,7 +52,7 @@ class PlanBuilder:
         self._facts = facts
 
     def build(self, manifest: Manifest, variant: Variant, directories: Mapping[str, Path]) -> float:
-        """Put the plans of a variant into the directories of its models, and return the seconds that builds took.
+        """Put the plans of a variant into the directories of its models. Return the seconds that the builds took.
 
         Plans in the cache are not built again.
 
@@ -88,7 +88,7 @@ class PlanBuilder:
         files.write_durably(plan.with_suffix(".seal"), to_canonical_json(document), 0o600)
 
     def _is_sealed(self, plan: Path) -> bool:
-        """Return whether a plan in the cache is one that this device built, unchanged."""
+        """Return whether the cached plan is unchanged since this device built it."""
         path = plan.with_suffix(".seal")
         try:
             data = files.read(path, _MOST_SEAL)
@@ -115,14 +115,14 @@ class PlanBuilder:
 
 
 def plan_key(onnx_sha256: str, build: Build, facts: Mapping[str, str]) -> str:
-    """Return the name of a plan: a digest of the ONNX file, the options, and the facts that a plan depends on."""
+    """Return the cache key of a plan: a digest of the ONNX file, the options, and the facts that a plan depends on."""
     found = {fact: facts.get(fact, "") for fact in FACTS}
     about = {"onnx": onnx_sha256, "options": list(build.options), "workspace_mb": build.workspace_mb, "facts": found}
     return hashlib.sha256(to_canonical_json(about)).hexdigest()
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy the plan of a unit, durably; a link or a special file in its place is refused."""
+    """Copy the plan of a unit durably. Refuse a symbolic link or a special file."""
     fresh = target.with_name(f".{target.name}.new")
     try:
         descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

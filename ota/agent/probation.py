@@ -1,4 +1,4 @@
-"""The probation of a release: figures out of edge-serve's status document, judged by `decide/probation`."""
+"""Watches a release in probation: reads statistics from edge-serve's status document, and judges them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _INTERVAL_SECONDS = 2.0
 
 
 class StatusSource(Protocol):
-    """`server.administration.Administration`."""
+    """Returns the status document. Implemented by `server.admin_client.AdminClient`."""
 
     def status(self) -> dict[str, Any]:
         """Return the status document. Raises ServerError."""
 
 
 class StatusProbation:
-    """Implements `parts.Probation`.
+    """Implements `components.Probation`.
 
     Args:
         memory_bytes: model -> the most that it may take; from the budgets of its release.
@@ -40,11 +40,11 @@ class StatusProbation:
         self._unready: dict[tuple[str, str], float] = {}
 
     def interval(self) -> float:
-        """Return how many seconds to wait between two judgements."""
+        """Return the seconds between two judgements."""
         return _INTERVAL_SECONDS
 
     def baseline(self, models: Sequence[str]) -> dict[str, object]:
-        """Return figures of the serving versions of models, for the journal; taken before the switch.
+        """Return statistics of the serving versions of models for the journal, taken before the switch.
 
         A server that does not answer gives none: the new release is then compared with a release without failures.
         """
@@ -66,7 +66,7 @@ class StatusProbation:
         return found
 
     def judge(self, entry: Journal, now: float) -> tuple[ProbationVerdict, str]:
-        """Return the verdict on the next release of a bundle: bad if one of its models is, good if all are.
+        """Return the verdict on the next release: BAD if one of its models is, GOOD if all are.
 
         Args:
             now: of the monotonic clock.
@@ -100,7 +100,7 @@ class StatusProbation:
         )  # fmt: skip
 
     def _watched(self, document: Mapping[str, Any], model: str, version: str, now: float) -> VersionStatistics:
-        """Return the figures of a version, with the seconds for which it has not served."""
+        """Return the statistics of a version, with the seconds for which it has not served."""
         figures = figures_of(document, model, version)
         if figures.ready:
             self._unready.pop((model, version), None)
@@ -113,7 +113,7 @@ class StatusProbation:
 
 
 def figures_of(document: Mapping[str, Any], model: str, version: str) -> VersionStatistics:
-    """Return the figures of a version out of a status document. docs/status.md has its members.
+    """Return the statistics of a version from a status document. docs/status.md has its members.
 
     Raises:
         ServerError: a member has another type.
@@ -150,7 +150,7 @@ def _rows(document: Mapping[str, Any], model: str) -> list[dict[str, Any]]:
 
 
 def _restarts(document: Mapping[str, Any], label: str) -> int:
-    """Return the restarts of the workers that serve this version alone: in a shared one another model may have died."""
+    """Return the restarts of workers that serve this version alone: in a shared one, another model may have crashed."""
     workers = [one for one in document.get("workers") or () if isinstance(one, dict)]
     return sum(int(one.get("restarts") or 0) for one in workers if one.get("models") == [label])
 
@@ -161,7 +161,7 @@ def _highest_serving(document: Mapping[str, Any], model: str) -> str:
 
 
 def _stored(found: object) -> VersionStatistics:
-    """Return the figures that `baseline` gave to the journal."""
+    """Return the statistics that `baseline` put into the journal."""
     if not isinstance(found, Mapping):
         return VersionStatistics()
     counts = found.get("counts")

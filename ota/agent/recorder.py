@@ -1,4 +1,4 @@
-"""What each step of the line leaves behind: the journal, the status file, the history, and the bad list."""
+"""Records the progress of an update: the journal, the status file, the history, and the bad list."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CHEAP = (NoSpace, Untrusted)
 
 
 class UpdateRecorder:
-    """The books of one run."""
+    """Records the progress of one run."""
 
     def __init__(self, components: Components) -> None:
         self._components = components
@@ -59,14 +59,16 @@ class UpdateRecorder:
         return following.stage not in _ORDER or _ORDER.index(following.stage) >= _ORDER.index(stage)
 
     def record_stage(self, entry: Journal, stage: UpdateStage, tries: int | None = None) -> Journal:
-        """Write that the next release is at a stage; `tries`: how many are left from here."""
+        """Write that the next release has reached a stage. `tries`: the number that is left from here; None =
+        unchanged.
+        """
         following = _next(entry)
         return self.write_stage(
             entry, replace(following, stage=stage, tries=following.tries if tries is None else tries, reason="")
         )
 
     def use_try(self, entry: Journal) -> Journal:
-        """Use up one of the tries of a release, before something that may end this process or the machine.
+        """Use up one try of a release, before a step that may end this process or the machine.
 
         Raises:
             TrialFailed: none is left.
@@ -80,7 +82,7 @@ class UpdateRecorder:
         return self.write_stage(entry, replace(following, tries=following.tries - 1))
 
     def record_failure(self, bundle: str, variant: str, error: OtaError) -> None:
-        """Undo a release that failed for good; note why another one waits for the next try.
+        """Undo a release that failed permanently. For another failure, record why the release waits.
 
         Args:
             variant: what failed; "" = the release in all its variants.

@@ -1,4 +1,4 @@
-"""Recovery after a crash or on a bad disk: reads or rebuilds a bundle's journal and heals its links, offline."""
+"""Repairs a bundle after a crash or a disk error, offline: reads or rebuilds its journal, and corrects its links."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ota.store.journal import Journal, UpdateStage
 
 @dataclass(frozen=True, slots=True)
 class RestoredBundle:
-    """A bundle as it stands now.
+    """A bundle after its repair.
 
     Attributes:
         changed: models whose links were healed.
@@ -27,7 +27,7 @@ class RestoredBundle:
 
 
 def tidy(layout: StateLayout) -> None:
-    """Remove what an earlier run left half made. The caller has the lock."""
+    """Remove unfinished files of an earlier run. The caller holds the lock."""
     for place in (layout.stage, layout.trial):
         for one in sorted(place.iterdir()) if place.is_dir() else ():
             if one.is_dir() and not one.is_symlink():
@@ -38,7 +38,7 @@ def tidy(layout: StateLayout) -> None:
 
 
 def restore(layout: StateLayout, repository: Path, bundle: str) -> RestoredBundle:
-    """Return the journal of a bundle, made right: on disk, with a release that is whole, and links that name it.
+    """Return the repaired journal of a bundle: it is on disk, its release is complete, and the links name that release.
 
     Raises:
         Occupied: a link was replaced by a model of the same name.
@@ -62,7 +62,7 @@ def restore(layout: StateLayout, repository: Path, bundle: str) -> RestoredBundl
 
 
 def _corrections(layout: StateLayout, repository: Path, entry: Journal) -> Iterator[tuple[str, Journal]]:
-    """Yield what is wrong with a journal by the releases on disk, and a journal that is right."""
+    """Yield each fault that a journal has by the releases on disk, with the corrected journal."""
     following = entry.next
     if following is not None and following.stage in journal.SWITCHED and not journal.can_serve(layout, entry):
         yield (
@@ -87,7 +87,7 @@ def _corrections(layout: StateLayout, repository: Path, entry: Journal) -> Itera
 
 
 def begin_undo(layout: StateLayout, entry: Journal) -> Journal:
-    """Write that the next release is on its way back."""
+    """Write UNDOING as the stage of the next release."""
     assert entry.next is not None
     entry = replace(entry, next=replace(entry.next, stage=UpdateStage.UNDOING))
     journal.write(layout, entry)
@@ -95,7 +95,7 @@ def begin_undo(layout: StateLayout, entry: Journal) -> Journal:
 
 
 def end_undo(layout: StateLayout, entry: Journal) -> Journal:
-    """Write that the next release is gone; its links are."""
+    """Write the journal without the next release, whose links are removed."""
     entry = replace(entry, next=None)
     journal.write(layout, entry)
     return entry

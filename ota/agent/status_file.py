@@ -1,4 +1,4 @@
-"""The status file: the one file that edge-serve reads, for `status`, `/ui`, and the metrics of updates.
+"""The status file, from which edge-serve shows updates in `status`, `/ui`, and metrics.
 
 It is replaced by a rename without fsync: after a power cut the next run writes it again.
 """
@@ -23,7 +23,7 @@ _MOST_MESSAGE = 1000
 
 
 class StatusFile:
-    """The document of earlier runs, and changes to it. A failed write is left alone: it must not fail an update."""
+    """The status document, and changes to it. A failed write is ignored, because it must not fail an update."""
 
     def __init__(self, layout: StateLayout) -> None:
         self._layout = layout
@@ -71,18 +71,18 @@ class StatusFile:
         self.document["models"] = {name: found for name, found in models.items() if name in bundles}
 
     def failed(self, now: float, step: str, error: OtaError) -> None:
-        """Count a failure, and write the error."""
+        """Count a failure, and write its error."""
         self.count(f"{step}/{error.reason}")
         self.write(now, error={"reason": error.reason, "message": error.message[:_MOST_MESSAGE]})
 
     def count(self, what: str, more: int = 1) -> None:
-        """Count a failure (`step/reason`), or one of the totals."""
+        """Add to the counter of a failure (`step/reason`) or of a total."""
         counters = self.document.setdefault("counters", {})
         place = counters.setdefault("failures", {}) if "/" in what else counters
         place[what] = place.get(what, 0) + more
 
     def set_total(self, what: str, value: float) -> None:
-        """Set one of the totals."""
+        """Set a total."""
         self.document.setdefault("counters", {})[what] = value
 
 
@@ -97,7 +97,7 @@ def version() -> str:
 
 
 def read(layout: StateLayout) -> dict[str, Any]:
-    """Return the document; {} = there is none that can be read."""
+    """Return the document; {} = none that can be read."""
     try:
         found = json.loads(files.read(layout.status, _MOST_BYTES) or b"{}")
     except (OtaError, ValueError, RecursionError):
@@ -115,7 +115,7 @@ def _is_sound(found: Mapping[str, Any]) -> bool:
 
 
 def free_bytes(layout: StateLayout) -> int:
-    """Return the bytes that are free for releases; 0 = that is not known."""
+    """Return the free bytes of the disk; 0 = unknown."""
     try:
         found = os.statvfs(layout.state_dir)
         return found.f_bavail * found.f_frsize

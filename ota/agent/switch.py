@@ -1,4 +1,4 @@
-"""The switch to a release, and the way back. The journal is written first, then all links, then the server looks."""
+"""Switches a bundle to a release and back: writes the journal first, then all links, then reloads the models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from ota.store.journal import Journal, NextRelease, UpdateStage
 
 
 def switch(components: Components, entry: Journal, following: NextRelease, *, unload_first: bool = False) -> Journal:
-    """Make the server serve the next release of a bundle; the journal in PROBATION. Safe to repeat after a crash.
+    """Make the server serve the next release of a bundle. Return the journal in PROBATION. Safe to repeat after a
+    crash.
 
     Raises:
         TrialFailed: a model of the release did not load; nothing is switched back yet.
@@ -31,7 +32,7 @@ def switch(components: Components, entry: Journal, following: NextRelease, *, un
 
 
 def write_stage(components: Components, entry: Journal, following: NextRelease | None) -> Journal:
-    """Write a journal in which the next release is at another stage."""
+    """Write a journal in which the next release has another stage."""
     if following is not None:
         following = replace(following, since=components.clock.now(), mark=components.clock.monotonic())
     entry = replace(entry, next=following)
@@ -40,12 +41,12 @@ def write_stage(components: Components, entry: Journal, following: NextRelease |
 
 
 def apply_links(components: Components, entry: Journal) -> list[str]:
-    """Make the links name what the journal says; the changed models."""
+    """Make the links name the releases of the journal. Return the changed models."""
     return links.apply(components.layout, components.settings.model_repository, entry.wanted_links())
 
 
 def load(components: Components, entry: Journal, *, unload_first: bool = False) -> None:
-    """Have the server look at the models of a bundle.
+    """Reload the models of a bundle in the server.
 
     Raises:
         TrialFailed: a model does not serve its release; with the server's reason.
@@ -65,7 +66,7 @@ def load(components: Components, entry: Journal, *, unload_first: bool = False) 
 
 
 def undo(components: Components, entry: Journal, error: OtaError, variant: str = ANY_VARIANT) -> Journal:
-    """Remember the next release as bad, and go back to the active one; the journal without the next one.
+    """Put the next release on the bad list, and go back to the active one. Return the journal without the next one.
 
     Args:
         variant: what is bad; "" = the release in all its variants.
@@ -90,7 +91,7 @@ def undo(components: Components, entry: Journal, error: OtaError, variant: str =
 
 
 def undo_denied(components: Components, entry: Journal) -> Journal:
-    """Go back from a release in probation that the rollout denies now; the journal without it. It is not bad here.
+    """Go back from a release in probation that the rollout now denies. Return the journal. The release is not bad here.
 
     Raises:
         StoreError, ServerError: as `undo`.
@@ -105,7 +106,7 @@ def undo_denied(components: Components, entry: Journal) -> Journal:
 
 
 def go_back(components: Components, entry: Journal) -> Journal:
-    """Turn the links back, and have the server load the active release again; the one before it, where that fails."""
+    """Change the links back, and reload the active release. If that fails, reload the release before it."""
     apply_links(components, entry)
     try:
         load(components, entry)
@@ -125,7 +126,7 @@ def go_back(components: Components, entry: Journal) -> Journal:
 
 
 def withdraw(components: Components, entry: Journal, why: str) -> Journal:
-    """Remove the links of the active release, because nothing of the bundle may run here; the journal without it."""
+    """Remove the links of a bundle that may not run here. Return the journal without the active release."""
     variant = entry.next.variant if entry.next else ""
     following = NextRelease(entry.active, variant, UpdateStage.UNDOING, 0, components.clock.now())
     record_event(components, HistoryEvent(components.clock.now(), "withdrawn", entry.bundle, entry.active, message=why))
@@ -139,7 +140,7 @@ def _named(release: int) -> str:
 
 
 def record_failure(components: Components, bundle: str, release: int, variant: str, error: OtaError) -> None:
-    """Put a failure on the bad list: for good, or for a time."""
+    """Put a failure on the bad list: permanently, or for a time."""
     now = components.clock.now()
     fingerprint = components.device.fingerprint()
     found = BadRelease(bundle, release, variant, fingerprint, error.reason, error.message, now, error.permanent)
@@ -162,7 +163,7 @@ def accept(components: Components, entry: Journal) -> Journal:
 
 
 def record_event(components: Components, event: HistoryEvent) -> None:
-    """Add to the history. A full disk must not end an update for that."""
+    """Add an event to the history. A full disk must not fail an update for it."""
     try:
         history.append(components.layout, event)
     except OtaError as error:

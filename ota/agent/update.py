@@ -1,7 +1,7 @@
-"""The line of an update: refresh, decide, fetch, install, build, try, switch, watch. OTA.md 4.5.
+"""One update, step by step: refresh, decide, fetch, install, build, test, switch, watch. OTA.md 4.5.
 
-Each step is durable before the next one begins, and safe to repeat: the next run goes on where a run was cut off. A
-release that fails is undone and remembered as bad.
+Each step is durable before the next one begins, and safe to repeat: the next run continues where a run was interrupted.
+A release that fails is undone and added to the bad list.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _UNFINISHED = (*journal.SWITCHED, UpdateStage.UNDOING)
 
 @dataclass(frozen=True, slots=True)
 class UpdateOptions:
-    """How a run differs from the one that the timer starts.
+    """The differences between an operator's run and a run of the timer.
 
     Attributes:
         by_hand: an operator asked: waits after transient failures, metered links, and download hours do not count.
@@ -45,7 +45,7 @@ class UpdateOptions:
 
 @dataclass(frozen=True, slots=True)
 class BundleOutcome:
-    """What a run did about a bundle: the release that serves, why it waits, or the error."""
+    """The result of a run for one bundle: the release that serves, the reason for waiting, or the error."""
 
     bundle: str
     release: int
@@ -54,7 +54,7 @@ class BundleOutcome:
 
 
 class Update:
-    """One run. It lives for one command."""
+    """One run of the agent. Lives for one command."""
 
     def __init__(self, components: Components, options: UpdateOptions = UpdateOptions()) -> None:
         self._components, self._options = components, options
@@ -62,7 +62,7 @@ class Update:
         self._recorder = UpdateRecorder(components)
 
     def run(self, command: str = "apply") -> list[BundleOutcome]:
-        """Bring all bundles to the releases that this device shall run.
+        """Update all bundles to the releases that this device should run.
 
         Raises:
             OtaError: before any bundle: busy, disk, repository, trust. An error of one bundle is in its outcome.
@@ -88,7 +88,7 @@ class Update:
             return list(outcomes.values())
 
     def update(self, rollout: Rollout, bundle: str) -> BundleOutcome:
-        """Bring one bundle to the release that this device shall run."""
+        """Update one bundle to the release that this device should run."""
         wish, entry = rollout.models[bundle], journal.read(self._layout, bundle) or Journal(bundle)
         if entry.next is not None and entry.next.stage is UpdateStage.PROBATION and entry.next.release in wish.deny:
             entry = switch.undo_denied(self._components, entry)
@@ -121,7 +121,7 @@ class Update:
         return self._watch(entry)
 
     def resume(self, bundle: str) -> BundleOutcome:
-        """Finish or undo a switch or a probation that an earlier run left."""
+        """Finish or undo a switch or a probation that an earlier run left open."""
         restored = recovery.restore(self._layout, self._repository, bundle)
         entry = restored.entry
         for text in restored.found:
@@ -150,14 +150,14 @@ class Update:
         return found is not None
 
     def look(self) -> Rollout:
-        """Refresh for a command that changes nothing else."""
+        """Refresh the metadata for a command that changes nothing else."""
         try:
             return self.refresh()
         finally:
             self._recorder.write_status(state="idle")
 
     def refresh(self) -> Rollout:
-        """Fetch and verify the metadata; what this device's fleet shall have."""
+        """Fetch and verify the metadata. Return the rollout document of this device's fleet."""
         self._recorder.write_status(state="checking", last_check=self._recorder.now())
         try:
             self._components.trust.refresh()
@@ -173,7 +173,7 @@ class Update:
         return rollout
 
     def _planned(self, entry: Journal, manifest: Manifest, variant: Variant) -> Journal:
-        """Go on with the same release and variant, or begin with another one."""
+        """Continue with the same release and variant, or start with another one."""
         following = entry.next
         if following is None or (following.release, following.variant) != (manifest.release, variant.id):
             following = NextRelease(
@@ -204,7 +204,7 @@ class Update:
         self._recorder.status.count("bytes_total", missing)
 
     def _room(self, files: Sequence[FileEntry]) -> int:
-        """Return the bytes that are missing; collects garbage where the disk has no room for them."""
+        """Return the number of missing bytes. Collect garbage first if the disk has no space for them."""
         try:
             return self._components.fetcher.missing(files)
         except NoSpace:
@@ -256,7 +256,7 @@ class Update:
         return switch.switch(self._components, replace(entry, baseline=baseline), entry.next, unload_first=not beside)
 
     def _switch_again(self, entry: Journal, following: NextRelease) -> Journal:
-        """Finish a switch that was cut off."""
+        """Finish an interrupted switch."""
         try:
             entry = self._recorder.use_try(entry)
             assert entry.next is not None
@@ -266,7 +266,7 @@ class Update:
             raise
 
     def _watch(self, entry: Journal) -> BundleOutcome:
-        """Watch the release that serves until it is GOOD, or roll back."""
+        """Watch the serving release until it is GOOD, or roll back."""
         self._recorder.write_status(state="probation")
         self._recorder.write_bundle(entry)
         probation, clock = self._components.probation, self._components.clock
@@ -294,7 +294,7 @@ class Update:
         return self._wait(entry, "" if entry.active else choice.why)
 
     def _withdraw(self, entry: Journal, choice: ReleaseChoice) -> BundleOutcome:
-        """Remove the links of a bundle that this device may not serve any more."""
+        """Remove the links of a bundle that this device may no longer serve."""
         if entry.active:
             entry = switch.withdraw(self._components, entry, choice.why)
         return self._wait(entry, choice.why)
@@ -304,7 +304,7 @@ class Update:
         return BundleOutcome(entry.bundle, entry.serving(), why)
 
     def _guarded(self, bundle: str, act: Callable[[], BundleOutcome]) -> BundleOutcome:
-        """Run one bundle. Its error does not keep the others from their releases."""
+        """Run one bundle. Turn its error into an outcome, so that the other bundles continue."""
         try:
             return act()
         except Postponed as wait:

@@ -1,4 +1,4 @@
-"""`edge-ota apply`: bring this device to the releases that it shall run. The timer runs it with --scheduled."""
+"""`edge-ota apply`: updates this device to the releases that it should run. The timer runs it with --scheduled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HELP = "update: refresh, fetch, install, try, switch, and watch the new releases
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """BUNDLE ..., --now, --scheduled, --json."""
+    """Add BUNDLE ..., --now, --scheduled, --json."""
     parser.add_argument("bundle", nargs="*", metavar="BUNDLE", help="these bundles only")
     parser.add_argument("--now", action="store_true", help="switch at once, whatever the switching hours say")
     parser.add_argument(
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
-    """Run the line once."""
+    """Run one update."""
     options = UpdateOptions(by_hand=not arguments.scheduled, now=arguments.now, only=tuple(arguments.bundle))
     with open_components(settings, by_hand=options.by_hand) as components, report_run(components) as reporter:
         outcomes = Update(components, options).run("apply")
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
 
 
 def report(outcomes: list[BundleOutcome], settings: AgentSettings, *, as_json: bool) -> int:
-    """Print what a run did; the exit status of its first error."""
+    """Print the result of a run. Return the exit status of its first error."""
     if as_json:
         print(json.dumps([_document(one) for one in outcomes], indent=2))
     for one in outcomes:

@@ -1,4 +1,4 @@
-"""`edge-ota boot`: runs before edge-serve starts. Offline, quick, and always with the exit status 0."""
+"""`edge-ota boot`: runs before edge-serve starts. Works offline, and always returns 0."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HELP = "before edge-serve starts: heal links, and roll back a new release that d
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """No arguments."""
+    """Add no arguments."""
 
 
 def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:

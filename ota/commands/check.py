@@ -1,4 +1,4 @@
-"""`edge-ota check` and `edge-ota plan`: what an update would do. Metadata is refreshed, nothing is installed."""
+"""`edge-ota check` and `edge-ota plan`: refresh the metadata, and show what an update would do."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ HELP: Mapping[str, str] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """BUNDLE ..., --json."""
+    """Add BUNDLE ..., --json."""
     parser.add_argument("bundle", nargs="*", metavar="BUNDLE", help="these bundles only")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
 
 
 def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
-    """Print a line for each bundle; the exit status of the first error."""
+    """Print a line for each bundle. Return the exit status of the first error."""
     detailed = arguments.command == "plan"
     with open_components(settings, by_hand=True) as components, acquire_lock(components.layout, arguments.command):
         directories.prepare(components.layout)

@@ -1,4 +1,4 @@
-"""`edge-ota explain BUNDLE`: why this device runs, or does not run, a release, and how each variant was judged."""
+"""`edge-ota explain BUNDLE`: shows why this device runs a release, and the judgement on each variant."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HELP = "show why this device runs a release, and why each variant was taken or n
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """BUNDLE, --json."""
+    """Add BUNDLE, --json."""
     parser.add_argument("bundle", metavar="BUNDLE")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
 

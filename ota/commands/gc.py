@@ -1,4 +1,4 @@
-"""`edge-ota gc`: remove releases and blobs that nothing needs."""
+"""`edge-ota gc`: removes unused releases and blobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HELP = "remove releases and blobs that neither serve nor are wanted; nothing you
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--json."""
+    """Add --json."""
     parser.add_argument("--json", action="store_true", help="print what was removed as JSON")
 
 

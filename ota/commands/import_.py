@@ -1,4 +1,4 @@
-"""`edge-ota import DIR`: update from a copy of the repository, such as a USB stick, through the same checks."""
+"""`edge-ota import DIR`: updates from a copy of the repository, such as a USB stick, with the same checks."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ HELP = "update from a copy of the repository in a directory (made by 'edge-ota p
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """DIR, --now, --json."""
+    """Add DIR, --now, --json."""
     parser.add_argument("directory", metavar="DIR", type=Path)
     parser.add_argument("--now", action="store_true", help="switch at once, whatever the switching hours say")
     parser.add_argument("--json", action="store_true", help="print what was done as JSON")
 
 
 def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
-    """Run the line once, with a directory in place of the repository."""
+    """Run one update with a directory in place of the web servers."""
     with (
         open_components(settings, by_hand=True, directory=arguments.directory) as components,
         report_run(components) as reporter,

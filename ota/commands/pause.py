@@ -1,4 +1,4 @@
-"""`edge-ota pause` and `edge-ota resume`: no updates for a while. Serving goes on."""
+"""`edge-ota pause` and `edge-ota resume`: stop and allow updates. Models keep serving."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PATIENCE = 2.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--why."""
+    """Add --why."""
     parser.add_argument("--why", default="", metavar="TEXT", help="for 'status' and the history")
 
 

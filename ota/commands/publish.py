@@ -1,4 +1,4 @@
-"""`edge-ota publish SUBCOMMAND`: keys, bundles, releases, and rollouts, on the publisher's machine."""
+"""`edge-ota publish SUBCOMMAND`: manages keys, bundles, releases, and rollouts on the publisher's machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edge-ota retry [BUNDLE]`: give releases that failed on this device another chance."""
+"""`edge-ota retry [BUNDLE]`: clears failures, so that the releases are tried again on this device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PATIENCE = 2.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """BUNDLE, --release."""
+    """Add BUNDLE, --release."""
     parser.add_argument("bundle", nargs="?", default="", metavar="BUNDLE", help="of this bundle only")
     parser.add_argument("--release", type=int, default=0, metavar="N", help="this release only")
 

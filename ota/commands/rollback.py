@@ -1,4 +1,4 @@
-"""`edge-ota rollback BUNDLE`: go back to the release before. No run brings the other one back, until `retry`."""
+"""`edge-ota rollback BUNDLE`: serves the previous release again. Runs do not install the other one until `retry`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HELP = "serve the release before again; the other one is not installed again unt
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """BUNDLE, --why."""
+    """Add BUNDLE, --why."""
     parser.add_argument("bundle", metavar="BUNDLE")
     parser.add_argument("--why", default="", metavar="TEXT", help="for the history and the reports")
 

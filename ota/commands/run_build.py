@@ -1,4 +1,4 @@
-"""`edge-ota run-build`: the side of edge-ota-build@.service; reads one request from its socket."""
+"""`edge-ota run-build`: the command of edge-ota-build@.service. Reads one request from its socket."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HELP = "for edge-ota-build@.service: build the engine that a request on standard
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """No arguments: all is in the request and in the settings."""
+    """Add no arguments: the request and the settings have everything."""
 
 
 def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:

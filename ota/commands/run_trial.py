@@ -1,4 +1,4 @@
-"""`edge-ota run-trial`: the side of edge-ota-trial@.service; reads one request from its socket."""
+"""`edge-ota run-trial`: the command of edge-ota-trial@.service. Reads one request from its socket."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HELP = "for edge-ota-trial@.service: try the release that a request on standard 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """No arguments: all is in the request and in the settings."""
+    """Add no arguments: the request and the settings have everything."""
 
 
 def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:

@@ -1,4 +1,6 @@
-"""`edge-ota status` and `edge-ota history`: how updates stand, and what happened. Offline, and without the lock."""
+"""`edge-ota status` and `edge-ota history`: show the state of updates and past events. Work offline and without the
+lock.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,12 @@ _LOST_SECONDS = 30 * 86400
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--json."""
+    """Add --json."""
     parser.add_argument("--json", action="store_true", help="print it as JSON")
 
 
 def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
-    """Print it."""
+    """Print the state or the history."""
     layout = StateLayout(settings.state_dir)
     directories.check_readable(layout)
     if arguments.command == "history":

@@ -1,4 +1,4 @@
-"""`edge-ota verify`: read the releases on this disk and compare them with what was installed."""
+"""`edge-ota verify`: reads the releases on this disk, and compares them with their records."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ HELP = "read the installed releases, and find files that changed on disk"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--repair, --json."""
+    """Add --repair, --json."""
     parser.add_argument("--repair", action="store_true", help="fetch damaged files again, and put them in place")
     parser.add_argument("--json", action="store_true", help="print the damage as JSON")
 
 
 def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
-    """Print the damage; 5 if there is any (left)."""
+    """Print the damage. Return 5 if any is left."""
     layout, tell = StateLayout(settings.state_dir), ProgressPrinter()
     directories.check_readable(layout)
     releases = repair.installed(layout)

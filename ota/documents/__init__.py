@@ -1,9 +1,9 @@
 """The signed documents: bytes in, values out. Nothing here touches disk, network, or clock.
 
-    names     names and paths that a document may contain
-    manifest  a release: the files of its models, and its variants
-    rollout   which devices of a fleet get which release, and when
-    floor     the lowest releases that a family allows
-    device    a device: fleet, ring, labels, key
-    report    the report of a device
+names     names and paths that a document may contain
+manifest  a release: the files of its models, and its variants
+rollout   which devices of a fleet get which release, and when
+floor     the lowest releases that a family allows
+device    a device: fleet, ring, labels, key
+report    the report of a device
 """

@@ -1,7 +1,7 @@
 """Requests to edge-serve. The two programs share no code.
 
-    admin_client  the client of edge-serve's admin socket: status document and reload
-    unit          runs work in a systemd unit behind a socket, or in a child process
-    trial         tests a release with `edge-serve check --json`
-    build         builds TensorRT plans with `edge-serve build`
+admin_client  the client of edge-serve's admin socket: status document and reload
+unit          runs work in a systemd unit behind a socket, or in a child process
+trial         tests a release with `edge-serve check --json`
+build         builds TensorRT plans with `edge-serve build`
 """

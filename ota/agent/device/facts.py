@@ -1,4 +1,4 @@
-"""This device: its document, its facts, and the memory that is free."""
+"""This device: its name, its signed document, its facts, and its available memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PASSING = ("memory_bytes",)
 
 
 class ThisDevice:
-    """Implements `parts.Device`.
+    """Implements `components.Device`.
 
     Args:
         root: stands in for / in tests.
@@ -42,7 +42,7 @@ class ThisDevice:
 
     @property
     def name(self) -> str:
-        """The name of this device: of the settings, of its document's file, or of its key."""
+        """The name of this device: from the settings, the file of its document, or its key."""
         return device_name(self._settings, self.identity.fingerprint)
 
     def document(self, trust: TrustedMetadata) -> DeviceDocument:
@@ -78,11 +78,11 @@ class ThisDevice:
         return {**self._facts, **self._labels}
 
     def known_facts(self) -> Mapping[str, str]:
-        """Return the facts if this run has asked for them, else {}."""
+        """Return the facts if this run has read them, else {}."""
         return self._facts
 
     def fingerprint(self) -> str:
-        """Return a digest of the facts; a bad release gets another chance when it changes. "" = they are unknown."""
+        """Return a digest of the facts, "" = unknown. When the digest changes, a bad release may be tried again."""
         try:
             facts = {key: value for key, value in self.facts().items() if key not in _PASSING}
         except ServerError:
@@ -90,13 +90,13 @@ class ThisDevice:
         return hashlib.sha256(to_canonical_json(facts)).hexdigest()[:16]
 
     def fits_beside(self, memory_bytes: int) -> bool:
-        """Return whether so much memory is available beside what runs; an unknown need fits."""
+        """Return whether `memory_bytes` are available beside the running models. True if either figure is unknown."""
         available = _available(self._root)
         return not memory_bytes or not available or memory_bytes <= available
 
 
 def device_name(settings: AgentSettings, fingerprint: str) -> str:
-    """Return the name of this device: of the settings, of its document's file, or of its key."""
+    """Return the name of this device: from the settings, the file of its document, or its key."""
     if settings.device:
         return name(settings.device, "the setting DEVICE")
     data = files.read(settings.device_file, device_document.MOST_BYTES)

@@ -1,7 +1,8 @@
-"""The device's key: made on the first start, in a file with mode 0600 or in a token, and never sent anywhere.
+"""The device's key: made on the first start, in a file with mode 0600 or on a token. The private part never leaves the
+device.
 
 Its fingerprint is the SHA-256 of the public key (DER, SubjectPublicKeyInfo). The publisher signs name and fingerprint
-(`edge-ota publish device add`), so that two devices with one name are noticed.
+(`edge-ota publish device add`), so two devices with one name are detected.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Signer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A device.
+    """The identity of a device: its key pair.
 
     Attributes:
         public_pem: its public key, for `device add --key`.
@@ -53,12 +54,12 @@ class _FileSigner:
 
 
 def default_name(fingerprint: str) -> str:
-    """Return the name of a device to which nobody gave one."""
+    """Return the name of a device for which the settings and the document give none."""
     return f"dev-{fingerprint[:16]}"
 
 
 def open_identity(settings: AgentSettings, directory: Path) -> Identity:
-    """Return the identity of this device: on the token that the settings name, else in a file of `directory`.
+    """Return the identity of this device: from the token that the settings name, else from a file of `directory`.
 
     Raises:
         StoreError: the key, or the token, cannot be used. UsageError: a setting of the token is wrong.
@@ -74,7 +75,7 @@ def open_identity(settings: AgentSettings, directory: Path) -> Identity:
 
 
 def public_identity(directory: Path) -> tuple[str, Path]:
-    """Return the fingerprint of this device, and the file of its public key; "" = it has no key yet."""
+    """Return the fingerprint of this device ("" = no key yet) and the file of its public key."""
     path = directory / _PUBLIC_FILE
     lines = (files.read(path, 64 * 1024) or b"").split()
     try:
@@ -85,7 +86,7 @@ def public_identity(directory: Path) -> tuple[str, Path]:
 
 
 def load_identity(directory: Path) -> Identity:
-    """Return the identity of this device; makes its key (Ed25519) when there is none.
+    """Return the identity of this device. Create its key (Ed25519) if there is none.
 
     Raises:
         StoreError: the key cannot be read or written. It is never replaced: a new key is another device.

@@ -1,4 +1,4 @@
-"""The device's key on a PKCS#11 token: a P-256 key that is made there, and whose private part never leaves it."""
+"""The device's key on a PKCS#11 token: a P-256 key that is made there. Its private part never leaves the token."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_PIN = 1024
 
 @dataclass(frozen=True, slots=True)
 class Pkcs11Token:
-    """A token, and who may use it.
+    """A PKCS#11 token and the file of its PIN.
 
     Attributes:
         module: the token's library. label: of the token. pin_file: its first line is the PIN of the user.
@@ -69,7 +69,7 @@ class Pkcs11Token:
 
 
 def load_token_identity(token: Pkcs11Token) -> Identity:
-    """Return the identity of this device; makes its key on the token when there is none.
+    """Return the identity of this device. Create its key on the token if there is none.
 
     Raises:
         UsageError, StoreError: as `Pkcs11Token.session`.

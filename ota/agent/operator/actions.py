@@ -1,4 +1,4 @@
-"""What an operator does at the device: roll back, retry, pause, resume."""
+"""The actions of an operator on a device: roll back, retry, pause, resume."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ota.store.pause import Pause
 
 
 def roll_back(components: Components, bundle: str, why: str) -> Journal:
-    """Go back to the release before, and remember the one that serves as bad, so that no run brings it back.
+    """Switch to the previous release, and put the current one on the bad list, so that no run installs it again.
 
     Raises:
         UsageError: there is no such bundle.
@@ -48,7 +48,7 @@ def roll_back(components: Components, bundle: str, why: str) -> Journal:
 
 
 def retry(layout: StateLayout, bundle: str, release: int, now: float) -> int:
-    """Remove entries from the bad list; how many.
+    """Remove entries from the bad list. Return how many.
 
     Raises:
         UsageError: there is no such bundle.
@@ -65,13 +65,13 @@ def retry(layout: StateLayout, bundle: str, release: int, now: float) -> int:
 
 
 def pause_updates(layout: StateLayout, why: str, now: float) -> None:
-    """Pause updates. Serving goes on, and a probation is judged."""
+    """Pause updates. Models keep serving, and a release in probation is still judged."""
     pause.write(layout, Pause(now, why))
     history.append(layout, HistoryEvent(now, "paused", message=why))
 
 
 def resume_updates(layout: StateLayout, now: float) -> bool:
-    """Resume updates; whether they were paused."""
+    """Resume updates. Return whether they were paused."""
     was_paused = pause.remove(layout)
     if was_paused:
         history.append(layout, HistoryEvent(now, "resumed"))

@@ -1,4 +1,4 @@
-"""What a run would do, without doing it: `edge-ota check`, `plan`, and `explain`."""
+"""Computes the effect of an update without running it: for `edge-ota check`, `plan`, and `explain`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ota.store.journal import Journal
 
 @dataclass(frozen=True, slots=True)
 class PlannedUpdate:
-    """What a run would do about a bundle.
+    """The effect that a run would have on a bundle.
 
     Attributes:
         release: the one that serves; wanted: the one that this device shall run.
@@ -40,7 +40,7 @@ class PlannedUpdate:
 
 
 def plan(components: Components, rollout: Rollout, only: Sequence[str], *, detailed: bool) -> list[PlannedUpdate]:
-    """Return what a run would do. `detailed` reads manifests, and asks for the room on the disk."""
+    """Return the effect of a run. `detailed` also reads manifests and checks the disk space."""
     return [
         _plan(components, rollout, bundle, detailed) for bundle in sorted(rollout.models) if not only or bundle in only
     ]
@@ -65,7 +65,9 @@ def _plan(components: Components, rollout: Rollout, bundle: str, detailed: bool)
 
 
 def explain(components: Components, rollout: Rollout, bundle: str) -> tuple[PlannedUpdate, list[Candidate]]:
-    """Return what a run would do about a bundle, and how each variant of the wanted release was judged."""
+    """Return the effect of a run on a bundle, and each variant of the wanted release with the reason why it does not
+    fit.
+    """
     found = _plan(components, rollout, bundle, True)
     if not found.wanted:
         return found, []

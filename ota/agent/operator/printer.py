@@ -1,4 +1,4 @@
-"""Progress of a run: lines, and how far a download is. In a terminal in place, else sparsely, as for a journal."""
+"""Prints the progress of a run: in place on a terminal, else as a few lines, as for a journal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MIB = 1024 * 1024
 
 
 class ProgressPrinter:
-    """Implements `parts.Tell`. Nothing of it is coloured."""
+    """Prints lines and the progress of a download, without colours. Implements `components.ProgressOutput`."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stderr
@@ -22,12 +22,12 @@ class ProgressPrinter:
         self._line = ""
 
     def __call__(self, text: str) -> None:
-        """Show a line."""
+        """Print a line."""
         self._end()
         print(text, file=self._out, flush=True)
 
     def progress(self, text: str, done: int, total: int) -> None:
-        """Show how far something is."""
+        """Print the progress of a download."""
         now = time.monotonic()
         is_last = done >= total
         if not is_last and now - self._shown < (0.2 if self._in_place else _SPARSE):
@@ -47,7 +47,7 @@ class ProgressPrinter:
             self._end()
 
     def _end(self) -> None:
-        """Leave a line that was shown in place."""
+        """End a line that was printed in place."""
         if self._open:
             self._out.write("\n")
             self._open = False

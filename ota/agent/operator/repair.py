@@ -1,4 +1,4 @@
-"""The repair of releases whose files changed on disk: their blobs are fetched again and put in place."""
+"""Repairs releases whose files changed on disk: fetches the blobs again and replaces the files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ota.store.scrub import Damage
 
 
 def installed(layout: StateLayout) -> list[tuple[str, int]]:
-    """Return model and release of all releases that journals name."""
+    """Return model and release of all releases that the journals name."""
     found: set[tuple[str, int]] = set()
     for bundle in journal.bundles(layout):
         entry = journal.read(layout, bundle)
@@ -27,7 +27,7 @@ def installed(layout: StateLayout) -> list[tuple[str, int]]:
 
 
 def repair(components: Components, found: Iterable[Damage]) -> list[Damage]:
-    """Put damaged files in place again; the damage that is left: what no manifest on this device names.
+    """Replace damaged files. Return the damage that is left, because no manifest on this device names the file.
 
     Raises:
         OtaError: the blobs did not come, or the disk does not take them.
@@ -61,7 +61,7 @@ def repair(components: Components, found: Iterable[Damage]) -> list[Damage]:
 
 
 def _rebuild(components: Components, record: InstalledRelease) -> None:
-    """Put the plans of a release in place again, out of the cache or by a new build."""
+    """Replace the plans of a release, from the cache or by a new build."""
     data = files.read(components.layout.manifest(record.bundle, record.release))
     if data is None:
         raise StoreError(f"the manifest of {record.bundle} {record.release} is not on this device: 'edge-ota apply'")
@@ -73,7 +73,7 @@ def _rebuild(components: Components, record: InstalledRelease) -> None:
 
 
 def _entries(components: Components, record: InstalledRelease) -> Mapping[str, FileEntry]:
-    """Return the files as the manifest has them, because only it knows the chunks."""
+    """Return the files of the manifest by path. Only the manifest has their chunks."""
     data = files.read(components.layout.manifest(record.bundle, record.release))
     if data is None:
         return {}

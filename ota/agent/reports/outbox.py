@@ -1,4 +1,4 @@
-"""The outbox: reports that wait for delivery, and the counter and chain of all that were made."""
+"""The outbox: reports that wait for delivery, and the counter and chain of all reports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STATE_FILE = "state.json"
 
 @dataclass(frozen=True, slots=True)
 class ReportState:
-    """What the next report continues.
+    """The state that the next report continues.
 
     Attributes:
         chain: counter and nonce of the last reports, the oldest first.
@@ -37,7 +37,7 @@ class ReportState:
 
 
 def read_state(layout: StateLayout) -> ReportState:
-    """Return the state. One that is lost or torn begins anew, which a collector shows as a disk that went back."""
+    """Return the state. A lost or damaged state starts at 0, which a collector reports as a restored disk."""
     path = layout.outbox / _STATE_FILE
     try:
         data = files.read(path, MOST_BYTES)
@@ -59,7 +59,7 @@ def read_state(layout: StateLayout) -> ReportState:
 
 
 def add(layout: StateLayout, state: ReportState, data: bytes) -> None:
-    """Put a report into the outbox; its counter is used up first.
+    """Add a report to the outbox. Its counter is stored first, so that no counter is used twice.
 
     Raises:
         StoreError: the disk does not take it.
@@ -83,14 +83,14 @@ def write_state(layout: StateLayout, state: ReportState) -> None:
 
 
 def waiting(layout: StateLayout) -> list[int]:
-    """Return the counters of the reports that wait, the oldest first."""
+    """Return the counters of the waiting reports, the oldest first."""
     with contextlib.suppress(OSError):
         return sorted(int(one.stem) for one in layout.outbox.glob("*.json") if one.stem.isdecimal())
     return []
 
 
 def deliver(layout: StateLayout, send: Callable[[int, bytes], None], *, every: bool) -> None:
-    """Send the reports that wait, and remove them.
+    """Send the waiting reports, and remove those that were sent.
 
     Args:
         send: sends the report of a counter.
@@ -109,13 +109,13 @@ def deliver(layout: StateLayout, send: Callable[[int, bytes], None], *, every: b
 
 
 def clear(layout: StateLayout) -> None:
-    """Remove all reports that wait."""
+    """Remove all waiting reports."""
     for counter in waiting(layout):
         remove(layout, counter)
 
 
 def remove(layout: StateLayout, counter: int) -> None:
-    """Remove a report, if it is there and the disk allows it."""
+    """Remove a report. Ignore errors of the disk."""
     with contextlib.suppress(OSError, OtaError):
         files.unlink(_path(layout, counter))
 

@@ -1,4 +1,4 @@
-"""How far a bundle is on this device, in the words of reports (hawkBit's DDI)."""
+"""Describes the progress of a bundle in the words of reports (hawkBit's DDI)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def bundle_report(
     events: Sequence[Mapping[str, Any]],
     error: OtaError | None,
 ) -> BundleReport:
-    """Return what a report says of a bundle.
+    """Return the report on a bundle.
 
     Args:
         rollout: None = this run could not read it.
@@ -55,7 +55,7 @@ def bundle_report(
 
 
 def failed_releases(known: BadList) -> tuple[FailedRelease, ...]:
-    """Return the bad list as reports have it: the newest entries, without their messages."""
+    """Return the newest entries of the bad list for a report, without their messages."""
     return tuple(
         FailedRelease(one.bundle, one.release, one.variant, one.reason[:64], max(0, int(one.time)), one.permanent)
         for one in known.entries[-MOST_BAD:]
@@ -90,7 +90,7 @@ def _words(
 
 
 def _failure(known: BadList, bundle: str, release: int) -> BadRelease | None:
-    """Return the newest failure of a release, one for good before others."""
+    """Return the newest failure of a release; a permanent one first."""
     found = [one for one in known.entries if (one.bundle, one.release) == (bundle, release)]
     return max(found, key=lambda one: (one.permanent, one.time), default=None)
 
@@ -107,7 +107,7 @@ def _counts(components: Components, entry: Journal) -> tuple[int, int]:
 
 
 def _since(events: Sequence[Mapping[str, Any]], entry: Journal) -> int:
-    """Return when the serving release became good; 0 = it is not, or the history no longer says."""
+    """Return when the serving release became GOOD; 0 = it is not GOOD, or the history no longer has the event."""
     if entry.serving() != entry.active:
         return 0
     for one in reversed(events):

@@ -1,7 +1,8 @@
-"""Reports of this device: made and signed at the end of a run, buffered, and sent. docs/ota_rollout.md lists them.
+"""Makes, signs, buffers, and sends the reports of this device at the end of a run. docs/ota_rollout.md lists their
+members.
 
-Nothing leaves the device unless an operator (REPORT_URL) or the rollout document names a place. A report is never worth
-an update: each wait has a limit, and each failure is one line.
+The device sends nothing unless an operator (REPORT_URL) or the rollout document names an address. A report must never
+stop or delay an update for long: each wait has a limit, and each failure is one line.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _KEY_DIGITS = 8
 
 
 class Reporter:
-    """The reports of one run.
+    """Reports on one run.
 
     Attributes:
         errors: bundle -> the error with which the run ended for it.
@@ -46,11 +47,11 @@ class Reporter:
         self.errors: Mapping[str, OtaError] = {}
 
     def note(self, outcomes: Iterable[tuple[str, OtaError | None]]) -> None:
-        """Take in how the run ended for each bundle."""
+        """Store the error of each bundle for the report."""
         self.errors = {bundle: error for bundle, error in outcomes if error is not None}
 
     def report(self, error: str = "") -> None:
-        """Make a report, and send it with those that wait.
+        """Make a report, and send it with the waiting ones.
 
         Args:
             error: the word of the error that ended the run.
@@ -67,7 +68,7 @@ class Reporter:
             self.deliver(LAST_SECONDS)
 
     def deliver(self, limit: float) -> None:
-        """Send the reports that wait. They stay where that fails.
+        """Send the waiting reports. Reports that cannot be sent stay in the outbox.
 
         Args:
             limit: seconds.
@@ -88,7 +89,7 @@ class Reporter:
             self._components.tell(f"the report waits for the next run: {_text(problem)}")
 
     def _make(self, error: str) -> bool:
-        """Put a report into the outbox; whether there is a place for it."""
+        """Add a report to the outbox. Return whether an address for it is known."""
         rollout, state = self._rollout(), outbox.read_state(self._layout)
         url = self._url(rollout, state)
         if not url:
@@ -111,14 +112,14 @@ class Reporter:
             return None
 
     def _url(self, rollout: Rollout | None, state: ReportState) -> str:
-        """Return where reports go; "" = nowhere."""
+        """Return the URL for reports; "" = none."""
         own = self._components.settings.report_url
         if own:
             return "" if own == NOWHERE else own
         return state.url if rollout is None else rollout.report_url
 
     def _next_state(self, state: ReportState, rollout: Rollout | None) -> ReportState:
-        """Return the state with the next counter, and what this run has learned."""
+        """Return the state with the next counter and the newest facts."""
         counter = max([state.counter, *outbox.waiting(self._layout)]) + 1
         fleet, ring = state.fleet, state.ring
         with contextlib.suppress(OtaError):
@@ -128,7 +129,9 @@ class Reporter:
         return replace(state, counter=counter, url=url, fleet=fleet, ring=ring, facts=self._facts(state))
 
     def _facts(self, state: ReportState) -> Mapping[str, str]:
-        """Return the facts: of this run, or as last known, so that no run examines the machine for a report alone."""
+        """Return the facts of this run, or the last known ones, so that a run does not examine the machine for a report
+        alone.
+        """
         found = self._components.device.known_facts() or state.facts
         if not found:
             with contextlib.suppress(OtaError):
@@ -163,7 +166,7 @@ class Reporter:
         )
 
     def _floors_lost(self) -> float:
-        """Return when the version floors were lost; 0 = never, or that cannot be read."""
+        """Return when the version floors were lost; 0 = never or unknown."""
         from ota.trust.floors import Floors
 
         with contextlib.suppress(OtaError):
@@ -171,7 +174,7 @@ class Reporter:
         return 0.0
 
     def _address(self, url: str, counter: int) -> str:
-        """Return the URL of a report: the placeholders filled in, or the file's name appended to the path."""
+        """Return the URL of one report."""
         device, key = self._components.device.name, self._components.device.identity.fingerprint[:_KEY_DIGITS]
         return address(url, device, key, counter)
 
@@ -188,7 +191,7 @@ class Reporter:
 
 
 def address(url: str, device: str, key: str, counter: int = 0) -> str:
-    """Return the URL of a report: `{device}`, `{key}`, and `{counter}` filled in, or `/<device>.<key>.json` appended.
+    """Return the URL of a report: fill in `{device}`, `{key}`, and `{counter}`, or append `/<device>.<key>.json`.
 
     Args:
         key: the first 8 digits of the fingerprint of the device's key.
@@ -204,7 +207,7 @@ def address(url: str, device: str, key: str, counter: int = 0) -> str:
 
 @contextlib.contextmanager
 def report_run(components: Components) -> Iterator[Reporter]:
-    """Send the reports that wait, run the block, and report how it ended.
+    """Send the waiting reports, run the block, and report its result.
 
     Raises:
         OtaError: of the block; never of a report.
