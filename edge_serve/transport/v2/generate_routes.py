@@ -64,7 +64,7 @@ class Generation:
         try:
             request = generate.read(body, served.signature, route.version, self._max_input_size, self._limits)
         except TooExpensive:
-            self._read_elsewhere(exchange, asked, served, form)
+            self._decode_in_codec(exchange, asked, served, form)
             return
         if exchange.lease is not None:
             exchange.lease.release()  # nothing of the request is a view of its text
@@ -92,7 +92,7 @@ class Generation:
 
     # ---- in a codec process -------------------------------------------------------------------------------------
 
-    def _read_elsewhere(
+    def _decode_in_codec(
         self,
         exchange: Exchange,
         asked: V2Request,

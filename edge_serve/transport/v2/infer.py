@@ -187,7 +187,7 @@ class Inference:
                 self._refuse(exchange, asked, error, JSON)
                 return
         except TooExpensive:
-            self._read_elsewhere(exchange, asked, served)
+            self._decode_in_codec(exchange, asked, served)
             return
         request.lease = lease
         if asked.timeout_ns:
@@ -259,7 +259,7 @@ class Inference:
                     raise TooExpensive
                 buffers = [compression.compress(buffers, asked.accept)]
         except TooExpensive:
-            self._write_elsewhere(exchange, asked, request, served, response)
+            self._encode_in_codec(exchange, asked, request, served, response)
             return True
         in_lease = length is not None and asked.accept == "identity"
         _send(exchange, asked, buffers, length, response.lease if in_lease else None)
@@ -267,7 +267,7 @@ class Inference:
 
     # ---- in a codec process -------------------------------------------------------------------------------------
 
-    def _read_elsewhere(self, exchange: Exchange, asked: V2Request, served: ServedVersion) -> None:
+    def _decode_in_codec(self, exchange: Exchange, asked: V2Request, served: ServedVersion) -> None:
         body = Body(
             served.signature,
             asked.route.version,
@@ -289,7 +289,7 @@ class Inference:
                     outcome.parameters.update(asked.forwarded)
                 self._run(exchange, asked, outcome, served)
 
-        self._do_elsewhere(exchange, served, partial(self._its_codec.decode, body), on_read)
+        self._run_in_codec(exchange, served, partial(self._required_codec.decode, body), on_read)
 
     def _resolved(self, exchange: Exchange, asked: V2Request, request: InferRequest) -> bool:
         """Whether the shared memory that a codec process has read of is there; if not, that was the answer."""
@@ -303,7 +303,7 @@ class Inference:
             return False
         return True
 
-    def _write_elsewhere(
+    def _encode_in_codec(
         self,
         exchange: Exchange,
         asked: V2Request,
@@ -317,10 +317,10 @@ class Inference:
             else:
                 _send(exchange, asked, outcome.buffers, outcome.length, outcome.lease)
 
-        encode = partial(self._its_codec.encode, response, request, served.signature, asked.accept)
-        self._do_elsewhere(exchange, served, encode, on_written)
+        encode = partial(self._required_codec.encode, response, request, served.signature, asked.accept)
+        self._run_in_codec(exchange, served, encode, on_written)
 
-    def _do_elsewhere(
+    def _run_in_codec(
         self,
         exchange: Exchange,
         served: ServedVersion,
@@ -338,7 +338,7 @@ class Inference:
             exchange.on_abandoned = ticket.cancel
 
     @property
-    def _its_codec(self) -> InferCodec:
+    def _required_codec(self) -> InferCodec:
         assert self._codec is not None, "nothing is too much without a codec"
         return self._codec
 

@@ -19,7 +19,7 @@ from edge_serve.messages.infer import InferRequest, InferResponse, Lease
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.status import WorkerFacts
 from edge_serve.workers.codec.job import Body, CodecJob, DecodeJob, Encoded, EncodeJob, Refused
-from edge_serve.workers.codec.messages import response_value, signature_text
+from edge_serve.workers.codec.messages import pack_response, pack_signature
 from edge_serve.workers.front.process import Process, ProcessLimits, ProcessLost
 from edge_serve.workers.memory.arena import Arena, Budget, Slot
 from edge_serve.workers.wire.frames import NEED, SLOT, Frame, FrameError, FrameKind, frame
@@ -208,7 +208,7 @@ class Codec:
             target = arena if isinstance(arena, Arena) else self._scratch()
         except Unavailable as error:
             return _refused(error, lease, done)
-        value = response_value(response, request, signature, accept, in_arena, generate)
+        value = pack_response(response, request, signature, accept, in_arena, generate)
         return self._add(EncodeJob(target, value, lease, done))
 
     def pids(self) -> list[int]:
@@ -258,7 +258,7 @@ class Codec:
         if known is None:
             if len(self._texts) >= _REMEMBERED_SIGNATURES:
                 self._texts.clear()
-            known = self._texts[id(signature)] = (signature, signature_text(signature))
+            known = self._texts[id(signature)] = (signature, pack_signature(signature))
         return known[1]
 
     def _pump(self) -> None:

@@ -13,7 +13,7 @@ from edge_serve.errors import Cancelled, EdgeServeError, Unavailable, Unparsable
 from edge_serve.messages.infer import InferRequest, Lease
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer
-from edge_serve.workers.codec.messages import question, read_request
+from edge_serve.workers.codec.messages import pack_job, unpack_request
 from edge_serve.workers.memory.arena import Arena
 from edge_serve.workers.wire.frames import FrameError, FrameKind, error_of
 
@@ -66,7 +66,7 @@ class Body:
     generate: bool = False
 
 
-class Both:
+class LeasePair:
     """Two pieces of memory that are given back together."""
 
     __slots__ = ("_leases", "arena", "offset", "view")
@@ -196,11 +196,11 @@ class DecodeJob(CodecJob):
         }
         loose = [] if self._in_arena else [body.data]
         body.data = b""  # the queue of the socket holds it as long as it must
-        return question(FrameKind.DECODE, number, self._signature, value, loose)
+        return pack_job(FrameKind.DECODE, number, self._signature, value, loose)
 
     def result(self, answer: dict[str, Any]) -> InferRequest:
         body = self._body
-        request = read_request(_member(answer, "request"), body.signature, body.version, self.look)
+        request = unpack_request(_member(answer, "request"), body.signature, body.version, self.look)
         if self.granted is None:
             request.lease = self.lease
         else:  # everything was moved
@@ -228,7 +228,7 @@ class EncodeJob(CodecJob):
     def parts(self, number: int) -> list[Buffer]:
         value, loose = self._value
         self._value = ({}, [])
-        return question(FrameKind.ENCODE, number, b"", value, loose)
+        return pack_job(FrameKind.ENCODE, number, b"", value, loose)
 
     def result(self, answer: dict[str, Any]) -> Encoded:
         try:
@@ -245,7 +245,7 @@ class EncodeJob(CodecJob):
         if all(granted.offset <= offset < granted.offset + len(granted.view) for offset, _ in pieces):
             lease.release()
             return Encoded(buffers, length, granted)
-        return Encoded(buffers, length, Both(lease, granted))
+        return Encoded(buffers, length, LeasePair(lease, granted))
 
 
 def _member(answer: dict[str, Any], name: str) -> dict[str, Any]:

@@ -35,11 +35,11 @@ from edge_serve.protocol.v2.infer_response import InferEncoder
 from edge_serve.workers.child.process import Control, ForwardingHandler, beat, prepare_process
 from edge_serve.workers.child.remote import Remote
 from edge_serve.workers.codec.messages import (
-    read_question,
-    read_response,
-    read_signature,
-    request_value,
-    tensor_value,
+    pack_request,
+    pack_tensor,
+    unpack_job,
+    unpack_response,
+    unpack_signature,
 )
 from edge_serve.workers.wire.frames import NEED, SLOT, Frame, FrameKind, frame, json_frame
 from edge_serve.workers.wire.layout import padded
@@ -112,7 +112,7 @@ class CodecServer:
         self._waiting: list[Frame] = []
         self._decoders: dict[int, InferDecoder] = {}
         self._encoder = InferEncoder()
-        self._signature = lru_cache(maxsize=256)(read_signature)
+        self._signature = lru_cache(maxsize=256)(unpack_signature)
 
     def run(self) -> None:
         """One job after the other."""
@@ -161,7 +161,7 @@ class CodecServer:
     # ---- requests -------------------------------------------------------------------------------------------------
 
     def _decode(self, received: Frame, slot: CodecSlot) -> dict[str, Any]:
-        text, value, loose = read_question(received)
+        text, value, loose = unpack_job(received)
         at, limit = value["at"], value["max_input_size"]
         offset, size = at or (-1, 0)
         body: Buffer = slot.read(offset, size) if at else loose
@@ -192,13 +192,13 @@ class CodecServer:
             slot.ask(sum(padded(len(tensor.data)) for tensor in moving))
         for tensor in moving:
             tensor.offset = slot.put(tensor.data)
-        return [tensor_value(tensor, tensor.offset if len(tensor.data) else -1) for tensor in request.inputs]
+        return [pack_tensor(tensor, tensor.offset if len(tensor.data) else -1) for tensor in request.inputs]
 
     # ---- responses ------------------------------------------------------------------------------------------------
 
     def _encode(self, received: Frame, slot: CodecSlot) -> dict[str, Any]:
-        _, value, loose = read_question(received)
-        response, request, signature = read_response(value, slot.read, loose)
+        _, value, loose = unpack_job(received)
+        response, request, signature = unpack_response(value, slot.read, loose)
         buffers: list[Buffer]
         if value["generate"]:
             buffers, length = [generate.write(response)], None
@@ -223,7 +223,7 @@ def _request_answer(request: InferRequest, described: list[list[Any]], slot: Cod
     Raises:
         InvalidArgument: there is too much besides them.
     """
-    answer = request_value(request, described)
+    answer = pack_request(request, described)
     rest = len(json.dumps(answer))
     if rest > LONGEST_REST:
         raise InvalidArgument(

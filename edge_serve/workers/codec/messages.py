@@ -32,7 +32,7 @@ Look = Callable[[int, int], Buffer]
 _PARSE_ERRORS = (KeyError, IndexError, ValueError, TypeError, AttributeError)
 
 
-def question(kind: int, number: int, signature: bytes, value: dict[str, Any], loose: Sequence[Buffer]) -> list[Buffer]:
+def pack_job(kind: int, number: int, signature: bytes, value: dict[str, Any], loose: Sequence[Buffer]) -> list[Buffer]:
     """A DECODE or ENCODE frame as buffers to be sent one after the other.
 
     Raises:
@@ -46,7 +46,7 @@ def question(kind: int, number: int, signature: bytes, value: dict[str, Any], lo
     return [head, *loose]
 
 
-def read_question(received: Frame) -> tuple[bytes, dict[str, Any], memoryview]:
+def unpack_job(received: Frame) -> tuple[bytes, dict[str, Any], memoryview]:
     """Signature, value and loose bytes of a DECODE or ENCODE frame."""
     view = memoryview(received.payload)
     first, second = _SIZES.unpack_from(view)
@@ -58,7 +58,7 @@ def read_question(received: Frame) -> tuple[bytes, dict[str, Any], memoryview]:
 # ---- signatures ---------------------------------------------------------------------------------------------------
 
 
-def signature_text(signature: Signature) -> bytes:
+def pack_signature(signature: Signature) -> bytes:
     """What decoding needs to know: everything but labels."""
 
     def spec(one: TensorSpec) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def signature_text(signature: Signature) -> bytes:
     return json.dumps(value).encode()
 
 
-def read_signature(text: bytes) -> Signature:
+def unpack_signature(text: bytes) -> Signature:
     """What `signature_text` was given, without labels and reshapes."""
 
     def specs(values: list[dict[str, Any]]) -> dict[str, TensorSpec]:
@@ -98,7 +98,7 @@ def read_signature(text: bytes) -> Signature:
 # ---- tensors ------------------------------------------------------------------------------------------------------
 
 
-def tensor_value(tensor: InferTensor, offset: int) -> list[Any]:
+def pack_tensor(tensor: InferTensor, offset: int) -> list[Any]:
     """A tensor whose bytes start at `offset`."""
     if type(tensor) is Shared:
         size = len(tensor.data)
@@ -106,7 +106,7 @@ def tensor_value(tensor: InferTensor, offset: int) -> list[Any]:
     return [tensor.name, tensor.datatype.value, tensor.shape, offset, len(tensor.data)]
 
 
-def read_tensor(value: list[Any], look: Look) -> InferTensor:
+def unpack_tensor(value: list[Any], look: Look) -> InferTensor:
     """The tensor that `tensor_value` described."""
     if value[3] == _SHARED:
         name, number, shape, _, size, region, place = value
@@ -120,12 +120,12 @@ def read_tensor(value: list[Any], look: Look) -> InferTensor:
 # ---- requests -----------------------------------------------------------------------------------------------------
 
 
-def request_value(request: InferRequest, inputs: list[list[Any]]) -> dict[str, Any]:
+def pack_request(request: InferRequest, inputs: list[list[Any]]) -> dict[str, Any]:
     """A decoded request, whose tensors are described in `inputs`."""
     return {
         "id": request.id,
         "inputs": inputs,
-        "outputs": _outputs_value(request),
+        "outputs": _pack_outputs(request),
         "parameters": request.parameters,
         "correlation_id": request.correlation_id,
         "flags": request.flags,
@@ -137,7 +137,7 @@ def request_value(request: InferRequest, inputs: list[list[Any]]) -> dict[str, A
     }
 
 
-def read_request(value: dict[str, Any], signature: Signature, version: str, look: Look) -> InferRequest:
+def unpack_request(value: dict[str, Any], signature: Signature, version: str, look: Look) -> InferRequest:
     """The request, validated against `signature`.
 
     Raises:
@@ -148,8 +148,8 @@ def read_request(value: dict[str, Any], signature: Signature, version: str, look
         return InferRequest(
             signature.model_name,
             version,
-            inputs=[read_tensor(one, look) for one in value["inputs"]],
-            outputs=_read_outputs(value["outputs"]),
+            inputs=[unpack_tensor(one, look) for one in value["inputs"]],
+            outputs=_unpack_outputs(value["outputs"]),
             validated=signature,
             **plain,
         )
@@ -162,7 +162,7 @@ _REQUEST_FIELDS = (
 )  # fmt: skip
 
 
-def _outputs_value(request: InferRequest) -> list[list[Any]]:
+def _pack_outputs(request: InferRequest) -> list[list[Any]]:
     """Each with its place when that is a name's; a place that was looked up means nothing in a codec process."""
     values: list[list[Any]] = []
     for output in request.outputs:
@@ -173,7 +173,7 @@ def _outputs_value(request: InferRequest) -> list[list[Any]]:
     return values
 
 
-def _read_outputs(values: list[list[Any]]) -> list[RequestedOutput]:
+def _unpack_outputs(values: list[list[Any]]) -> list[RequestedOutput]:
     return [
         RequestedOutput(name, binary, classes, Place(*there) if there else None)
         for name, binary, classes, *there in values
@@ -183,7 +183,7 @@ def _read_outputs(values: list[list[Any]]) -> list[RequestedOutput]:
 # ---- responses ----------------------------------------------------------------------------------------------------
 
 
-def response_value(
+def pack_response(
     response: InferResponse,
     request: InferRequest,
     signature: Signature,
@@ -200,10 +200,10 @@ def response_value(
     outputs, loose = [], []
     for tensor in response.outputs:
         if is_unseen(tensor.data):
-            outputs.append(tensor_value(tensor, _SHARED))
+            outputs.append(pack_tensor(tensor, _SHARED))
             continue
         offset = tensor.offset if in_arena else -1
-        outputs.append(tensor_value(tensor, offset))
+        outputs.append(pack_tensor(tensor, offset))
         if offset < 0 and len(tensor.data):
             loose.append(tensor.data)
     classified = {output.name for output in request.outputs if output.classification}
@@ -214,7 +214,7 @@ def response_value(
         "id": response.id,
         "parameters": response.parameters,
         "outputs": outputs,
-        "wanted": _outputs_value(request),
+        "wanted": _pack_outputs(request),
         "binary_default": request.binary_default,
         "max_batch_size": signature.max_batch_size,
         "labels": labels,
@@ -224,14 +224,14 @@ def response_value(
     return value, loose
 
 
-def read_response(
+def unpack_response(
     value: dict[str, Any], look: Look, loose: memoryview
 ) -> tuple[InferResponse, InferRequest, Signature]:
     """What `response_value` was given, as far as encoding needs it."""
     outputs, position = [], 0
     for one in value["outputs"]:
         if one[3] >= 0:
-            outputs.append(read_tensor(one, look))
+            outputs.append(unpack_tensor(one, look))
         elif one[3] == _SHARED:
             outputs.append(InferTensor(one[0], BY_NUMBER[one[1]], tuple(one[2]), Unseen.buffer(one[4])))
         else:
@@ -239,7 +239,7 @@ def read_response(
             outputs.append(InferTensor(one[0], BY_NUMBER[one[1]], tuple(one[2]), loose[start:position]))
     name, version = value["model_name"], value["model_version"]
     response = InferResponse(name, version, value["id"], outputs, value["parameters"])
-    request = InferRequest(name, outputs=_read_outputs(value["wanted"]), binary_default=value["binary_default"])
+    request = InferRequest(name, outputs=_unpack_outputs(value["wanted"]), binary_default=value["binary_default"])
     labels = value["labels"]
     specs = {
         one.name: TensorSpec(one.name, one.datatype, (), labels=tuple(labels.get(one.name, ()))) for one in outputs

@@ -11,8 +11,8 @@ from edge_serve.errors import Cancelled, InvalidArgument, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.messages.tensors import DataType, InferTensor
-from edge_serve.workers.codec.job import Body, Both, DecodeJob, Encoded, EncodeJob, Refused
-from edge_serve.workers.codec.messages import request_value, response_value, tensor_value
+from edge_serve.workers.codec.job import Body, DecodeJob, Encoded, EncodeJob, LeasePair, Refused
+from edge_serve.workers.codec.messages import pack_request, pack_response, pack_tensor
 from edge_serve.workers.memory.arena import Arena, Budget, Slot
 from edge_serve.workers.wire.frames import FrameError
 
@@ -36,12 +36,12 @@ class Scene:
     def encoding(self) -> EncodeJob:
         tensor = InferTensor("Y", DataType.INT32, (2,), self.slot.view[:8], self.slot.offset)
         response = InferResponse("m", "1", outputs=[tensor], lease=self.slot)
-        value = response_value(response, InferRequest("m"), SIGNATURE, "identity", True)
+        value = pack_response(response, InferRequest("m"), SIGNATURE, "identity", True)
         return EncodeJob(self.arena, value, self.slot, self.told.append)
 
     def answer(self, offset: int, size: int = 8) -> dict[str, Any]:
         request = InferRequest("m", id="r")
-        return {"request": request_value(request, [["X", DataType.INT32.value, [2], offset, size]])}
+        return {"request": pack_request(request, [["X", DataType.INT32.value, [2], offset, size]])}
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_a_reply_in_both_pieces_of_memory_gives_both_back_together(here: Scene) 
 
     (encoded,) = here.told
     assert isinstance(encoded, Encoded)
-    assert isinstance(encoded.lease, Both)
+    assert isinstance(encoded.lease, LeasePair)
     assert [len(buffer) for buffer in encoded.buffers] == [10, 8]
     assert encoded.length == 10
     assert here.budget.used > 0
@@ -171,8 +171,8 @@ def test_a_body_in_the_arena_is_told_by_its_place(here: Scene) -> None:
 def test_tensors_of_nothing_need_no_memory(here: Scene) -> None:
     tensor = InferTensor("X", DataType.INT32, (0,), b"", -1)
 
-    assert tensor_value(tensor, 4096) == ["X", DataType.INT32.value, (0,), 4096, 0]
+    assert pack_tensor(tensor, 4096) == ["X", DataType.INT32.value, (0,), 4096, 0]
     request = here.decoding().outcome(
-        {"request": request_value(InferRequest("m"), [["X", DataType.INT32.value, [0], -1, 0]])}
+        {"request": pack_request(InferRequest("m"), [["X", DataType.INT32.value, [0], -1, 0]])}
     )
     assert (request.inputs[0].data, request.inputs[0].offset) == (b"", -1)

@@ -45,9 +45,9 @@ def through_json(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_question_is_one_frame() -> None:
-    parts = coding.question(FrameKind.DECODE, 9, b"sig", {"at": None}, [b"loose", memoryview(b"bytes")])
+    parts = coding.pack_job(FrameKind.DECODE, 9, b"sig", {"at": None}, [b"loose", memoryview(b"bytes")])
     frame = received(parts)
-    signature, value, loose = coding.read_question(frame)
+    signature, value, loose = coding.unpack_job(frame)
 
     assert (frame.kind, frame.id, signature, value) == (FrameKind.DECODE, 9, b"sig", {"at": None})
     assert bytes(loose) == b"loosebytes"
@@ -55,16 +55,16 @@ def test_a_question_is_one_frame() -> None:
 
 def test_a_question_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coding, "LONGEST", 100)
-    coding.question(FrameKind.DECODE, 1, b"", {}, [bytes(90)])
+    coding.pack_job(FrameKind.DECODE, 1, b"", {}, [bytes(90)])
 
     with pytest.raises(Unavailable, match="101 bytes are more than the 100"):
-        coding.question(FrameKind.DECODE, 1, b"", {}, [bytes(91)])
+        coding.pack_job(FrameKind.DECODE, 1, b"", {}, [bytes(91)])
 
 
 @pytest.mark.parametrize("datatype", [None, DataType.BYTES, DataType.UINT64])
 def test_signatures_arrive_but_for_labels_and_reshapes(datatype: DataType | None) -> None:
     sent = dataclasses.replace(SIGNATURE, correlation_id_type=datatype)
-    read = coding.read_signature(coding.signature_text(sent))
+    read = coding.unpack_signature(coding.pack_signature(sent))
 
     plain = dataclasses.replace(SIGNATURE.outputs["Y"], reshape=None, labels=())
     assert read == dataclasses.replace(sent, outputs={"Y": plain})
@@ -75,8 +75,8 @@ def test_tensors_arrive(datatype: DataType) -> None:
     memory = bytes(range(64))
     tensor = InferTensor("x", datatype, (2, 0, 5), memory[8:24], 8)
 
-    read = coding.read_tensor(
-        json.loads(json.dumps(coding.tensor_value(tensor, 8))), lambda at, size: memory[at : at + size]
+    read = coding.unpack_tensor(
+        json.loads(json.dumps(coding.pack_tensor(tensor, 8))), lambda at, size: memory[at : at + size]
     )
 
     assert (read.name, read.datatype, read.shape, read.data, read.offset) == ("x", datatype, (2, 0, 5), memory[8:24], 8)
@@ -97,7 +97,7 @@ def test_requests_arrive() -> None:
         rows=4,
     )
 
-    read = coding.read_request(through_json(coding.request_value(request, [])), SIGNATURE, "3", lambda at, size: b"")
+    read = coding.unpack_request(through_json(coding.pack_request(request, [])), SIGNATURE, "3", lambda at, size: b"")
 
     assert read == dataclasses.replace(request, model_version="3", validated=SIGNATURE)
 
@@ -113,19 +113,19 @@ def test_requests_arrive() -> None:
     ],
 )
 def test_what_is_no_request_is_a_frame_error(change: dict[str, Any]) -> None:
-    value = {**coding.request_value(InferRequest("m"), []), **change}
+    value = {**coding.pack_request(InferRequest("m"), []), **change}
 
     with pytest.raises(FrameError, match="no request"):
-        coding.read_request(value, SIGNATURE, "", lambda at, size: b"")
+        coding.unpack_request(value, SIGNATURE, "", lambda at, size: b"")
 
 
-@pytest.mark.parametrize("member", coding.request_value(InferRequest("m"), []))
+@pytest.mark.parametrize("member", coding.pack_request(InferRequest("m"), []))
 def test_a_request_without_one_of_its_members_is_none(member: str) -> None:
-    value = coding.request_value(InferRequest("m"), [])
+    value = coding.pack_request(InferRequest("m"), [])
     del value[member]
 
     with pytest.raises(FrameError, match=member):
-        coding.read_request(value, SIGNATURE, "", lambda at, size: b"")
+        coding.unpack_request(value, SIGNATURE, "", lambda at, size: b"")
 
 
 @pytest.mark.parametrize("in_arena", [True, False])
@@ -139,9 +139,9 @@ def test_responses_arrive_as_far_as_encoding_needs_them(in_arena: bool) -> None:
     response = InferResponse("m", "3", "r", outputs, {"p": 1.5})
     request = InferRequest("m", outputs=[RequestedOutput("Y", False, 2), RequestedOutput("Z", True)])
 
-    value, loose = coding.response_value(response, request, SIGNATURE, "gzip", in_arena)
+    value, loose = coding.pack_response(response, request, SIGNATURE, "gzip", in_arena)
     assert [bytes(data) for data in loose] == ([b"abc"] if in_arena else [memory[8:16], b"abc"])
-    read, asked, signature = coding.read_response(
+    read, asked, signature = coding.unpack_response(
         through_json(value), lambda at, size: memory[at : at + size], memoryview(b"".join(map(bytes, loose)))
     )
 
@@ -159,8 +159,8 @@ def test_names_of_shared_memory_arrive() -> None:
     wanted = RequestedOutput("Y", place=Place("region", 4, 8, "Y"))
     request = InferRequest("m", outputs=[wanted, RequestedOutput("Z", True)], shared=True)
 
-    value = through_json(coding.request_value(request, [coding.tensor_value(tensor, -1)]))
-    read = coding.read_request(value, SIGNATURE, "3", lambda at, size: b"")
+    value = through_json(coding.pack_request(request, [coding.pack_tensor(tensor, -1)]))
+    read = coding.unpack_request(value, SIGNATURE, "3", lambda at, size: b"")
 
     assert read.shared
     assert read.outputs == request.outputs
@@ -173,9 +173,9 @@ def test_outputs_in_shared_memory_arrive_without_their_bytes() -> None:
     outputs = [InferTensor("Y", DataType.INT32, (2,), Unseen.buffer(8)), InferTensor("Z", DataType.INT8, (1,), b"z")]
     request = InferRequest("m", outputs=[RequestedOutput("Y", place=Place(object(), 4, 8)), RequestedOutput("Z")])
 
-    value, loose = coding.response_value(InferResponse("m", "3", "", outputs), request, SIGNATURE, "gzip", False)
+    value, loose = coding.pack_response(InferResponse("m", "3", "", outputs), request, SIGNATURE, "gzip", False)
     assert loose == [b"z"]
-    read, _, _ = coding.read_response(through_json(value), lambda at, size: b"", memoryview(b"z"))
+    read, _, _ = coding.unpack_response(through_json(value), lambda at, size: b"", memoryview(b"z"))
 
     assert is_unseen(read.outputs[0].data)
     assert (len(read.outputs[0].data), bytes(read.outputs[1].data)) == (8, b"z")
