@@ -1,7 +1,7 @@
-"""The front end's end of the codec processes: what would hold the loop up is read and written there.
+"""Pool of codec processes, front-end side: reads and writes JSON that would block the event loop.
 
-None runs until it is needed, at most `most` do, and each ends when it had nothing to do for a while. A job that takes
-its process down fails alone. `codec_main` is the other side.
+The pool starts a process when a job needs one, runs at most `most` of them, and closes a process that had no job for a
+while. A process that dies fails its own job only. `main` runs in the process.
 """
 
 from __future__ import annotations
@@ -12,62 +12,239 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from edge_serve.errors import Cancelled, EdgeServeError, Unavailable
-from edge_serve.messages.infer import InferRequest, InferResponse, Lease
+from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.status import WorkerFacts
 from edge_serve.workers.codec.job import Body, CodecJob, DecodeJob, Encoded, EncodeJob, Refused
-from edge_serve.workers.codec.messages import pack_response, pack_signature
-from edge_serve.workers.front.process import Process, ProcessLimits, ProcessLost
+from edge_serve.workers.codec.messages import pack_response
+from edge_serve.workers.front.process import Process, ProcessLimits
 from edge_serve.workers.memory.arena import Arena, Budget, Slot
 from edge_serve.workers.wire.frames import NEED, SLOT, Frame, FrameError, FrameKind, frame
 
 log = logging.getLogger(__name__)
 
 _MODULE = "edge_serve.workers.codec.main"
-_REMEMBERED_SIGNATURES = 256
+
+
+class Codec:
+    """The codec processes of a server; lives on one event loop.
+
+    Args:
+        budget: of the memory for jobs that have no model's arena.
+        most: processes at the same time.
+        idle_seconds: after which a process without a job is closed.
+        job_seconds: after which a process is killed that is still at its job.
+    """
+
+    def __init__(
+        self,
+        budget: Budget,
+        limits: ProcessLimits | None = None,
+        *,
+        most: int = 2,
+        idle_seconds: float = 120.0,
+        job_seconds: float = 60.0,
+    ) -> None:
+        self.limits = limits or ProcessLimits()
+        self.idle_seconds = idle_seconds
+        self.job_seconds = job_seconds
+        self._budget = budget
+        self._most = most
+        self._queue: deque[CodecJob] = deque()
+        #: oldest first; also those that are closing
+        self._members: list[_Member] = []
+        self._numbers = itertools.count(1)
+        self._own: Arena | None = None
+        self._stopped = False
+
+    # ---- jobs -----------------------------------------------------------------------------------------------------
+
+    def decode(self, body: Body, done: Callable[[InferRequest | Refused], None]) -> CodecJob:
+        """Read a body and pass the validated request, or the refusal, to `done`.
+
+        Takes over the body's lease; the request has a lease of its own. Never raises.
+        """
+        return self._add(DecodeJob(body, done), body.arena)
+
+    def encode(
+        self,
+        response: InferResponse,
+        request: InferRequest,
+        signature: Signature,
+        accept: str,
+        done: Callable[[Encoded | Refused], None],
+    ) -> CodecJob:
+        """Write the body of a reply and pass it, or the refusal, to `done`.
+
+        Takes over the response's lease. Never raises.
+        """
+        return self._encode(response, request, signature, accept, done)
+
+    def encode_generated(
+        self, response: InferResponse, signature: Signature, done: Callable[[Encoded | Refused], None]
+    ) -> CodecJob:
+        """Write a response to `generate`; otherwise like `encode`."""
+        return self._encode(response, InferRequest(response.model_name), signature, "identity", done, generate=True)
+
+    def _encode(
+        self,
+        response: InferResponse,
+        request: InferRequest,
+        signature: Signature,
+        accept: str,
+        done: Callable[[Encoded | Refused], None],
+        generate: bool = False,
+    ) -> CodecJob:
+        lease = response.lease
+        found = lease.arena if lease is not None else None
+        arena = found if isinstance(found, Arena) else None
+        value = pack_response(response, request, signature, accept, arena is not None, generate)
+        return self._add(EncodeJob(value, lease, done), arena)
+
+    def _add(self, job: CodecJob, arena: Arena | None) -> CodecJob:
+        """Queue a job whose memory is in `arena`; None = in the codec's own arena."""
+        job.on_cancel = lambda: self._cancel(job)
+        try:
+            if self._stopped:
+                raise Unavailable("Server exiting")
+            job.arena = arena or self._own_arena()
+        except Unavailable as error:
+            job.fail(error)
+            return job
+        self._queue.append(job)
+        self.pump()
+        return job
+
+    def _own_arena(self) -> Arena:
+        if self._own is None:
+            self._own = Arena("codec", self._budget)
+        return self._own
+
+    def _cancel(self, job: CodecJob) -> None:
+        """Fail a job that waits. A job that runs ends when its process answers."""
+        with contextlib.suppress(ValueError):
+            self._queue.remove(job)
+            job.fail(Cancelled(""))
+
+    # ---- processes ------------------------------------------------------------------------------------------------
+
+    def pids(self) -> list[int]:
+        """Return the numbers of the processes that take jobs, for logs and tests."""
+        return [member.process.pid for member in self._open_members()]
+
+    def facts(self) -> list[WorkerFacts]:
+        """Return each process that takes jobs, for the status document."""
+        return [WorkerFacts("codec", pid) for pid in self.pids()]
+
+    async def stop(self, timeout: float | None = None) -> None:
+        """Close all processes, and kill those that still run after `timeout` seconds; fail all jobs.
+
+        Args:
+            timeout: None = `ProcessLimits.close`.
+        """
+        self._stopped = True
+        while self._queue:
+            self._queue.popleft().fail(Unavailable("Server exiting"))
+        for member in self._members:
+            member.close()
+        seconds = self.limits.close if timeout is None else timeout
+        await asyncio.gather(*(member.process.ended(seconds) for member in self._members))
+        if self._own is not None:
+            self._own.close()
+
+    def pump(self) -> None:
+        """Send waiting jobs to idle processes; start a process when all are busy and there may be another."""
+        while self._queue:
+            member = next((member for member in self._members if member.is_idle), None) or self._start()
+            if member is None:
+                return
+            member.run(self._queue.popleft(), next(self._numbers))
+
+    def _start(self) -> _Member | None:
+        """Start a process; its first job waits in its socket until it is up. Return None when there may be no more."""
+        running = self._open_members()
+        if len(running) >= self._most:
+            return None
+        try:
+            member = _Member(self)
+        except Unavailable as error:
+            if not running:
+                waiting = list(self._queue)
+                self._queue.clear()
+                for job in waiting:
+                    job.fail(error)
+            return None
+        self._members.append(member)
+        return member
+
+    def _open_members(self) -> list[_Member]:
+        return [member for member in self._members if not member.is_closing]
+
+    def on_exit(self, member: _Member, reason: str) -> None:
+        """Fail the job of a process that has ended, and was reaped: it does not touch the job's memory any more."""
+        self._members.remove(member)
+        job = member.take()
+        if not member.is_closing:
+            log.error("codec process (pid %d) %s", member.process.pid, reason)
+        if job is not None:
+            job.fail(Unavailable(f"the codec process {reason} while it {job.doing}; try again"))
+        self.pump()
 
 
 class _Member:
-    """One codec process, idle or at one job."""
+    """One codec process: idle, at a job, or closing."""
 
-    def __init__(self, codec: Codec, loop: asyncio.AbstractEventLoop, limits: ProcessLimits, seconds: float) -> None:
-        self.job: CodecJob | None = None
-        self.number = 0
-        self.up = False
-        self.idle_timer: asyncio.TimerHandle | None = None
+    def __init__(self, codec: Codec) -> None:
+        self.is_closing = False
         self._codec = codec
-        self._loop = loop
-        self._seconds = seconds
-        self._overrun: asyncio.TimerHandle | None = None
-        self.process = Process(loop, "codec", limits, self._on_frame, _MODULE)
+        self._loop = asyncio.get_running_loop()
+        self._job: CodecJob | None = None
+        self._number = 0
+        #: for the next job; the first one waits until the process is up
+        self._job_seconds = codec.limits.hello + codec.job_seconds
+        self.process = Process(self._loop, "codec", codec.limits, self._on_frame, _MODULE)
+        self.process.exited.add_done_callback(lambda exited: codec.on_exit(self, exited.result()))
+        #: closes the process while it is idle; kills it while it is at a job or closing
+        self._timer = self._loop.call_later(codec.idle_seconds, self.close)
 
-    def run(self, job: CodecJob, number: int) -> bool:
-        """Begin a job; False when it has failed at once."""
+    @property
+    def is_idle(self) -> bool:
+        """Whether it takes a job."""
+        return self._job is None and not self.is_closing and not self.process.exited.done()
+
+    def run(self, job: CodecJob, number: int) -> None:
+        """Start a job, or fail it when it cannot be sent."""
         try:
             if job.arena.fd < 0:
                 raise Unavailable("the model was unloaded")
             parts = job.parts(number)
         except EdgeServeError as error:
             job.fail(error)
-            return False
-        self.job, self.number = job, number
-        self._overrun = self._loop.call_later(
-            self._seconds, self.process.kill, f"was killed: a job took longer than {self._seconds:g} s"
-        )
+            return
+        self._job, self._number = job, number
+        self._limit(self._job_seconds, f"was killed: a job took longer than {self._job_seconds:g} s")
+        self._job_seconds = self._codec.job_seconds
         self.process.send(parts[0], [job.arena.fd])
         for part in parts[1:]:
             self.process.send(part)
-        return True
 
     def take(self) -> CodecJob | None:
-        """The job, which is over."""
-        if self._overrun is not None:
-            self._overrun.cancel()
-        job, self.job = self.job, None
+        """Return the job, if there is one; the process has no job any more."""
+        self._timer.cancel()
+        job, self._job = self._job, None
         return job
+
+    def close(self) -> None:
+        """Ask the process to end, and kill it when it does not."""
+        self.is_closing = True
+        self.process.close()
+        self._limit(self._codec.limits.close, "did not end")
+
+    def _limit(self, seconds: float, reason: str) -> None:
+        self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, self.process.kill, reason)
 
     def _on_frame(self, received: Frame) -> None:
         if received.kind == FrameKind.LOG:
@@ -75,20 +252,23 @@ class _Member:
             level = value.get("level")
             log.log(level if isinstance(level, int) else logging.INFO, "codec: %s", value.get("text"))
             return
-        job = self.job
+        job = self._job
         if job is None:
             raise FrameError(f"found kind {received.kind} while there was nothing to do")
         if received.kind == FrameKind.NEED_OUTPUT and job.granted is None:
-            self._give(job, received)
-        elif received.kind == FrameKind.CODED and received.id == self.number:
-            outcome = job.outcome(received.json())  # a FrameError leaves the job here, and the process's end fails it
+            self._grant(job, received)
+        elif received.kind == FrameKind.CODED and received.id == self._number:
+            outcome = job.outcome(received.json())  # a FrameError leaves the job here: the process's end fails it
             self.take()
-            self._codec.free(self)
+            if not self.is_closing:
+                self._timer = self._loop.call_later(self._codec.idle_seconds, self.close)
+                self._codec.pump()
             job.close(outcome)
         else:
             raise FrameError(f"found kind {received.kind} for job {received.id}")
 
-    def _give(self, job: CodecJob, received: Frame) -> None:
+    def _grant(self, job: CodecJob, received: Frame) -> None:
+        """Allocate the memory that a NEED_OUTPUT asks for, and send the answer when it is there."""
         if len(received.payload) != NEED.size:
             raise FrameError("a NEED_OUTPUT has another length")
         nbytes, token = NEED.unpack(received.payload)
@@ -105,241 +285,3 @@ class _Member:
         else:
             answer = SLOT.pack(0, token, slot.offset, slot.capacity)
         self.process.send(frame(FrameKind.OUTPUT_SLOT, 0, answer))
-
-
-class QueuedJob(Protocol):
-    """A job that was accepted or refused."""
-
-    def cancel(self) -> None:
-        """The caller does not need the result any more."""
-
-
-class _Refusal:
-    """A job that was refused at once."""
-
-    def cancel(self) -> None:
-        """See Job."""
-
-
-def _refused(error: Unavailable, lease: Lease | None, done: Callable[[Refused], None]) -> QueuedJob:
-    if lease is not None:
-        lease.release()
-    done(Refused(error))
-    return _Refusal()
-
-
-class Codec:
-    """All codec processes of the server; lives on one event loop.
-
-    Args:
-        budget: for what is coded outside of models' arenas.
-        most: processes at the same time.
-        idle_seconds: without work before a process ends.
-        job_seconds: for one job before its process is killed.
-    """
-
-    def __init__(
-        self,
-        budget: Budget,
-        limits: ProcessLimits | None = None,
-        *,
-        most: int = 2,
-        idle_seconds: float = 120.0,
-        job_seconds: float = 60.0,
-    ) -> None:
-        self._budget = budget
-        self._limits = limits or ProcessLimits()
-        self._most = most
-        self._idle_seconds = idle_seconds
-        self._job_seconds = job_seconds
-        self._queue: deque[CodecJob] = deque()
-        self._members: set[_Member] = set()
-        self._idle: list[_Member] = []
-        self._starting: dict[_Member, asyncio.Task[None]] = {}
-        self._ending: set[_Member] = set()
-        self._numbers = itertools.count(1)
-        self._own: Arena | None = None
-        self._texts: dict[int, tuple[Signature, bytes]] = {}
-        self._stopped = False
-
-    # ---- jobs -----------------------------------------------------------------------------------------------------
-
-    def decode(self, body: Body, done: Callable[[InferRequest | Refused], None]) -> QueuedJob:
-        """Make a validated request of a body. The body's lease is the codec's from now on, and the request's then.
-
-        Never raises: `done` is called with what went wrong.
-        """
-        try:
-            arena = body.arena or self._scratch()
-        except Unavailable as error:
-            return _refused(error, body.lease, done)
-        return self._add(DecodeJob(body, self._text_of(body.signature), arena, done))
-
-    def encode(
-        self,
-        response: InferResponse,
-        request: InferRequest,
-        signature: Signature,
-        accept: str,
-        done: Callable[[Encoded | Refused], None],
-    ) -> QueuedJob:
-        """Make the body of a reply. The response's lease is the codec's from now on. Never raises, as `decode`."""
-        return self._encode(response, request, signature, accept, done)
-
-    def encode_generated(
-        self, response: InferResponse, signature: Signature, done: Callable[[Encoded | Refused], None]
-    ) -> QueuedJob:
-        """The same for a response to `generate`."""
-        return self._encode(response, InferRequest(response.model_name), signature, "identity", done, generate=True)
-
-    def _encode(
-        self,
-        response: InferResponse,
-        request: InferRequest,
-        signature: Signature,
-        accept: str,
-        done: Callable[[Encoded | Refused], None],
-        generate: bool = False,
-    ) -> QueuedJob:
-        lease = response.lease
-        arena = lease.arena if lease is not None else None
-        in_arena = isinstance(arena, Arena)
-        try:
-            target = arena if isinstance(arena, Arena) else self._scratch()
-        except Unavailable as error:
-            return _refused(error, lease, done)
-        value = pack_response(response, request, signature, accept, in_arena, generate)
-        return self._add(EncodeJob(target, value, lease, done))
-
-    def pids(self) -> list[int]:
-        """Of the processes that there are, for logs and tests."""
-        return [member.process.pid for member in self._members]
-
-    async def stop(self, timeout: float | None = None) -> None:
-        """Stop the processes, by force after `timeout` seconds (None: `ProcessLimits.close`). Their jobs fail."""
-        self._stopped = True
-        while self._queue:
-            self._queue.popleft().fail(Unavailable("Server exiting"))
-        members = [*self._members, *self._ending]
-        for member in members:
-            if member.idle_timer is not None:
-                member.idle_timer.cancel()
-            member.process.close()
-        await asyncio.gather(
-            *(member.process.ended(self._limits.close if timeout is None else timeout) for member in members)
-        )
-        await asyncio.gather(*self._starting.values())
-        if self._own is not None:
-            self._own.close()
-
-    # ---- processes ------------------------------------------------------------------------------------------------
-
-    def _add(self, job: CodecJob) -> CodecJob:
-        if self._stopped:
-            job.fail(Unavailable("Server exiting"))
-            return job
-        job.on_cancel = lambda: self._drop(job)
-        self._queue.append(job)
-        self._pump()
-        return job
-
-    def _drop(self, job: CodecJob) -> None:
-        """A job that has not begun will not; one that has is waited for."""
-        with contextlib.suppress(ValueError):
-            self._queue.remove(job)
-            job.fail(Cancelled(""))
-
-    def facts(self) -> list[WorkerFacts]:
-        """Each process, for the status document."""
-        return [WorkerFacts("codec", member.process.pid) for member in self._members]
-
-    def _text_of(self, signature: Signature) -> bytes:
-        known = self._texts.get(id(signature))
-        if known is None:
-            if len(self._texts) >= _REMEMBERED_SIGNATURES:
-                self._texts.clear()
-            known = self._texts[id(signature)] = (signature, pack_signature(signature))
-        return known[1]
-
-    def _pump(self) -> None:
-        while self._queue and self._idle:
-            member = self._idle.pop()
-            if member.idle_timer is not None:
-                member.idle_timer.cancel()
-            if not member.run(self._queue.popleft(), next(self._numbers)):
-                self._rest(member)
-        if self._queue and not self._starting and len(self._members) < self._most:
-            self._start()
-
-    def _start(self) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            member = _Member(self, loop, self._limits, self._job_seconds)
-        except Unavailable as error:
-            if not self._members:
-                self._fail_waiting(error)
-            return
-        self._members.add(member)
-        self._starting[member] = loop.create_task(self._wait_for(member), name="start a codec process")
-        member.process.exited.add_done_callback(lambda exited: self._on_exit(member, exited.result()))
-
-    async def _wait_for(self, member: _Member) -> None:
-        try:
-            await member.process.hello()
-            member.up = True
-        except ProcessLost:  # `_on_exit` sees to the rest
-            pass
-        finally:
-            del self._starting[member]
-        if member.up:
-            self.free(member)
-        else:
-            self._pump()
-
-    def free(self, member: _Member) -> None:
-        """A process has nothing to do."""
-        if member in self._members and not member.process.exited.done():
-            self._rest(member)
-            self._pump()
-
-    def _rest(self, member: _Member) -> None:
-        self._idle.append(member)
-        loop = asyncio.get_running_loop()
-        member.idle_timer = loop.call_later(self._idle_seconds, self._end, member)
-
-    def _end(self, member: _Member) -> None:
-        self._idle.remove(member)
-        self._members.discard(member)
-        self._ending.add(member)
-        member.process.close()
-        asyncio.get_running_loop().call_later(self._limits.close, member.process.kill, "did not end")
-
-    def _on_exit(self, member: _Member, reason: str) -> None:
-        """It was reaped, and does not touch the memory of its job any more."""
-        self._ending.discard(member)
-        if member not in self._members:
-            return
-        self._members.discard(member)
-        if member in self._idle:
-            self._idle.remove(member)
-        if member.idle_timer is not None:
-            member.idle_timer.cancel()
-        job = member.take()
-        if not self._stopped:
-            log.error("codec process (pid %d) %s", member.process.pid, reason)
-        if job is not None:
-            job.fail(Unavailable(f"the codec process {reason} while it {job.doing}; try again"))
-        if not member.up and not self._members:  # it never came up: the next request tries again
-            self._fail_waiting(Unavailable(f"the codec process {reason} when it was started"))
-        self._pump()
-
-    def _fail_waiting(self, error: EdgeServeError) -> None:
-        waiting = list(self._queue)
-        self._queue.clear()
-        for job in waiting:
-            job.fail(error)
-
-    def _scratch(self) -> Arena:
-        if self._own is None:
-            self._own = Arena("codec", self._budget)
-        return self._own

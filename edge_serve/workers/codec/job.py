@@ -1,6 +1,6 @@
-"""What a codec process is asked to do, and what becomes of the memory that the job is about.
+"""Jobs of codec processes: the frame that starts each, the outcome of its answer, and the memory that it uses.
 
-A job owns its memory until `done` is told: then it belongs to the request or the reply, or is free.
+A job owns its memory until `done` is called. Then the memory belongs to the request or the reply, or was released.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from edge_serve.errors import Cancelled, EdgeServeError, Unavailable, Unparsable
 from edge_serve.messages.infer import InferRequest, Lease
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer
-from edge_serve.workers.codec.messages import pack_job, unpack_request
+from edge_serve.workers.codec.messages import pack_job, pack_signature, unpack_request
 from edge_serve.workers.memory.arena import Arena
 from edge_serve.workers.wire.frames import FrameError, FrameKind, error_of
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """There is no request, or no reply.
+    """The error of a job that gave no request, or no reply.
 
     Attributes:
-        before: it was refused before the request itself was looked at (it cannot be inflated, or its length is wrong).
+        before: the body cannot be inflated, or its length is wrong, so that the request itself was not read.
     """
 
     error: EdgeServeError
@@ -36,7 +36,7 @@ class Encoded:
 
     Attributes:
         length: of the JSON part, if binary data follows it.
-        lease: what the buffers are views of; the receiver releases it when the last byte is sent.
+        lease: of the memory behind the buffers; the receiver releases it when the last byte is sent.
     """
 
     buffers: list[Buffer]
@@ -49,10 +49,10 @@ class Body:
     """The body of an inference request, not yet decoded.
 
     Attributes:
-        arena: of the model; the request's tensors will lie there. None: in an arena of the codec's own.
-        lease: the memory in `arena` that `data` is a view of; None in ordinary memory.
+        arena: of the model, for the request's tensors. None = they lie in the codec's own arena.
+        lease: of the memory in `arena` behind `data`; None = `data` is in ordinary memory.
         length: the text of `Inference-Header-Content-Length`.
-        generate: it is the flat JSON object of `generate`.
+        generate: the body is the flat JSON object of `generate`.
     """
 
     signature: Signature
@@ -67,7 +67,7 @@ class Body:
 
 
 class LeasePair:
-    """Two pieces of memory that are given back together."""
+    """Two leases that are released together."""
 
     __slots__ = ("_leases", "arena", "offset", "view")
 
@@ -76,61 +76,61 @@ class LeasePair:
         self._leases = (first, second)
 
     def release(self) -> None:
-        """Give both back."""
+        """Release both."""
         for lease in self._leases:
             lease.release()
 
 
 class CodecJob:
-    """Something to be done by a codec process.
+    """A job of a codec process.
 
     Args:
-        arena: where memory is given when the process asks for some.
-        lease: memory that the process reads; the job's until it has succeeded.
-        done: is told what came of it, exactly once.
+        lease: of memory that the process reads; the job owns it until it succeeds.
+        done: called exactly once, with the outcome.
 
     Attributes:
         doing: for error texts.
+        arena: where the process gets memory; set when the job is queued.
         granted: the memory that the process asked for.
-        on_cancel: set by whoever has the job in a queue.
+        on_cancel: set when the job is queued.
     """
 
     doing: str
+    arena: Arena
+    on_cancel: Callable[[], None]
 
-    def __init__(self, arena: Arena, lease: Lease | None, done: Callable[[Any], None]) -> None:
-        self.arena = arena
+    def __init__(self, lease: Lease | None, done: Callable[[Any], None]) -> None:
         self.lease = lease
         self.granted: Lease | None = None
-        self.on_cancel: Callable[[], None] = _nothing
         self._cancelled = False
         self._done = done
 
     def parts(self, number: int) -> list[Buffer]:
-        """The question, as frame `number`.
+        """Return the buffers of the frame `number` that starts the job.
 
         Raises:
-            EdgeServeError: it cannot be asked.
+            EdgeServeError: the job does not fit into a frame.
         """
         raise NotImplementedError
 
     def result(self, answer: dict[str, Any]) -> Any:
-        """What `done` is given; `lease` and `granted` are then its memory's receiver's.
+        """Return the value for `done`, which takes over `lease` and `granted`.
 
         Raises:
-            FrameError: the answer is not one.
+            FrameError: the answer is malformed.
         """
         raise NotImplementedError
 
     def cancel(self) -> None:
-        """Nobody wants the result any more. `done` is still called once, when the memory is free."""
+        """Discard the result. `done` is still called, when no process uses the job's memory."""
         self._cancelled = True
         self.on_cancel()
 
     def outcome(self, answer: dict[str, Any]) -> Any:
-        """What `done` is to be told when the process has answered this.
+        """Return the value for `done` when the process has sent `answer`.
 
         Raises:
-            FrameError: it is no answer.
+            FrameError: the answer is malformed.
         """
         error = answer.get("error")
         if self._cancelled:
@@ -145,7 +145,7 @@ class CodecJob:
         return self.result(answer)
 
     def close(self, outcome: Any) -> None:
-        """Tell it. The process does not touch the job's memory any more."""
+        """Call `done`. The process must not use the job's memory any more."""
         if isinstance(outcome, Refused):
             for lease in (self.lease, self.granted):
                 if lease is not None:
@@ -154,14 +154,14 @@ class CodecJob:
         self._done(outcome)
 
     def fail(self, error: EdgeServeError) -> None:
-        """It came to nothing."""
+        """End the job with an error."""
         self.close(Refused(error))
 
-    def look(self, offset: int, size: int) -> memoryview:
-        """Memory that belongs to this job.
+    def view(self, offset: int, size: int) -> memoryview:
+        """Return a piece of the job's memory.
 
         Raises:
-            FrameError: other memory.
+            FrameError: the piece is not the job's.
         """
         for lease in (self.lease, self.granted):
             if lease is not None and lease.arena is self.arena:
@@ -172,35 +172,33 @@ class CodecJob:
 
 
 class DecodeJob(CodecJob):
-    """A body that becomes a request."""
+    """Reads a body."""
 
     doing = "read the body of this request"
 
-    def __init__(
-        self, body: Body, signature: bytes, arena: Arena, done: Callable[[InferRequest | Refused], None]
-    ) -> None:
-        super().__init__(arena, body.lease, done)
+    def __init__(self, body: Body, done: Callable[[InferRequest | Refused], None]) -> None:
+        super().__init__(body.lease, done)
         self._body = body
-        self._signature = signature
-        self._in_arena = body.lease is not None and body.lease.arena is arena
 
     def parts(self, number: int) -> list[Buffer]:
+        """See `CodecJob.parts`."""
         body, lease = self._body, self.lease
+        in_arena = lease is not None and lease.arena is self.arena
         value = {
             "version": body.version,
-            "at": [lease.offset, len(body.data)] if lease is not None and self._in_arena else None,
+            "at": [lease.offset, len(body.data)] if lease is not None and in_arena else None,
             "length": body.length,
             "compressed": body.compressed,
             "max_input_size": body.max_input_size,
             "generate": body.generate,
         }
-        loose = [] if self._in_arena else [body.data]
-        body.data = b""  # the queue of the socket holds it as long as it must
-        return pack_job(FrameKind.DECODE, number, self._signature, value, loose)
+        loose = [] if in_arena else [body.data]
+        body.data = b""  # the queue of the socket refers to it as long as it must
+        return pack_job(FrameKind.DECODE, number, pack_signature(body.signature), value, loose)
 
     def result(self, answer: dict[str, Any]) -> InferRequest:
         body = self._body
-        request = unpack_request(_member(answer, "request"), body.signature, body.version, self.look)
+        request = unpack_request(_member(answer, "request"), body.signature, body.version, self.view)
         if self.granted is None:
             request.lease = self.lease
         else:  # everything was moved
@@ -211,18 +209,17 @@ class DecodeJob(CodecJob):
 
 
 class EncodeJob(CodecJob):
-    """A response that becomes the body of a reply. It owns the response's lease."""
+    """Writes the body of a reply. Owns the response's lease."""
 
     doing = "write the reply"
 
     def __init__(
         self,
-        arena: Arena,
         value: tuple[dict[str, Any], list[Buffer]],
         lease: Lease | None,
         done: Callable[[Encoded | Refused], None],
     ) -> None:
-        super().__init__(arena, lease, done)
+        super().__init__(lease, done)
         self._value = value
 
     def parts(self, number: int) -> list[Buffer]:
@@ -236,7 +233,7 @@ class EncodeJob(CodecJob):
             length = answer["length"]
         except (KeyError, TypeError, ValueError) as error:
             raise FrameError(f"no reply: {error}") from error
-        buffers: list[Buffer] = [self.look(offset, size) for offset, size in pieces]
+        buffers: list[Buffer] = [self.view(offset, size) for offset, size in pieces]
         if self.granted is None:
             raise FrameError("a reply without any text")
         if self.lease is None:
@@ -253,7 +250,3 @@ def _member(answer: dict[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise FrameError(f"an answer without '{name}'")
     return value
-
-
-def _nothing() -> None:
-    """For `on_cancel`: nobody has it in a queue."""

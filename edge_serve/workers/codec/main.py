@@ -1,10 +1,10 @@
-"""The codec's side: `python -m edge_serve.workers.codec.main CONTROL_FD LEASH_FD HEARTBEAT_SECONDS`.
+"""Program of a codec process: `python -m edge_serve.workers.codec.main CONTROL_FD LEASH_FD HEARTBEAT_SECONDS`.
 
-Decodes bodies and encodes responses that would hold the front end's loop up, with the code that the front end uses for
-small ones. It serves several models and so sees the memory of several: it runs our code only, and is given, job by job,
-the one arena that the job is about. One job at a time, nothing is kept between jobs.
+Reads bodies and writes responses with the code that the front end uses for small ones. The process does one job at a
+time and keeps nothing between two jobs. It sees the memory of several models, so it runs edge-serve's own code only.
+Each job comes with the descriptor of the one arena that it needs.
 
-Imports what `protocol/infer*.py` need: NumPy and orjson.
+Imports NumPy and orjson, as the modules of `protocol/v2` do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable, Unparsable, triton_code
@@ -46,11 +45,11 @@ from edge_serve.workers.wire.layout import padded
 
 log = logging.getLogger(__name__)
 
-#: JSON of everything in a request but its tensors; the front end reads that in its loop
+#: bytes of JSON in a request besides its tensors; the front end reads them in its loop
 LONGEST_REST = 1 << 20
-#: the kernel ends this process rather than one that serves a model when memory runs out
+#: when memory runs out, the kernel kills this process rather than a worker
 _OOM_SCORE = "500"
-#: heaps above this are given back to the kernel after a job
+#: heaps above this are returned to the kernel after a job
 _TRIM_ABOVE = 64 << 20
 _LEAST_MEMORY = 1 << 30
 
@@ -60,17 +59,16 @@ class HangUp(Exception):
 
 
 class CodecSlot:
-    """The arena of a job: pieces of it are mapped for reading; writing goes through the descriptor, which fails with an
-    error where a mapping would end the process."""
+    """The arena of a job. Maps pieces of it to read them, and writes through the descriptor: where the machine has no
+    memory, a write fails with an error, and a mapping would end the process."""
 
-    def __init__(self, fd: int, need: Callable[[int], tuple[int, int]]) -> None:
+    def __init__(self, fd: int, need: Callable[[int], int]) -> None:
         self._fd = fd
         self._need = need
         self._next = 0
-        self.token = 0
 
     def read(self, offset: int, size: int) -> memoryview:
-        """The memory there."""
+        """Return the memory at `offset`."""
         if not size:
             return memoryview(b"")
         start = offset // mmap.PAGESIZE * mmap.PAGESIZE
@@ -78,20 +76,20 @@ class CodecSlot:
         return memoryview(mapped)[offset - start :]
 
     def use(self, offset: int, capacity: int, nbytes: int) -> bool:
-        """Write into memory that is there already; False when `nbytes` do not fit."""
+        """Write into the job's own memory at `offset` from now on. Return whether `nbytes` fit."""
         self._next = padded(offset)
         return self._next + nbytes <= offset + capacity
 
     def ask(self, nbytes: int) -> None:
-        """Have the front end give memory for `nbytes`.
+        """Get memory for `nbytes` from the front end, and write into it from now on.
 
         Raises:
-            Unavailable: there is none.
+            Unavailable: the front end has none.
         """
-        self.token, self._next = self._need(nbytes)
+        self._next = self._need(nbytes)
 
     def put(self, data: Buffer) -> int:
-        """Write `data`; where it starts."""
+        """Write `data` behind the last piece. Return its offset in the arena."""
         offset = at = self._next
         view = memoryview(data).cast("B")
         while view:
@@ -105,17 +103,14 @@ class CodecSlot:
 
 
 class CodecServer:
-    """Does jobs until the front end hangs up."""
+    """Does jobs until the front end closes the control channel."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
         self._waiting: list[Frame] = []
-        self._decoders: dict[int, InferDecoder] = {}
-        self._encoder = InferEncoder()
-        self._signature = lru_cache(maxsize=256)(unpack_signature)
 
     def run(self) -> None:
-        """One job after the other."""
+        """Do one job after another."""
         with contextlib.suppress(HangUp, OSError):
             while True:
                 received = self._receive()
@@ -150,49 +145,36 @@ class CodecServer:
             error = Internal("the server failed to read or write the body, its log says why")
         return _error_value(error)
 
-    def _need(self, nbytes: int) -> tuple[int, int]:
+    def _need(self, nbytes: int) -> int:
         self._control.send(frame(FrameKind.NEED_OUTPUT, 0, NEED.pack(nbytes, 1)))
         answer = self._receive()
-        _, token, offset, capacity = SLOT.unpack_from(answer.payload)
+        _, _, offset, capacity = SLOT.unpack_from(answer.payload)
         if not capacity:
             raise Unavailable(answer.payload[SLOT.size :].decode())
-        return token, offset
+        return int(offset)
 
     # ---- requests -------------------------------------------------------------------------------------------------
 
     def _decode(self, received: Frame, slot: CodecSlot) -> dict[str, Any]:
         text, value, loose = unpack_job(received)
-        at, limit = value["at"], value["max_input_size"]
+        signature, at, limit = unpack_signature(text), value["at"], value["max_input_size"]
         offset, size = at or (-1, 0)
         body: Buffer = slot.read(offset, size) if at else loose
         free = size
         if value["generate"]:
-            request = generate.read(body, self._signature(text), value["version"], limit)
-            return _request_answer(request, self._place(request, slot, offset, free), slot)
+            request = generate.read(body, signature, value["version"], limit)
+            return _request_answer(request, _place(request, slot, offset, free))
         try:
             if value["compressed"]:
                 body, offset = compression.decompress(body, limit), -1
             length = header_length(value["length"], len(body))
         except EdgeServeError as error:
             return {**_error_value(error), "before": True}
-        decoder = self._decoders.setdefault(limit, InferDecoder(limit, regions=NamedRegions()))
-        request = decoder.decode(self._signature(text), value["version"], body, length, offset=offset)
+        decoder = InferDecoder(limit, regions=NamedRegions())
+        request = decoder.decode(signature, value["version"], body, length, offset=offset)
         if offset >= 0 and length is not None:
-            free = length  # what follows are tensors, which stay where they are
-        described = self._place(request, slot, at[0] if at else -1, free)
-        return _request_answer(request, described, slot)
-
-    def _place(self, request: InferRequest, slot: CodecSlot, offset: int, free: int) -> list[list[Any]]:
-        """Write the tensors over the body that they came in, or into new memory when they are larger."""
-        inputs = [tensor for tensor in request.inputs if type(tensor) is not Shared]
-        moving = [tensor for tensor in inputs if tensor.offset < 0 and len(tensor.data)]
-        nbytes = sum(padded(len(tensor.data)) for tensor in moving)
-        if moving and (offset < 0 or not slot.use(offset, free, nbytes)):
-            moving = [tensor for tensor in inputs if len(tensor.data)]
-            slot.ask(sum(padded(len(tensor.data)) for tensor in moving))
-        for tensor in moving:
-            tensor.offset = slot.put(tensor.data)
-        return [pack_tensor(tensor, tensor.offset if len(tensor.data) else -1) for tensor in request.inputs]
+            free = length  # binary tensors follow, and stay where they are
+        return _request_answer(request, _place(request, slot, at[0] if at else -1, free))
 
     # ---- responses ------------------------------------------------------------------------------------------------
 
@@ -203,7 +185,7 @@ class CodecServer:
         if value["generate"]:
             buffers, length = [generate.write(response)], None
         else:
-            buffers, length = self._encoder.encode(response, request, signature)
+            buffers, length = InferEncoder().encode(response, request, signature)
         if value["accept"] != "identity":
             buffers = [compression.compress(buffers, value["accept"])]
         there = {id(tensor.data): tensor.offset for tensor in response.outputs if tensor.offset >= 0}
@@ -214,22 +196,35 @@ class CodecServer:
         for buffer in buffers:
             at = there.get(id(buffer), -1)
             pieces.append([at if at >= 0 else slot.put(buffer), len(buffer)])
-        return {"pieces": pieces, "length": length, "token": slot.token}
+        return {"pieces": pieces, "length": length}
 
 
-def _request_answer(request: InferRequest, described: list[list[Any]], slot: CodecSlot) -> dict[str, Any]:
-    """Tell of a request whose tensors are where `described` says.
+def _place(request: InferRequest, slot: CodecSlot, offset: int, free: int) -> list[list[Any]]:
+    """Write the tensors over their own text, or into new memory when they are larger. Return their descriptions."""
+    inputs = [tensor for tensor in request.inputs if type(tensor) is not Shared]
+    moving = [tensor for tensor in inputs if tensor.offset < 0 and len(tensor.data)]
+    nbytes = sum(padded(len(tensor.data)) for tensor in moving)
+    if moving and (offset < 0 or not slot.use(offset, free, nbytes)):
+        moving = [tensor for tensor in inputs if len(tensor.data)]
+        slot.ask(sum(padded(len(tensor.data)) for tensor in moving))
+    for tensor in moving:
+        tensor.offset = slot.put(tensor.data)
+    return [pack_tensor(tensor, tensor.offset if len(tensor.data) else -1) for tensor in request.inputs]
+
+
+def _request_answer(request: InferRequest, tensors: list[list[Any]]) -> dict[str, Any]:
+    """Return the answer for a request with these tensors.
 
     Raises:
-        InvalidArgument: there is too much besides them.
+        InvalidArgument: the rest of the request is too long.
     """
-    answer = pack_request(request, described)
+    answer = pack_request(request, tensors)
     rest = len(json.dumps(answer))
     if rest > LONGEST_REST:
         raise InvalidArgument(
             f"the request has {rest} bytes of JSON besides its tensors, at most {LONGEST_REST} are accepted"
         )
-    return {"request": answer, "token": slot.token}
+    return {"request": answer}
 
 
 def _error_value(error: EdgeServeError) -> dict[str, Any]:
@@ -238,7 +233,10 @@ def _error_value(error: EdgeServeError) -> dict[str, Any]:
 
 
 def _tidy_up() -> None:
-    """Garbage is collected between jobs: within one it would only walk over millions of numbers."""
+    """Collect garbage, and return free memory to the kernel.
+
+    Garbage is collected between jobs only: during a job the collector would walk over millions of numbers.
+    """
     gc.collect()
     with open("/proc/self/statm", "rb") as statm:
         resident, shared = map(int, statm.read().split()[1:3])
@@ -248,7 +246,7 @@ def _tidy_up() -> None:
 
 
 def _limit_memory() -> None:
-    """A body made to fill the memory ends its own job with a MemoryError."""
+    """Limit the memory of the process, so that a body made to fill it ends its own job with a MemoryError."""
     half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     limit = max(_LEAST_MEMORY, half)
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]

@@ -1,11 +1,10 @@
-"""What the front end and a codec process tell each other about one request or response.
+"""Wire format between the front end and a codec process: one job and its answer.
 
     DECODE, ENCODE  header | bytes of the next two | signature (JSON) | question (JSON) | bytes that are in no arena
     CODED           header | answer (JSON)
 
-Tensors are `[name, number of the data type, shape, offset in the arena or -1, bytes]`. Where one lies in a client's
-shared memory, which a codec process does not know, the offset is -2; an input has the region's name and its place there
-after that.
+A tensor is `[name, number of the data type, shape, offset in the arena or -1, bytes]`. A tensor in a client's shared
+memory, which a codec process does not map, has the offset -2; an input has the region's name and the offset there too.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from edge_serve.messages.tensors import BY_NUMBER, Buffer, InferTensor, Shared, 
 from edge_serve.workers.wire.frames import HEADER, LONGEST, VERSION, Frame, FrameError, parse_json
 
 _SIZES = struct.Struct("<II")
-#: in place of an offset: in a client's shared memory
+#: the offset of a tensor in a client's shared memory
 _SHARED = -2
 #: offset, bytes -> the memory there
 Look = Callable[[int, int], Buffer]
@@ -33,10 +32,13 @@ _PARSE_ERRORS = (KeyError, IndexError, ValueError, TypeError, AttributeError)
 
 
 def pack_job(kind: int, number: int, signature: bytes, value: dict[str, Any], loose: Sequence[Buffer]) -> list[Buffer]:
-    """A DECODE or ENCODE frame as buffers to be sent one after the other.
+    """Return a DECODE or ENCODE frame as buffers to be sent one after another.
+
+    Args:
+        loose: bytes of the body or the tensors that are in no arena.
 
     Raises:
-        Unavailable: it is too long for a frame.
+        Unavailable: the frame would be too long.
     """
     text = json.dumps(value).encode()
     size = _SIZES.size + len(signature) + len(text) + sum(map(len, loose))
@@ -47,7 +49,7 @@ def pack_job(kind: int, number: int, signature: bytes, value: dict[str, Any], lo
 
 
 def unpack_job(received: Frame) -> tuple[bytes, dict[str, Any], memoryview]:
-    """Signature, value and loose bytes of a DECODE or ENCODE frame."""
+    """Return the signature, the value and the loose bytes of a DECODE or ENCODE frame."""
     view = memoryview(received.payload)
     first, second = _SIZES.unpack_from(view)
     at = _SIZES.size
@@ -59,7 +61,7 @@ def unpack_job(received: Frame) -> tuple[bytes, dict[str, Any], memoryview]:
 
 
 def pack_signature(signature: Signature) -> bytes:
-    """What decoding needs to know: everything but labels."""
+    """Return a signature without its labels and reshapes, which decoding does not need."""
 
     def spec(one: TensorSpec) -> dict[str, Any]:
         return {
@@ -79,7 +81,7 @@ def pack_signature(signature: Signature) -> bytes:
 
 
 def unpack_signature(text: bytes) -> Signature:
-    """What `signature_text` was given, without labels and reshapes."""
+    """Return the signature that `pack_signature` has packed."""
 
     def specs(values: list[dict[str, Any]]) -> dict[str, TensorSpec]:
         made = {}
@@ -99,7 +101,7 @@ def unpack_signature(text: bytes) -> Signature:
 
 
 def pack_tensor(tensor: InferTensor, offset: int) -> list[Any]:
-    """A tensor whose bytes start at `offset`."""
+    """Describe a tensor whose bytes start at `offset`."""
     if type(tensor) is Shared:
         size = len(tensor.data)
         return [tensor.name, tensor.datatype.value, tensor.shape, _SHARED, size, tensor.region, tensor.place]
@@ -107,7 +109,7 @@ def pack_tensor(tensor: InferTensor, offset: int) -> list[Any]:
 
 
 def unpack_tensor(value: list[Any], look: Look) -> InferTensor:
-    """The tensor that `tensor_value` described."""
+    """Return the tensor that `pack_tensor` has described."""
     if value[3] == _SHARED:
         name, number, shape, _, size, region, place = value
         return Shared(name, BY_NUMBER[number], tuple(shape), Unseen.buffer(size), -1, region, place)
@@ -121,7 +123,7 @@ def unpack_tensor(value: list[Any], look: Look) -> InferTensor:
 
 
 def pack_request(request: InferRequest, inputs: list[list[Any]]) -> dict[str, Any]:
-    """A decoded request, whose tensors are described in `inputs`."""
+    """Return a decoded request, whose tensors are described in `inputs`."""
     return {
         "id": request.id,
         "inputs": inputs,
@@ -138,10 +140,10 @@ def pack_request(request: InferRequest, inputs: list[list[Any]]) -> dict[str, An
 
 
 def unpack_request(value: dict[str, Any], signature: Signature, version: str, look: Look) -> InferRequest:
-    """The request, validated against `signature`.
+    """Return the request that `pack_request` has packed; a codec process has validated it against `signature`.
 
     Raises:
-        FrameError: it is none.
+        FrameError: the value is malformed.
     """
     try:
         plain = {key: value[key] for key in _REQUEST_FIELDS}
@@ -163,7 +165,8 @@ _REQUEST_FIELDS = (
 
 
 def _pack_outputs(request: InferRequest) -> list[list[Any]]:
-    """Each with its place when that is a name's; a place that was looked up means nothing in a codec process."""
+    """Describe each requested output. Keep its place in shared memory only while that is a region's name: a codec
+    process knows no regions."""
     values: list[list[Any]] = []
     for output in request.outputs:
         place, there = output.place, []
@@ -191,11 +194,11 @@ def pack_response(
     in_arena: bool,
     generate: bool = False,
 ) -> tuple[dict[str, Any], list[Buffer]]:
-    """A response to be encoded, and the bytes of its tensors that are in no arena.
+    """Return a response to be encoded, and the bytes of its tensors that are in no arena.
 
     Args:
-        in_arena: its tensors' offsets mean something.
-        generate: it answers `generate`.
+        in_arena: the tensors lie in an arena, at their offsets.
+        generate: the response answers `generate`.
     """
     outputs, loose = [], []
     for tensor in response.outputs:
@@ -227,7 +230,7 @@ def pack_response(
 def unpack_response(
     value: dict[str, Any], look: Look, loose: memoryview
 ) -> tuple[InferResponse, InferRequest, Signature]:
-    """What `response_value` was given, as far as encoding needs it."""
+    """Return the response, request and signature that `pack_response` has packed, as far as encoding needs them."""
     outputs, position = [], 0
     for one in value["outputs"]:
         if one[3] >= 0:

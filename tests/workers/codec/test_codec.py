@@ -23,8 +23,8 @@ from edge_serve.messages.tensors import Buffer, DataType, InferTensor
 from edge_serve.protocol.v2 import generate
 from edge_serve.protocol.v2.infer import InferDecoder
 from edge_serve.protocol.v2.infer_response import InferEncoder
-from edge_serve.workers.codec.codec import Codec, QueuedJob
-from edge_serve.workers.codec.job import Body, Encoded, Refused
+from edge_serve.workers.codec.codec import Codec
+from edge_serve.workers.codec.job import Body, CodecJob, Encoded, Refused
 from edge_serve.workers.memory import arena as arena_module
 from edge_serve.workers.memory.arena import Arena, Budget
 from tests.workers.harness import PATIENCE, run
@@ -84,7 +84,7 @@ class Scene:
         encoded: Encoded = await _outcome(lambda done: self.codec.encode(response, request, SIGNATURE, accept, done))
         return encoded
 
-    def start(self, body: Body) -> QueuedJob:
+    def start(self, body: Body) -> CodecJob:
         """A job whose outcome is kept in `told`."""
         return self.codec.decode(body, self.told.append)
 

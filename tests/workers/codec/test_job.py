@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -11,7 +11,7 @@ from edge_serve.errors import Cancelled, InvalidArgument, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.messages.tensors import DataType, InferTensor
-from edge_serve.workers.codec.job import Body, DecodeJob, Encoded, EncodeJob, LeasePair, Refused
+from edge_serve.workers.codec.job import Body, CodecJob, DecodeJob, Encoded, EncodeJob, LeasePair, Refused
 from edge_serve.workers.codec.messages import pack_request, pack_response, pack_tensor
 from edge_serve.workers.memory.arena import Arena, Budget, Slot
 from edge_serve.workers.wire.frames import FrameError
@@ -20,6 +20,8 @@ SIGNATURE = Signature(
     "m", "1", "python", 0,
     {"X": TensorSpec("X", DataType.INT32, (-1,))}, {"Y": TensorSpec("Y", DataType.INT32, (-1,))}, required=1,
 )  # fmt: skip
+
+Job = TypeVar("Job", bound=CodecJob)
 
 
 class Scene:
@@ -31,13 +33,18 @@ class Scene:
 
     def decoding(self) -> DecodeJob:
         body = Body(SIGNATURE, "1", self.arena, self.slot.view[:40], self.slot, None, False, 1000)
-        return DecodeJob(body, b"", self.arena, self.told.append)
+        return self._queued(DecodeJob(body, self.told.append))
 
     def encoding(self) -> EncodeJob:
         tensor = InferTensor("Y", DataType.INT32, (2,), self.slot.view[:8], self.slot.offset)
         response = InferResponse("m", "1", outputs=[tensor], lease=self.slot)
         value = pack_response(response, InferRequest("m"), SIGNATURE, "identity", True)
-        return EncodeJob(self.arena, value, self.slot, self.told.append)
+        return self._queued(EncodeJob(value, self.slot, self.told.append))
+
+    def _queued(self, job: Job) -> Job:
+        job.arena = self.arena
+        job.on_cancel = lambda: None
+        return job
 
     def answer(self, offset: int, size: int = 8) -> dict[str, Any]:
         request = InferRequest("m", id="r")
@@ -156,7 +163,9 @@ def test_a_reply_in_both_pieces_of_memory_gives_both_back_together(here: Scene) 
 
 def test_a_body_that_is_in_no_arena_travels_with_the_question(here: Scene) -> None:
     body = Body(SIGNATURE, "1", None, b"loose bytes", None, None, False, 1000)
-    parts = DecodeJob(body, b"signature", here.arena, here.told.append).parts(7)
+    job = DecodeJob(body, here.told.append)
+    job.arena = here.arena
+    parts = job.parts(7)
 
     assert parts[1:] == [b"loose bytes"]
     here.slot.release()
