@@ -35,12 +35,13 @@ from edge_serve.transport.http.replies import refuse
 from edge_serve.transport.v2.call_service import CallService
 from edge_serve.transport.v2.edge import Edge, StatusService
 from edge_serve.transport.v2.generate import EventStream, Single
-from edge_serve.transport.v2.generate_routes import GenerateCodec, Generation
+from edge_serve.transport.v2.generate_routes import Generation
 from edge_serve.transport.v2.head import JSON, PLAIN, V2HeadReader, V2Settings
-from edge_serve.transport.v2.infer import InferCodec, Inference, InferService
+from edge_serve.transport.v2.infer import Inference, InferService
 from edge_serve.transport.v2.settings import SettingsRoutes
 from edge_serve.transport.v2.shared_memory import SharedMemory
 from edge_serve.transport.v2.traced import TracedGeneration, TracedInference
+from edge_serve.workers.codec.codec import Codec
 
 log = logging.getLogger(__name__)
 
@@ -51,10 +52,6 @@ MANY_MODELS = 32
 _FEW_HEADS = 16
 #: errors of clients are counted for the models that they ask
 _INFERENCE = frozenset((Operation.INFER, Operation.GENERATE, Operation.GENERATE_STREAM))
-
-
-class V2Codec(InferCodec, GenerateCodec, Protocol):
-    """What this door needs of workers.codec.Codec."""
 
 
 class V2Service(InferService, CallService, StatusService, Protocol):
@@ -77,7 +74,7 @@ class V2Application:
         *,
         config_to_json: Callable[[Any], Any],
         clock: Clock | None = None,
-        codec: V2Codec | None = None,
+        codec: Codec | None = None,
         access: Access | None = None,
     ) -> None:
         self._service = service

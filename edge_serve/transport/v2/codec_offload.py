@@ -1,21 +1,23 @@
-"""What is too much for the loop is done by a codec process; the model version must stay while it is."""
+"""Runs a codec job for a request, and keeps the model version loaded until the job is done."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from edge_serve.transport.door.exchange import Exchange
+
 Outcome = TypeVar("Outcome")
 
 
 class CodecTicket(Protocol):
-    """Something under way."""
+    """Handle for a codec job."""
 
     def cancel(self) -> None: ...
 
 
 class Held(Protocol):
-    """A model version that can be kept."""
+    """A model version that can be held."""
 
     def hold(self) -> None: ...
     def let_go(self) -> None: ...
@@ -24,9 +26,9 @@ class Held(Protocol):
 def run_in_codec(
     served: Held, start: Callable[[Callable[[Outcome], None]], CodecTicket], then: Callable[[Outcome], None]
 ) -> CodecTicket | None:
-    """Hold the version, start a job, and call `then` with its outcome. Return the job, or None if it is done already.
+    """Hold the version, start a job, and call `then` with its outcome. Return None if the job is done already.
 
-    When `start` raises, the version is not held any more, and `then` is not called.
+    When `start` raises, release the version and do not call `then`.
     """
     is_done = False
 
@@ -45,3 +47,20 @@ def run_in_codec(
         served.let_go()
         raise
     return None if is_done else ticket
+
+
+def run_for_client(
+    exchange: Exchange,
+    served: Held,
+    start: Callable[[Callable[[Outcome], None]], CodecTicket],
+    then: Callable[[Outcome], None],
+) -> None:
+    """Do the same, and cancel the job when the client of `exchange` disconnects."""
+
+    def done(outcome: Outcome) -> None:
+        exchange.on_abandoned = None
+        then(outcome)
+
+    ticket = run_in_codec(served, start, done)
+    if ticket is not None:
+        exchange.on_abandoned = ticket.cancel

@@ -7,30 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, InferResponse
-from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.inference.cost import LOOP_LIMITS, NO_LIMITS, TooExpensive
 from edge_serve.protocol.v2 import generate
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.replies import refuse
-from edge_serve.transport.v2.codec_offload import CodecTicket, run_in_codec
+from edge_serve.transport.v2.codec_offload import CodecTicket, run_for_client, run_in_codec
 from edge_serve.transport.v2.generate import GenerateAnswer, StreamTicket, Writer, check_encoding
 from edge_serve.transport.v2.head import V2Request
 from edge_serve.transport.v2.infer import InferService, OnResponse, ServedVersion
+from edge_serve.workers.codec.codec import Codec
 from edge_serve.workers.codec.job import Body, Encoded, Refused
-
-
-class GenerateCodec(Protocol):
-    """What this needs of workers.codec.Codec."""
-
-    def decode(self, body: Body, done: Callable[[InferRequest | Refused], None]) -> CodecTicket: ...
-    def encode_generated(
-        self, response: InferResponse, signature: Signature, done: Callable[[Encoded | Refused], None]
-    ) -> CodecTicket: ...
 
 
 class Generation:
@@ -40,7 +30,7 @@ class Generation:
         codec: None = everything is done in the loop.
     """
 
-    def __init__(self, service: InferService, max_input_size: int, codec: GenerateCodec | None) -> None:
+    def __init__(self, service: InferService, max_input_size: int, codec: Codec | None) -> None:
         self._service = service
         self._max_input_size = max_input_size
         self._codec = codec
@@ -117,7 +107,6 @@ class Generation:
             refuse(exchange, error, asked.error_type)
 
         def on_read(outcome: InferRequest | Refused) -> None:
-            exchange.on_abandoned = None
             if isinstance(outcome, Refused):
                 refuse_it(outcome.error)
                 return
@@ -127,9 +116,7 @@ class Generation:
             except EdgeServeError as error:
                 refuse_it(error)
 
-        ticket = run_in_codec(served, partial(self._codec.decode, body), on_read)
-        if ticket is not None:
-            exchange.on_abandoned = ticket.cancel
+        run_for_client(exchange, served, partial(self._codec.decode, body), on_read)
 
     def _writer(self, served: ServedVersion) -> Writer | None:
         codec = self._codec

@@ -25,9 +25,10 @@ from edge_serve.protocol.v2.infer_response import InferEncoder
 from edge_serve.protocol.v2.routes import Operation
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.replies import refuse
-from edge_serve.transport.v2.codec_offload import CodecTicket, Outcome, run_in_codec
+from edge_serve.transport.v2.codec_offload import run_for_client
 from edge_serve.transport.v2.generate import StreamTicket
 from edge_serve.transport.v2.head import JSON, PLAIN, V2Request
+from edge_serve.workers.codec.codec import Codec
 from edge_serve.workers.codec.job import Body, Encoded, Refused
 from edge_serve.workers.memory.arena import Arena
 
@@ -71,20 +72,6 @@ class RegionLookup(shared_memory.Regions, Protocol):
     def resolve(self, request: InferRequest) -> None: ...
 
 
-class InferCodec(Protocol):
-    """What this needs of workers.codec.Codec."""
-
-    def decode(self, body: Body, done: Callable[[InferRequest | Refused], None]) -> CodecTicket: ...
-    def encode(
-        self,
-        response: InferResponse,
-        request: InferRequest,
-        signature: Signature,
-        accept: str,
-        done: Callable[[Encoded | Refused], None],
-    ) -> CodecTicket: ...
-
-
 class _ShiftedLease:
     """A lease whose body starts `shift` bytes in, so that the tensors behind its JSON part lie aligned."""
 
@@ -118,7 +105,7 @@ class Inference:
         codec: None = everything is done in the loop.
     """
 
-    def __init__(self, service: InferService, max_input_size: int, clock: Clock, codec: InferCodec | None) -> None:
+    def __init__(self, service: InferService, max_input_size: int, clock: Clock, codec: Codec | None) -> None:
         self._service = service
         self._max_input_size = max_input_size
         self._clock = clock
@@ -289,7 +276,7 @@ class Inference:
                     outcome.parameters.update(asked.forwarded)
                 self._run(exchange, asked, outcome, served)
 
-        self._run_in_codec(exchange, served, partial(self._required_codec.decode, body), on_read)
+        run_for_client(exchange, served, partial(self._required_codec.decode, body), on_read)
 
     def _resolved(self, exchange: Exchange, asked: V2Request, request: InferRequest) -> bool:
         """Whether the shared memory that a codec process has read of is there; if not, that was the answer."""
@@ -318,27 +305,10 @@ class Inference:
                 _send(exchange, asked, outcome.buffers, outcome.length, outcome.lease)
 
         encode = partial(self._required_codec.encode, response, request, served.signature, asked.accept)
-        self._run_in_codec(exchange, served, encode, on_written)
-
-    def _run_in_codec(
-        self,
-        exchange: Exchange,
-        served: ServedVersion,
-        start: Callable[[Callable[[Outcome], None]], CodecTicket],
-        then: Callable[[Outcome], None],
-    ) -> None:
-        """Start a job, and go on when it is done; a client that leaves cancels it."""
-
-        def done(outcome: Outcome) -> None:
-            exchange.on_abandoned = None
-            then(outcome)
-
-        ticket = run_in_codec(served, start, done)
-        if ticket is not None:
-            exchange.on_abandoned = ticket.cancel
+        run_for_client(exchange, served, encode, on_written)
 
     @property
-    def _required_codec(self) -> InferCodec:
+    def _required_codec(self) -> Codec:
         assert self._codec is not None, "nothing is too much without a codec"
         return self._codec
 

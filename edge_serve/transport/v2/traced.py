@@ -16,9 +16,10 @@ from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.exchange import HttpExchange
 from edge_serve.transport.v2.generate import GenerateAnswer, StreamTicket, Writer
-from edge_serve.transport.v2.generate_routes import GenerateCodec, Generation
+from edge_serve.transport.v2.generate_routes import Generation
 from edge_serve.transport.v2.head import V2Request
-from edge_serve.transport.v2.infer import InferCodec, Inference, InferService, OnResponse, ServedVersion
+from edge_serve.transport.v2.infer import Inference, InferService, OnResponse, ServedVersion
+from edge_serve.workers.codec.codec import Codec
 
 _START, _END = "HTTP_SEND_START", "HTTP_SEND_END"
 
@@ -104,7 +105,7 @@ class TracedInference(Inference):
     """Answers infer requests."""
 
     def __init__(
-        self, service: InferService, max_input_size: int, clock: Clock, codec: InferCodec | None, tracing: Tracing
+        self, service: InferService, max_input_size: int, clock: Clock, codec: Codec | None, tracing: Tracing
     ) -> None:
         super().__init__(service, max_input_size, clock, codec)
         self._tracing = tracing
@@ -125,9 +126,7 @@ class TracedInference(Inference):
 class TracedGeneration(Generation):
     """Answers generate requests."""
 
-    def __init__(
-        self, service: InferService, max_input_size: int, codec: GenerateCodec | None, tracing: Tracing
-    ) -> None:
+    def __init__(self, service: InferService, max_input_size: int, codec: Codec | None, tracing: Tracing) -> None:
         super().__init__(service, max_input_size, codec)
         self._tracing = tracing
 
