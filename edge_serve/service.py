@@ -1,4 +1,4 @@
-"""Every operation of the protocol once, on plain values; what the doors in `transport/` call.
+"""Every operation of the protocol once, on plain values; the doors in `transport/` call it.
 
 Arguments hold no socket and no loop. Long operations take a `done` callback; inference takes `on_response`, called
 exactly once (an error is inside the response), so that a request costs no task.
@@ -61,13 +61,13 @@ OnReload = Callable[["list[ReloadResult] | EdgeServeError"], None]
 
 
 class Answered:
-    """The ticket of a request that was answered at once."""
+    """The handle of a request that was answered at once."""
 
     def cancel(self) -> None:
-        """Nothing is left to cancel."""
+        """Do nothing: the response was sent."""
 
     def hold(self, held: bool) -> bool:
-        """Nothing more comes."""
+        """Return True: no further response comes."""
         return True
 
 
@@ -82,7 +82,7 @@ class Reloader(Protocol):
 
 @dataclass(slots=True)
 class ServiceOptions:
-    """The settings that the operations need."""
+    """The settings that concern the operations."""
 
     server_id: str = "triton"
     explicit: bool = False
@@ -95,11 +95,11 @@ class Service:
     """The operations.
 
     Attributes:
-        started: the initial models are loaded, or failed to.
-        stopping: SIGTERM came; nothing new is accepted.
-        regions: shared memory of clients; decoders look up there what a request names.
-        log_control: None when there is no log of our own, as in another program.
-        status_source: calls back with the status document, now or soon; None when nobody collects it.
+        started: whether the initial models are loaded, or failed to load.
+        stopping: whether SIGTERM came, and no new requests are accepted.
+        regions: shared memory of clients, in which decoders look up the regions that requests name.
+        log_control: the server's log; None when another program that embeds the server owns the log.
+        status_source: calls back with the status document, now or soon; None when no document is collected.
         safe_mode_exit: loads the models that safe mode left out, and returns their names.
         reloader: looks for changes in the model repositories; None = models are loaded on request only.
     """
@@ -118,7 +118,7 @@ class Service:
     _loads: set[asyncio.Task[None]] = field(default_factory=set)
 
     def stop(self) -> None:
-        """Accept nothing more; loads that are under way are called off, because nothing would ever use their models."""
+        """Accept no new requests, and cancel loads under way, because no request would ever use their models."""
         self.stopping = True
         for task in self._loads:
             task.cancel()
@@ -126,29 +126,29 @@ class Service:
     # ---- health and metadata ------------------------------------------------------------------------------------
 
     def live(self) -> bool:
-        """The process answers, and is not on its way out."""
+        """Return whether the process is not shutting down."""
         return not self.stopping
 
     def ready(self) -> bool:
-        """All models that count can answer."""
+        """Return whether all models that count can answer."""
         running = self.started and not self.stopping and not self.registry.incidents.unreadable
         return running and (not self.options.strict_readiness or self.registry.is_ready())
 
     def exiting(self) -> bool:
-        """The server is draining."""
+        """Return whether the server is draining."""
         return self.stopping
 
     def server_metadata(self) -> ServerMetadata:
-        """GET /v2"""
+        """Return the answer to GET /v2."""
         return ServerMetadata(self.options.server_id, TRITON_VERSION, EXTENSIONS)
 
     def lookup(self, name: str, version: str) -> Served:
-        """The version that a request means; errors as in `Registry.lookup`, and Unavailable while starting."""
+        """Return the version for a request; errors as in `Registry.lookup`, and Unavailable while starting."""
         self._check_running()
         return self.registry.lookup(name, version)
 
     def model_ready(self, name: str, version: str) -> bool:
-        """A version can answer.
+        """Return whether a version can answer.
 
         Raises:
             InvalidArgument, NotFound, Unavailable: as `lookup`.
@@ -156,7 +156,7 @@ class Service:
         return self.lookup(name, version).healthy
 
     def model_metadata(self, name: str, version: str) -> ModelMetadata:
-        """GET /v2/models/{m}; errors as `lookup`."""
+        """Return the answer to GET /v2/models/{m}; errors as in `lookup`."""
         served = self.lookup(name, version)
         signature = served.signature
         batched = signature.max_batch_size > 0
@@ -169,11 +169,11 @@ class Service:
         )
 
     def model_config(self, name: str, version: str) -> ModelConfig:
-        """The completed configuration; errors as `lookup`."""
+        """Return the completed configuration; errors as in `lookup`."""
         return self.lookup(name, version).config
 
     def model_statistics(self, name: str, version: str) -> list[tuple[str, str, ModelStatistics]]:
-        """(name, version, statistics) of one version, of all of a model, or of every model when `name` is "".
+        """Return (name, version, statistics) of one version, of all of a model, or of every model when `name` is "".
 
         Raises:
             InvalidArgument: the model or version does not serve.
@@ -195,7 +195,7 @@ class Service:
         return rows
 
     async def index(self, ready_only: bool = False) -> list[IndexEntry]:
-        """The repository index; what lies on disk is read in a thread.
+        """Return the repository index; the disk is read in a thread.
 
         Raises:
             Unavailable: while starting and stopping. InvalidArgument: a repository cannot be read.
@@ -205,7 +205,7 @@ class Service:
         return await gathered(self.registry.index(ready_only=ready_only, found=found))
 
     def repository_index(self, ready_only: bool, done: OnIndex) -> None:
-        """POST /v2/repository/index; `done` gets the entries, or the error of `index`."""
+        """Carry out POST /v2/repository/index; `done` gets the entries, or the error of `index`."""
         entries: list[IndexEntry] = []
 
         async def look() -> None:
@@ -214,7 +214,7 @@ class Service:
         self._start(look(), lambda error: done(entries if error is None else error))
 
     def status(self, done: OnStatus) -> None:
-        """GET /edge-serve/status, in every state of the server.
+        """Carry out GET /edge-serve/status, in every state of the server.
 
         Raises:
             Unavailable: this server has no collector.
@@ -224,7 +224,7 @@ class Service:
         self.status_source(done)
 
     def leave_safe_mode(self) -> list[str]:
-        """POST /edge-serve/safe-mode/leave, also while models load; the names of the models that were left out.
+        """Carry out POST /edge-serve/safe-mode/leave, also while models load. Return the models that were left out.
 
         Raises:
             Unavailable: the server is draining.
@@ -234,7 +234,8 @@ class Service:
         return self.safe_mode_exit()
 
     def reload(self, names: Sequence[str], unload_first: bool, done: OnReload) -> None:
-        """POST /edge-serve/reload: load what has changed in the repositories; `done` gets the results, or the error.
+        """Carry out POST /edge-serve/reload: load the changes in the repositories. `done` gets the results, or the
+        error.
 
         Raises:
             Unavailable: the server starts or stops. InvalidArgument: models are loaded on request here.
@@ -253,7 +254,7 @@ class Service:
     # ---- settings -----------------------------------------------------------------------------------------------
 
     def log_settings(self) -> LogSettings:
-        """GET /v2/logging
+        """Return the answer to GET /v2/logging.
 
         Raises:
             Unavailable: the log is not the server's.
@@ -270,16 +271,16 @@ class Service:
         return self.log_control
 
     def trace_settings(self, model: str) -> TraceSettings:
-        """Return the trace settings of a model; "" for models without settings of their own. Raises as
-        `check_traceable`."""
+        """Return the trace settings of a model; "" = of models without their own. Raises as `check_traceable`."""
         check_traceable(self.lookup, model)
         return self.tracing.settings(model)
 
     def update_trace_settings(self, model: str, changes: TraceChanges) -> None:
-        """Change what applies to a model, or to all when "".
+        """Change the trace settings of a model, or those of all when "".
 
         Raises:
-            InvalidArgument: nothing could be traced like that, or it is not ready. Unsupported: see `Tracing.update`.
+            InvalidArgument: the settings would trace nothing, or the model is not ready. Unsupported: see
+                `Tracing.update`.
         """
         check_traceable(self.lookup, model)
         self.tracing.update(model, changes)
@@ -287,15 +288,15 @@ class Service:
     # ---- shared memory of clients -------------------------------------------------------------------------------
 
     def system_shm_status(self, name: str) -> list[RegionStatus]:
-        """One region, or all when "".
+        """Return one region, or all when "".
 
         Raises:
-            NotFound: there is none of this name.
+            NotFound: no region has this name.
         """
         return self.regions.status(name)
 
     def register_system_shm(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        """Let requests use a part of a POSIX shared memory object.
+        """Register a part of a POSIX shared memory object, which requests may then use.
 
         Raises:
             Unsupported: the server does not allow it. EdgeServeError: as `SharedMemoryRegions.register`.
@@ -304,7 +305,7 @@ class Service:
         self.regions.register(name, key, offset, byte_size)
 
     def unregister_system_shm(self, name: str) -> None:
-        """Forget one region, or all when ""; one that is not there is fine.
+        """Remove one region, or all when ""; an unknown one is no error.
 
         Raises:
             Unsupported: the server does not allow shared memory.
@@ -313,13 +314,13 @@ class Service:
         self.regions.unregister(name)
 
     def cuda_shm_status(self, name: str) -> list[RegionStatus]:
-        """As `system_shm_status`; no region of a GPU is ever registered."""
+        """Return no region: none of a GPU is ever registered. See `system_shm_status`."""
         if name:
             raise NotFound(f"Unable to find cuda shared memory region: '{name}'")
         return []
 
     def register_cuda_shm(self, name: str) -> None:
-        """Refused, as by a Triton without GPUs.
+        """Refuse, as a Triton without GPUs does.
 
         Raises:
             InvalidArgument: always, if the server allows shared memory. Unsupported: if not.
@@ -328,14 +329,14 @@ class Service:
         raise InvalidArgument(f"failed to register CUDA shared memory region: '{name}', GPUs not supported")
 
     def unregister_cuda_shm(self, name: str) -> None:
-        """As `unregister_system_shm`: nothing is there, which is fine."""
+        """Check only that shared memory is allowed: no region of a GPU is registered."""
         self.check_shm()
 
     def check_shm(self) -> None:
-        """May clients register shared memory?
+        """Check that clients may register shared memory.
 
         Raises:
-            Unsupported: no.
+            Unsupported: they may not.
         """
         if not self.options.allow_client_shm:
             raise Unsupported(
@@ -345,17 +346,17 @@ class Service:
     # ---- model control ------------------------------------------------------------------------------------------
 
     def load_model(self, name: str, parameters: Mapping[str, Any], done: Done) -> None:
-        """Load or reload; `done` gets None or the error."""
+        """Load or reload a model; `done` gets None or the error."""
         task = self._start(self._load(name, parameters), done)
         self._loads.add(task)
         task.add_done_callback(self._loads.discard)
 
     def unload_model(self, name: str, unload_dependents: bool, done: Done) -> None:
-        """Unload; `done` gets None or the error."""
+        """Unload a model; `done` gets None or the error."""
         self._start(self._unload(name, unload_dependents), done)
 
     def begin_unload(self, name: str, unload_dependents: bool, done: Done) -> None:
-        """Begin to unload; `done` is called once it has begun, because the caller may be what the unload waits for."""
+        """Unload a model; `done` is called once the unload has begun, because it may wait for the caller."""
         waiting = [done]
 
         def tell(error: EdgeServeError | None = None) -> None:
@@ -387,7 +388,7 @@ class Service:
                 done(error)
             except asyncio.CancelledError:
                 done(Unavailable("Server exiting"))
-            except Exception as error:  # a fault of ours still answers the client
+            except Exception as error:  # a bug must not leave the client without an answer
                 log.exception("model control failed")
                 done(Internal(f"{type(error).__name__}: {error}"))
             else:
@@ -401,7 +402,7 @@ class Service:
     # ---- inference ----------------------------------------------------------------------------------------------
 
     def lease(self, name: str, version: str, nbytes: int) -> Room | None:
-        """Memory for a request body, or None for ordinary memory (a small body, or a model that does not serve).
+        """Return memory for a request body, or None for ordinary memory (a small body, or a model that does not serve).
 
         Raises:
             Unavailable: the server's tensor memory is used up.
@@ -421,8 +422,11 @@ class Service:
         return self.infer_held(served, request, on_response)
 
     def infer_held(self, served: Served, request: InferRequest, on_response: OnResponse) -> Ticket:
-        """As `infer`, on a version that was looked up and held when the request arrived: it was accepted then, whatever
-        has been swapped, unloaded or stopped since. A request of a sequence still goes to where that began."""
+        """Run a request as `infer` does, on a version that was looked up and held when the request arrived.
+
+        It was accepted then, even if the version was swapped, unloaded or stopped since. A request of a sequence still
+        goes to the version that started it.
+        """
         if request.correlation_id:
             served = self.registry.sequence_version(
                 served, request.model_version, request.correlation_id, request.flags

@@ -1,21 +1,18 @@
-"""Who runs next: policies that decide from values and act on nothing.
+"""Schedulers: policies that decide which requests run next. They take values and return values, and act on nothing.
 
-`core` has the words they share with the driver, `policy` picks the one that a model's configuration asks for. `direct`
-and `dynamic` are for models without state, made of `queue` and `instances`; `sequence_direct` and `sequence_oldest` are
-for the others, made of `sequences`, `sequence` and `seats`. `ensemble` plans the steps of an ensemble, `rate_limiter`
-stands above all models. `keys` says which requests may share a batch, `ordering` in which order their responses leave.
-Imports layers 0 and 1 only. Start reading in `core`.
+Models without state use `direct` or `dynamic`, made of `queue` and `instances`; models with state use the sequence
+batcher. The driver (models/run/driver.py) calls them. Imports layers 0 and 1 only. Start reading in `core`.
 
-    ensemble/     The schedule of an ensemble
-    sequence/     The sequence batcher
-    core          the words of every scheduler
+    ensemble/     the schedule of an ensemble
+    sequence/     the sequence batcher
+    core          the interface of every scheduler, and its decisions
     direct        the default scheduler
     dynamic       the dynamic batcher
-    instances     which instances of a model are idle
-    keys          which requests may share a batch
+    instances     the idle and busy instances of a model
+    keys          shape keys: which requests may share a batch
     ordering      `preserve_ordering`
-    policy        from a model's configuration to the scheduler that it asks for
-    queue         the queue in front of a model
-    queued        what the schedulers of stateless models have in common
-    rate_limiter  the rate limiter
+    policy        picks the scheduler that a model's configuration asks for
+    queue         the priority queue of a model
+    queued        the common part of the schedulers of stateless models
+    rate_limiter  the rate limiter over all models
 """

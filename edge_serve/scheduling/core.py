@@ -1,11 +1,10 @@
-"""The words of every scheduler: what it is given, and what it answers.
+"""The interface of every scheduler: its input (`Entry`), its decisions (`Run`, `Refuse`, `Wait`), and its settings.
 
 A scheduler decides and never acts: no clock, no sockets, no tasks. `models/run/driver.py` calls it, owns the wake-ups
-and does what `next` says. Time is CLOCK_MONOTONIC nanoseconds, handed in.
+and carries out what `next` returns. Time is CLOCK_MONOTONIC nanoseconds, passed as an argument.
 
-Between the decision and the worker stands the rate limiter, where that is on: one arbiter above all models
-(`rate_limiter`) lets a `Run` wait for its resources, as Triton lets a payload wait; its instance counts as busy
-meanwhile.
+If the rate limiter is on, it stands between the decision and the worker: one arbiter over all models (`rate_limiter`)
+lets a `Run` wait for its resources, as Triton lets a payload wait. The instance counts as busy meanwhile.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from edge_serve.messages.infer import InferRequest
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One request as a scheduler sees it; compared by identity.
+    """A request as a scheduler sees it; compared by identity.
 
     Attributes:
         rows: its batch size; 1 when the model has no batch dimension.
         shape_key: entries whose keys are equal may share a batch.
-        level: priority level it was queued at, set by the scheduler.
+        level: the priority level at which it was queued, set by the scheduler.
         timeout_at_ns: when its queue timeout expires, set by the scheduler; 0 = never.
         ticket: its number in the queue, set by the scheduler.
     """
@@ -41,7 +40,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Run:
-    """Execute `entries` as one batch on an idle `instance`, which is busy until `done` or `lost`.
+    """The decision to execute `entries` as one batch on an idle `instance`, which is busy until `done` or `lost`.
 
     Attributes:
         seats: of stateful models: the seat in the instance that each entry's sequence has.
@@ -58,7 +57,7 @@ class Run:
 
 @dataclass(slots=True)
 class Refuse:
-    """Answer `entry` with `error`; it is no longer queued. Statistics count it as REJECTED."""
+    """The decision to answer `entry`, which is no longer queued, with `error`. Statistics count it as REJECTED."""
 
     entry: Entry
     error: EdgeServeError
@@ -66,63 +65,63 @@ class Refuse:
 
 @dataclass(slots=True)
 class Wait:
-    """Nothing to do before `until_ns`, or before the next event when that is None."""
+    """The decision to do nothing before `until_ns`, or before the next event if that is None."""
 
     until_ns: int | None = None
 
 
 Decision = Run | Refuse | Wait
 
-#: the answer of an idle scheduler, shared because it is given so often
+#: the decision of an idle scheduler, shared because it is returned so often
 NOTHING = Wait()
 
 
 class Scheduler(Protocol):
-    """A policy. After any event the driver calls `next` until it answers Wait."""
+    """A scheduling policy. After any event the driver calls `next` until it returns Wait."""
 
     def add(self, entry: Entry, now_ns: int) -> None:
         """Queue an entry.
 
         Raises:
-            EdgeServeError: it is not taken in: Unavailable when the queue is full or the scheduler is stopping.
+            EdgeServeError: the entry is refused: Unavailable if the queue is full or the scheduler is stopping.
         """
 
     def next(self, now_ns: int) -> Decision:
-        """What to do now."""
+        """Return the next decision."""
 
     def done(self, instance: int) -> None:
-        """The instance finished its batch and is idle again."""
+        """Note that an instance finished its batch, and is idle again."""
 
     def lost(self, instance: int) -> None:
-        """The instance's worker died: it gets no work until `back`."""
+        """Note that an instance's worker died. It gets no work until `back`."""
 
     def back(self, instance: int) -> None:
-        """The instance is there (again) and idle."""
+        """Note that an instance has a worker (again), and is idle."""
 
     def add_instance(self, instance: int, *, passive: bool = False) -> None:
-        """Give work to one more instance, which is idle; a passive one gets none. No other had its number before."""
+        """Add an instance that is idle; a passive one gets no work. No other had its number before."""
 
     def retire_instance(self, instance: int) -> None:
-        """Give no new work to an instance; its sequences go on there to their end. It is removed when it has none."""
+        """Give no new work to an instance. Its open sequences continue there to their end; then it is removed."""
 
     def has_instance(self, instance: int) -> bool:
         """Return whether an instance was not removed."""
 
     def cancel(self, entry: Entry) -> bool:
-        """Drop a queued entry. False when it is not queued (already running, or answered)."""
+        """Remove a queued entry. Return False if it is not queued (running, or answered)."""
 
     def stop(self) -> None:
-        """Refuse everything added from now on; what is queued still runs."""
+        """Refuse everything added from now on; queued entries still run."""
 
     def drain(self) -> list[Entry]:
-        """Take out what is queued, in the order it would have run: nothing is left to run it. The caller answers it."""
+        """Remove and return the queued entries, in the order in which they would have run. The caller answers them."""
 
     def pending(self) -> int:
-        """Entries queued and not yet handed out."""
+        """Return the number of queued entries."""
 
 
 def label(request: InferRequest) -> str:
-    """The words that Triton puts before many of its texts (`InferenceRequest::LogRequest`)."""
+    """Return the words that Triton puts before many of its texts (`InferenceRequest::LogRequest`)."""
     return f"[request id: {request.id or '<id_unknown>'}] "
 
 
@@ -143,7 +142,7 @@ class QueuePolicy:
 
 @dataclass(frozen=True, slots=True)
 class DynamicBatching:
-    """What the dynamic batcher needs to know (ModelDynamicBatching of model_config.proto).
+    """The settings of the dynamic batcher (ModelDynamicBatching of model_config.proto).
 
     Attributes:
         max_batch_size: 1 when the model has no batch dimension.
@@ -162,7 +161,7 @@ class DynamicBatching:
 
 @dataclass(frozen=True, slots=True)
 class SequenceBatching:
-    """What the sequence batchers need to know (ModelSequenceBatching of model_config.proto).
+    """The settings of the sequence batcher (ModelSequenceBatching of model_config.proto).
 
     Attributes:
         max_batch_size: 1 when the model has no batch dimension.

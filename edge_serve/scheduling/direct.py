@@ -9,25 +9,25 @@ from edge_serve.scheduling.core import Decision, Entry, QueuePolicy, Run
 from edge_serve.scheduling.queue import PriorityQueue
 from edge_serve.scheduling.queued import QueuedScheduler
 
-#: what the requests of one hop to a worker may take together, nanoseconds: about four hops
+#: how long the requests of one hop to a worker may execute together, nanoseconds: about four hops
 BURST_NS = 200_000
-#: and how many they may be. What is with a worker fails with it, and cannot go to another instance any more
+#: how many requests one hop may have: they fail with the worker, and cannot be moved to another instance
 BURST_REQUESTS = 8
-#: when such a hop takes longer than this, other instances help
+#: if such a hop takes longer than this, other instances get work
 OVERDUE_NS = 1_000_000
 
 
 class DirectScheduler(QueuedScheduler):
-    """For models that configure no batcher: no limit, no timeouts, no priorities; deadlines of requests count.
+    """Schedules models that configure no batcher: no limit, no timeouts, no priorities; deadlines of requests count.
 
     Each request is an execution of its own. While executions are short beside the hop to the worker, waiting requests
-    travel together in one `Run` with `each`, so that the hop is paid once; and one instance takes them all, because a
-    second one would only contend with it, unless a run takes longer than it was to. That instance gets its next run
+    travel together in one `Run` with `each`, so that the hop is paid once. One instance takes them all, because a
+    second one would only contend with it, unless a run takes longer than planned. That instance gets its next run
     before it has finished one, so that it need not sleep until its reply has been read and answered.
 
     Args:
-        calls: executions may call other models, and so wait for this one: a request that went ahead to an instance that
-            waits for it would never be answered, so that none goes ahead.
+        calls: whether executions may call other models, and so wait for this one. Then no run is sent ahead, because a
+            request that is sent ahead to an instance that waits for it would never be answered.
     """
 
     def __init__(self, instances: int, passive: Collection[int] = (), *, calls: bool = False) -> None:
@@ -35,20 +35,19 @@ class DirectScheduler(QueuedScheduler):
         self._mean_ns = BURST_NS
         self._burst = 1
         self._started_ns = 0
-        #: the instance that short executions go to while it is busy; -1 = none is
+        #: the instance that gets short executions while it is busy; -1 = none
         self._current = -1
-        #: instances that have a second run, which they begin when the first is done
+        #: instances that have a second run, which they start when the first is done
         self._ahead: set[int] = set()
         self._looks_ahead = not calls
 
     @property
     def gathers(self) -> bool:
-        """Whoever executes has something to do: `next` need not be asked for each entry, only for all that come
-        together."""
+        """Whether a busy instance takes all entries: call `next` once for all that arrive together, not for each."""
         return self._current >= 0 and self._burst > 1
 
     def prefer(self, rank: Callable[[int], Any]) -> None:
-        """See `QueuedScheduler`. The rate limiter counts one run for each instance."""
+        """See `QueuedScheduler`. No run is sent ahead, because the rate limiter counts one run for each instance."""
         self._looks_ahead = False
         super().prefer(rank)
 
@@ -69,13 +68,13 @@ class DirectScheduler(QueuedScheduler):
         super().lost(instance)
 
     def retire_instance(self, instance: int) -> None:
-        """See `core.Scheduler`. A run that it has ahead is its last."""
+        """See `core.Scheduler`. A run that was sent ahead is its last."""
         if instance == self._current:
             self._current = -1
         super().retire_instance(instance)
 
     def pace(self, execution_ns: int) -> None:
-        """An execution took this long; the mean of the last ones decides how many may travel together."""
+        """Record the time of an execution. The mean of recent ones decides how many requests may travel together."""
         self._mean_ns += (execution_ns - self._mean_ns) // 8
         self._burst = min(BURST_REQUESTS, BURST_NS // max(1, self._mean_ns)) or 1
 

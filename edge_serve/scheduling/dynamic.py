@@ -1,10 +1,10 @@
 """The dynamic batcher: requests that wait together run together.
 
 Rules: triton-inference-server/core src/dynamic_batch_scheduler.cc (GetDynamicBatch). A batch is a prefix of the queue,
-so it ends at the first entry of another shape; requests are never split. With an idle instance, in this order:
-a preferred size that can be reached is sent at once; so is a prefix that cannot grow; so is anything once the oldest
-of it has waited `max_queue_delay`, or at once when there is no delay. Otherwise the batch is held.
-Unlike Triton, no batch is formed before an instance is idle: what comes meanwhile still joins.
+so it ends at the first entry of another shape; requests are never split. If an instance is idle, the first of these
+rules that applies sends a batch: a preferred size that can be reached; a prefix that cannot grow; any prefix whose
+oldest entry has waited `max_queue_delay`, or any at all when there is no delay. Otherwise the batch is held. Unlike
+Triton, no batch is formed before an instance is idle, so that entries that arrive meanwhile can still join.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from edge_serve.scheduling.queued import QueuedScheduler
 
 @dataclass(slots=True)
 class Hold:
-    """Why the whole queue, one batch that may still grow, is not sent; saves looking at it again.
+    """The reason why the whole queue, one batch that may still grow, is not sent. Saves examining it again.
 
     Attributes:
-        until_ns: then the delay of the oldest entry is over.
-        rows: a queue of so many rows is looked at again.
-        shape_key: that of all entries; another one ends the batch.
-        version: of the queue.
+        until_ns: when the delay of the oldest entry is over.
+        rows: a queue of so many rows is examined again.
+        shape_key: the key of all entries; another one ends the batch.
+        version: the version of the queue.
     """
 
     until_ns: int
@@ -36,7 +36,7 @@ class Hold:
 
 
 class DynamicScheduler(QueuedScheduler):
-    """`dynamic_batching` of the configuration, for models with and without a batch dimension."""
+    """Schedules `dynamic_batching`, for models with and without a batch dimension."""
 
     def __init__(self, batching: DynamicBatching, instances: int, passive: Collection[int] = ()) -> None:
         policies = batching.policies if batching.priority_levels else {}
@@ -79,7 +79,7 @@ class DynamicScheduler(QueuedScheduler):
         return self._wait(hold.until_ns)
 
     def _ready(self, now_ns: int) -> int | Hold:
-        """How many entries to send now, or why none."""
+        """Return how many entries to send now, or why none."""
         largest, preferred, max_rows = self._preferred[-1], self._preferred, self._max_rows
         count = rows = best = 0
         oldest_ns, shape_key, can_grow = now_ns, None, True

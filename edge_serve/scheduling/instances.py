@@ -1,7 +1,7 @@
-"""Which instances of a model are idle.
+"""The instances of a model, and which of them are idle.
 
-Triton wakes any of the threads that wait for a batch, so no order is visible from outside; here the one used last
-comes first, because its caches are warm, and an unused one is woken only under load.
+Triton wakes any of the threads that wait for a batch, so clients see no order. Here the instance used last comes first,
+because its caches are warm, and an unused one is woken only under load.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 
 class InstanceState(Enum):
-    """What an instance is doing; a PASSIVE one (`instance_group.passive`) never gets work, and a RETIRING one that is
-    busy gets none after that."""
+    """The state of an instance. A PASSIVE one (`instance_group.passive`) never gets work. A RETIRING one is busy, and
+    is removed after that."""
 
     IDLE = 0
     BUSY = 1
@@ -26,8 +26,8 @@ class Instances:
     """The instances of one model by number.
 
     Attributes:
-        idle: numbers of the idle ones, the next to be used last.
-        busy: how many are busy, retiring ones too.
+        idle: numbers of the idle instances; the last one is the next to be used.
+        busy: the number of busy instances, including retiring ones.
     """
 
     __slots__ = ("_state", "busy", "idle")
@@ -44,7 +44,7 @@ class Instances:
             self.idle.insert(0, number)
 
     def retire(self, number: int) -> None:
-        """Remove an instance; one that is busy gets no more work, and is removed when it is done or lost."""
+        """Remove an instance; a busy one gets no more work, and is removed when it is done or lost."""
         state = self._state.get(number)
         if state is InstanceState.BUSY:
             self._state[number] = InstanceState.RETIRING
@@ -54,11 +54,11 @@ class Instances:
             del self._state[number]
 
     def has(self, number: int) -> bool:
-        """Return whether it was not removed."""
+        """Return whether an instance was not removed."""
         return number in self._state
 
     def take(self) -> int:
-        """The number of an idle instance, which is busy from now on.
+        """Make an idle instance busy, and return its number.
 
         Raises:
             IndexError: none is idle.
@@ -69,7 +69,7 @@ class Instances:
         return number
 
     def use(self, number: int) -> None:
-        """An idle instance is busy from now on.
+        """Make this idle instance busy.
 
         Raises:
             ValueError: it is not idle.
@@ -79,7 +79,7 @@ class Instances:
         self.busy += 1
 
     def done(self, number: int) -> None:
-        """It finished; no effect on an instance that was lost meanwhile."""
+        """Make an instance idle that has finished. No effect on an instance that was lost meanwhile."""
         state = self._state.get(number)
         if state is InstanceState.BUSY:
             self._state[number] = InstanceState.IDLE
@@ -90,7 +90,7 @@ class Instances:
             self.busy -= 1
 
     def lost(self, number: int) -> None:
-        """Its worker died, whatever it was doing."""
+        """Mark an instance whose worker died, in whatever state it was."""
         state = self._state.get(number)
         if state is InstanceState.RETIRING:
             self.done(number)
@@ -103,17 +103,17 @@ class Instances:
             self._state[number] = InstanceState.LOST
 
     def back(self, number: int) -> None:
-        """It is there and idle; queued behind the warm ones."""
+        """Make a lost instance idle again, queued behind the warm ones."""
         if self._state.get(number) is InstanceState.LOST:
             self._state[number] = InstanceState.IDLE
             self.idle.insert(0, number)
 
     def count(self) -> int:
-        """How many there are, idle or not."""
+        """Return the number of instances, idle or not."""
         return len(self._state)
 
     def passive(self) -> list[int]:
-        """Numbers of those that never get work."""
+        """Return the numbers of those that never get work."""
         return [n for n, state in self._state.items() if state is InstanceState.PASSIVE]
 
     def _check(self) -> None:
@@ -122,10 +122,10 @@ class Instances:
 
 
 class RankedInstances(Instances):
-    """Takes the idle instance of the lowest rank, and of several the one used last.
+    """Takes the idle instance of the lowest rank; among equal ones, the one used last.
 
     Args:
-        rank: of an idle instance; asked each time.
+        rank: returns the rank of an idle instance; called each time.
     """
 
     __slots__ = ("_rank",)

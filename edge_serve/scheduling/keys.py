@@ -1,4 +1,4 @@
-"""Which requests may share a batch: those whose shape keys are equal.
+"""Shape keys: requests may share a batch if their keys are equal.
 
 Rules: triton-inference-server/core src/backend_model.cc (SetConfiguredScheduler) and src/scheduler_utils.cc
 (RequiredEqualInputs). Inputs with variable dimensions must agree in shape unless `allow_ragged_batch`; shape tensors
@@ -47,6 +47,6 @@ def _item_shape(tensor: InferTensor) -> Hashable:
 
 
 def _values(tensor: InferTensor) -> Hashable:
-    if is_unseen(tensor.data):  # whose values nobody here knows: it shares no batch
+    if is_unseen(tensor.data):  # the front end cannot read the values, so the request shares no batch
         return tensor.shape[1:], object()
     return tensor.shape[1:], bytes(tensor.data)

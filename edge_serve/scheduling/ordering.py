@@ -8,9 +8,8 @@ T = TypeVar("T")
 
 
 class ResponseOrder(Generic[T]):
-    """Holds back what is ready too early. A request may have any number of responses; the last one is marked final, and
-    each place must see one.
-    """
+    """Delays responses until those of all earlier requests have left. A request may have any number of responses; the
+    last one is marked final, and each place must see one."""
 
     __slots__ = ("_early", "_first", "_next")
 
@@ -22,13 +21,13 @@ class ResponseOrder(Generic[T]):
         self._early: dict[int, tuple[list[T], bool]] = {}
 
     def enter(self) -> int:
-        """A place for a request that arrived just now."""
+        """Return a place for a request that has just arrived."""
         place = self._next
         self._next += 1
         return place
 
     def ready(self, place: int, response: T, final: bool = True) -> list[T]:
-        """The responses that may leave now, in order."""
+        """Return the responses that may leave now, in order."""
         if place != self._first:
             earlier, _ = self._early.get(place, ([], False))
             earlier.append(response)

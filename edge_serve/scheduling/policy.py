@@ -1,4 +1,4 @@
-"""From a model's configuration to the scheduler that it asks for."""
+"""Picks the scheduler that a model's configuration asks for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ PYTHON = "python"
 
 
 def scheduler_for(config: pb.ModelConfig, instances: int, passive: Collection[int] = ()) -> Scheduler:
-    """The scheduler of a completed configuration for `instances` instances, of which the `passive` ones get no work.
+    """Create the scheduler of a completed configuration for `instances` instances, of which the `passive` ones get no
+    work.
 
     Raises:
         Unsupported: the configuration asks for a way of scheduling that is not offered.
@@ -39,7 +40,7 @@ def scheduler_for(config: pb.ModelConfig, instances: int, passive: Collection[in
 
 
 def dynamic_batching(config: pb.ModelConfig) -> DynamicBatching:
-    """`dynamic_batching` and `max_batch_size` as a plain value."""
+    """Convert `dynamic_batching` and `max_batch_size` to a plain value."""
     batching = config.dynamic_batching
     return DynamicBatching(
         max_batch_size=max(1, config.max_batch_size),
@@ -54,7 +55,7 @@ def dynamic_batching(config: pb.ModelConfig) -> DynamicBatching:
 
 
 def sequence_batching(config: pb.ModelConfig) -> SequenceBatching:
-    """`sequence_batching` and `max_batch_size` as a plain value."""
+    """Convert `sequence_batching` and `max_batch_size` to a plain value."""
     batching = config.sequence_batching
     oldest, direct = batching.oldest, batching.direct
     is_oldest = batching.HasField("oldest")

@@ -1,10 +1,10 @@
-"""The queue in front of a model: priority levels, each with its own policy, and the clocks of what waits in it.
+"""The queue of a model: priority levels, each with its own policy, and the timeouts of queued entries.
 
 Rules: triton-inference-server/core src/scheduler_utils.cc (PriorityQueue, PolicyQueue). Level 1 is served first; within
 a level the order is arrival, and entries whose timeout ran out under the policy DELAY come after the others.
 
-Everything is O(1) amortised, but for the clocks, which are O(log n) when timeouts are not handed in in the order in
-which they end. Nothing that left the queue is still referred to: a request may hold megabytes.
+Everything is O(1) amortised, except timeouts, which are O(log n) unless they are added in the order in which they end.
+The queue keeps no reference to an entry that left, because a request may hold megabytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from edge_serve.errors import EdgeServeError, Unavailable
 from edge_serve.messages.infer import InferRequest
 from edge_serve.scheduling.core import Entry, QueuePolicy, Refuse, label
 
-#: clocks of entries that left are swept when this many more than could be needed have piled up
+#: clocks of entries that left are removed when there are this many more clocks than needed
 _SLACK = 64
 
 
@@ -38,7 +38,7 @@ class Level:
         return len(self.fresh) + len(self.delayed)
 
     def get(self, ticket: int) -> Entry | None:
-        """The entry with this ticket, if it is still here."""
+        """Return the entry with this ticket, if it is still queued."""
         return self.fresh.get(ticket) or self.delayed.get(ticket)
 
 
@@ -58,9 +58,9 @@ class PriorityQueue:
         self._count = 0
         self._last_ticket = 0
         self._levels: dict[int, Level] = {}
-        #: levels with something in them, the first to be served first
+        #: levels with entries, the first to be served first
         self._active: list[Level] = []
-        #: heap of (when, ticket, level); those of entries that left are dropped when they surface
+        #: heap of (when, ticket, level); clocks of entries that left are removed when they are the first
         self._clocks: list[tuple[int, int, Level]] = []
 
     def __len__(self) -> int:
@@ -93,7 +93,7 @@ class PriorityQueue:
             self._start_clocks(entry, level)
 
     def walk(self) -> Iterator[Entry]:
-        """Entries in the order in which they are served. The queue must not change meanwhile."""
+        """Iterate over the entries in the order in which they are served. The queue must not change meanwhile."""
         if len(self._active) == 1 and not self._active[0].delayed:
             return iter(self._active[0].fresh.values())
         return chain.from_iterable(part.values() for level in self._active for part in (level.fresh, level.delayed))
@@ -117,7 +117,7 @@ class PriorityQueue:
         return taken
 
     def cancel(self, entry: Entry) -> bool:
-        """Remove an entry. False when it is not queued."""
+        """Remove an entry. Return False if it is not queued."""
         level = self._levels.get(entry.level)
         if level is None or level.get(entry.ticket) is not entry:
             return False
@@ -125,7 +125,7 @@ class PriorityQueue:
         return True
 
     def expire(self, now_ns: int) -> Refuse | None:
-        """Take out one entry whose time is over; delay those whose policy says so. Call again until None."""
+        """Remove one entry whose timeout or deadline is over; delay those whose policy asks for it. Call until None."""
         while self._clocks and self._clocks[0][0] <= now_ns:
             at_ns, ticket, level = heappop(self._clocks)
             entry = level.get(ticket)
@@ -141,7 +141,7 @@ class PriorityQueue:
         return None
 
     def next_expiry_ns(self) -> int:
-        """When `expire` has something to do next; 0 = never, as things stand."""
+        """Return when `expire` must be called next; 0 = never, as things stand."""
         while self._clocks:
             at_ns, ticket, level = self._clocks[0]
             if level.get(ticket) is not None:
@@ -188,7 +188,7 @@ def _number(level: Level) -> int:
 
 
 def _timeout_us(policy: QueuePolicy, request: InferRequest) -> int:
-    """A request may shorten its timeout where that is allowed, never lengthen it."""
+    """Return the timeout of a request. It may shorten the default where the policy allows it, never lengthen it."""
     if policy.allow_timeout_override and 0 < request.timeout_us < policy.default_timeout_us:
         return request.timeout_us
     return policy.default_timeout_us

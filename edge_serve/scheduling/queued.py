@@ -1,4 +1,4 @@
-"""What the schedulers of stateless models have in common: a queue in front of equal instances."""
+"""The common part of the schedulers of stateless models: a queue in front of equal instances."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edge_serve.scheduling.queue import PriorityQueue
 
 
 class QueuedScheduler:
-    """All of `core.Scheduler` but `add` and `next`."""
+    """Implements all of `core.Scheduler` but `add` and `next`."""
 
     def __init__(self, queue: PriorityQueue, instances: int, passive: Collection[int] = ()) -> None:
         self._queue = queue
@@ -20,7 +20,7 @@ class QueuedScheduler:
         self._stopping = False
 
     def prefer(self, rank: Callable[[int], Any]) -> None:
-        """Of several idle instances take the one of the lowest rank. To be said before the first entry comes."""
+        """Take the idle instance of the lowest rank from now on. Call it before the first entry is added."""
         self._instances = RankedInstances(self._instances.count(), self._instances.passive(), rank)
 
     def done(self, instance: int) -> None:
@@ -64,7 +64,7 @@ class QueuedScheduler:
         return len(self._queue)
 
     def free(self) -> bool:
-        """An instance is idle."""
+        """Return whether an instance is idle."""
         return bool(self._instances.idle)
 
     def _enqueue(self, entry: Entry, level: int, now_ns: int) -> None:
@@ -76,7 +76,7 @@ class QueuedScheduler:
         self._queue.add(entry, level, now_ns)
 
     def _wait(self, until_ns: int) -> Wait:
-        """Wait for `until_ns` (0 = nothing to wait for) or the next expiry, whichever is earlier."""
+        """Wait for `until_ns` (0 = no such time) or the next expiry, whichever is earlier."""
         expiry_ns = self._queue.next_expiry_ns()
         if expiry_ns and (not until_ns or expiry_ns < until_ns):
             until_ns = expiry_ns

@@ -1,12 +1,12 @@
-"""The rate limiter: which of the instances that have work may run now, over all models.
+"""The rate limiter over all models: which of the instances that have work may run now.
 
 Rules and texts: triton-inference-server/core src/rate_limiter.cc, docs/user_guide/rate_limiter.md of the server. An
-instance runs only while it holds the resources that its group asks for; of those that wait, the one with the least
+instance runs only while it holds the resources that its group asks for. Among those that wait, the one with the lowest
 weighted number of executions (`priority` times executions) goes first.
 
-Differently from Triton: who waits holds up only those that need one of the same resources, not every model; whoever
-comes after a pause starts at the present count of those that share its resources, so that a model loaded later does
-not keep the others waiting until it has caught up; and all that fit run, not one for each event.
+Unlike Triton, a waiting instance blocks only those that need one of the same resources, not every model. An instance
+that asks after a pause starts at the present count of those that share its resources, so that a model loaded later does
+not keep the others waiting until it has caught up. And all instances that fit are started, not one for each event.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from edge_serve.errors import InvalidArgument
 
 
 class Resource(NamedTuple):
-    """Something of which there is a number of pieces; device None = one stock for the whole server (`global`)."""
+    """A resource with a number of pieces; device None = one stock for the whole server (`global`)."""
 
     name: str
     device: int | None
@@ -44,7 +44,7 @@ class Claimant:
     """An instance of a model. It is idle, waits, or runs.
 
     Attributes:
-        needs: what it holds while it runs.
+        needs: the resources that it holds while it runs.
         weight: `priority` of its group; one of weight 2 gets half the executions of one of weight 1.
         served: weighted executions so far, as of the last one that it asked for.
     """
@@ -58,11 +58,12 @@ class Claimant:
 
 
 class RateLimiter:
-    """Stocks of resources, and who may have them. After any event ask `next` until it answers None.
+    """The stocks of resources, and the instances that hold and await them. After any event call `next` until it returns
+    None.
 
     Args:
-        explicit: the stocks; when there are any, what they do not name is not to be had. Without any, of each resource
-            there is as much as one claimant needs at most.
+        explicit: the stocks; if there are any, resources that they do not name are not available. Otherwise the stock
+            of each resource is the largest number that a claimant needs.
     """
 
     def __init__(self, explicit: Iterable[Explicit] = ()) -> None:
@@ -73,16 +74,16 @@ class RateLimiter:
         self._claimants: list[Claimant] = []
         self._stock: dict[Resource, int] = {}
         self._used: dict[Resource, int] = {}
-        #: resource -> weighted executions of the one that got it last: the present of those that share it
+        #: resource -> weighted executions of its last holder: the present count of those that share it
         self._now: dict[Resource, int] = {}
         self._waiting: list[Claimant] = []
         self._number = 0
 
     def add(self, claimants: Collection[Claimant]) -> None:
-        """New instances, all or none of them.
+        """Add instances, all or none of them.
 
         Raises:
-            InvalidArgument: one of them could never run, or a resource is global here and of a device there.
+            InvalidArgument: an instance could never run, or a resource is both global and of a device.
         """
         wanted = [*self._claimants, *claimants]
         stock = self._stock_for(wanted)
@@ -90,14 +91,14 @@ class RateLimiter:
         self._stock = stock
 
     def remove(self, claimants: Collection[Claimant]) -> None:
-        """These instances are gone, whatever they were doing; what they held is free."""
+        """Remove instances in any state, and release their resources."""
         for claimant in claimants:
             self.release(claimant)
         self._claimants = [known for known in self._claimants if known not in claimants]
         self._stock = self._stock_for(self._claimants)
 
     def ask(self, claimant: Claimant, executions: int = 1) -> None:
-        """An idle claimant has work, for so many executions; it waits from now on."""
+        """Let an idle claimant wait for its resources, with work for so many executions."""
         present = max((self._now.get(resource, 0) for resource in claimant.needs), default=0)
         self._number += 1
         start = max(present, claimant.served)
@@ -107,7 +108,7 @@ class RateLimiter:
         insort(self._waiting, claimant, key=_place)
 
     def release(self, claimant: Claimant) -> None:
-        """It does not wait any more, and gives back what it held."""
+        """Release the resources of a claimant, which neither waits nor runs any more."""
         if claimant.waiting:
             self._waiting.remove(claimant)
             claimant.waiting = False
@@ -117,7 +118,7 @@ class RateLimiter:
                 self._used[resource] -= count
 
     def next(self) -> Claimant | None:
-        """The claimant to run now; it has its resources. None: nobody can, before the next event."""
+        """Start the claimant that may run now, and return it. None: no claimant can run before the next event."""
         awaited: set[Resource] = set()
         for position, claimant in enumerate(self._waiting):
             if self._fits(claimant, awaited):
@@ -128,7 +129,7 @@ class RateLimiter:
         return None
 
     def standing(self, claimant: Claimant) -> tuple[bool, int]:
-        """Orders the idle claimants of a model: first who could run now, then by weighted executions."""
+        """Return the rank of an idle claimant: those that could run now come first, then by weighted executions."""
         awaited = {resource for waiting in self._waiting for resource in waiting.needs}
         return not self._fits(claimant, awaited), claimant.served
 
@@ -163,7 +164,7 @@ class RateLimiter:
         return stock
 
     def _given(self, resource: Resource, least: int) -> int:
-        """How much of it the settings give; a global one is looked for under every device."""
+        """Return the count of a resource in the settings; a global one may be set for any device."""
         found = max(
             (
                 count

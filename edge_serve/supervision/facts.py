@@ -1,4 +1,4 @@
-"""Reads the watchdog's facts from the running server, and does what the inside can do about them."""
+"""Reads the watchdog's facts from the running server, and repairs what can be repaired from inside."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class FactReader:
-    """Looks at every scheduler and every worker. Looking kills workers that hang and wakes schedulers that sleep."""
+    """Checks every scheduler and every worker. A check kills workers that hang and wakes schedulers that sleep."""
 
     def __init__(self, registry: Registry, workers: Workers) -> None:
         self._registry = registry
@@ -27,7 +27,7 @@ class FactReader:
         self._woken: set[str] = set()
 
     async def read(self, now_ns: int) -> WatchdogFacts:
-        """To be called about once a second."""
+        """Return the facts. Called about once a second."""
         waiting = [one for one in await gathered(self._drivers()) if one[2] is not None]
         drivers = {name: driver for name, driver, _ in waiting}
         markers = {name: marker for name, _, marker in waiting}
@@ -42,7 +42,7 @@ class FactReader:
         return WatchdogFacts(ages, self._workers.watch(now_ns))
 
     def _drivers(self) -> Iterator[tuple[str, Driver, int | None]]:
-        """Yield the drivers by their models, and what they say of a standstill."""
+        """Yield each driver with the name of its model and its marker of waiting requests."""
         for served in self._registry.each_served():
             runner = served.runner.runner if isinstance(served.runner, CachedRunner) else served.runner
             if isinstance(runner, Driver):

@@ -1,9 +1,9 @@
-"""Periodic self-test: sends a sample request to idle models, to detect a lost device context.
+"""Periodic self-test: sends a request to each idle model, to find workers that run but no longer answer.
 
-A process may be alive, its heart beat, and its device context be gone: every request fails, and only a new process
-helps. The question is a sample of the model's golden test, else the first sample of its `model_warmup`, else zeros. A
-model is judged by what it did before: one that has answered and does not any more is restarted, and not ready until it
-answers; one that never liked the question is left alone. A wrong answer to a golden test counts as none.
+A process may be alive, send heartbeats, and have lost its device context: every request fails, and only a new process
+helps. The request is a sample of the model's golden test, else the first sample of its `model_warmup`, else zeros. A
+model is compared with its own past: one that answered before and does not now is restarted, and not ready until it
+answers. One that never answered the request is excused. A wrong answer to a golden test counts as none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from edge_serve.protocol.inference.validate import validate
 
 log = logging.getLogger(__name__)
 
-#: so many models are asked together, and the next ones that much later, seconds
+#: so many models are tested at once, and the next ones that much later, seconds
 AT_ONCE, APART = 4, 0.005
 #: how long an answer may take, seconds
 PATIENCE = 30.0
@@ -44,13 +44,13 @@ _WRONG = "fails its golden test, which it has passed before"
 
 @dataclass(slots=True)
 class _Patient:
-    """The state of the self-test of a version.
+    """The test results of a version.
 
     Attributes:
-        answered: how many requests it had answered when it was looked at last.
-        proven: it has answered the question once.
-        excused: it is not asked.
-        turn: which sample of its golden test is next.
+        answered: how many requests it had answered at the last test.
+        proven: whether it has answered the request once.
+        excused: whether it is not tested any more.
+        turn: the number of its next golden sample.
     """
 
     answered: int
@@ -60,10 +60,10 @@ class _Patient:
 
 
 class SelfInference:
-    """Asks every served version in turn.
+    """Tests every version that serves, in turn.
 
     Args:
-        interval: seconds between questions to one model.
+        interval: seconds between tests of one model.
     """
 
     def __init__(self, served: Callable[[], Iterable[Served]], interval: float) -> None:
@@ -72,7 +72,7 @@ class SelfInference:
         self._patients: dict[Served, _Patient] = {}
 
     async def run(self) -> None:
-        """Ask until cancelled."""
+        """Test until cancelled."""
         while True:
             try:
                 await self.round()
@@ -81,7 +81,7 @@ class SelfInference:
             await asyncio.sleep(self._interval)
 
     async def round(self) -> None:
-        """Ask each model that has answered no request since the last round."""
+        """Test each version that has answered no client since the last round."""
         known = self._patients
         patients = await gathered((one, known.get(one) or _Patient(_answers(one))) for one in self._served())
         self._patients = dict(patients)
@@ -99,7 +99,7 @@ class SelfInference:
                 visit.cancel()
 
     async def _visit(self, served: Served, patient: _Patient) -> None:
-        """Ask one version. An unexpected error is logged, so that the other versions are asked all the same."""
+        """Test one version. An unexpected error is logged, so that the other versions are tested all the same."""
         try:
             await self._ask_if_idle(served, patient)
         except Exception:
@@ -112,7 +112,7 @@ class SelfInference:
         patient.answered = _answers(served)
         if busy and served.golden is None:
             served.sick = False
-        busy = busy and not served.sick  # that it answers does not say that its answers are right
+        busy = busy and not served.sick  # it answers, but its answers may be wrong
         if busy or patient.excused or served.leaving or served.opened is None or not served.opened.complete:
             return
         if served.golden is not None and not served.config.HasField("sequence_batching"):
@@ -131,7 +131,7 @@ class SelfInference:
         self._judge(served, patient, error)
 
     async def _ask_golden(self, served: Served, test: GoldenTest, patient: _Patient) -> None:
-        """Ask one sample of a golden test, which the version passed when it was loaded."""
+        """Send one sample of a golden test, which the version passed when it was loaded."""
         sample = test.samples[patient.turn % len(test.samples)]
         patient.proven = True
         past_cache = _past_cache(served)
@@ -160,7 +160,9 @@ class SelfInference:
             if served.sick:
                 served.sick, served.sickness = False, ""
                 log.info("model %s answers again", served.name, extra=model_fields(served.name, served.version))
-        elif isinstance(error, (Unavailable, Cancelled)):  # refused by its queue, or just lost: that is seen elsewhere
+        elif isinstance(
+            error, (Unavailable, Cancelled)
+        ):  # refused by its queue, or its worker was lost, which is handled elsewhere
             return
         elif not patient.proven:
             self._excuse(served, patient, error.message)
@@ -188,15 +190,15 @@ class SelfInference:
 
 
 def _answers(served: Served) -> int:
-    """How many requests the model itself has answered: what comes from the cache says nothing about it."""
+    """Return how many requests the model itself has answered; answers from the cache say nothing about it."""
     return served.statistics.success.count - served.statistics.cache_hit.count
 
 
 def _question(served: Served) -> InferRequest | None:
-    """A request that `served` should be able to answer; None = it is not to be asked.
+    """Return a request that `served` should be able to answer; None = it is not tested.
 
-    Not asked are ensembles, whose members are asked, sequences, which would have to be begun, and decoupled models
-    without a sample: what they make of zeros may never end.
+    Not tested are ensembles (their members are), sequences (one would have to be started), and decoupled models without
+    a sample (their responses to zeros may never end).
 
     Raises:
         EdgeServeError: its sample cannot be made, or does not fit.
@@ -223,7 +225,7 @@ def _past_cache(served: Served) -> Served | None:
 
 
 async def _ask(served: Served, question: InferRequest, seconds: float) -> EdgeServeError | None:
-    """Why it does not answer; None = it does."""
+    """Return the error instead of an answer; None = it answered."""
     done: asyncio.Future[EdgeServeError | None] = asyncio.get_running_loop().create_future()
 
     def on_response(response: InferResponse) -> None:

@@ -2,10 +2,10 @@
 
 Rules: triton-inference-server/core src/ensemble_scheduler/ensemble_scheduler.cc. A step runs once all ensemble tensors
 that it reads are settled: given by the client, written by another step, or known to be absent (an optional input that
-was not given, an output that its model left out). Unlike Triton, a request for some of the outputs is not a deadlock:
-just the steps that lead to them run.
+was not given, an output that its model left out). Unlike in Triton, a request for some of the outputs is not a
+deadlock: only the steps that lead to them run.
 
-Values flow elsewhere (models/ensemble/ensemble.py); here are only names and numbers of steps.
+The plan handles names and numbers of steps; the tensors themselves are in models/ensemble/flight.py.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from edge_serve.config.checks.ensemble import member_key
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError
 
-#: routes remembered for each ensemble; clients choose the outputs, so there is a limit
+#: routes kept for each ensemble; clients choose the outputs, so there is a limit
 _MAX_ROUTES = 64
 
 
 @dataclass(frozen=True, slots=True)
 class EnsembleStep:
-    """One model of the ensemble.
+    """A call of one model of the ensemble.
 
     Attributes:
         model: with its namespace, where models have one.
@@ -47,7 +47,7 @@ class TensorRoute:
         sources: step -> the steps whose outputs it reads; readers: the reverse.
         kept: steps whose outputs are in the answer.
         required: inputs without which the answer cannot be made.
-        ends: False when steps wait for each other, or for a tensor that nobody writes.
+        ends: False when steps wait for each other, or for a tensor that no step writes.
     """
 
     outputs: tuple[str, ...]
@@ -61,10 +61,10 @@ class TensorRoute:
 
 @dataclass(slots=True)
 class StepsToRun:
-    """Run these steps now (none: wait for the ones that run).
+    """The decision to run these steps now (none: wait for the running ones).
 
     Attributes:
-        spent: steps whose outputs nobody needs any more.
+        spent: steps whose outputs are not needed any more.
     """
 
     steps: Sequence[int]
@@ -73,24 +73,24 @@ class StepsToRun:
 
 @dataclass(slots=True)
 class Finished:
-    """All outputs are settled and no step runs."""
+    """The decision that all outputs are settled and no step runs."""
 
 
 @dataclass(slots=True)
 class Failed:
-    """A step failed, the first one with `error`, and no step runs any more."""
+    """The decision that the request failed: a step failed, the first one with `error`, and no step runs any more."""
 
     error: EdgeServeError
 
 
 @dataclass(slots=True)
 class Deadlock:
-    """The outputs cannot be made from what was given. Nothing was run."""
+    """The decision that the outputs cannot be made from the given inputs. No step was run."""
 
 
 Next = StepsToRun | Finished | Failed | Deadlock
 
-#: the answers that are the same for all
+#: the decisions without attributes, shared
 _WAIT = StepsToRun(())
 _FINISHED = Finished()
 
@@ -118,7 +118,7 @@ class EnsemblePlan:
         self._routes: dict[tuple[str, ...], TensorRoute] = {}
 
     def run(self, given: Collection[str], wanted: Iterable[str] = ()) -> EnsembleRun:
-        """The run of one request.
+        """Return the run of one request.
 
         Args:
             given: the inputs that it brings.
@@ -127,7 +127,7 @@ class EnsemblePlan:
         return EnsembleRun(self.route(wanted), given)
 
     def route(self, wanted: Iterable[str] = ()) -> TensorRoute:
-        """What is needed for some outputs; for all when none are listed."""
+        """Return the route to some outputs; to all when none are listed."""
         key = tuple(wanted)
         if not key:
             return self._all
@@ -159,7 +159,8 @@ class EnsemblePlan:
         )
 
     def _sources(self, last: Collection[int]) -> dict[int, tuple[int, ...]]:
-        """Every step that leads to the `last` ones, in the order of the configuration, and what each waits for."""
+        """Return every step that leads to the `last` ones, in the order of the configuration, and the steps it waits
+        for."""
         writers = self.writers
         found: dict[int, tuple[int, ...]] = {}
         left = list(last)
@@ -174,7 +175,7 @@ class EnsemblePlan:
 
 
 def _ends(sources: Mapping[int, tuple[int, ...]]) -> bool:
-    """Whether all steps run when each waits for its sources."""
+    """Return whether all steps run when each waits for its sources."""
     done: set[int] = set()
     while more := {step for step, others in sources.items() if step not in done and done.issuperset(others)}:
         done |= more
@@ -184,15 +185,15 @@ def _ends(sources: Mapping[int, tuple[int, ...]]) -> bool:
 class EnsembleRun:
     """One request on its way through the plan.
 
-    The caller asks `start` once, then tells `done` or `fail` for each step it was told to run, and does what the
-    answer says; after Finished, Failed or Deadlock nothing more comes.
+    The caller calls `start` once, then `done` or `fail` for each step that it was given, and carries out each decision.
+    Finished, Failed and Deadlock are final.
     """
 
     __slots__ = ("_error", "_given", "_left", "_needs", "_users", "route", "running")
 
     def __init__(self, route: TensorRoute, given: Collection[str]) -> None:
         self.route = route
-        #: steps that were handed out and have not come back
+        #: the number of steps that were started and have not answered
         self.running = 0
         self._given = given
         self._error: EdgeServeError | None = None
@@ -202,7 +203,7 @@ class EnsembleRun:
         self._users = {step: len(others) + (step in route.kept) for step, others in route.readers.items()}
 
     def start(self) -> Next:
-        """What to do first."""
+        """Return the first decision."""
         route = self.route
         if not route.ends or not route.required.issubset(self._given):
             return Deadlock()
@@ -213,7 +214,7 @@ class EnsembleRun:
         return StepsToRun(first)
 
     def done(self, step: int) -> Next:
-        """The step answered; outputs that it left out count as absent."""
+        """Record that a step answered; outputs that it left out count as absent."""
         self.running -= 1
         self._left -= 1
         if self._error is not None:
@@ -230,7 +231,7 @@ class EnsembleRun:
         return StepsToRun(ready, spent) if ready or spent else _WAIT
 
     def fail(self, error: EdgeServeError) -> Next:
-        """A step failed, or was not run after all. The first error counts; no more steps follow it."""
+        """Record that a step failed, or was not run after all. The first error counts; no more steps follow it."""
         self.running -= 1
         return self.stop(error)
 
@@ -242,7 +243,7 @@ class EnsembleRun:
 
     @property
     def failing(self) -> bool:
-        """An error is on record; what still runs is only waited for."""
+        """Whether an error is recorded, and only running steps are awaited."""
         return self._error is not None
 
     def _failing(self) -> Next:
@@ -250,7 +251,7 @@ class EnsembleRun:
         return _WAIT if self.running else Failed(self._error)
 
     def _spent(self, step: int) -> list[int]:
-        """The steps whose last reader was `step`."""
+        """Return the steps whose last reader was `step`."""
         users, spent = self._users, []
         for source in self.route.sources[step]:
             users[source] -= 1
@@ -266,7 +267,7 @@ class EnsembleRun:
 
 
 def ensemble_plan(config: pb.ModelConfig) -> EnsemblePlan:
-    """The plan of an ensemble's checked configuration."""
+    """Make the plan of an ensemble's checked configuration."""
     steps = [
         EnsembleStep(
             member_key(step),

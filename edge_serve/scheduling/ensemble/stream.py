@@ -1,9 +1,9 @@
-"""What runs next in an ensemble with decoupled members: one chain of steps for each response.
+"""The run of one request of an ensemble with decoupled members: one chain of steps for each response.
 
 Rules: triton-inference-server/core src/ensemble_scheduler/ensemble_scheduler.cc. Each response of a decoupled step is
-an iteration of all that follow it; an ordinary step hands its iteration on. A step reads the tensors of one iteration,
-and an answer is made of those of one iteration. Unlike Triton, an iteration that overtakes another keeps its number,
-and answers leave in the order of their iterations.
+an iteration of all steps that follow it; an ordinary step passes its iteration on. A step reads the tensors of one
+iteration, and an answer is made of those of one iteration. Unlike in Triton, an iteration that overtakes another keeps
+its number, and answers leave in the order of their iterations.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class StreamRun:
     """One request on its way through the plan.
 
     Args:
-        decoupled: the steps whose models are.
+        decoupled: the steps whose models are decoupled.
     """
 
     def __init__(self, route: TensorRoute, given: Collection[str], decoupled: Collection[int]) -> None:
         self.route = route
         self.possible = route.ends and route.required.issubset(given)
-        #: calls that have not come to their end
+        #: the number of calls that have not ended
         self.running = 0
         self._decoupled = frozenset(decoupled)
         self._iterations = dict.fromkeys(self._decoupled, 0)
@@ -36,13 +36,13 @@ class StreamRun:
         self._next_answer = 0
 
     def start(self) -> Sequence[Cell]:
-        """The calls to make first."""
+        """Return the calls to make first."""
         first = [(step, 0) for step, count in self.route.needs.items() if not count]
         self.running = len(first)
         return first
 
     def wrote(self, cell: Cell) -> tuple[Cell, Sequence[Cell]]:
-        """A call had a response: where its outputs belong, and the calls to make now."""
+        """Record a response of a call. Return the cell of its outputs, and the calls to make now."""
         step, iteration = cell
         if step in self._decoupled:
             iteration = self._iterations[step]
@@ -61,11 +61,11 @@ class StreamRun:
         return (step, iteration), ready
 
     def ended(self) -> None:
-        """A call had its last response, or was not made after all."""
+        """Record that a call had its last response, or was not made after all."""
         self.running -= 1
 
     def answers(self) -> Iterator[int]:
-        """The iterations that are complete now, in order; each is told once."""
+        """Yield the iterations that are complete now, in order, each of them once."""
         while self._written.get(self._next_answer) == len(self.route.kept):
             del self._written[self._next_answer]
             self._next_answer += 1

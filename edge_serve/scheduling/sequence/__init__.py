@@ -1,9 +1,9 @@
-"""The sequence batcher: sequences, their slots, and the strategies `direct` and `oldest`.
+"""The sequence batcher: sequences, their slots, and the strategies `direct` and `oldest`. Start reading in `sequences`.
 
-clocks     when sequences must be looked at again
+clocks     timers of sequences
 direct     the strategy `direct`
 oldest     the strategy `oldest`
 sequence   one sequence
-sequences  what both sequence batchers do
-slots      the seats for sequences
+sequences  the common part of both strategies: open sequences, slots, backlog, and timeouts
+slots      assigns sequences to slots of instances
 """

@@ -1,4 +1,4 @@
-"""When sequences must be looked at again: one clock for each, the earliest that was asked for."""
+"""Timers of sequences: one for each, set to the earliest time that was asked for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from heapq import heapify, heappop, heappush
 
 from edge_serve.scheduling.sequence.sequence import Sequence
 
-#: clocks of sequences that left are swept when this many more than could be needed have piled up
+#: clocks of sequences that left are removed when there are this many more clocks than needed
 _SLACK = 64
 
 
@@ -20,11 +20,11 @@ class Clocks:
         self._number = 0
 
     def first_ns(self) -> int:
-        """The next time that one may ring; 0 = never."""
+        """Return the earliest time at which a timer may ring; 0 = never."""
         return self._heap[0][0] if self._heap else 0
 
     def set(self, sequence: Sequence, at_ns: int, known: int) -> None:
-        """Ring at `at_ns`, unless it rings before. There are `known` sequences."""
+        """Ring at `at_ns`, unless the sequence's timer rings earlier. There are `known` sequences."""
         if 0 < sequence.clock_ns <= at_ns:
             return
         heap = self._heap
@@ -36,7 +36,7 @@ class Clocks:
         heappush(heap, (at_ns, self._number, sequence))
 
     def ring(self, now_ns: int) -> Sequence | None:
-        """A sequence whose time has come; it has no clock then. None = there is none."""
+        """Return a sequence whose timer has rung, and clear the timer. None = there is none."""
         while self._heap and self._heap[0][0] <= now_ns:
             at_ns, _, sequence = heappop(self._heap)
             if sequence.clock_ns == at_ns:
@@ -46,5 +46,5 @@ class Clocks:
 
 
 def earlier(one_ns: int, other_ns: int) -> int:
-    """The earlier of two times, of which 0 is none."""
+    """Return the earlier of two times, where 0 means none."""
     return min(one_ns, other_ns) if one_ns and other_ns else one_ns or other_ns

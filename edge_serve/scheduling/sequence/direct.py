@@ -1,9 +1,9 @@
-"""The strategy `direct`: a sequence's seat is its row in every batch of its instance.
+"""The strategy `direct`: a sequence's slot is its row in every batch of its instance.
 
-Rows below the last one that has something to run are filled with null requests, so that the model finds each sequence
-where it was. A batch goes out when enough seats have something (`minimum_slot_utilization`), or once the oldest has
-waited `max_queue_delay_microseconds`. Requests of another shape wait for the next batch; unlike in Triton the oldest
-request, not the lowest row, says which shape that is, so that none waits for ever.
+Empty rows below the last one with a request are filled with null requests, so that the model finds each sequence in its
+row. A batch is sent when enough slots have a request (`minimum_slot_utilization`), or once the oldest has waited
+`max_queue_delay_microseconds`. Requests of another shape wait for the next batch. Unlike in Triton, the oldest request,
+not the lowest row, decides which shape that is, so that no request waits for ever.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from edge_serve.scheduling.sequence.sequences import SequenceScheduler
 
 
 class DirectSequences(SequenceScheduler):
-    """`sequence_batching { direct {} }`, and `sequence_batching` without a strategy."""
+    """Schedules `sequence_batching { direct {} }`, and `sequence_batching` without a strategy."""
 
     def __init__(self, batching: SequenceBatching, instances: int, passive: Collection[int] = ()) -> None:
         rows = max(1, batching.max_batch_size)

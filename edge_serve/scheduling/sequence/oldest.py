@@ -1,7 +1,8 @@
-"""The strategy `oldest`: each instance has its candidates, and its own dynamic batcher runs the oldest of their heads.
+"""The strategy `oldest`: each instance has candidate sequences, and a dynamic batcher runs the oldest of their
+requests.
 
 A sequence has at most one request in the batcher or running, so its requests run one after the other. Batches of one
-instance run in the order in which its batcher formed them, one at a time: `preserve_ordering` holds by itself.
+instance run in the order in which its batcher formed them, one at a time, which preserves the order of responses.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from edge_serve.scheduling.sequence.sequences import SequenceScheduler
 
 
 class OldestSequences(SequenceScheduler):
-    """`sequence_batching { oldest { ... } }`."""
+    """Schedules `sequence_batching { oldest { ... } }`."""
 
     def __init__(self, batching: SequenceBatching, instances: int, passive: Collection[int] = ()) -> None:
         rows = max(1, batching.max_batch_size)

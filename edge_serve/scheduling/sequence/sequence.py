@@ -1,4 +1,4 @@
-"""One sequence: the requests of one correlation id, in order, and where it sits."""
+"""One sequence: the requests of one correlation ID, in order, and its slot."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from edge_serve.scheduling.core import Entry
 
 
 class Sequence:
-    """The requests of one correlation id that wait, and what became of the earlier ones.
+    """The waiting requests of one correlation ID, and the state that earlier ones left.
 
-    An id may be used again before its last sequence has run: requests of the next one queue behind it.
+    An ID may be used again before its last sequence has run: requests of the next one queue behind it.
 
     Attributes:
-        queue: what waits, in the order of arrival.
+        queue: the waiting requests, in the order of arrival.
         instance, seat: where it sits; both -1 while it has no seat.
         running: its request that executes now.
-        offered: the head of the queue, when it was handed to a batcher.
-        ended: the last request that came had END: nothing but a START may follow.
+        offered: the first request of the queue, if it is in a batcher.
+        ended: whether the last request had END, so that only a START may follow.
         closed: why requests are refused until the next START; None = they are not.
-        used_ns: when it was last heard of.
+        used_ns: when its last request arrived or finished.
         expires_ns: when it leaves the backlog for want of a seat; 0 = never.
-        clock_ns: when a clock rings for it next; 0 = none is set.
+        clock_ns: when its timer rings next; 0 = none is set.
     """
 
     __slots__ = (
@@ -55,18 +55,18 @@ class Sequence:
 
     @property
     def busy(self) -> bool:
-        """Something of it waits or runs."""
+        """Whether a request of it waits or runs."""
         return bool(self.queue) or self.running is not None
 
     def next_deadline_ns(self) -> int:
-        """The earliest deadline among what waits, and that of the wait for a seat; 0 = none."""
+        """Return the earliest deadline among the waiting requests and the wait for a slot; 0 = none."""
         clocks = [entry.request.deadline_ns for entry in self.queue if entry.request.deadline_ns]
         if self.expires_ns and self.seat < 0:
             clocks.append(self.expires_ns)
         return min(clocks, default=0)
 
     def cut(self, entry: Entry) -> list[Entry]:
-        """Take out `entry` and all that belong to the same start: a sequence with a hole in it is of no use."""
+        """Remove `entry` and all entries of the same start, because a sequence with a missing request is useless."""
         waiting = list(self.queue)
         position = waiting.index(entry)
         first = position
@@ -79,7 +79,7 @@ class Sequence:
         return waiting[first:last]
 
     def cut_to_start(self) -> list[Entry]:
-        """Take out what cannot run without what ran before it: everything in front of the first START."""
+        """Remove the entries before the first START, which cannot run without their predecessors."""
         taken = []
         while self.queue and not starts(self.queue[0]):
             taken.append(self.queue.popleft())
@@ -87,17 +87,17 @@ class Sequence:
 
 
 def starts(entry: Entry) -> bool:
-    """It has START."""
+    """Return whether the request has START."""
     return bool(entry.request.flags & SEQUENCE_START)
 
 
 def ends(entry: Entry) -> bool:
-    """It has END."""
+    """Return whether the request has END."""
     return bool(entry.request.flags & SEQUENCE_END)
 
 
 def no_start(request: InferRequest) -> InvalidArgument:
-    """It belongs to no sequence that is known."""
+    """Return the error for a request without START that belongs to no open sequence."""
     return InvalidArgument(
         f"inference request for sequence {request.correlation_id} to model '{request.model_name}' must specify the "
         "START flag on the first request of the sequence"
@@ -105,10 +105,10 @@ def no_start(request: InferRequest) -> InvalidArgument:
 
 
 def sequence_expired() -> Unavailable:
-    """One request of its sequence has waited too long."""
+    """Return the error for a sequence of which one request has waited too long."""
     return Unavailable("timeout of the corresponding sequence has been expired")
 
 
 def worker_lost() -> Unavailable:
-    """An iterative model's worker died between two runs of a request."""
+    """Return the error for a request of an iterative model whose worker died between two runs."""
     return Unavailable("the worker of the model died before the next run of this request; send it again")

@@ -1,12 +1,12 @@
-"""What both sequence batchers do: which sequences there are, who has a seat, who waits for one, and when that ends.
+"""The common part of both strategies: open sequences, slots, the backlog, and timeouts.
 
-Rules: triton-inference-server/core src/sequence_batch_scheduler (SequenceBatchScheduler). A sequence gets a seat in an
-instance with its first request and keeps it to its end; without a free seat it waits in the backlog, first come first
-served. `sequence_direct` and `sequence_oldest` decide what runs of those that sit.
+Rules: triton-inference-server/core src/sequence_batch_scheduler (SequenceBatchScheduler). A sequence gets a slot in an
+instance with its first request and keeps it to its end; without a free slot it waits in the backlog, first come first
+served. `direct` and `oldest` decide which of the sequences in slots run.
 
-Unlike Triton, an id that is used again before its last sequence has run queues behind that one and never overtakes
-it; after a cancellation or a timeout the rest of that sequence is refused with the same error until the next START;
-and an instance's worker that died takes its sequences with it: what follows needs a START.
+Unlike Triton, an ID that is used again before its last sequence has run queues behind that one and never overtakes it.
+After a cancellation or a timeout the rest of that sequence is refused with the same error until the next START. When
+the worker of an instance dies, its sequences end: further requests need a START.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class SequenceScheduler(ABC):
-    """`core.Scheduler` for stateful models, but for what runs next.
+    """Implements `core.Scheduler` for stateful models, except the choice of what runs next.
 
     Args:
         seats: sequences that may sit in one instance.
@@ -39,46 +39,46 @@ class SequenceScheduler(ABC):
         self._idle_ns = max(1, batching.max_sequence_idle_us) * 1000
         self._instances = Instances(instances, passive)
         self._seats: SequenceSlots[Sequence] = SequenceSlots([n for n in range(instances) if n not in passive], seats)
-        #: by correlation id, the one not heard of for longest first
+        #: by correlation ID, the one idle for longest first
         self._known: OrderedDict[int | str, Sequence] = OrderedDict()
         self._backlog: OrderedDict[Sequence, None] = OrderedDict()
-        #: what waits, in the order of arrival
+        #: waiting entries, in the order of arrival
         self._queued: dict[Entry, Sequence] = {}
         self._running: dict[int, list[Sequence]] = {n: [] for n in range(instances)}
         #: instances that are removed when their last sequence has ended
         self._retiring: set[int] = set()
-        #: ran since the last look at the clock
+        #: sequences whose requests have run since the last decision
         self._finished: list[Sequence] = []
         self._refusals: deque[Refuse] = deque()
         self._clocks = Clocks()
-        self._idle_from_ns = 0  # no sequence has been idle for too long before this
+        self._idle_from_ns = 0  # no sequence reaches its idle limit before this
         self._generated_id = 0
         self._stopping = False
 
     @abstractmethod
     def _changed(self, sequence: Sequence) -> None:
-        """The queue of a sequence that has a seat is not what it was, or it stopped running."""
+        """Take note that the queue of a sequence in a slot has changed, or that the sequence stopped running."""
 
     @abstractmethod
     def _left(self, sequence: Sequence) -> None:
-        """A sequence is about to give up its seat."""
+        """Take note that a sequence is about to release its slot."""
 
     @abstractmethod
     def _added(self, instance: int) -> None:
-        """There is one more instance."""
+        """Add an instance."""
 
     @abstractmethod
     def _removed(self, instance: int) -> None:
-        """An instance without sequences is gone."""
+        """Remove an instance without sequences."""
 
     @abstractmethod
     def _decide(self, now_ns: int) -> Run | int:
-        """What an idle instance should run, else until when to wait (0 = no such time)."""
+        """Return the batch for an idle instance, or until when to wait (0 = no such time)."""
 
     # ---- core.Scheduler -------------------------------------------------------------------------------------------
 
     def add(self, entry: Entry, now_ns: int) -> None:
-        """See `core.Scheduler`. Refuses what is in no sequence; after `stop` only the start of new ones."""
+        """See `core.Scheduler`. Refuses requests of no sequence, and after `stop` those that start one."""
         self._look_at_clock(now_ns)
         request = entry.request
         if entry.rows > 1:
@@ -150,10 +150,11 @@ class SequenceScheduler(ABC):
             del self._running[instance]
 
     def lost(self, instance: int) -> None:
-        """See `core.Scheduler`. Its sequences are forgotten: what waits of them is refused up to the next START."""
+        """See `core.Scheduler`. The instance's sequences are removed: their waiting requests are refused up to the next
+        START."""
         self._instances.lost(instance)
         self._settle_finished(0)
-        if instance not in self._running:  # it was retiring, and what has just finished was its last
+        if instance not in self._running:  # it was retiring, and has just finished its last batch
             return
         self._running[instance] = []
         homeless = self._seats.remove(instance)
@@ -185,7 +186,7 @@ class SequenceScheduler(ABC):
         return sequence is not None
 
     def reschedule(self, entry: Entry, now_ns: int) -> None:
-        """An entry that runs is to run once more, before all else of its sequence; call it before `done`."""
+        """Queue a running entry to run again, before the others of its sequence. Call it before `done`."""
         (sequence,) = (each for running in self._running.values() for each in running if each.running is entry)
         entry.request.flags = 0
         entry.arrival_ns = now_ns
@@ -195,19 +196,19 @@ class SequenceScheduler(ABC):
             self._clocks.set(sequence, entry.request.deadline_ns, len(self._known))
 
     def stop(self) -> None:
-        """Refuse new sequences; those that have begun go on."""
+        """Refuse new sequences; open ones continue."""
         self._stopping = True
 
     def has(self, correlation_id: int | str) -> bool:
-        """A sequence of this id is under way: requests without START belong to it."""
+        """Return whether a sequence of this ID is open, so that requests without START belong to it."""
         return (sequence := self._known.get(correlation_id)) is not None and not sequence.ended
 
     def open(self) -> int:
-        """How many sequences may still go on."""
+        """Return how many sequences may still continue."""
         return sum(not sequence.ended and sequence.closed is None for sequence in self._known.values())
 
     def end(self, correlation_id: int | str) -> None:
-        """Its sequence goes on elsewhere, from a new start: what follows here needs a START."""
+        """End a sequence that was started anew in another version. Further requests here need a START."""
         sequence = self._known.get(correlation_id)
         if sequence is None or sequence.ended or sequence.closed is not None:
             return
@@ -232,17 +233,17 @@ class SequenceScheduler(ABC):
         return taken
 
     def free(self) -> bool:
-        """An instance is idle."""
+        """Return whether an instance is idle."""
         return bool(self._instances.idle)
 
     def pending(self) -> int:
         """See `core.Scheduler`."""
         return len(self._queued) + len(self._refusals)
 
-    # ---- coming ---------------------------------------------------------------------------------------------------
+    # ---- adding ---------------------------------------------------------------------------------------------------
 
     def _name(self, request: InferRequest) -> None:
-        """An iterative model's requests without an id get one of their own."""
+        """Give a request of an iterative model a correlation ID of its own if it has none."""
         if not self._batching.iterative:
             raise InvalidArgument(
                 f"inference request to model '{request.model_name}' must specify a non-zero or non-empty correlation ID"
@@ -254,7 +255,7 @@ class SequenceScheduler(ABC):
         request.flags = SEQUENCE_START
 
     def _sequence_of(self, request: InferRequest) -> Sequence:
-        """The sequence that a request starts or goes on with."""
+        """Return the sequence that a request starts or continues."""
         sequence = self._known.get(request.correlation_id)
         if not request.flags & SEQUENCE_START:
             if sequence is None or sequence.ended:
@@ -269,7 +270,7 @@ class SequenceScheduler(ABC):
         if sequence is None:
             sequence = self._known[request.correlation_id] = Sequence(request.correlation_id)
         elif sequence.closed is None and not sequence.ended:
-            text = "sequence %s of model '%s' starts again before it ended: it goes on from the new start"
+            text = "START received for open sequence %s of model '%s': restarting the sequence"
             log.warning(text, request.correlation_id, request.model_name)
         sequence.closed = None
         return sequence
@@ -297,7 +298,7 @@ class SequenceScheduler(ABC):
     # ---- running --------------------------------------------------------------------------------------------------
 
     def _run(self, instance: int, sequences: list[Sequence], in_place: bool) -> Run:
-        """The heads of these sequences' queues as one batch."""
+        """Make a batch of the first requests of these sequences."""
         self._running[instance] = sequences
         entries = []
         for sequence in sequences:
@@ -308,7 +309,7 @@ class SequenceScheduler(ABC):
         return Run(instance, entries, [sequence.seat for sequence in sequences], in_place)
 
     def _settle_finished(self, now_ns: int) -> None:
-        """Sequences whose request ran go on, or leave."""
+        """Continue the sequences whose request has run, or remove those that have ended."""
         finished, self._finished = self._finished, []
         for sequence in finished:
             entry, sequence.running = sequence.running, None
@@ -320,7 +321,7 @@ class SequenceScheduler(ABC):
             over = not again and (ends(entry) or self._batching.iterative)
             if sequence.queue and not (over and (self._backlog or sequence.instance in self._retiring)):
                 self._changed(sequence)
-            elif sequence.queue:  # the next sequence of this id waits for its turn as others do
+            elif sequence.queue:  # the next sequence of this ID waits in the backlog like the others
                 self._unseat(sequence)
                 self._backlog[sequence] = None
             elif over or sequence.closed is not None:
@@ -332,7 +333,7 @@ class SequenceScheduler(ABC):
         if finished:
             self._fill_seats()
 
-    # ---- leaving --------------------------------------------------------------------------------------------------
+    # ---- removing -------------------------------------------------------------------------------------------------
 
     def _unseat(self, sequence: Sequence) -> None:
         self._left(sequence)
@@ -347,7 +348,7 @@ class SequenceScheduler(ABC):
             del self._known[sequence.id]
 
     def _dismiss(self, sequence: Sequence) -> None:
-        """A sequence of which nothing waits or runs leaves."""
+        """Remove a sequence without waiting or running requests."""
         if sequence.seat >= 0:
             self._unseat(sequence)
         self._forget(sequence)
@@ -358,7 +359,7 @@ class SequenceScheduler(ABC):
         self._refusals.append(Refuse(entry, error))
 
     def _break(self, sequence: Sequence, entry: Entry, error: EdgeServeError) -> None:
-        """Take out a waiting entry, and refuse all that belongs to the same start, also what is still to come."""
+        """Remove a waiting entry, and refuse all entries of the same start, including those that are still to come."""
         last = sequence.queue[-1]
         taken = sequence.cut(entry)
         if taken[-1] is last and not sequence.ended:
@@ -425,7 +426,7 @@ class SequenceScheduler(ABC):
         assert all(self._seats.at(instance) for instance in self._retiring), "an empty instance is kept"
         seated = {sequence: (instance, seat) for instance, seat, sequence in self._seats}
         sequences = set(self._known.values())
-        assert seated.keys() | self._backlog.keys() <= sequences, "a seat is held by nobody"
+        assert seated.keys() | self._backlog.keys() <= sequences, "a slot is taken by an unknown sequence"
         assert not seated.keys() & self._backlog.keys()
         waiting = {entry: sequence for sequence in sequences for entry in sequence.queue}
         assert waiting == self._queued

@@ -1,4 +1,5 @@
-"""The seats for sequences: so many in each instance, the lowest free one first, so that instances fill evenly."""
+"""The slots for sequences: a fixed number in each instance. The lowest free slot is taken first, so instances fill
+evenly."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ T = TypeVar("T")
 
 
 class SequenceSlots(Generic[T]):
-    """Who sits where. Memory grows with the seats that were ever taken, not with `count`."""
+    """Assigns sequences to slots of instances. Memory grows with the slots ever taken, not with `count`."""
 
     def __init__(self, instances: Collection[int], count: int) -> None:
         self._count = count
@@ -25,26 +26,26 @@ class SequenceSlots(Generic[T]):
         heapify(self._free)
 
     def add(self, instance: int) -> None:
-        """Add an instance with all its seats free."""
+        """Add an instance with all its slots free."""
         self._taken[instance] = {}
         self._fresh[instance] = 0
         heappush(self._free, (0, instance))
 
     def close(self, instance: int) -> None:
-        """Give out no more seats in an instance. Those that are taken stay until they are given back."""
+        """Assign no more slots in an instance. Those that are taken stay taken until they are released."""
         self._closed.add(instance)
         self._free = [free for free in self._free if free[1] != instance]
         heapify(self._free)
 
     def discard(self, instance: int) -> None:
-        """Remove an instance in which nobody sits."""
+        """Remove an instance without sequences."""
         self._taken.pop(instance, None)
         self._fresh.pop(instance, None)
         self._away.discard(instance)
         self._closed.discard(instance)
 
     def take(self, who: T) -> tuple[int, int] | None:
-        """(instance, seat) of the lowest free seat; None when all are taken."""
+        """Take the lowest free slot, and return (instance, slot); None if all are taken."""
         if not self._free:
             return None
         seat, instance = heappop(self._free)
@@ -56,17 +57,17 @@ class SequenceSlots(Generic[T]):
         return instance, seat
 
     def give_back(self, instance: int, seat: int) -> None:
-        """The seat is free again."""
+        """Release a slot."""
         del self._taken[instance][seat]
         if instance not in self._closed:
             heappush(self._free, (seat, instance))
 
     def at(self, instance: int) -> dict[int, T]:
-        """Who sits in an instance, by seat."""
+        """Return the sequences in an instance, by slot."""
         return self._taken.get(instance, {})
 
     def remove(self, instance: int) -> list[T]:
-        """The instance is gone; who sat there, by seat."""
+        """Release all slots of an instance that was lost. Return its sequences, by slot."""
         if instance not in self._taken or instance in self._away:
             return []
         self._away.add(instance)
@@ -77,7 +78,7 @@ class SequenceSlots(Generic[T]):
         return [taken[seat] for seat in sorted(taken)]
 
     def restore(self, instance: int) -> None:
-        """The instance is there again, with all its seats free."""
+        """Make all slots of an instance available that was lost."""
         if instance in self._away:
             self._away.remove(instance)
             self._fresh[instance] = 0
