@@ -6,13 +6,11 @@ import http.client
 import shutil
 import ssl
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from deploy.program import CHECKOUT
-from tests.system import models
 from tests.system.agent import KEPT
 from tests.system.machine import wait_until
 from tests.system.service import CONF_D, HTTP, METRICS, Service
@@ -134,17 +132,6 @@ def test_may_not_write_but_where_it_must(service: Service) -> None:
         f"nsenter -t {pid} -m setpriv --reuid edge-serve --regid edge-serve --clear-groups sh -c '{script}'"
     )
     assert done.status == 0, f"{properties}\n{done.output}"
-
-
-def test_workers_may_wait_for_a_core(fresh: Service) -> None:
-    batching = "dynamic_batching { preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 5000000 }"
-    fresh.add_python_model("echo", models.source("hangs"), batching)
-    fresh.start()
-
-    with ThreadPoolExecutor(4) as clients:
-        assert list(clients.map(fresh.infer, ["echo"] * 4)) == [200] * 4
-
-    assert wait_until(lambda: "B" in fresh.machine.run("ps -u edge-serve -L -o cls=").split(), 5)  # SCHED_BATCH
 
 
 def test_a_reload_serves_what_is_new_and_keeps_the_process(service: Service) -> None:

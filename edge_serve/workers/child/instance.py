@@ -24,7 +24,6 @@ from edge_serve.workers.child.paused_streams import PausedStreams
 from edge_serve.workers.child.receiver import Receiver
 from edge_serve.workers.wire.frames import HEADER, NEED, FrameKind, frame
 from edge_serve.workers.wire.layout import INLINE, TensorLayout
-from edge_serve.workers.wire.thread_policy import Waking
 
 #: Triton's words (core src/scheduler_utils.cc)
 TIMEOUT_EXPIRED = "Request timeout expired"
@@ -67,19 +66,18 @@ class Instance:
 
     def run(self) -> None:
         """Serve until the front end closes the channel."""
-        receiver, waking = Receiver(self._socket), Waking()
+        receiver = Receiver(self._socket)
         try:
             poll_us = 0
             while (received := receiver.receive(poll_us)) is not None:
-                requests, poll_us = self._serve(received)
-                waking.asked(requests)
+                poll_us = self._serve(received)
         except OSError:  # the front end is gone: the control channel ends the process
             pass
         finally:
             self._socket.close()
 
-    def _serve(self, received: bytearray) -> tuple[int, int]:
-        """Answer a batch; its requests, and for how many microseconds to poll for the next one."""
+    def _serve(self, received: bytearray) -> int:
+        """Answer a batch. Return the microseconds for which to poll for the next one."""
         clock = time.monotonic_ns
         start = clock()
         layout, marks = self._layout, self._cancellations.marks
@@ -87,7 +85,8 @@ class Instance:
         try:
             batch = decode_execute(layout, received, self._arena, marks, send, self._borrowed)
         except Exception as fault:  # no memory, say
-            return self._refuse(received, fault)
+            self._refuse(received, fault)
+            return 0
         if layout.decoupled:
             self._cancellations.begin(batch.id, len(batch.requests))
         timing = Timing()
@@ -107,10 +106,10 @@ class Instance:
             self._close_failed(batch, replies)
         else:
             self._cancellations.done(batch.id)
-        return len(batch.requests), batch.poll_us
+        return batch.poll_us
 
-    def _refuse(self, received: bytearray, fault: Exception) -> tuple[int, int]:
-        """Answer a batch that cannot be read; the same as of `_serve`."""
+    def _refuse(self, received: bytearray, fault: Exception) -> None:
+        """Answer a batch that cannot be read."""
         _, _, _, count, batch_id = HEADER.unpack_from(received)
         error = fault if isinstance(fault, EdgeServeError) else self._failed(f"{type(fault).__name__}: {fault}")
         now = time.monotonic_ns()
@@ -119,7 +118,6 @@ class Instance:
         data = encode_reply(self._layout, batch_id, replies, wanted, room, (now, now, now), time.monotonic_ns)
         with self._send_lock:
             self._socket.sendall(data)
-        return count, 0
 
     def _execute(self, batch: Batch, timing: Timing, now_ns: int) -> list[Reply]:
         requests = batch.requests

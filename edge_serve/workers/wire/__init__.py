@@ -8,5 +8,4 @@ Imports the standard library and NumPy only, and neither `front/` nor `child/`.
     layout        numbers of a model's tensors, and their descriptions in frames
     place         the innermost call in a model's own code, for messages
     polling_wait  decides whether the next wait is polled through (ADR 17)
-    thread_policy  the scheduling policy of a worker's thread (ADR 18)
 """
