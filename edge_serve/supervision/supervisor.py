@@ -22,7 +22,7 @@ from edge_serve.supervision.facts import FactReader
 from edge_serve.supervision.safe_mode import CrashWatch
 from edge_serve.supervision.standing import ServicePhase, status_line
 from edge_serve.supervision.watchdog import Withhold, decide, time_of
-from edge_serve.systemd import faults, notify
+from edge_serve.systemd import notify
 from edge_serve.workers.front.pool import Workers
 from edge_serve.workers.launch.cgroups import find_groups
 
@@ -73,7 +73,6 @@ class Supervisor:
         self._watched.workers.default_hang = self._watchdog
         if environ.get("SYSTEMD_EXEC_PID") == str(os.getpid()):  # systemd has started it; a shell's group is not ours
             self._watched.workers.control_groups = find_groups()
-        faults.allow(environ, self._watched.registry)
 
     def watch_crashes(self, crashes: CrashWatch) -> None:
         """Keep the record of crashes, as soon as `learn` has read it."""

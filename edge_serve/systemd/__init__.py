@@ -2,7 +2,6 @@
 
     activation        listening sockets that systemd holds for the server
     environment_file  the syntax of EnvironmentFile= (systemd.exec(5)), and the line that systemd would ignore
-    faults            faults that tests inject into a running server
     notify            messages to systemd's socket (READY=1, STATUS=, WATCHDOG=1, ...), and how they are sent
     unit              edge-serve.service as systemd knows it
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.server.running import PATIENCE, Running, start
+from tests.supervision import faulty
 
 Message = dict[str, str]
 
@@ -66,13 +68,18 @@ def mailbox(path: Path) -> Iterator[Mailbox]:
 
 @contextlib.contextmanager
 def supervised(
-    box: Mailbox, *arguments: str, watchdog: float = 0.0, environment: dict[str, str] | None = None
+    box: Mailbox, *arguments: str, watchdog: float = 0.0, environment: dict[str, str] | None = None, faults: str = ""
 ) -> Iterator[Running]:
-    """A server started as systemd would start it, killed at the end if it still runs; waits for nothing."""
+    """A server started as systemd would start it, killed at the end if it still runs; waits for nothing.
+
+    Args:
+        faults: mode of `faulty`, which starts the server then.
+    """
     given = {"NOTIFY_SOCKET": box.address, **(environment or {})}
     if watchdog:
         given["WATCHDOG_USEC"] = str(int(watchdog * 1e6))
-    server = start(*arguments, environment=given)
+    prefix = [sys.executable, str(faulty.__file__), faults] if faults else []
+    server = start(*arguments, environment=given, prefix=prefix)
     try:
         yield server
     finally:

@@ -90,10 +90,10 @@ def infer_aside(server: Running, model: str, value: int = 1) -> None:
 @pytest.mark.parametrize("fault", ["stopped", "blocked"])
 def test_a_process_that_stands_still_is_missed(tmp_path: Path, fault: str) -> None:
     python_model(tmp_path / "models", "good")
-    flag, faults = f"--model-repository={tmp_path}/models", {"EDGE_SERVE_FAULTS": "1"}
+    flag = f"--model-repository={tmp_path}/models"
     with (
         mailbox(tmp_path / "notify") as box,
-        supervised(box, flag, watchdog=1.0, environment=faults) as server,
+        supervised(box, flag, watchdog=1.0, faults="signals") as server,
     ):
         box.wait_for(ready)
         box.wait_for(fed)
@@ -172,9 +172,8 @@ def test_a_worker_that_is_stopped_is_replaced(tmp_path: Path) -> None:
 def test_workers_that_hang_and_cannot_be_ended_starve_it(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "hangs", HANGS)
     flags = [f"--model-repository={tmp_path}/models", "--hang-timeout-secs=0.5"]
-    faults = {"EDGE_SERVE_FAULTS": "unkillable"}
     with mailbox(tmp_path / "notify") as box:
-        with supervised(box, *flags, watchdog=1.0, environment=faults) as server:
+        with supervised(box, *flags, watchdog=1.0, faults="unkillable") as server:
             box.wait_for(ready)
             find_ports(server)
             infer_aside(server, "hangs", 666)
@@ -190,8 +189,8 @@ def test_workers_that_hang_and_cannot_be_ended_starve_it(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_a_scheduler_that_sleeps_asks_for_a_restart_at_once(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "good")
-    flag, faults = f"--model-repository={tmp_path}/models", {"EDGE_SERVE_FAULTS": "1"}
-    with mailbox(tmp_path / "notify") as box, supervised(box, flag, watchdog=60.0, environment=faults) as server:
+    flag = f"--model-repository={tmp_path}/models"
+    with mailbox(tmp_path / "notify") as box, supervised(box, flag, watchdog=60.0, faults="signals") as server:
         box.wait_for(ready)
         find_ports(server)
         server.process.send_signal(signal.SIGUSR2)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from tests.supervision import faulty
 from tests.system import models
 from tests.system.machine import wait_until
 from tests.system.service import MODELS, Service
 
+#: the server, with signals that break it
+FAULTY = "/opt/edge-serve/bin/python3 /opt/faulty.py signals python3 -m edge_serve serve"
 #: what systemd and a start may take beyond the watchdog's time, seconds
 GRACE = 5.0
 
@@ -49,11 +53,13 @@ def always(service: Service, model: str) -> Iterator[None]:
     ("signal", "unit"),
     [
         pytest.param("STOP", "", id="stopped process"),  # with the watchdog's time as it is shipped
-        pytest.param("USR1", "[Service]\nEnvironment=EDGE_SERVE_FAULTS=1\nWatchdogSec=6s\n", id="blocked loop"),
+        pytest.param("USR1", f"[Service]\nExecStart=\nExecStart={FAULTY}\nWatchdogSec=6s\n", id="blocked loop"),
     ],
 )
 def test_a_front_end_that_stands_still_is_restarted(fresh: Service, signal: str, unit: str) -> None:
     fresh.add_shipped_models("simple")
+    fresh.machine.put("/opt/faulty.py", Path(faulty.__file__).read_bytes())
+    fresh.machine.run("chmod 644 /opt/faulty.py")
     fresh.override(unit)
     fresh.start()
     assert fresh.infer() == 200

@@ -26,8 +26,8 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 _LONGEST = 128 * 1024
 #: unknown variables that are named
 _MOST_UNKNOWN = 20
-#: variables with that prefix that are no settings (systemd/faults.py, check_config.py)
-_NO_SETTINGS = ("FAULTS", "CHECK_MADE")
+#: variables with that prefix that are no settings (check_config.py)
+_NO_SETTINGS = ("CHECK_MADE",)
 #: parameters of config.pbtxt that no setting is named like
 _PARAMETERS = ("MEMORY_MAX", "WORKER")
 

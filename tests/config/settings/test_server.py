@@ -154,7 +154,7 @@ def test_argv_before_environment_before_default() -> None:
 
 
 def test_environment_of_others_is_none_of_our_business() -> None:
-    assert _parse(HTTP_PORT="1", EDGESERVE_HTTP_PORT="2", EDGE_SERVE_FAULTS="3") == _parse()
+    assert _parse(HTTP_PORT="1", EDGESERVE_HTTP_PORT="2", EDGE_SERVE_CHECK_MADE="3") == _parse()
 
 
 def test_unknown_variables_are_told_with_the_nearest_name() -> None:

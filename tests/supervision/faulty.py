@@ -1,0 +1,61 @@
+"""A server with faults that it cannot be given from outside: `python faulty.py MODE COMMAND -m edge_serve serve ...`.
+
+SIGUSR1 blocks the event loop for ever, SIGUSR2 stops every scheduler from deciding. In the mode `unkillable` workers
+cannot be killed, as when a driver holds them in the kernel; the other mode is `signals`. Imports edge_serve only, so
+that a test can copy this file to another machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+import time
+from collections.abc import Mapping
+
+from edge_serve.cli import main
+from edge_serve.models.control.registry import Registry
+from edge_serve.scheduling.core import NOTHING, Decision
+from edge_serve.supervision.supervisor import Supervisor
+from edge_serve.workers.front import process
+
+log = logging.getLogger("edge_serve.faulty")
+
+
+def _block() -> None:
+    log.warning("the event loop is blocked from now on")
+    while True:
+        time.sleep(60)
+
+
+def _freeze(registry: Registry) -> None:
+    log.warning("no scheduler decides anything from now on")
+    for served in registry.served():
+        scheduler = getattr(served.runner, "_scheduler", None)
+        if scheduler is not None:
+            scheduler.next = _wait
+
+
+def _wait(now_ns: int) -> Decision:
+    return NOTHING
+
+
+def inject(mode: str) -> None:
+    """Patch this process, before its server starts."""
+    obey = Supervisor.obey
+
+    def obey_and_break(self: Supervisor, environ: Mapping[str, str]) -> None:
+        obey(self, environ)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, _block)
+        loop.add_signal_handler(signal.SIGUSR2, _freeze, self._watched.registry)
+
+    Supervisor.obey = obey_and_break  # type: ignore[method-assign]  # for tests only
+    if mode == "unkillable":
+        process._kill_group = lambda pid: None
+
+
+if __name__ == "__main__":
+    inject(sys.argv[1])
+    sys.exit(main(sys.argv[5:]))
