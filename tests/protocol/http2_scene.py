@@ -22,6 +22,7 @@ from edge_serve.protocol.http2.frames import (
 )
 from edge_serve.protocol.http2.heads import StreamHead, encode, literal
 from edge_serve.protocol.http2.stream import Http2Stream
+from edge_serve.protocol.http2.streams import StreamTable
 
 #: a request head as a block without the dynamic table
 BLOCK = (
@@ -63,8 +64,8 @@ class Wire:
 class Recorder(Http2Stream):
     """Takes everything; `ends` are replies given at the end of a request."""
 
-    def __init__(self, connection: Http2, stream_id: int, head: StreamHead) -> None:
-        super().__init__(connection, stream_id, head.content_length)
+    def __init__(self, table: StreamTable, stream_id: int, head: StreamHead) -> None:
+        super().__init__(table, stream_id, head.content_length)
         self.head = head
         self.data = b""
         self.complete = self.gone = False
@@ -115,7 +116,7 @@ class Scene:
     # the host
 
     def open_stream(self, stream_id: int, head: StreamHead) -> Recorder:
-        self.streams[stream_id] = Recorder(self.http2, stream_id, head)
+        self.streams[stream_id] = Recorder(self.http2.table, stream_id, head)
         return self.streams[stream_id]
 
     def on_ping(self) -> None:
@@ -148,9 +149,9 @@ class Scene:
         """With what code the connection was ended."""
         for kind, _, _, payload in self.answers():
             if kind == GOAWAY:
-                assert self.http2.over
+                assert self.http2.table.over
                 return goaway_of(payload)[1]
-        assert not self.http2.over
+        assert not self.http2.table.over
         return None
 
     def reset(self, stream: int) -> Code | None:
@@ -188,7 +189,7 @@ def goaway_of(payload: bytes) -> tuple[int, Code, str]:
 
 def answer(scene: Scene, stream: int, body: bytes = b"yes") -> None:
     """Head, body and trailers."""
-    sender = scene.http2.sender
+    sender = scene.http2.table.sender
     scene.wire.push((frames.frame(HEADERS, END_HEADERS, stream, encode(200, ())),), 10)
     sender.send(scene.streams[stream], (body,), len(body))
     sender.finish(scene.streams[stream], frames.frame(HEADERS, END_HEADERS | END_STREAM, stream, literal(b"s", b"0")))

@@ -34,7 +34,7 @@ from edge_serve.protocol.http2.frames import (
 from edge_serve.protocol.http2.heads import MAX_LIST, HeaderBlockReader
 from edge_serve.protocol.http2.send import FrameOutput
 from edge_serve.protocol.http2.stream import INITIAL_WINDOW
-from edge_serve.protocol.http2.streams import StreamHost
+from edge_serve.protocol.http2.streams import StreamHost, StreamTable
 
 #: the largest DATA frame that the server accepts
 MAX_FRAME = 1024 * 1024
@@ -46,17 +46,25 @@ _WHOLE = 16 * 1024
 _MAX_CONTROL = 64 * 1024
 
 
-class Http2(DataReader):
+class Http2:
     """Reads the frames of one connection, and calls its host and its streams.
 
     Attributes:
+        table: the streams.
+        received: bytes received so far; timeouts check whether it grows.
         greeted: the client has sent its preface.
     """
 
-    __slots__ = ("_block", "_block_flags", "_block_stream", "_heads", "_refusing", "_settled", "_tail", "greeted")
+    __slots__ = (
+        "_block", "_block_flags", "_block_stream", "_data", "_heads", "_host", "_refusing", "_settled", "_tail",
+        "greeted", "received", "table",
+    )  # fmt: skip
 
     def __init__(self, host: StreamHost, output: FrameOutput, clock: Clock, unsent: int) -> None:
-        DataReader.__init__(self, host, output, clock, unsent)
+        self._host = host
+        self.table = StreamTable(host, output, clock, unsent)
+        self._data = DataReader(self.table)
+        self.received = 0
         self._heads = HeaderBlockReader()
         self.greeted = False
         self._settled = False
@@ -78,7 +86,7 @@ class Http2(DataReader):
                 (Http2Setting.MAX_HEADER_LIST_SIZE, MAX_LIST),
             )
         ) + frames.window_update(0, CONNECTION_WINDOW - 65_535)
-        self.push(greeting)
+        self.table.push(greeting)
 
     def receive(self, data: bytes) -> None:
         """Read bytes from the client. A protocol error closes the connection: see `over`."""
@@ -89,10 +97,22 @@ class Http2(DataReader):
         try:
             position = self._read(data)
         except ConnectionFault as fault:
-            self.fail(fault)
+            self.table.fail(fault)
             return
-        if position < len(data) and not self.over:
+        if position < len(data) and not self.table.over:
             self._tail = data[position:]
+
+    def place(self) -> memoryview | None:
+        """Return memory for the next bytes of the connection; None = pass them to `receive`."""
+        return self._data.place()
+
+    def placed(self, size: int) -> None:
+        """Note that `size` bytes have been received into the memory of `place`."""
+        self.received += size
+        try:
+            self._data.placed(size)
+        except ConnectionFault as fault:
+            self.table.fail(fault)
 
     def forget_heads(self) -> None:
         """Clear the memo of request heads, so that the host interprets each of them again."""
@@ -100,29 +120,30 @@ class Http2(DataReader):
 
     def leave(self) -> None:
         """Ask the client to open no more streams. Those already on their way are still accepted (RFC 9113 6.8)."""
-        self.leaving = True
-        self.push(frames.goaway(MAX_STREAM, Code.NO_ERROR))
+        self.table.leaving = True
+        self.table.push(frames.goaway(MAX_STREAM, Code.NO_ERROR))
 
     def refuse_new(self) -> None:
         """Accept no more streams from now on."""
         if not self._refusing:
             self._refusing = True
-            self.push(frames.goaway(self.last, Code.NO_ERROR))
+            self.table.push(frames.goaway(self.table.last, Code.NO_ERROR))
 
     def ping(self, payload: bytes) -> None:
         """Push a PING; `payload` has 8 bytes."""
-        self.push(frames.frame(frames.PING, 0, 0, payload))
+        self.table.push(frames.frame(frames.PING, 0, 0, payload))
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
     def _read(self, data: bytes) -> int:
         """Read the complete frames of `data`, and return the position after them."""
+        table, reader = self.table, self._data
         position, end = 0, len(data)
         if not self.greeted:
             position = self._read_preface(data)
-        if self.midway:
-            position = self.continue_rest(data)
-        while end - position >= HEAD_SIZE and not self.over:
+        if reader.midway:
+            position = reader.continue_rest(data)
+        while end - position >= HEAD_SIZE and not table.over:
             upper, lower, kind, flags, stream_id = FRAME_HEAD.unpack_from(data, position)
             length = upper << 8 | lower
             stream_id &= MAX_STREAM
@@ -133,18 +154,18 @@ class Http2(DataReader):
                 if stop > end:
                     if length <= _WHOLE or (flags & PADDED and start == end):
                         return position
-                    if not self.begin_rest(data, start, length, kind, flags, stream_id):
+                    if not reader.begin_rest(data, start, length, kind, flags, stream_id):
                         return position
                     return end
             try:
                 if kind == HEADERS:
                     self._on_headers(data, start, stop, flags, stream_id)
                 elif kind == DATA:
-                    self.read_data(data, start, stop, flags, stream_id)
+                    reader.read_data(data, start, stop, flags, stream_id)
                 else:
                     self._on_control(data[start:stop], kind, flags, stream_id)
             except StreamFault as fault:
-                self.reset_number(stream_id, fault.code)
+                table.reset_number(stream_id, fault.code)
             position = stop
         return position
 
@@ -193,10 +214,11 @@ class Http2(DataReader):
             self._block = None
             self._on_block(bytes(block), self._block_flags, self._block_stream)
         elif len(payload) < 1024:
-            self.allowance.spend(WASTED_REQUEST)
+            self.table.allowance.spend(WASTED_REQUEST)
 
     def _on_block(self, block: bytes, flags: int, stream_id: int) -> None:
-        if 0 < stream_id <= self.last:
+        table = self.table
+        if 0 < stream_id <= table.last:
             self._on_trailers(block, flags, stream_id)
             return
         if not stream_id & 1:
@@ -204,32 +226,32 @@ class Http2(DataReader):
         try:
             head = self._heads.read(block)
         except StreamFault:
-            self.last = stream_id
+            table.last = stream_id
             raise
         if self._refusing:
-            self.remember(stream_id)  # the client reads in GOAWAY that it was not taken
+            table.remember(stream_id)  # the client reads in GOAWAY that it was not taken
             return
-        self.last = stream_id
-        if len(self.streams) >= MAX_STREAMS:
+        table.last = stream_id
+        if len(table.open) >= MAX_STREAMS:
             raise StreamFault(Code.REFUSED_STREAM)
-        stream = self.host.open_stream(stream_id, head)
-        self.streams[stream_id] = stream
+        stream = self._host.open_stream(stream_id, head)
+        table.open[stream_id] = stream
         stream.on_open()
         if flags & END_STREAM and not stream.closed:
-            self.end(stream)
+            table.end(stream)
 
     def _on_trailers(self, block: bytes, flags: int, stream_id: int) -> None:
         self._heads.skip(block)
-        stream = self.streams.get(stream_id)
+        stream = self.table.open.get(stream_id)
         if stream is None:
-            if stream_id in self.recent:
+            if stream_id in self.table.recent:
                 return
             raise ConnectionFault(Code.STREAM_CLOSED, f"HEADERS on stream {stream_id}, which is closed")
         if stream.ended:
             raise StreamFault(Code.STREAM_CLOSED)
         if not flags & END_STREAM:
             raise StreamFault(Code.PROTOCOL_ERROR)  # RFC 9113 8.1: trailers end the stream
-        self.end(stream)
+        self.table.end(stream)
 
     # ---- everything else -----------------------------------------------------------------------------------------
 
@@ -248,7 +270,7 @@ class Http2(DataReader):
         elif kind == frames.PUSH_PROMISE:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "clients may not push (RFC 9113 8.4)")
         else:
-            self.allowance.spend(TRIFLE)
+            self.table.allowance.spend(TRIFLE)
             if kind == frames.PRIORITY:
                 _check_priority(payload, stream_id)
             elif kind == frames.GOAWAY and (stream_id or len(payload) < 8):
@@ -256,20 +278,20 @@ class Http2(DataReader):
 
     def _on_window_update(self, increment: int, stream_id: int) -> None:
         increment &= MAX_WINDOW
-        stream = self.streams.get(stream_id)
+        stream = self.table.open.get(stream_id)
         if increment == 0:
             if stream is not None:
                 raise StreamFault(Code.PROTOCOL_ERROR)
             raise ConnectionFault(Code.PROTOCOL_ERROR, "WINDOW_UPDATE by 0 (RFC 9113 6.9)")
         if stream_id == 0:
-            self.sender.widen(increment)
+            self.table.sender.widen(increment)
         elif stream is not None:
             if increment < 64:
-                self.allowance.spend(TRIFLE)
-            self.sender.widen_stream(stream, increment)
+                self.table.allowance.spend(TRIFLE)
+            self.table.sender.widen_stream(stream, increment)
         else:
-            self.allowance.spend(TRIFLE)
-            self.check_known(stream_id, "WINDOW_UPDATE")
+            self.table.allowance.spend(TRIFLE)
+            self.table.check_known(stream_id, "WINDOW_UPDATE")
 
     def _on_ping(self, payload: bytes, flags: int, stream_id: int) -> None:
         if stream_id:
@@ -277,45 +299,45 @@ class Http2(DataReader):
         if len(payload) != 8:
             raise ConnectionFault(Code.FRAME_SIZE_ERROR, f"a PING frame of {len(payload)} bytes")
         if flags & frames.ACK:
-            self.host.on_pong(payload)
+            self._host.on_pong(payload)
             return
-        self.allowance.spend(TRIFLE)
-        self.push(frames.frame(frames.PING, frames.ACK, 0, payload))
-        self.host.on_ping()
+        self.table.allowance.spend(TRIFLE)
+        self.table.push(frames.frame(frames.PING, frames.ACK, 0, payload))
+        self._host.on_ping()
 
     def _on_settings(self, payload: bytes, flags: int, stream_id: int) -> None:
         if stream_id:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "SETTINGS on a stream (RFC 9113 6.5)")
-        self.allowance.spend(TRIFLE)
+        self.table.allowance.spend(TRIFLE)
         if flags & frames.ACK:
             if payload:
                 raise ConnectionFault(Code.FRAME_SIZE_ERROR, "a SETTINGS acknowledgement with settings")
             return
         self._settled = True
-        sender = self.sender
+        sender = self.table.sender
         for name, value in frames.read_settings(payload):
             if name == Http2Setting.INITIAL_WINDOW_SIZE:
                 if value > MAX_WINDOW:
                     raise ConnectionFault(Code.FLOW_CONTROL_ERROR, f"SETTINGS_INITIAL_WINDOW_SIZE is {value}")
-                sender.change_initial(value, self.streams.values())
+                sender.change_initial(value, self.table.open.values())
             elif name == Http2Setting.MAX_FRAME_SIZE:
                 if not 16_384 <= value <= 16_777_215:
                     raise ConnectionFault(Code.PROTOCOL_ERROR, f"SETTINGS_MAX_FRAME_SIZE is {value}")
                 sender.max_frame = value
             elif name == Http2Setting.ENABLE_PUSH and value > 1:
                 raise ConnectionFault(Code.PROTOCOL_ERROR, f"SETTINGS_ENABLE_PUSH is {value}")
-        self.push(frames.frame(frames.SETTINGS, frames.ACK, 0))
+        self.table.push(frames.frame(frames.SETTINGS, frames.ACK, 0))
         sender.pump()
 
     def _on_rst_stream(self, stream_id: int) -> None:
-        stream = self.streams.get(stream_id)
+        stream = self.table.open.get(stream_id)
         if stream is None:
-            self.check_known(stream_id, "RST_STREAM")
-            self.allowance.spend(TRIFLE)
+            self.table.check_known(stream_id, "RST_STREAM")
+            self.table.allowance.spend(TRIFLE)
             return
-        self.forget(stream)
-        self.remember(stream_id)
-        self.allowance.spend(WASTED_REQUEST)
+        self.table.forget(stream)
+        self.table.remember(stream_id)
+        self.table.allowance.spend(WASTED_REQUEST)
 
 
 def _check_priority(payload: bytes, stream_id: int) -> None:

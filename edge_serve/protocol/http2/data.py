@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from edge_serve.clock import Clock
 from edge_serve.protocol.http2 import frames as frames
 from edge_serve.protocol.http2.allowance import TRIFLE
 from edge_serve.protocol.http2.frames import CONTINUATION, DATA, END_STREAM, PADDED, Code, ConnectionFault, StreamFault
-from edge_serve.protocol.http2.send import FrameOutput
 from edge_serve.protocol.http2.stream import Http2Stream
-from edge_serve.protocol.http2.streams import StreamHost, Streams
+from edge_serve.protocol.http2.streams import StreamTable
 
 #: bytes that a client may send on all streams together; renewed when half of them are used
 CONNECTION_WINDOW = 16 * 1024 * 1024
@@ -16,18 +14,13 @@ CONNECTION_WINDOW = 16 * 1024 * 1024
 _PLACED_FROM = 32 * 1024
 
 
-class DataReader(Streams):
-    """Reads the DATA frames of one connection within the receive windows.
+class DataReader:
+    """Reads the DATA frames of one connection within the receive windows."""
 
-    Attributes:
-        received: bytes received on the connection so far; timeouts look whether it grows.
-    """
+    __slots__ = ("_receivable", "_rest", "_rest_ends", "_rest_padding", "_rest_stream", "_skip", "_table")
 
-    __slots__ = ("_receivable", "_rest", "_rest_ends", "_rest_padding", "_rest_stream", "_skip", "received")
-
-    def __init__(self, host: StreamHost, output: FrameOutput, clock: Clock, unsent: int) -> None:
-        Streams.__init__(self, host, output, clock, unsent)
-        self.received = 0
+    def __init__(self, table: StreamTable) -> None:
+        self._table = table
         self._receivable = CONNECTION_WINDOW
         #: bytes missing of a large frame: of its payload, of its padding, of a frame of unknown type
         self._rest = self._rest_padding = self._skip = 0
@@ -38,23 +31,24 @@ class DataReader(Streams):
     def place(self) -> memoryview | None:
         """Return memory for the next bytes of the connection; None = pass them to `receive`."""
         stream = self._rest_stream
-        if self._rest < _PLACED_FROM or stream is None or stream.closed or self.over:
+        if self._rest < _PLACED_FROM or stream is None or stream.closed or self._table.over:
             return None
         return stream.place(self._rest)
 
     def placed(self, size: int) -> None:
-        """Note that `size` bytes have been received into the memory of `place`."""
+        """Note that `size` bytes have been received into the memory of `place`.
+
+        Raises:
+            ConnectionFault: the stream found an error of the connection.
+        """
         stream = self._rest_stream
-        assert stream is not None, "place has said so"
-        self.received += size
+        assert stream is not None, "place has returned its memory"
         self._rest -= size
         try:
             stream.on_placed(size)
             self._end_rest()
         except StreamFault as fault:
-            self.reset(stream, fault.code)
-        except ConnectionFault as connection_fault:
-            self.fail(connection_fault)
+            self._table.reset(stream, fault.code)
 
     @property
     def midway(self) -> bool:
@@ -77,25 +71,26 @@ class DataReader(Streams):
                 _subtract(stream, stop - start)
             stream.on_data(data, start, stop)
         elif not flags & END_STREAM:
-            self.allowance.spend(TRIFLE)
+            self._table.allowance.spend(TRIFLE)
         if flags & END_STREAM and not stream.closed:
-            self.end(stream)
+            self._table.end(stream)
 
     def _account(self, stream_id: int, length: int) -> Http2Stream | None:
         """Subtract a frame from the receive windows, and return its stream; None = the stream is closed."""
+        table = self._table
         receivable = self._receivable - length
         if receivable <= CONNECTION_WINDOW // 2:
             if receivable < 0:
                 raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "more DATA than the connection's window allows")
-            self.push(frames.window_update(0, CONNECTION_WINDOW - receivable))
+            table.push(frames.window_update(0, CONNECTION_WINDOW - receivable))
             receivable = CONNECTION_WINDOW
         self._receivable = receivable
-        stream = self.streams.get(stream_id)
+        stream = table.open.get(stream_id)
         if stream is None:
-            self.check_known(stream_id, "DATA")
-            if stream_id not in self.recent:
+            table.check_known(stream_id, "DATA")
+            if stream_id not in table.recent:
                 raise ConnectionFault(Code.STREAM_CLOSED, f"DATA on stream {stream_id}, which is closed")
-            self.allowance.spend(TRIFLE)
+            table.allowance.spend(TRIFLE)
             return None
         if stream.ended:
             raise StreamFault(Code.STREAM_CLOSED)
@@ -121,7 +116,7 @@ class DataReader(Streams):
                     _subtract(stream, length - padding)
                 self._rest_stream = stream
             except StreamFault as fault:
-                self.reset_number(stream_id, fault.code)
+                self._table.reset_number(stream_id, fault.code)
             self._rest = length - padding
             self._rest_padding = max(0, padding - 1)
             self._rest_ends = bool(flags & END_STREAM)
@@ -139,7 +134,7 @@ class DataReader(Streams):
                 try:
                     stream.on_data(data, start, start + size)
                 except StreamFault as fault:
-                    self.reset(stream, fault.code)
+                    self._table.reset(stream, fault.code)
             start += size
         padding = min(self._rest_padding, len(data) - start)
         self._rest_padding -= padding
@@ -156,9 +151,9 @@ class DataReader(Streams):
         if stream is not None and self._rest_ends and not stream.closed:
             self._rest_ends = False
             try:
-                self.end(stream)
+                self._table.end(stream)
             except StreamFault as fault:
-                self.reset(stream, fault.code)
+                self._table.reset(stream, fault.code)
 
 
 def _subtract(stream: Http2Stream, size: int) -> None:

@@ -92,7 +92,7 @@ class DataSender:
         self.sent += 1
         if stream.queue is None:
             self.output.push((tail,), len(tail))
-            stream.connection.done(stream)
+            stream.table.done(stream)
             return True
         stream.queue[-1].tail = tail
         return False
@@ -135,7 +135,7 @@ class DataSender:
         if chunk.told:
             stream.on_taken(chunk.size)
         if chunk.tail and not stream.closed:
-            stream.connection.done(stream)
+            stream.table.done(stream)
 
     def drop(self, stream: Http2Stream) -> None:
         """Discard the queued messages, except one that is partly sent."""

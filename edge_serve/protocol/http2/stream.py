@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from edge_serve.messages.tensors import Buffer
 
 if TYPE_CHECKING:
-    from edge_serve.protocol.http2.connection import Http2
+    from edge_serve.protocol.http2.streams import StreamTable
 
 #: receive window of a new stream, in bytes
 INITIAL_WINDOW = 1024 * 1024
@@ -46,15 +46,15 @@ class Http2Stream:
         queue: messages that wait for `sendable`; None = no message waits.
     """
 
-    __slots__ = ("closed", "connection", "due", "ended", "id", "queue", "receivable", "sendable")
+    __slots__ = ("closed", "due", "ended", "id", "queue", "receivable", "sendable", "table")
 
-    def __init__(self, connection: Http2, stream_id: int, due: int = -1) -> None:
-        self.connection = connection
+    def __init__(self, table: StreamTable, stream_id: int, due: int = -1) -> None:
+        self.table = table
         self.id = stream_id
         self.ended = False
         self.closed = False
         self.receivable = INITIAL_WINDOW
-        self.sendable = connection.sender.initial
+        self.sendable = table.sender.initial
         self.due = due
         self.queue: deque[Chunk] | None = None
 
@@ -86,7 +86,7 @@ class Http2Stream:
     def widen(self, size: int) -> None:
         """Enlarge the receive window to at least `size` bytes."""
         if size > self.receivable and not self.ended and not self.closed:
-            self.connection.credit(self, size - self.receivable)
+            self.table.credit(self, size - self.receivable)
 
     def replenish(self) -> None:
         """Reopen the receive window when at most half of it is left."""

@@ -36,23 +36,23 @@ class StreamHost(Protocol):
         """Handle that a connection that drains has closed its last stream."""
 
 
-class Streams:
+class StreamTable:
     """The open streams of a connection, and the recently closed ones.
 
     Attributes:
-        streams: the open ones, by number.
+        open: the open streams, by number.
         last: number of the newest stream that was accepted.
         over: the connection reads no more: the last GOAWAY has been pushed, or the socket is closed.
         leaving: GOAWAY has asked the client to open no more streams.
     """
 
-    __slots__ = ("allowance", "host", "last", "leaving", "over", "recent", "sender", "streams")
+    __slots__ = ("allowance", "host", "last", "leaving", "open", "over", "recent", "sender")
 
     def __init__(self, host: StreamHost, output: FrameOutput, clock: Clock, unsent: int) -> None:
         self.host = host
         self.sender = DataSender(output, unsent)
         self.allowance = Allowance(clock, self.sender)
-        self.streams: dict[int, Http2Stream] = {}
+        self.open: dict[int, Http2Stream] = {}
         self.last = 0
         self.over = self.leaving = False
         #: streams that were reset, oldest first: frames for them may still arrive
@@ -66,7 +66,7 @@ class Streams:
     def lose(self) -> None:
         """Close all streams without a frame, because the connection ends."""
         self.over = True
-        for stream in list(self.streams.values()):
+        for stream in list(self.open.values()):
             self.forget(stream)
 
     def credit(self, stream: Http2Stream, increment: int) -> None:
@@ -78,11 +78,11 @@ class Streams:
     def done(self, stream: Http2Stream) -> None:
         """Close a stream whose answer is complete."""
         stream.closed = True
-        del self.streams[stream.id]
+        del self.open[stream.id]
         if not stream.ended:
             self.push(frames.rst_stream(stream.id, Code.NO_ERROR))  # RFC 9113 8.1: the rest is not needed
             self.remember(stream.id)
-        if self.leaving and not self.streams:
+        if self.leaving and not self.open:
             self.host.on_idle()
 
     def reset(self, stream: Http2Stream, code: Code) -> None:
@@ -99,7 +99,7 @@ class Streams:
         Raises:
             ConnectionFault: the client has caused too many.
         """
-        stream = self.streams.get(stream_id)
+        stream = self.open.get(stream_id)
         if stream is not None:
             self.reset(stream, code)
         else:
@@ -110,10 +110,10 @@ class Streams:
     def forget(self, stream: Http2Stream) -> None:
         """Close a stream without a frame, and call its `on_gone`."""
         stream.closed = True
-        self.streams.pop(stream.id, None)
+        self.open.pop(stream.id, None)
         self.sender.forget(stream)
         stream.on_gone()
-        if self.leaving and not self.streams and not self.over:
+        if self.leaving and not self.open and not self.over:
             self.host.on_idle()
 
     def remember(self, stream_id: int) -> None:

@@ -18,8 +18,8 @@ from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.grpc import wire as grpc_wire
 from edge_serve.protocol.grpc.wire import PREFIX, MessageTooLarge
-from edge_serve.protocol.http2.connection import Http2
 from edge_serve.protocol.http2.frames import Code
+from edge_serve.protocol.http2.streams import StreamTable
 from edge_serve.transport.door.body_memory import BodyMemory
 from edge_serve.transport.grpc.call_head import CallHead, DeadlineExceeded, HeadRefused
 from edge_serve.transport.grpc.deflater import SMALL, Deflater
@@ -76,9 +76,9 @@ class GrpcCall(MessageStream):
     )
 
     def __init__(
-        self, connection: Http2, line: CallConnection, stream_id: int, due: int, asked: CallHead, max_message: int
+        self, table: StreamTable, line: CallConnection, stream_id: int, due: int, asked: CallHead, max_message: int
     ) -> None:
-        MessageStream.__init__(self, connection, stream_id, due, max_message)
+        MessageStream.__init__(self, table, stream_id, due, max_message)
         self.asked = asked
         self.on_cancelled: Callable[[], None] | None = None
         self._line = line
@@ -174,7 +174,7 @@ class GrpcCall(MessageStream):
         if on == "message":
             self.fail(DeadlineExceeded("the request was not complete after a time without progress"))
         else:
-            self.connection.reset(self, Code.CANCEL)
+            self.table.reset(self, Code.CANCEL)
 
     # ---- the answer ----------------------------------------------------------------------------------------------
 
@@ -186,14 +186,14 @@ class GrpcCall(MessageStream):
                 on_sent()
             return
         self.on_cancelled = None
-        connection = self.connection
-        if not self.asked.deflate and connection.sender.takes(self, size + _PREFIX_SIZE):
+        table = self.table
+        if not self.asked.deflate and table.sender.takes(self, size + _PREFIX_SIZE):
             line = self._line
             whole = size + grpc_wire.WHOLE_OVERHEAD
             line.add((grpc_wire.before(self.id, size), *parts, grpc_wire.ok(self.id)), whole, on_sent)
             if self._timer is not None or self._message is not None:
                 self._drop()
-            connection.done(self)
+            table.done(self)
             line.answered()
             return
         self.write(parts, size, on_sent)
@@ -239,7 +239,7 @@ class GrpcCall(MessageStream):
 
     def cut(self, error: EdgeServeError) -> None:
         """End the call with an error at once; discard the messages that still wait."""
-        self.connection.sender.drop(self)
+        self.table.sender.drop(self)
         if self._deflater is not None:
             self._deflater.drop()
         self.fail(error)
@@ -248,13 +248,13 @@ class GrpcCall(MessageStream):
         self._start()
         prefix = PREFIX.pack(flag, size)
         size += _PREFIX_SIZE
-        return 0 if self.connection.sender.send(self, (prefix, *parts), size, on_sent) else size
+        return 0 if self.table.sender.send(self, (prefix, *parts), size, on_sent) else size
 
     def _start(self) -> None:
         if not self._started:
             self._started = True
             data = grpc_wire.head(self.id, self.asked.deflate)
-            self.connection.sender.output.push((data,), len(data))
+            self.table.sender.output.push((data,), len(data))
 
     def _ok(self) -> bytes:
         self._start()
@@ -273,14 +273,14 @@ class GrpcCall(MessageStream):
         self._drop()
         self.on_cancelled = None
         if self._deflater is None:
-            self.connection.sender.finish(self, trailers())
+            self.table.sender.finish(self, trailers())
         else:
             self._deflater.then(partial(self._end_deflated, trailers))
         self._end_conversation()
 
     def _end_deflated(self, trailers: Callable[[], bytes]) -> None:
         if not self.closed:
-            self.connection.sender.finish(self, trailers())
+            self.table.sender.finish(self, trailers())
 
     def _end_conversation(self) -> None:
         conversation, self._conversation = self._conversation, None

@@ -75,7 +75,7 @@ class GrpcConnection(LoopSocket):
 
     __slots__ = (
         "_counted", "_full", "_http2", "_in_flight", "_keepalive", "_leaving_ns", "_out", "_phase", "_scheduled",
-        "_shared", "_understanding", "_waits",
+        "_shared", "_table", "_understanding", "_waits",
     )  # fmt: skip
 
     def __init__(self, sock: StreamSocket, shared: GrpcDoorState, understanding: HeadInterpreter) -> None:
@@ -83,6 +83,7 @@ class GrpcConnection(LoopSocket):
         self._understanding = understanding
         self._out = GrpcOutput(sock, self._schedule)
         self._http2 = Http2(self, self._out, shared.clock, shared.limits.unsent)
+        self._table = self._http2.table
         now_ns = shared.clock.now_ns()
         self._keepalive = Keepalive(shared.keepalive, now_ns, random.uniform(0.9, 1.1))
         self._phase = GrpcPhase.OPEN
@@ -123,7 +124,7 @@ class GrpcConnection(LoopSocket):
                     http2.placed(received)
             except Exception:
                 log.exception("a gRPC connection failed")
-                self._http2.fail(ConnectionFault(Code.INTERNAL_ERROR, "the server failed, its log says why"))
+                self._table.fail(ConnectionFault(Code.INTERNAL_ERROR, "the server failed, its log says why"))
             self._scheduled = scheduled
             self._flush()
 
@@ -137,12 +138,12 @@ class GrpcConnection(LoopSocket):
     def _flush(self) -> None:
         if self._phase is GrpcPhase.CLOSED:
             return
-        http2 = self._http2
-        streams = len(http2.streams)
+        table = self._table
+        streams = len(table.open)
         if streams != self._counted:
             self._in_flight.now += streams - self._counted
             self._counted = streams
-        out, sender = self._out, http2.sender
+        out, sender = self._out, table.sender
         try:
             out.flush()
             end = out.taken + AT_ONCE
@@ -164,7 +165,7 @@ class GrpcConnection(LoopSocket):
                 self._set_reading(pending <= (limits.stalled if self._reading else limits.unsent))
         elif not self._reading:
             self._set_reading(True)
-        if not pending and self._http2.over and self._phase is GrpcPhase.OPEN:
+        if not pending and self._table.over and self._phase is GrpcPhase.OPEN:
             self._linger()
 
     # ---- for calls -----------------------------------------------------------------------------------------------
@@ -174,7 +175,7 @@ class GrpcConnection(LoopSocket):
 
     def answered(self) -> None:
         if not self._scheduled:
-            if self._http2.streams:
+            if self._table.open:
                 self._schedule()
             else:
                 self._flush()
@@ -203,11 +204,11 @@ class GrpcConnection(LoopSocket):
             asked = self._understanding.of(head)
         if self._full and asked.method is not None and asked.method.group is not RouteGroup.HEALTH:
             asked = CallHead(refusal=self._in_flight.refusal())
-        return GrpcCall(self._http2, self, stream_id, head.content_length, asked, self._shared.max_message)
+        return GrpcCall(self._table, self, stream_id, head.content_length, asked, self._shared.max_message)
 
     def on_ping(self) -> None:
-        http2 = self._http2
-        if self._keepalive.on_ping(self._shared.clock.now_ns(), len(http2.streams), http2.sender.sent):
+        table = self._table
+        if self._keepalive.on_ping(self._shared.clock.now_ns(), len(table.open), table.sender.sent):
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too_many_pings")
 
     def on_pong(self, payload: bytes) -> None:
@@ -216,7 +217,7 @@ class GrpcConnection(LoopSocket):
 
     def on_idle(self) -> None:
         if self._leaving_ns is None:
-            self._http2.lose()  # every call from before the last GOAWAY is answered
+            self._table.lose()  # every call from before the last GOAWAY is answered
             self._schedule()
 
     # ---- for the server ------------------------------------------------------------------------------------------
@@ -224,7 +225,7 @@ class GrpcConnection(LoopSocket):
     @property
     def owes(self) -> bool:
         """A call is unanswered, or its answer is not sent."""
-        return self._phase is GrpcPhase.OPEN and bool(self._http2.streams or self._out.pending)
+        return self._phase is GrpcPhase.OPEN and bool(self._table.open or self._out.pending)
 
     @property
     def idle_since_ns(self) -> int | None:
@@ -245,7 +246,7 @@ class GrpcConnection(LoopSocket):
 
     def drain(self) -> None:
         """Answer the calls that are open or on their way; then close."""
-        if self._phase is GrpcPhase.OPEN and not self._http2.leaving and not self._http2.over:
+        if self._phase is GrpcPhase.OPEN and not self._table.leaving and not self._table.over:
             self._leaving_ns = self._shared.clock.now_ns()
             self._http2.leave()
             self._http2.ping(_LEAVING)
@@ -259,24 +260,24 @@ class GrpcConnection(LoopSocket):
         if self._leaving_ns is not None:
             self._leaving_ns = None
             self._http2.refuse_new()
-            if not self._http2.streams:
+            if not self._table.open:
                 self.on_idle()
 
     def check_time(self, now_ns: int) -> None:
         """Check the timeouts and the keepalive; close the connection if it has waited without progress for too long."""
-        waits, limits, http2 = self._waits, self._shared.limits, self._http2
+        waits, limits, table, http2 = self._waits, self._shared.limits, self._table, self._http2
         mark, seconds = self._waiting()
         if mark != waits.mark:
             waits.mark, waits.since_ns = mark, now_ns
         elif now_ns - waits.since_ns >= seconds * 1e9:
             self.close()
             return
-        if self._phase is not GrpcPhase.OPEN or http2.over:
+        if self._phase is not GrpcPhase.OPEN or table.over:
             return
         if self._leaving_ns is not None and now_ns - self._leaving_ns >= limits.leave_timeout * 1e9:
             self._refuse_new()
         self._check_calls(now_ns)
-        match self._keepalive.look(now_ns, len(http2.streams), http2.received, http2.sender.sent):
+        match self._keepalive.look(now_ns, len(table.open), http2.received, table.sender.sent):
             case Due.ASK:
                 http2.ping(_ARE_YOU_THERE)
             case Due.LEAVE:
@@ -292,7 +293,7 @@ class GrpcConnection(LoopSocket):
         self._set_reading(False)
         self._set_writing(False)
         self._sock.close()
-        self._http2.lose()
+        self._table.lose()
         self._out.drop()
         self._in_flight.now -= self._counted
         self._shared.gone(self)
@@ -313,7 +314,7 @@ class GrpcConnection(LoopSocket):
     def _check_calls(self, now_ns: int) -> None:
         known, limits = self._waits.calls, self._shared.limits
         waiting: dict[int, tuple[object, int]] = {}
-        for call in list(self._http2.streams.values()):
+        for call in list(self._table.open.values()):
             assert isinstance(call, GrpcCall), "open_stream makes no others"
             late = call.overdue(now_ns, limits.body_rate, limits.memory_wait)
             if late is not None:

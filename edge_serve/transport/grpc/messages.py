@@ -16,8 +16,8 @@ from edge_serve.protocol.grpc import wire as grpc_wire
 from edge_serve.protocol.grpc.wire import PREFIX
 from edge_serve.protocol.http1.body_buffer import SMALL as LARGE
 from edge_serve.protocol.http1.body_buffer import pages
-from edge_serve.protocol.http2.connection import Http2
 from edge_serve.protocol.http2.stream import INITIAL_WINDOW, Http2Stream
+from edge_serve.protocol.http2.streams import StreamTable
 from edge_serve.transport.door.body_memory import BodyMemory, Claim, ClaimedLease, ClaimOnly
 
 #: messages from here on are offered to `find_place`
@@ -85,8 +85,8 @@ class MessageStream(Http2Stream):
         "max_message",
     )  # fmt: skip
 
-    def __init__(self, connection: Http2, stream_id: int, due: int, max_message: int) -> None:
-        Http2Stream.__init__(self, connection, stream_id, due)
+    def __init__(self, table: StreamTable, stream_id: int, due: int, max_message: int) -> None:
+        Http2Stream.__init__(self, table, stream_id, due)
         self.max_message = max_message
         self.finished = False
         #: the arriving message: its length (-1 = none), its flag, its prefix so far, its memory

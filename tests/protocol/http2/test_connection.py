@@ -48,7 +48,7 @@ def test_a_greeting_is_answered() -> None:
 
     kinds = [(kind, flags) for kind, flags, _, _ in scene.answers()]
     assert kinds == [(SETTINGS, 0), (WINDOW_UPDATE, 0), (SETTINGS, ACK)]
-    assert scene.http2.sender.max_frame == 20_000
+    assert scene.http2.table.sender.max_frame == 20_000
 
 
 REQUESTS = b"".join(
@@ -123,7 +123,7 @@ def test_answers_keep_within_the_clients_windows() -> None:
     scene = Scene(settings=((Http2Setting.INITIAL_WINDOW_SIZE, 1000),))
     scene.send(headers(1, end=True), headers(3, end=True))
     sent: list[None] = []
-    sender = scene.http2.sender
+    sender = scene.http2.table.sender
     assert not sender.send(scene.streams[1], (b"a" * 1500, b"b" * 1500), 3000, lambda: sent.append(None))
     sender.finish(scene.streams[1], frame(HEADERS, END_HEADERS | END_STREAM, 1))
     assert sender.send(scene.streams[3], (b"c" * 1000,), 1000)  # another stream has its own window
@@ -145,7 +145,7 @@ def test_the_connections_window_holds_all_streams_and_they_take_turns() -> None:
     scene = Scene(settings=((Http2Setting.INITIAL_WINDOW_SIZE, 1 << 20),))
     scene.send(headers(1, end=True), headers(3, end=True))
     for number in (1, 3):
-        scene.http2.sender.send(scene.streams[number], (bytes(100_000),), 100_000)
+        scene.http2.table.sender.send(scene.streams[number], (bytes(100_000),), 100_000)
     first = sum(len(payload) for kind, _, _, payload in scene.answers() if kind == DATA)
     assert first == 65_535
     scene.send(frames.window_update(0, 4 * 16_384))
@@ -158,10 +158,10 @@ def test_streams_wait_while_the_kernel_takes_nothing() -> None:
     scene = Scene()
     scene.send(headers(1, end=True))
     scene.wire.pending = 1 << 20
-    assert not scene.http2.sender.send(scene.streams[1], (b"x",), 1)
+    assert not scene.http2.table.sender.send(scene.streams[1], (b"x",), 1)
     assert scene.answers() == []
     scene.wire.pending = 0
-    scene.http2.sender.pump()
+    scene.http2.table.sender.pump()
 
     assert [payload for _, _, _, payload in scene.answers()] == [b"x"]
     assert scene.streams[1].taken == [1]
@@ -170,12 +170,12 @@ def test_streams_wait_while_the_kernel_takes_nothing() -> None:
 def test_a_reset_stream_frees_what_waited() -> None:
     scene = Scene()
     scene.send(headers(1, end=True))
-    scene.http2.sender.send(scene.streams[1], (bytes(70_000),), 70_000, lambda: None)
+    scene.http2.table.sender.send(scene.streams[1], (bytes(70_000),), 70_000, lambda: None)
     scene.send(frames.rst_stream(1, Code.CANCEL))
 
     assert scene.streams[1].gone
     assert len(scene.wire.callbacks) == 1
-    assert scene.http2.streams == {}
+    assert scene.http2.table.open == {}
     scene.send(frames.window_update(1, 100), frames.rst_stream(1, Code.CANCEL))  # late, and fine
     assert scene.fault() is None
 
@@ -222,7 +222,7 @@ def test_no_more_streams_than_told() -> None:
     assert scene.reset(2 * MAX_STREAMS + 1) == Code.REFUSED_STREAM
     scene.send(frames.rst_stream(1, Code.CANCEL), headers(2 * MAX_STREAMS + 3))
 
-    assert len(scene.http2.streams) == MAX_STREAMS
+    assert len(scene.http2.table.open) == MAX_STREAMS
 
 
 FLOODS: dict[str, Callable[[int], bytes]] = {
@@ -244,7 +244,7 @@ def test_a_flood_ends_the_connection(name: str) -> None:
     scene = Scene()
     for index in range(10_100):
         scene.send(FLOODS[name](index))
-        if scene.http2.over:
+        if scene.http2.table.over:
             break
 
     assert scene.fault() == Code.ENHANCE_YOUR_CALM
@@ -301,12 +301,12 @@ def test_garbage_never_raises_and_leaves_the_rest_right(seed: int, changes: int)
         scene.send(bytes(garbage[position : position + step]))
         position += step
 
-    for number, stream in scene.http2.streams.items():
+    for number, stream in scene.http2.table.open.items():
         assert stream.id == number
         assert not stream.closed
         assert stream.receivable >= 0
-    if scene.http2.over:
-        assert scene.http2.streams == {}
+    if scene.http2.table.over:
+        assert scene.http2.table.open == {}
 
 
 def test_h2_talks_to_it() -> None:
