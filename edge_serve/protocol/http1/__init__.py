@@ -1,9 +1,11 @@
-"""HTTP/1.1: request heads and bodies from bytes, response heads into bytes.
+"""HTTP/1.1: request heads and bodies from bytes, response heads into bytes. Start reading in `reader`.
 
-body_buffer  ordinary memory for a body that arrives bit by bit
-chunked      the chunked transfer coding, decoded as it arrives (RFC 9112 7.1)
-errors       what can be wrong with a message on the wire
+May import layer 0 only.
+
+body_buffer  ordinary memory for a body that arrives in parts
+chunked      incremental decoder of the chunked transfer coding (RFC 9112 7.1)
+errors       errors of malformed or refused messages, each with its HTTP status
 head         the head of an HTTP/1.1 request
-reader       the receiving half of a connection, without the connection
+reader       the receiving half of a connection, without a socket
 response     the head of a response
 """

@@ -1,7 +1,7 @@
-"""Ordinary memory for a body that arrives bit by bit.
+"""Ordinary memory for a body that arrives in parts.
 
-A large body has pages of its own: they come when they are written to, so a declared length costs nothing, and growing
-moves no bytes. A bytearray would be copied, or cleared, as a whole.
+A large body has pages of its own. The kernel provides them when they are written to, so a declared length costs
+nothing, and growing moves no bytes. A bytearray would be copied, or cleared, as a whole.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ SMALL = 1 << 20
 
 
 def pages(size: int) -> mmap.mmap:
-    """Memory of `size` bytes that is not there before it is written to."""
+    """Map `size` bytes, whose pages the kernel provides when they are written to."""
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 class BodyBuffer:
-    """Bytes of which the number is not known before. `len` says how many there are."""
+    """A growing buffer of bytes; `len` returns their number."""
 
     __slots__ = ("_pages", "_size", "_small")
 
@@ -51,7 +51,7 @@ class BodyBuffer:
         return self._pages
 
     def take(self) -> Buffer:
-        """All of it; the buffer is empty afterwards."""
+        """Return all bytes, and leave the buffer empty."""
         small, size = self._small, self._size
         found: Buffer = small if self._pages is None else memoryview(self._pages)[:size]
         self._small, self._pages, self._size = bytearray(), None, 0

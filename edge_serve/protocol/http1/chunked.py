@@ -1,4 +1,4 @@
-"""The chunked transfer coding, decoded as it arrives (RFC 9112 7.1)."""
+"""Incremental decoder of the chunked transfer coding (RFC 9112 7.1)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from edge_serve.protocol.http1.body_buffer import BodyBuffer
 from edge_serve.protocol.http1.errors import BadRequest, ContentTooLarge, FieldsTooLarge
 from edge_serve.protocol.http1.head import FIELD, SINGLE, TOKEN, MessageLimits, refuse_field
 
-#: size, then extensions. No blanks around `;` and `=`, and no escapes in quotes: readers differ about them.
+#: size, then extensions. No blanks around `;` and `=`, and no escapes in quotes: implementations differ about them.
 _SIZE_LINE = re.compile(
     rf"""([0-9A-Fa-f]{{1,16}})((?:;{TOKEN}(?:={TOKEN}|="[\t\x20\x21\x23-\x5b\x5d-\x7e]*")?)*)""".encode()
 )
 
 _NOT_IN_TRAILERS = SINGLE | {"connection", "proxy-connection", "keep-alive", "upgrade", "te", "trailer", "expect"}
 
-#: Bytes that a body may have before anybody is asked for memory.
+#: Bytes that a body may have before it claims memory.
 UNASKED = 32 * 1024
 
-#: Chunks decoded in one call. A buffer full of one-byte chunks would otherwise hold the loop for tens of milliseconds.
+#: Chunks decoded in one call. A buffer of one-byte chunks would otherwise block the loop for tens of milliseconds.
 _CHUNKS_PER_CALL = 1000
 
 
@@ -27,12 +27,12 @@ class ChunkedDecoder:
     """Decodes one body.
 
     Args:
-        grow: asked before the body grows to so many bytes; says up to where it need not ask again, or raises.
+        grow: called with a new size of the body; returns the size up to which it need not be called again, or raises.
 
     Attributes:
-        body: what has been decoded so far.
+        body: the bytes decoded so far.
         done: the last chunk and the trailer section have been read.
-        rested: the last call stopped before the end of its data to let others run; call again.
+        rested: the last call stopped early so that others can run; call again without further data.
     """
 
     __slots__ = (
@@ -48,16 +48,16 @@ class ChunkedDecoder:
         self._allowed = UNASKED
         self._chunks = 0
         self._extensions = 0
-        #: bytes of the present chunk and its CR LF still to come; 0: a size line is next
+        #: missing bytes of the current chunk and its CR LF; 0: a size line is next
         self._left = 0
         #: bytes of trailer fields so far; None before the last chunk
         self._trailers: int | None = None
 
     def feed(self, data: bytearray, pos: int, end: int) -> int:
-        """Decode from `data[pos:end]`; returns where it stopped. What it left must come again, with more behind it.
+        """Decode `data[pos:end]`, and return the position reached. Pass the rest again, followed by more data.
 
         Raises:
-            EdgeServeError: the coding is broken, or the body passes a limit.
+            EdgeServeError: the coding is malformed, or the body exceeds a limit.
         """
         self.rested = False
         view = memoryview(data)
@@ -74,10 +74,10 @@ class ChunkedDecoder:
             if at == pos or data[at - 1] != 13:
                 raise BadRequest("a line of the chunked body ends with LF alone, expected CR LF")
             if self._trailers is not None:
-                self._trailer_line(bytes(view[pos : at + 1]))
+                self._read_trailer_line(bytes(view[pos : at + 1]))
             elif budget:
                 budget -= 1
-                self._size_line(bytes(view[pos : at - 1]))
+                self._read_size_line(bytes(view[pos : at - 1]))
             else:
                 self.rested = True
                 return pos
@@ -85,7 +85,7 @@ class ChunkedDecoder:
         return pos
 
     def _take(self, view: memoryview, pos: int, end: int) -> int:
-        """Move chunk data into the body; `_left` counts the CR LF behind it too."""
+        """Copy chunk data into the body; `_left` includes the CR LF after it."""
         data_left = self._left - 2
         if data_left > 0:
             taken = min(data_left, end - pos)
@@ -105,7 +105,7 @@ class ChunkedDecoder:
             raise BadRequest("chunk data is not followed by CR LF: it is longer than its size says")
         return pos
 
-    def _size_line(self, line: bytes) -> None:
+    def _read_size_line(self, line: bytes) -> None:
         match = _SIZE_LINE.fullmatch(line)
         if match is None or len(line) > self._limits.chunk_line:
             raise BadRequest(f"chunk size line {line[:32].decode('latin-1')!r}, expected a hexadecimal number")
@@ -118,7 +118,7 @@ class ChunkedDecoder:
             self._trailers = 0
             return
         self._chunks += 1
-        if self._chunks > self._limits.chunks:  # Triton's words (ChunkCountIncrement in server src/http_server.cc)
+        if self._chunks > self._limits.chunks:  # Triton's text (ChunkCountIncrement in server src/http_server.cc)
             raise BadRequest(
                 f"Chunked request body exceeds maximum of {self._limits.chunks} non-empty chunks. "
                 "Send fewer or larger HTTP chunks."
@@ -127,8 +127,8 @@ class ChunkedDecoder:
             raise ContentTooLarge(f"the chunked body is larger than {self._limits.body} bytes")
         self._left = size + 2
 
-    def _trailer_line(self, line: bytes) -> None:
-        """Trailer fields are checked and forgotten (RFC 9110 6.5.1): none may have a say in framing or routing."""
+    def _read_trailer_line(self, line: bytes) -> None:
+        """Check a trailer field and discard it (RFC 9110 6.5.1): none may change framing or routing."""
         if line == b"\r\n":
             self.done = True
             return
@@ -141,7 +141,7 @@ class ChunkedDecoder:
         if match is None:
             refuse_field(text[:-2])
         if match[1].lower() in _NOT_IN_TRAILERS:
-            raise BadRequest(f"trailer field {match[1]} belongs into the head")
+            raise BadRequest(f"trailer field {match[1]} belongs in the head")
 
     def _check_unfinished_line(self, length: int) -> None:
         if self._trailers is None and length > self._limits.chunk_line:

@@ -1,6 +1,6 @@
-"""What can be wrong with a message on the wire; each class knows the status of its reply.
+"""Errors of malformed or refused messages; each class has the HTTP status of its reply.
 
-After any of these the framing of the connection is lost or not worth following: the reply is the last one on it.
+After any of them the framing of the connection is lost, or is not followed further: the reply is the last one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from edge_serve.errors import InvalidArgument, Unsupported
 
 
 class BadRequest(InvalidArgument):
-    """Not HTTP/1.1, or a form of it that two readers may understand differently."""
+    """A request that is not HTTP/1.1, or that two implementations may read differently."""
 
 
 class RequestTimeout(InvalidArgument):
@@ -19,7 +19,7 @@ class RequestTimeout(InvalidArgument):
 
 
 class ContentTooLarge(InvalidArgument):
-    """The body is larger than the server takes (RFC 9110 15.5.14)."""
+    """The body is larger than the server accepts (RFC 9110 15.5.14)."""
 
     http_status, grpc_code = 413, "RESOURCE_EXHAUSTED"
 

@@ -1,10 +1,10 @@
 """The head of an HTTP/1.1 request: bytes in, `RequestHead` out. No sockets, no clock.
 
-Narrow on purpose. Where RFC 9112 lets a recipient choose, this one refuses, because each leniency is a place where a
-proxy in front and this server may see different requests (request smuggling). tests/protocol/http1/test_oracles.py
-holds it against h11 and llhttp.
+The parser is strict. Where RFC 9112 leaves a choice to the recipient, it refuses the request, because each leniency
+is a place where a proxy and this server may see different requests (request smuggling).
+tests/protocol/http1/test_oracles.py compares it with h11 and llhttp.
 
-Start with `HeadParser.parse`; http1_reader.py turns a stream of bytes into heads and bodies.
+Start with `HeadParser.parse`; `reader` turns a stream of bytes into heads and bodies.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import NoReturn
 
+from edge_serve.aio.memo import Memo
 from edge_serve.protocol.http1.errors import (
     BadRequest,
     ExpectationFailed,
@@ -25,8 +26,8 @@ from edge_serve.protocol.http1.errors import (
 END_OF_HEAD = b"\r\n\r\n"
 
 TOKEN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
-#: one `name: value` line. No blank before the colon, no folding, no control characters (RFC 9112 5). Linear: blanks
-#: around the value are stripped afterwards rather than matched, which would backtrack.
+#: one `name: value` line. No blank before the colon, no folding, no control characters (RFC 9112 5). Blanks around the
+#: value are stripped afterwards, because matching them would backtrack.
 FIELD = re.compile(rf"({TOKEN}):([\t\x20-\x7e\x80-\xff]*)\r\n")
 
 _REQUEST_LINE = re.compile(rf"({TOKEN}) ([\x21-\x7e]+) HTTP/([0-9]\.[0-9])\r\n")
@@ -45,7 +46,7 @@ _TAB_IN_SINGLE = re.compile(rf"\n(?:{'|'.join(sorted(SINGLE))}):[^\r\n]*\t", re.
 
 @dataclass(frozen=True, slots=True)
 class MessageLimits:
-    """How much of a request is read before it is refused.
+    """Limits of a request, beyond which it is refused.
 
     Attributes:
         request_line: bytes of the request line; beyond it 414.
@@ -55,7 +56,7 @@ class MessageLimits:
         chunk_line: bytes of one chunk-size line with its extensions.
         chunk_extensions: bytes of all chunk extensions of one body.
         trailers: bytes of all trailer fields.
-        body: bytes of a body that the application did not place itself; beyond it 413.
+        body: bytes of a body in ordinary memory; beyond it 413.
     """
 
     request_line: int = 16 * 1024
@@ -70,15 +71,16 @@ class MessageLimits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestHead:
-    """Request line and header fields. Shared between requests with equal bytes: never change one.
+    """Request line and header fields. Requests with equal bytes share one object: never change it.
 
     Attributes:
-        target: the request target as it came.
-        path: of the target, still percent-encoded, without scheme and host; query: what follows `?`, "" if nothing.
+        target: the request target as received.
+        path: path of the target, percent-encoded, without scheme and host.
+        query: the part after `?`, "" if there is none.
         version: "1.1" or "1.0".
-        headers: (name, value) as they came, in order; values are latin-1, without blanks around them.
+        headers: (name, value) as received, in order; values are latin-1, without blanks around them.
         fields: the same by lower-case name; repeated fields are joined with ", " (RFC 9110 5.3).
-        content_length: None when the request does not say one; then it has no body unless it is chunked.
+        content_length: None without that header; the request then has no body unless it is chunked.
         expect_continue: the client waits for `100 Continue` before it sends the body.
     """
 
@@ -95,48 +97,46 @@ class RequestHead:
     expect_continue: bool
 
     def get(self, name: str) -> str | None:
-        """The value of a field, None if it is absent. Fastest when `name` is lower-case."""
+        """Return the value of a field, None if it is absent. Fastest if `name` is lower-case."""
         value = self.fields.get(name)
         return self.fields.get(name.lower()) if value is None else value
 
 
-#: stands in where a reply is due to something that was no request
+#: the head of an exchange whose request could not be read
 NO_HEAD = RequestHead("", "", "", "", "1.1", (), {}, None, False, False, False)
 
 
 class HeadParser:
-    """Parses heads, and remembers the last few: a client that repeats itself (they do) costs one dict look-up."""
+    """Parses heads, with a memo of recent ones: clients mostly repeat theirs, which costs one dict look-up."""
 
-    _REMEMBERED = 512
-    _REMEMBERED_BYTES = 2048
+    _MEMO_HEADS = 512
+    _MEMO_HEAD_BYTES = 2048
 
     def __init__(self, limits: MessageLimits) -> None:
         self.limits = limits
-        self._memo: dict[bytes, RequestHead] = {}
+        self._memo: Memo[bytes, RequestHead] = Memo(self._MEMO_HEADS)
 
     def parse(self, raw: bytes) -> RequestHead:
-        """The head in `raw`, which ends with the first empty line.
+        """Parse a head, which ends with the first empty line.
 
         Raises:
-            EdgeServeError: one of http1_errors.py.
+            EdgeServeError: one of `http1.errors`.
         """
         head = self._memo.get(raw)
         if head is None:
             head = self._parse(raw)
-            if len(raw) <= self._REMEMBERED_BYTES:
-                if len(self._memo) >= self._REMEMBERED:
-                    self._memo.clear()
-                self._memo[raw] = head
+            if len(raw) <= self._MEMO_HEAD_BYTES:
+                self._memo.add(raw, head)
         return head
 
     def check_beginning(self, data: bytearray | bytes, start: int, end: int, scanned: int) -> None:
-        """Refuse what can no longer become a head, so that nobody waits for a timeout.
+        """Refuse bytes that cannot become a head, so that their client need not wait for the timeout.
 
         Args:
-            scanned: what lies before it has been checked by an earlier call.
+            scanned: end of the bytes that an earlier call has checked.
 
         Raises:
-            EdgeServeError: one of http1_errors.py.
+            EdgeServeError: one of `http1.errors`.
         """
         if end > start and data[start] not in _TOKEN_BYTES and data[start] != 13:
             raise BadRequest(_NOT_HTTP)
@@ -157,17 +157,19 @@ class HeadParser:
             _refuse_line(text.partition("\r\n")[0], self.limits)
         method, target, version = line.groups()
         if version not in ("1.1", "1.0"):
-            raise VersionUnsupported(f"HTTP/{version} is not spoken here, expected HTTP/1.1 or HTTP/1.0")
+            raise VersionUnsupported(f"HTTP/{version} is not supported: use HTTP/1.1 or HTTP/1.0")
         if method == "CONNECT":
-            raise FramingUnsupported("CONNECT is not offered: this server is not a proxy")
+            raise FramingUnsupported("CONNECT is not supported: this server is not a proxy")
         if len(text) > self.limits.head:
             raise FieldsTooLarge(f"the request head is larger than {self.limits.head} bytes")
         if "\t" in text and _TAB_IN_SINGLE.search(text):
-            raise BadRequest("a tab in a header that decides about framing, where readers differ about it")
+            raise BadRequest(
+                "a header that decides about framing contains a tab, which implementations read differently"
+            )
         headers = self._headers(text, line.end())
-        fields = _by_name(headers)
-        chunked = _is_chunked(fields, version)
-        content_length = _content_length(fields)
+        fields = _join_by_name(headers)
+        chunked = _check_chunked(fields, version)
+        content_length = _read_content_length(fields)
         path, query = _split(target)
         return RequestHead(
             method,
@@ -179,8 +181,8 @@ class HeadParser:
             fields,
             content_length,
             chunked,
-            _keeps_alive(fields.get("connection", ""), version),
-            _expects_continue(fields, version) and (chunked or bool(content_length)),
+            _read_keep_alive(fields.get("connection", ""), version),
+            _read_expect(fields, version) and (chunked or bool(content_length)),
         )
 
     def _headers(self, text: str, at: int) -> tuple[tuple[str, str], ...]:
@@ -198,7 +200,7 @@ class HeadParser:
 
 
 def refuse_field(line: str) -> NoReturn:
-    """Say what is wrong with a line that is no header field."""
+    """Raise the error that explains why a line is not a header field."""
     if "\n" in line:
         raise BadRequest(_LF_ALONE)
     if line[:1] in " \t":
@@ -221,7 +223,7 @@ def _refuse_line(line: str, limits: MessageLimits) -> NoReturn:
     raise BadRequest(f"not a request line: {line[:64]!r}")
 
 
-def _by_name(headers: tuple[tuple[str, str], ...]) -> dict[str, str]:
+def _join_by_name(headers: tuple[tuple[str, str], ...]) -> dict[str, str]:
     fields: dict[str, str] = {}
     for name, value in headers:
         key = name.lower()
@@ -235,11 +237,11 @@ def _by_name(headers: tuple[tuple[str, str], ...]) -> dict[str, str]:
     return fields
 
 
-def _is_chunked(fields: dict[str, str], version: str) -> bool:
+def _check_chunked(fields: dict[str, str], version: str) -> bool:
     coding = fields.get("transfer-encoding")
     if coding is None:
         return False
-    # RFC 9112 6.1 and 6.3: both lengths at once, or a coding that HTTP/1.0 does not know, is an attack or a fault.
+    # RFC 9112 6.1 and 6.3: both lengths, or a coding that HTTP/1.0 does not have, is an attack or an error.
     if "content-length" in fields:
         raise BadRequest("both Content-Length and Transfer-Encoding are given")
     if version == "1.0":
@@ -249,7 +251,7 @@ def _is_chunked(fields: dict[str, str], version: str) -> bool:
     return True
 
 
-def _content_length(fields: dict[str, str]) -> int | None:
+def _read_content_length(fields: dict[str, str]) -> int | None:
     value = fields.get("content-length")
     if value is None:
         return None
@@ -258,24 +260,24 @@ def _content_length(fields: dict[str, str]) -> int | None:
     return int(value)
 
 
-def _keeps_alive(connection: str, version: str) -> bool:
+def _read_keep_alive(connection: str, version: str) -> bool:
     if not connection:
         return version == "1.1"
     options = [option.strip(" \t").lower() for option in connection.split(",")]
     return "close" not in options and (version == "1.1" or "keep-alive" in options)
 
 
-def _expects_continue(fields: dict[str, str], version: str) -> bool:
+def _read_expect(fields: dict[str, str], version: str) -> bool:
     value = fields.get("expect")
     if value is None or version == "1.0":  # RFC 9110 10.1.1: a server ignores it from an HTTP/1.0 client
         return False
     if value.lower() != "100-continue":
-        raise ExpectationFailed(f"expectation {value[:64]!r} is not known, expected '100-continue'")
+        raise ExpectationFailed(f"expectation {value[:64]!r} is not supported, expected '100-continue'")
     return True
 
 
 def _split(target: str) -> tuple[str, str]:
-    """Path and query of a target in origin, absolute or asterisk form (RFC 9112 3.2)."""
+    """Return path and query of a target in origin, absolute or asterisk form (RFC 9112 3.2)."""
     if target[0] != "/" and target != "*":
         absolute = _ABSOLUTE.match(target)
         if absolute is None:

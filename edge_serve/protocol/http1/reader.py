@@ -1,9 +1,9 @@
-"""The receiving half of a connection, without the connection: says where the next bytes go, and what they made.
+"""The receiving half of a connection, without a socket: memory for the next bytes, and requests out of them.
 
-    buffer() -> memory for the next bytes;  advance(n): n bytes are in it;  next() -> a complete request, or not yet
+    buffer() -> memory for the next bytes;  advance(n): n bytes are in it;  next() -> a complete request, or None
 
-All readers of a loop share one receive buffer, so an idle connection owns no memory. What is left over after `next`
-has said "not yet" must be saved with `keep` before another connection receives.
+All readers of a loop share one receive buffer, so an idle connection owns no memory. After `next` has returned None,
+the bytes left over must be saved with `keep` before another connection receives.
 """
 
 from __future__ import annotations
@@ -19,38 +19,41 @@ from edge_serve.protocol.http1.chunked import ChunkedDecoder
 from edge_serve.protocol.http1.errors import ContentTooLarge
 from edge_serve.protocol.http1.head import END_OF_HEAD, HeadParser, RequestHead
 
-#: Bodies shorter than this are never offered to the application's `place`: a copy costs less than a slot.
+#: Shorter bodies never get memory from the application's `place`: a copy costs less than a slot.
 PLACED_FROM = 32 * 1024
 
-#: Memory of a body that nobody placed grows by doubling from here, so that a declared length alone costs nothing.
+#: Ordinary memory of a body doubles from this size, so that a declared length alone costs nothing.
 _FIRST_STEP = 256 * 1024
 
-#: Bytes of a body received in one call: a fast sender must not keep the loop for itself.
+#: Bytes of a body received in one call: a fast sender must not block the loop.
 _AT_ONCE = 512 * 1024
 
-#: Empty lines before a request line that are forgiven (RFC 9112 2.2 asks for at least one).
+#: Empty lines before a request line that are ignored (RFC 9112 2.2 asks for at least one).
 _EMPTY_LINES = 4
 
 
-class NeedMemory(Exception):  # no error: a word of `place`
+class NeedMemory(Exception):  # not an error: a result of `place`
     """There is no memory for this body now: it stays unread, and `next` is called again when there is."""
 
 
-def _no_bounds(total: int) -> int:
+def _grow_freely(total: int) -> int:
     return sys.maxsize
 
 
 class RequestReader:
-    """One connection's requests.
+    """Reads the requests of one connection.
 
     Args:
-        place: memory for a body of known length, or None for ordinary memory; raises NotYet, or an EdgeServeError.
-        grow: asked before a chunked body grows to so many bytes; says up to where it need not ask again, or raises.
+        place: returns memory for a body of known length, or None for ordinary memory; raises NeedMemory or an
+            EdgeServeError.
+        grow: called with a new size of a chunked body; returns the size up to which it need not be called again, or
+            raises.
 
     Attributes:
         body: of the request that `next` returned last.
-        lease: the memory that `body` is a view of, when the application placed it. The caller's from `next` on.
-        received: bytes received so far; count: requests completed so far. Timeouts are measured on these.
+        lease: the memory that `body` is a view of, if `place` returned it. The caller owns it after `next`.
+        received: bytes received so far; timeouts are measured on it and on `count`.
+        count: requests completed so far.
     """
 
     __slots__ = (
@@ -82,7 +85,7 @@ class RequestReader:
         shared: bytearray,
         shared_view: memoryview,
         place: Callable[[RequestHead, int], Lease | None],
-        grow: Callable[[int], int] = _no_bounds,
+        grow: Callable[[int], int] = _grow_freely,
     ) -> None:
         self._parser = parser
         self._shared = shared
@@ -104,32 +107,32 @@ class RequestReader:
 
     @property
     def in_head(self) -> bool:
-        """A head has begun and is not complete."""
+        """Whether a part of a head has been received."""
         return self._head is None and self._pos < self._end
 
     @property
     def in_body(self) -> bool:
-        """A head is complete and its body is not."""
+        """Whether a head is complete and its body is not."""
         return self._head is not None
 
     @property
     def has_place(self) -> bool:
-        """The next bytes go straight to where the body will be read."""
+        """Whether the next bytes are received straight into the memory of the body."""
         return self._store is not None
 
     @property
     def unread(self) -> bool:
-        """Received bytes that `next` has not used yet."""
+        """Whether `next` has not used all received bytes yet."""
         return self._pos < self._end
 
     @property
     def rested(self) -> bool:
-        """`next` said "not yet" only to let others run: call it again soon, without waiting for more bytes."""
+        """Whether `next` returned None only to let others run: call it again soon, without waiting for bytes."""
         return self._chunked is not None and self._chunked.rested
 
     @property
     def awaits_continue(self) -> bool:
-        """The client holds its body back until it reads `100 Continue`."""
+        """Whether the client waits for `100 Continue` before it sends the body."""
         head = self._head
         return (
             head is not None and head.expect_continue and self._filled == 0 and self._pos == self._end
@@ -137,7 +140,7 @@ class RequestReader:
         )  # fmt: skip
 
     def buffer(self) -> memoryview:
-        """Where to put the next bytes."""
+        """Return the memory for the next bytes."""
         store = self._store
         if store is None:
             return self._shared_view
@@ -146,7 +149,7 @@ class RequestReader:
         return memoryview(store)[self._filled : self._filled + _AT_ONCE]
 
     def advance(self, received: int) -> None:
-        """`received` bytes have been put into `buffer()`."""
+        """Use `received` bytes that were put into `buffer()`."""
         self.received += received
         if self._store is not None:
             self._filled += received
@@ -159,10 +162,10 @@ class RequestReader:
             self._end = len(own)
 
     def next(self) -> RequestHead | None:
-        """The head of the next complete request, its body in `body` and `lease`; None: not enough yet.
+        """Return the head of the next complete request, whose body is in `body` and `lease`; None: not enough bytes.
 
         Raises:
-            EdgeServeError: the request cannot be read, or `place` refuses it. The reader is of no use afterwards.
+            EdgeServeError: the request is malformed, or `place` refused it. Do not use the reader afterwards.
         """
         if self._head is not None:
             return self._continue_body(self._head)
@@ -189,7 +192,7 @@ class RequestReader:
         return head
 
     def keep(self) -> None:
-        """Save what `next` has not used, before the shared buffer is filled again."""
+        """Save the bytes that `next` has not used, before the shared buffer is filled again."""
         if self._pos == self._end:
             self._own = None
             self._data = self._shared
@@ -217,7 +220,7 @@ class RequestReader:
         self._pos = 0
 
     def _begin_head(self, at: int) -> int:
-        """Skip empty lines, then find the end of the head; -1 and everything checked if it is not there yet."""
+        """Skip empty lines, and return the end of the head; if it is missing, check the bytes and return -1."""
         data = self._data
         for _ in range(_EMPTY_LINES):
             if data[self._pos : min(self._pos + 2, self._end)] != b"\r\n":
@@ -240,10 +243,10 @@ class RequestReader:
         if lease is None and length > self._parser.limits.body:
             raise ContentTooLarge(f"a body of {length} bytes is larger than {self._parser.limits.body} bytes")
         if lease is None and here >= length:
-            return self._whole_body(head, length)
+            return self._take_whole_body(head, length)
         self._head, self._length, self._lease = head, length, lease
         taken = min(here, length)
-        self._store = self._memory(length, taken) if lease is None else lease.view[:length]
+        self._store = self._allocate(length, taken) if lease is None else lease.view[:length]
         with memoryview(self._data) as view:
             self._store[:taken] = view[self._pos : self._pos + taken]
         self._filled = taken
@@ -251,12 +254,12 @@ class RequestReader:
         self._scanned = self._pos
         return self._continue_body(head)
 
-    def _memory(self, length: int, taken: int) -> bytearray | memoryview:
+    def _allocate(self, length: int, taken: int) -> bytearray | memoryview:
         if length > LARGE:
             return memoryview(pages(length))
         return bytearray(min(length, max(_FIRST_STEP, taken)))
 
-    def _whole_body(self, head: RequestHead, length: int) -> RequestHead:
+    def _take_whole_body(self, head: RequestHead, length: int) -> RequestHead:
         start, end = self._pos, self._pos + length
         if self._own is None:
             self.body = bytes(self._shared_view[start:end])

@@ -1,7 +1,9 @@
-"""The parts of inference requests that HTTP and gRPC share.
+"""The parts of inference requests that HTTP and gRPC share. Start reading in `validate`.
+
+May import layer 0 only.
 
 classification  the classification extension
-compression     gzip and deflate bodies, both ways (server src/data_compressor.h, `CompressionTypeUsed` in
-cost            how much coding an event loop may do at once, and what is more than that
-validate        does a request fit the model? Triton's checks and texts (core src/infer_request.cc
+compression     gzip and deflate bodies
+cost            the coding that an event loop may do at once; a codec process does the rest
+validate        checks of a request against the model's signature, with Triton's texts
 """

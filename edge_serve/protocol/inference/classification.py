@@ -14,13 +14,14 @@ _MAX_CLASSES = 1_000_000
 
 
 def classify(tensor: InferTensor, count: int, spec: TensorSpec | None, batched: bool) -> InferTensor:
-    """`tensor` as BYTES of shape `[batch,]min(count, n)`, n being the elements of one item.
+    """Return the classes of `tensor` as BYTES of shape `[batch,]min(count, n)`, for items of n elements.
 
     Args:
-        spec: of the output, for its labels. batched: the first dimension is the batch.
+        spec: of the output, for its labels.
+        batched: the first dimension is the batch.
 
     Raises:
-        InvalidArgument: the type has no order, the item is too large, or the bytes do not make up the shape.
+        InvalidArgument: the type is not supported, the item is too large, or the bytes do not match the shape.
     """
     if tensor.datatype in _UNSUPPORTED:
         raise InvalidArgument(f"class result not available for output due to unsupported type '{tensor.datatype.name}'")
@@ -31,19 +32,19 @@ def classify(tensor: InferTensor, count: int, spec: TensorSpec | None, batched: 
     labels = spec.labels if spec is not None else ()
     count = min(count, classes)
     rows = tensor.array().reshape(element_count(batch), classes)
-    strings = [text for row in rows for text in _top(row, count, labels)]
+    strings = [text for row in rows for text in _find_top(row, count, labels)]
     return InferTensor(tensor.name, DataType.BYTES, (*batch, count), join_bytes(strings))
 
 
-def _top(values: Array, count: int, labels: tuple[str, ...]) -> list[str]:
+def _find_top(values: Array, count: int, labels: tuple[str, ...]) -> list[str]:
     floats = values.dtype.kind == "f"
     keys = np.where(np.isnan(values), -np.inf, values) if floats else values
-    # sorted upwards from the back, so that of equal values the first comes first once turned around
+    # ascending, from the back: reversed, the first of equal values then comes first
     order = len(values) - 1 - np.argsort(keys[::-1], kind="stable")[::-1][:count]
-    return [_entry(values[i].item(), i, labels, floats) for i in order.tolist()]
+    return [_format_class(values[i].item(), i, labels, floats) for i in order.tolist()]
 
 
-def _entry(value: float, index: int, labels: tuple[str, ...], floats: bool) -> str:
+def _format_class(value: float, index: int, labels: tuple[str, ...], floats: bool) -> str:
     text = f"{value:.6f}:{index}" if floats else f"{value}:{index}"
     label = labels[index] if index < len(labels) else ""
     return f"{text}:{label}" if label else text

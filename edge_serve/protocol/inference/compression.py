@@ -1,4 +1,5 @@
-"""gzip and deflate bodies, both ways (server src/data_compressor.h, `CompressionTypeUsed` in src/http_server.cc)."""
+"""Compresses and decompresses gzip and deflate bodies (server src/data_compressor.h, and `CompressionTypeUsed` in
+src/http_server.cc)."""
 
 from __future__ import annotations
 
@@ -10,23 +11,23 @@ from edge_serve.errors import InvalidArgument, Unsupported
 from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.inference.cost import TooExpensive
 
-#: zlib looks at the data itself, so either name works for either format; 32 is added to the window bits
+#: 32 added to the window bits: zlib detects the format, so that either name works for either format
 _DETECT = zlib.MAX_WBITS | 32
 _GZIP = zlib.MAX_WBITS | 16
 
 
 class UnsupportedEncoding(Unsupported):
-    """A Content-Encoding that is not known. The reply names those that are, in `Accept-Encoding`."""
+    """An unsupported Content-Encoding. The reply lists the supported ones in `Accept-Encoding`."""
 
     def __init__(self) -> None:
         super().__init__("Unsupported compression type")
 
 
 def is_compressed(content_encoding: str) -> bool:
-    """Whether a body with this Content-Encoding has to be inflated.
+    """Return whether a body with this Content-Encoding has to be decompressed.
 
     Raises:
-        UnsupportedEncoding: it is neither identity, gzip nor deflate.
+        UnsupportedEncoding: the encoding is neither identity, gzip nor deflate.
     """
     if content_encoding in ("", "identity"):
         return False
@@ -36,14 +37,14 @@ def is_compressed(content_encoding: str) -> bool:
 
 
 def decompress(data: Buffer, limit: int, most: int = 1 << 62) -> bytes:
-    """The inflated body.
+    """Decompress a body.
 
     Args:
-        most: bytes, before and after, that are worked on here and now.
+        most: largest size, before and after, that this process decompresses.
 
     Raises:
-        TooMuch: the body has more.
-        InvalidArgument: empty, not decodable, cut short, or larger than `limit` once inflated.
+        TooExpensive: the body is larger than `most`.
+        InvalidArgument: the body is empty, malformed, cut short, or larger than `limit` once decompressed.
     """
     if not len(data):
         raise InvalidArgument("nothing to be decompressed")
@@ -70,7 +71,7 @@ def decompress(data: Buffer, limit: int, most: int = 1 << 62) -> bytes:
 
 @lru_cache(maxsize=64)
 def choose(accept_encoding: str) -> str:
-    """`gzip`, `deflate` or `identity`: the highest weight wins, the first of equals, as Triton reads the header."""
+    """Return `gzip`, `deflate` or `identity`: the highest weight, and the first of equal ones, as Triton does."""
     best, best_weight = "identity", 0.0
     for entry in accept_encoding.split(","):
         name, has_weight, text = entry.lstrip(" ").partition(";q=")
@@ -84,6 +85,6 @@ def choose(accept_encoding: str) -> str:
 
 
 def compress(buffers: Iterable[Buffer], encoding: str) -> bytes:
-    """`buffers`, one after the other, as `gzip` or `deflate` (with zlib's header)."""
+    """Compress the joined `buffers` with `gzip` or `deflate` (in the zlib format)."""
     deflater = zlib.compressobj(wbits=_GZIP if encoding == "gzip" else zlib.MAX_WBITS)
     return b"".join([*map(deflater.compress, buffers), deflater.flush()])

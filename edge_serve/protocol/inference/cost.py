@@ -1,6 +1,6 @@
-"""How much coding an event loop may do at once, and what is more than that: `TooExpensive` goes to a codec process.
+"""The coding that an event loop may do at once. `TooExpensive` requests go to a codec process.
 
-Estimates, measured on a small machine and on the safe side; ARCHITECTURE.md allows the loop 5 ms.
+The estimates were measured on a small machine and are pessimistic; the loop may be busy for 5 ms at once.
 """
 
 from __future__ import annotations
@@ -12,35 +12,36 @@ from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutp
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import DataType, InferTensor, element_count, is_unseen
 
-#: a JSON text, or a compressed body before or after inflating, of up to this many bytes is read in the loop
+#: the loop reads JSON texts, and compressed bodies before and after decompression, of up to this many bytes
 SMALL_BYTES = 256 * 1024
-#: the same for JSON texts of models that take strings, which cost four times as much
+#: the same for JSON texts of models with BYTES inputs, which cost four times as much
 SMALL_TEXT_BYTES = 64 * 1024
-#: BYTES elements of a binary body that are looked at one by one in the loop
+#: the loop checks up to this many BYTES elements of a binary body
 SMALL_STRINGS = 16 * 1024
-#: deflating costs about 30 ns a byte
+#: the loop compresses up to this many bytes: about 30 ns each
 SMALL_DEFLATE_BYTES = 64 * 1024
-#: what writing a JSON part may cost
+#: time for which the loop may encode a JSON part
 SMALL_NS = 3_000_000
 
 _FLOATS = {DataType.FP32, DataType.FP64}
 _FLOAT_NS, _OTHER_NS, _STRING_NS, _STRING_BYTE_NS, _SORT_NS, _CLASS_NS = 35, 20, 500, 3, 120, 1500
 
 
-#: outputs of up to this many bytes together are written in the loop without a closer look
+#: the loop encodes outputs of up to this many bytes without an estimate
 SURELY_SMALL_BYTES = 4 * 1024
 
 
 class TooExpensive(Exception):
-    """The loop would be busy too long: let a codec process do it."""
+    """The loop would be busy too long: a codec process has to do the work."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkLimits:
-    """What a decoder does itself before it raises `TooExpensive`.
+    """Limits beyond which a decoder raises `TooExpensive`.
 
     Attributes:
-        json: bytes of a JSON text; text: the same for a model with BYTES inputs.
+        json: bytes of a JSON text.
+        text: bytes of a JSON text for a model with BYTES inputs.
         strings: elements of a binary BYTES input.
     """
 
@@ -54,10 +55,10 @@ LOOP_LIMITS = WorkLimits(SMALL_BYTES, SMALL_TEXT_BYTES, SMALL_STRINGS)
 
 
 def check_json(size: int, signature: Signature, limits: WorkLimits) -> None:
-    """Whether a JSON text of `size` bytes may be read.
+    """Check whether a JSON text of `size` bytes may be read.
 
     Raises:
-        TooMuch: it is longer than `limits` allow.
+        TooExpensive: the text is longer than `limits` allow.
     """
     if size > limits.json:
         raise TooExpensive
@@ -66,40 +67,40 @@ def check_json(size: int, signature: Signature, limits: WorkLimits) -> None:
 
 
 def is_long(response: InferResponse) -> bool:
-    """Writing all outputs as JSON takes more than SMALL_NS."""
+    """Return whether encoding all outputs as JSON takes more than SMALL_NS."""
     outputs = response.outputs
     if sum([len(tensor.data) for tensor in outputs]) <= SURELY_SMALL_BYTES:
         return False
-    return sum(map(_json_ns, outputs)) > SMALL_NS
+    return sum(map(_estimate_json_ns, outputs)) > SMALL_NS
 
 
 def check_encoding(response: InferResponse, request: InferRequest, wanted: Mapping[str, RequestedOutput]) -> None:
-    """Estimate what the outputs that travel as JSON cost.
+    """Estimate the cost of the outputs that are encoded as JSON.
 
     Raises:
-        TooMuch: more than SMALL_NS.
+        TooExpensive: more than SMALL_NS.
     """
     total = 0
     for tensor in response.outputs:
         output = wanted.get(tensor.name)
         if output is not None and output.classification:
-            total += _classification_ns(tensor, output.classification)
+            total += _estimate_classification_ns(tensor, output.classification)
         elif is_unseen(tensor.data):
             continue
         elif not (output.binary if output is not None else request.binary_default):
-            total += _json_ns(tensor)
+            total += _estimate_json_ns(tensor)
     if total > SMALL_NS:
         raise TooExpensive
 
 
-def _json_ns(tensor: InferTensor) -> int:
+def _estimate_json_ns(tensor: InferTensor) -> int:
     count = element_count(tensor.shape)
     if tensor.datatype is DataType.BYTES:
         return count * _STRING_NS + len(tensor.data) * _STRING_BYTE_NS
     return count * (_FLOAT_NS if tensor.datatype in _FLOATS else _OTHER_NS)
 
 
-def _classification_ns(tensor: InferTensor, classes: int) -> int:
+def _estimate_classification_ns(tensor: InferTensor, classes: int) -> int:
     count = element_count(tensor.shape)
     items = tensor.shape[0] if tensor.shape else 1
     return count * _SORT_NS + min(count, classes * items) * _CLASS_NS

@@ -1,7 +1,8 @@
-"""Does a request fit the model? Triton's checks and texts (core src/infer_request.cc, `InferenceRequest::Normalize`).
+"""Checks of a request against the model's signature, with Triton's texts (core src/infer_request.cc,
+`InferenceRequest::Normalize`).
 
-Used by every door and by the in-process API. `validate` marks what it has checked (`InferRequest.validated`), so that
-service.infer checks only what no codec has checked for the same signature.
+Every door and the in-process API use it. `validate` marks a checked request (`InferRequest.validated`), so that
+`Service.infer` checks only requests that no codec has checked against the same signature.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ _LENGTH = struct.Struct("<I")
 
 
 def prefix(request_id: str) -> str:
-    """How Triton begins a message about one request."""
+    """Return the beginning of Triton's messages about one request."""
     return f"[request id: {request_id or '<id_unknown>'}] "
 
 
 def validate(request: InferRequest, signature: Signature) -> int:
-    """Check `request` and give its batch size (1 when the model has no batch dimension).
+    """Check `request`, and return its batch size (1 if the model has no batch dimension).
 
-    Sets `request.rows` and `request.validated`. Shapes stay the client's: `reshape` is models/run/reshape.py's job.
+    Sets `request.rows` and `request.validated`. Shapes stay the client's: models/run/reshape.py applies `reshape`.
 
     Raises:
         InvalidArgument: with Triton's text.
@@ -44,7 +45,7 @@ def validate(request: InferRequest, signature: Signature) -> int:
         if output.name not in signature.outputs:
             raise InvalidArgument(f"unexpected inference output '{output.name}' for model '{signature.model_name}'")
     _check_input_count(request, signature)
-    rows = _batch_size(request, signature)
+    rows = _check_batch_size(request, signature)
     for tensor in reversed(request.inputs):
         _check_input(request, tensor, signature)
     check_correlation_id(request, signature)
@@ -76,19 +77,19 @@ def _quoted(names: Iterable[str]) -> str:
     return "[" + ",".join(f"'{name}'" for name in names) + "]"
 
 
-def _spec(tensor: InferTensor, signature: Signature) -> TensorSpec:
+def _find_spec(tensor: InferTensor, signature: Signature) -> TensorSpec:
     spec = signature.inputs.get(tensor.name)
     if spec is None:
         raise InvalidArgument(f"unexpected inference input '{tensor.name}' for model '{signature.model_name}'")
     return spec
 
 
-def _batch_size(request: InferRequest, signature: Signature) -> int:
+def _check_batch_size(request: InferRequest, signature: Signature) -> int:
     if signature.max_batch_size == 0:
         return 1
     rows = -1
-    for tensor in reversed(request.inputs):  # the order in which Triton's hash map mostly hands them out
-        if _spec(tensor, signature).is_shape_tensor:
+    for tensor in reversed(request.inputs):  # the order in which Triton's hash map mostly returns them
+        if _find_spec(tensor, signature).is_shape_tensor:
             continue
         if not tensor.shape:
             raise InvalidArgument(
@@ -96,7 +97,7 @@ def _batch_size(request: InferRequest, signature: Signature) -> int:
                 f"'{signature.model_name}'"
             )
         if tensor.shape[0] < 0:
-            raise _wrong_shape(request, tensor, signature, _spec(tensor, signature))
+            raise _wrong_shape(request, tensor, signature, _find_spec(tensor, signature))
         if rows < 0:
             rows = tensor.shape[0]
         elif tensor.shape[0] != rows:
@@ -113,7 +114,7 @@ def _batch_size(request: InferRequest, signature: Signature) -> int:
 
 
 def _check_input(request: InferRequest, tensor: InferTensor, signature: Signature) -> None:
-    spec = _spec(tensor, signature)
+    spec = _find_spec(tensor, signature)
     if tensor.datatype is not spec.datatype:
         raise InvalidArgument(
             f"{prefix(request.id)}inference input '{tensor.name}' data-type is '{tensor.datatype.name}', but model "
@@ -150,19 +151,19 @@ def _wrong_shape(request: InferRequest, tensor: InferTensor, signature: Signatur
 
 
 def shape_text(shape: Iterable[int]) -> str:
-    """`[1,2]`, as Triton prints shapes."""
+    """Return a shape as Triton prints it: `[1,2]`."""
     return "[" + ",".join(map(str, shape)) + "]"
 
 
 def check_size(tensor: InferTensor, shape: Shape, model: str, request_id: str) -> None:
-    """The bytes make up `shape`; BYTES elements are looked at one by one.
+    """Check that the bytes match `shape`; BYTES elements are checked one by one.
 
     Raises:
         InvalidArgument: with Triton's text.
     """
     count = element_count(shape)
     if tensor.datatype is DataType.BYTES:
-        if is_unseen(tensor.data):  # the worker looks at each of them
+        if is_unseen(tensor.data):  # the worker checks each element
             if 4 * count > len(tensor.data):
                 raise InvalidArgument(
                     f"{prefix(request_id)}expected {count} string elements for inference input '{tensor.name}' for "
@@ -177,12 +178,12 @@ def check_size(tensor: InferTensor, shape: Shape, model: str, request_id: str) -
         )
 
 
-#: from this many elements on, equal lengths are worth a look with NumPy
+#: from this many elements on, a check with NumPy for equal lengths is worth its cost
 _MANY = 32
 
 
 def check_strings(data: Buffer, count: int, name: str, model: str, request_id: str) -> None:
-    """`data` is `count` BYTES elements: a 4-byte little-endian length and that many bytes each.
+    """Check that `data` has `count` BYTES elements: a 4-byte little-endian length and that many bytes each.
 
     Raises:
         InvalidArgument: with Triton's text.
@@ -230,14 +231,14 @@ _INTEGER_IDS = {DataType.UINT64, DataType.INT64, DataType.UINT32, DataType.INT32
 
 
 def check_correlation_id(request: InferRequest, signature: Signature) -> None:
-    """A sequence's id has the type that the model's control asks for.
+    """Check that a correlation ID has the type of the model's CORRID control.
 
     Raises:
         InvalidArgument: with Triton's text.
     """
     expected = signature.correlation_id_type
     if expected is None or not signature.has_sequence_batching or request.correlation_id == "":
-        return  # there is none, which the scheduler refuses
+        return  # the scheduler refuses a request without one
     if isinstance(request.correlation_id, str):
         found = None if expected is DataType.BYTES else "BYTES"
     else:

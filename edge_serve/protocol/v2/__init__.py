@@ -1,14 +1,16 @@
 """The v2 protocol over HTTP: routes, and JSON and binary bodies. Start reading in `routes` and `infer`.
 
-bodies          the JSON bodies of every v2 operation other than inference
-forwarding      `--http-header-forward-pattern`
-generate        `generate` and `generate_stream`
-infer           the body of an inference request into an `InferRequest`
-infer_header    the JSON part of an inference request into an `InferRequest`, with Triton's order of checks and
-infer_response  an `InferResponse` as the bytes of a v2 reply
-infer_split     the JSON part of an inference request in two
-infer_tensors   tensors as JSON: the `data` array of an input into bytes, the bytes of an output into a `data`
-json_text       JSON as Triton reads it
-routes          which operation a request asks for
-settings        the bodies of `/v2/logging` and `/v2/trace/setting` (server src/http_server.cc, HandleLogging
+May import layer 0, and `protocol/inference`.
+
+bodies          the JSON bodies of all v2 operations except inference
+forwarding      request headers that become request parameters (`--http-header-forward-pattern`)
+generate        the bodies of `generate` and `generate_stream`
+infer           decoder of inference requests: JSON, JSON with binary tensors, or raw bytes
+infer_header    the JSON part of an inference request, with Triton's order of checks
+infer_response  encoder of inference responses
+infer_split     splits the JSON part of an inference request, so that a template can serve requests with other ids
+infer_tensors   tensors as JSON arrays, both ways
+json_text       JSON as Triton reads it, with its error texts
+routes          the path table: operations, methods, and path patterns
+settings        the bodies of `/v2/logging` and `/v2/trace/setting`
 """

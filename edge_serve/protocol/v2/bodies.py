@@ -1,4 +1,4 @@
-"""The JSON bodies of every v2 operation other than inference."""
+"""The JSON bodies of all v2 operations except inference."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from edge_serve.protocol.v2.json_text import as_bool, as_string, as_unsigned, fi
 
 
 def server_metadata(metadata: ServerMetadata) -> bytes:
-    """GET /v2"""
+    """Encode the answer to GET /v2."""
     return orjson.dumps({"name": metadata.name, "version": metadata.version, "extensions": list(metadata.extensions)})
 
 
 def model_metadata(metadata: ModelMetadata) -> bytes:
-    """GET /v2/models/{m}"""
+    """Encode the answer to GET /v2/models/{m}."""
     return orjson.dumps(
         {
             "name": metadata.name,
@@ -42,7 +42,7 @@ def _tensor(tensor: TensorMetadata) -> dict[str, Any]:
 
 
 def repository_index(entries: Iterable[IndexEntry]) -> bytes:
-    """POST /v2/repository/index: empty fields are left out."""
+    """Encode the answer to POST /v2/repository/index, without empty fields."""
     return orjson.dumps([_index_entry(entry) for entry in entries])
 
 
@@ -52,16 +52,16 @@ def _index_entry(entry: IndexEntry) -> dict[str, str]:
 
 
 def statistics(models: Sequence[tuple[str, str, ModelStatistics]]) -> bytes:
-    """GET .../stats: (name, version, statistics) of each version."""
+    """Encode the answer to GET .../stats from (name, version, statistics) of each version."""
     return orjson.dumps({"model_stats": [_model_statistics(*model) for model in models]})
 
 
-#: around the statistics of each version, with commas between
+#: text around the statistics of the versions, which commas separate
 STATISTICS_HEAD, STATISTICS_TAIL = b'{"model_stats":[', b"]}"
 
 
 def statistics_of_each(models: Iterable[tuple[str, str, ModelStatistics]]) -> Iterator[bytes]:
-    """The same one by one, for many versions."""
+    """Encode the statistics of each version on its own, for many versions."""
     return (orjson.dumps(_model_statistics(*model)) for model in models)
 
 
@@ -113,17 +113,17 @@ def _response(response: ResponseStatistics) -> dict[str, Any]:
 
 
 def shared_memory(regions: Iterable[RegionStatus]) -> bytes:
-    """GET /v2/systemsharedmemory/status, of one or of all."""
+    """Encode the answer to GET /v2/systemsharedmemory/status, for one region or all."""
     return orjson.dumps(
         [{"name": one.name, "key": one.key, "offset": one.offset, "byte_size": one.byte_size} for one in regions]
     )
 
 
 def read_shared_memory(body: Buffer) -> tuple[str, int, int]:
-    """The key, offset and size of a region to be registered.
+    """Return key, offset, and size of a region to register.
 
     Raises:
-        Internal: not JSON, or a member has the wrong type. InvalidArgument: the key or the size is missing.
+        Internal: the body is not JSON, or a member has the wrong type. InvalidArgument: the key or size is missing.
     """
     document = json_text.parse(body) if len(body) else {}
     key, offset, byte_size = (find(document, name) for name in ("key", "offset", "byte_size"))
@@ -136,10 +136,10 @@ def read_shared_memory(body: Buffer) -> tuple[str, int, int]:
 
 
 def read_index_request(body: Buffer) -> bool:
-    """Whether only ready models are asked for. An empty body asks for all.
+    """Return whether the client requests ready models only. An empty body requests all.
 
     Raises:
-        Internal: not JSON, or `ready` is no boolean.
+        Internal: the body is not JSON, or `ready` is not a boolean.
     """
     if not len(body):
         return False
@@ -148,13 +148,13 @@ def read_index_request(body: Buffer) -> bool:
 
 
 def read_load_request(body: Buffer) -> dict[str, Parameter | bytes]:
-    """`config` as text and `file:<path>` as bytes. An empty body has none.
+    """Return the load parameters: `config` as text and `file:<path>` as bytes. An empty body has none.
 
     Raises:
-        Internal: not JSON, or a member that has no place here. InvalidArgument: a file is not base64.
+        Internal: the body is not JSON, or has an unknown parameter. InvalidArgument: a file is not base64.
     """
     read: dict[str, Parameter | bytes] = {}
-    for name, value in _parameters(body).items():
+    for name, value in _find_parameters(body).items():
         text = as_string(value)
         if name == "config":
             read[name] = text
@@ -173,16 +173,16 @@ def _decode_file(name: str, text: str) -> bytes:
 
 
 def read_unload_request(body: Buffer) -> bool:
-    """`unload_dependents`.
+    """Return the parameter `unload_dependents`.
 
     Raises:
-        Internal: not JSON, or the parameter is no boolean.
+        Internal: the body is not JSON, or the parameter is not a boolean.
     """
     value = find(find(json_text.parse(body), "parameters"), "unload_dependents") if len(body) else None
     return False if value is None else as_bool(value, "Unable to parse 'unload_dependents': ")
 
 
-def _parameters(body: Buffer) -> dict[str, Any]:
+def _find_parameters(body: Buffer) -> dict[str, Any]:
     parameters = find(json_text.parse(body), "parameters") if len(body) else None
     if parameters is None:
         return {}

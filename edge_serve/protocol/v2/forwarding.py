@@ -1,4 +1,4 @@
-"""`--http-header-forward-pattern`: request headers that become string parameters of the request."""
+"""Request headers that become string parameters of the request (`--http-header-forward-pattern`)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from edge_serve.protocol.v2.infer_header import RESERVED
 
 
 def compile_pattern(text: str) -> re.Pattern[str] | None:
-    """The pattern, None for "". Case does not count unless it starts with `(?-i)`, as in RE2.
+    """Compile the pattern; None for "". It ignores case unless it starts with `(?-i)`, as in RE2.
 
     Raises:
-        InvalidArgument: no regular expression.
+        InvalidArgument: `text` is not a regular expression.
     """
     if not text:
         return None
@@ -21,11 +21,11 @@ def compile_pattern(text: str) -> re.Pattern[str] | None:
     try:
         return re.compile(text.removeprefix("(?-i)"), 0 if exact else re.IGNORECASE)
     except re.error as error:
-        raise InvalidArgument(f"'{text}' is no regular expression for header names: {error}") from error
+        raise InvalidArgument(f"'{text}' is not a regular expression for header names: {error}") from error
 
 
 def forwarded(headers: Iterable[tuple[str, str]], pattern: re.Pattern[str]) -> dict[str, str]:
-    """The headers whose name holds a match, by name as sent.
+    """Return the headers whose names contain a match, by their names as received.
 
     Raises:
         InvalidArgument: a reserved name matches.

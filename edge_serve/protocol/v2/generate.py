@@ -1,7 +1,7 @@
-"""`generate` and `generate_stream`: a flat JSON object into an `InferRequest`, a response into one.
+"""The bodies of `generate` and `generate_stream`: a flat JSON object for the request, and one for each response.
 
-Rules: triton-inference-server/server src/http_server.cc, GenerateRequestClass. Members named like an input become that
-tensor, all others request parameters: `sequence_id`, `priority` and the like mean nothing special here.
+Rules: triton-inference-server/server src/http_server.cc, GenerateRequestClass. A member with the name of an input
+becomes its tensor; all others become request parameters, `sequence_id`, `priority` and the like among them.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from edge_serve.messages.tensors import Buffer, DataType, InferTensor, Shape, el
 from edge_serve.protocol.inference.cost import NO_LIMITS, WorkLimits, check_json
 from edge_serve.protocol.inference.validate import prefix, validate
 from edge_serve.protocol.v2 import infer_tensors, json_text
-from edge_serve.protocol.v2.infer import json_too_big
+from edge_serve.protocol.v2.infer import refuse_json_size
 from edge_serve.protocol.v2.json_text import INT64_MAX, INT64_MIN
 
-#: the member whose own members are taken like those of the whole
+#: the member whose members are read like those of the whole object
 _NESTED = "parameters"
 
 
 def read(
     body: Buffer, signature: Signature, version: str, max_input_size: int, limits: WorkLimits = NO_LIMITS
 ) -> InferRequest:
-    """A validated request.
+    """Decode and validate a request.
 
     Args:
         version: as in the URL, "" for the highest.
-        max_input_size: --http-max-input-size, of the body and of all tensors in it together.
+        max_input_size: --http-max-input-size, for the body and for all tensors in it together.
 
     Raises:
         EdgeServeError: with Triton's text and status.
-        TooMuch: the body is longer than `limits` allow.
+        TooExpensive: the body is longer than `limits` allow.
     """
     if len(body) > max_input_size:
-        raise json_too_big(len(body), max_input_size)
+        raise refuse_json_size(len(body), max_input_size)
     check_json(len(body), signature, limits)
     document = json_text.parse(body)
     if type(document) is not dict:
@@ -53,30 +53,30 @@ def read(
     reader = _Reader(request, signature, max_input_size)
     for name, value in document.items():
         if name == _NESTED:
-            reader.take_nested(value)
+            reader.read_nested(value)
         else:
-            reader.take(name, value)
+            reader.read(name, value)
     validate(request, signature)
     return request
 
 
 def _check_repeated(raw: bytes, request: InferRequest, signature: Signature) -> None:
-    """An input that is given twice; the parser keeps the last of equal names, so the text is read again if need be."""
+    """Refuse an input that is given twice. The parser keeps the last of equal names, so the text may be read again."""
     if not any(raw.count(b'"%b"' % name.encode()) > 1 for name in signature.inputs):
         return
     try:
         pairs = json.loads(raw, object_pairs_hook=_Pairs, parse_int=float)
     except (ValueError, RecursionError):
-        return  # a text that only the faster parser understands
+        return  # a text that only orjson accepts
     _check_names(pairs, request, signature)
     nested = dict(pairs).get(_NESTED)
     if type(nested) is _Pairs:
-        with _converting():
+        with _name_nested():
             _check_names(nested, request, signature)
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """The members of an object, none of them lost."""
+    """The members of a JSON object, repeated names included."""
 
 
 def _check_names(pairs: _Pairs, request: InferRequest, signature: Signature) -> None:
@@ -88,8 +88,8 @@ def _check_names(pairs: _Pairs, request: InferRequest, signature: Signature) -> 
 
 
 @contextlib.contextmanager
-def _converting() -> Iterator[None]:
-    """Errors inside say that they are about the nested object."""
+def _name_nested() -> Iterator[None]:
+    """Say in errors that they concern the nested object."""
     try:
         yield
     except EdgeServeError as error:
@@ -101,7 +101,7 @@ def _exists(request: InferRequest, name: str) -> InvalidArgument:
 
 
 class _Reader:
-    """Fills a request, member by member."""
+    """Reads the members of the JSON object into a request."""
 
     def __init__(self, request: InferRequest, signature: Signature, max_input_size: int) -> None:
         self._request = request
@@ -109,37 +109,37 @@ class _Reader:
         self._max = max_input_size
         self._size = 0
 
-    def take_nested(self, members: Any) -> None:
-        """The members of the object `parameters`."""
+    def read_nested(self, members: Any) -> None:
+        """Read the members of the object `parameters`."""
         if _NESTED in self._signature.inputs:
             raise InvalidArgument(f"Keyword '{_NESTED}' for nested schema also given as input tensor name")
         if type(members) is not dict:
             text = "attempt to access JSON non-object as object"
             raise Unparsable(f"Expected JSON object for keyword: '{_NESTED}': {text}")
-        with _converting():
+        with _name_nested():
             for name, value in members.items():
-                self.take(name, value)
+                self.read(name, value)
 
-    def take(self, name: str, value: Any) -> None:
-        """One member: an input or a parameter."""
+    def read(self, name: str, value: Any) -> None:
+        """Read one member: an input or a parameter."""
         spec = self._signature.inputs.get(name)
         if spec is None:
-            self._request.parameters[name] = _parameter(name, value)
+            self._request.parameters[name] = _check_parameter(name, value)
             return
         if any(tensor.name == name for tensor in self._request.inputs):
             raise _exists(self._request, name)
-        self._request.inputs.append(self._tensor(spec, value))
+        self._request.inputs.append(self._read_tensor(spec, value))
 
-    def _tensor(self, spec: TensorSpec, value: Any) -> InferTensor:
+    def _read_tensor(self, spec: TensorSpec, value: Any) -> InferTensor:
         values = value if type(value) is list else [value]
         dims = (-1, *spec.dims) if self._signature.max_batch_size > 0 else spec.dims
         if spec.datatype is DataType.BYTES:  # the order of Triton's checks
             data = infer_tensors.read(values, spec.datatype, (), spec.name)
             self._count(spec, len(data))
-            shape = fit(len(values), dims, spec.name)
+            shape = deduce_shape(len(values), dims, spec.name)
         else:
             self._count(spec, len(values) * spec.datatype.size)
-            shape = fit(len(values), dims, spec.name)
+            shape = deduce_shape(len(values), dims, spec.name)
             data = infer_tensors.read(values, spec.datatype, shape, spec.name)
         return InferTensor(spec.name, spec.datatype, shape, data)
 
@@ -152,11 +152,11 @@ class _Reader:
         self._size += size
 
 
-def fit(count: int, dims: Shape, name: str) -> Shape:
-    """The shape of `count` elements: the innermost variable dimension takes what the fixed ones leave.
+def deduce_shape(count: int, dims: Shape, name: str) -> Shape:
+    """Return the shape of `count` elements: the innermost variable dimension takes all that the fixed ones leave.
 
     Raises:
-        InvalidArgument: there is no such shape.
+        InvalidArgument: no shape has this number of elements.
     """
     fixed = element_count([dim for dim in dims if dim != -1])
     fits = fixed > 0 and count % fixed == 0 if -1 in dims else count == fixed
@@ -170,7 +170,7 @@ def fit(count: int, dims: Shape, name: str) -> Shape:
     return tuple(shape)
 
 
-def _parameter(name: str, value: Any) -> Parameter:
+def _check_parameter(name: str, value: Any) -> Parameter:
     kind = type(value)
     if kind is int:
         return int(value) if INT64_MIN <= value <= INT64_MAX else float(value)
@@ -181,17 +181,17 @@ def _parameter(name: str, value: Any) -> Parameter:
 
 
 def write(response: InferResponse) -> bytes:
-    """The JSON object of a response, members in alphabetical order; outputs with one element as scalars.
+    """Encode a response as a JSON object: members in alphabetical order, outputs with one element as scalars.
 
     Raises:
-        InvalidArgument: an output cannot travel as JSON.
-        Internal: an output's bytes do not make up its shape.
+        InvalidArgument: an output cannot be encoded as JSON.
+        Internal: the bytes of an output do not match its shape.
     """
     members: dict[str, bytes] = {"id": orjson.dumps(response.id)} if response.id else {}
     members["model_name"] = orjson.dumps(response.model_name)
     members["model_version"] = orjson.dumps(response.model_version)
     for name, value in response.parameters.items():
-        members.setdefault(name, _number(value) if type(value) is float else orjson.dumps(value))
+        members.setdefault(name, _encode_float(value) if type(value) is float else orjson.dumps(value))
     for tensor in response.outputs:
         if tensor.name not in members:
             text = infer_tensors.write(tensor.data, tensor.datatype, tensor.shape, tensor.name)
@@ -199,10 +199,10 @@ def write(response: InferResponse) -> bytes:
     return b"{" + b",".join([b"%b:%b" % (orjson.dumps(name), members[name]) for name in sorted(members)]) + b"}"
 
 
-def _number(value: float) -> bytes:
+def _encode_float(value: float) -> bytes:
     return json.dumps(value).encode()  # with NaN and Infinity, which Triton prints too
 
 
-def event(data: bytes) -> bytes:
-    """A server-sent event."""
+def encode_event(data: bytes) -> bytes:
+    """Encode a server-sent event."""
     return b"data: " + data + b"\n\n"

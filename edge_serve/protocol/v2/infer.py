@@ -1,8 +1,8 @@
-"""The body of an inference request into an `InferRequest`: JSON, JSON with binary tensors after it, or raw bytes.
+"""Decoder of inference requests: JSON, JSON with binary tensors after it, or raw bytes.
 
-The hot path is a client that repeats itself: the same JSON part, other tensor bytes. What was parsed and validated
-for a JSON part is kept as a template, and the next request with it costs a dictionary look-up and a few slices.
-Replies are written by `infer_response`.
+The hot path is a client that sends the same JSON part with other tensor bytes. The parsed and validated JSON part is
+kept as a template, so that the next request with it costs a dictionary look-up and a few slices. `infer_response`
+encodes the responses.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _INTEGER = re.compile(r"\s*([+-]?[0-9]+)")
 _LENGTH = struct.Struct("<I")
 
 
-def header_length(text: str | None, content_length: int) -> int | None:
-    """What `Inference-Header-Content-Length` says: None without the header; 0 means a raw request.
+def parse_header_length(text: str | None, content_length: int) -> int | None:
+    """Parse `Inference-Header-Content-Length`: None without the header; 0 means a raw request.
 
-    Like C's `stoi`, digits count up to the first character that is none.
+    Like C's `stoi`, it reads digits up to the first character that is not one.
 
     Raises:
-        InvalidArgument: no number, or outside of the body.
+        InvalidArgument: not a number, or larger than the body.
     """
     if text is None:
         return None
@@ -54,8 +54,12 @@ def header_length(text: str | None, content_length: int) -> int | None:
 
 @dataclass(slots=True)
 class _TemplateInput:
-    """`start` and `end` are behind the JSON part; `elements`: their number, to be checked in every request, for BYTES,
-    else -1."""
+    """An input of a template.
+
+    Attributes:
+        start, end: position of the data, from the end of the JSON part.
+        elements: number of BYTES elements, which every request is checked for; -1 for other types.
+    """
 
     name: str
     datatype: DataType
@@ -67,8 +71,12 @@ class _TemplateInput:
 
 @dataclass(slots=True)
 class _Template:
-    """A parsed and validated JSON part. `size` is that of all that follows it. Holds its signature, so that the `id` in
-    the key stays that signature's."""
+    """A parsed and validated JSON part, for the request that it came with and for later ones.
+
+    Attributes:
+        size: bytes after the JSON part.
+        outputs: requests of the same template share the tuple.
+    """
 
     signature: Signature
     size: int
@@ -88,12 +96,12 @@ _Known = TypeVar("_Known", _Template, "_Template | None")
 
 
 class InferDecoder:
-    """Decodes request bodies, and remembers the JSON parts that clients repeat.
+    """Decodes request bodies, with templates for the JSON parts that clients repeat.
 
     Args:
-        max_input_size: --http-max-input-size, bytes of a JSON part, of a tensor that came as JSON, or of a raw body.
-        work: what may be done here and now.
-        regions: shared memory that requests may name; None = there is none.
+        max_input_size: --http-max-input-size, bytes of a JSON part, of a tensor in JSON, or of a raw body.
+        work: limits beyond which decoding raises `TooExpensive`.
+        regions: shared memory that requests may name; None = none.
     """
 
     _MAX_TEMPLATES = 1024
@@ -119,17 +127,17 @@ class InferDecoder:
         offset: int = -1,
         forwarded: Mapping[str, str] | None = None,
     ) -> InferRequest:
-        """A validated request; its tensors are views of `body` where they came as binary data.
+        """Decode and validate a request. Its binary tensors are views of `body`.
 
         Args:
             version: as in the URL, "" for the highest.
-            length: of the JSON part (`header_length`); None when the body is JSON only.
-            offset: where `body` starts in the model's tensor arena; -1 in ordinary memory.
+            length: of the JSON part (`parse_header_length`); None if the body is JSON only.
+            offset: start of `body` in the model's tensor arena; -1 in ordinary memory.
             forwarded: headers that become parameters (`forwarding.forwarded`).
 
         Raises:
             EdgeServeError: with Triton's text and status.
-            TooMuch: it would take too long (`work`); nothing has been done.
+            TooExpensive: beyond the limits `work`; nothing has been done.
         """
         view = body if isinstance(body, memoryview) else memoryview(body)
         if length:
@@ -169,11 +177,11 @@ class InferDecoder:
                 return self._decode_own(signature, cut, template, view, len(text), offset)
         tail = infer_header.Tail(view, len(text), offset)
         request = self._read(json_text.parse(text), tail, signature)
-        if len(view) > 4 * self._work.strings:  # each has a length of 4 bytes
+        if len(view) > 4 * self._work.strings:  # each element has at least its length of 4 bytes
             self._check_strings(request)
         validate(request, signature)
         if len(text) <= self._MAX_TEMPLATE_SIZE and (-1, -1) not in tail.spans and not request.shared:
-            template = _template(request, signature, tail, len(text))
+            template = _make_template(request, signature, tail, len(text))
             self._remember(self._templates, (id(signature), text), template)
             if cut is not None:
                 key = id(signature), cut.common
@@ -189,7 +197,7 @@ class InferDecoder:
     def _decode_own(
         self, signature: Signature, cut: Split, template: _Template, view: memoryview, length: int, offset: int
     ) -> InferRequest:
-        """A request whose inputs and outputs were read before, for another one."""
+        """Decode a request whose inputs and outputs are those of an earlier one."""
         own = InferRequest(signature.model_name)
         infer_header.read_own(cut.own, own)
         check_correlation_id(own, signature)
@@ -206,7 +214,7 @@ class InferDecoder:
 
     def _check_json_size(self, size: int, signature: Signature) -> None:
         if size > self.max_input_size:
-            raise json_too_big(size, self.max_input_size)
+            raise refuse_json_size(size, self.max_input_size)
         check_json(size, signature, self._work)
 
     def _check_strings(self, request: InferRequest) -> None:
@@ -221,20 +229,20 @@ class InferDecoder:
                 f"{self.max_input_size} bytes. Use --http-max-input-size to increase the limit."
             )
         request = InferRequest(signature.model_name, binary_default=True)
-        request.inputs.append(_raw_input(signature, view, offset))
+        request.inputs.append(_make_raw_input(signature, view, offset))
         validate(request, signature)
         return request
 
 
-def json_too_big(size: int, limit: int) -> InvalidArgument:
-    """The refusal of a JSON text above --http-max-input-size."""
+def refuse_json_size(size: int, limit: int) -> InvalidArgument:
+    """Return the error for a JSON text above --http-max-input-size."""
     return InvalidArgument(
         f"request JSON size of {size} bytes exceeds the maximum allowed input size of {limit} bytes. "
         "Use --http-max-input-size to increase the limit."
     )
 
 
-def _template(request: InferRequest, signature: Signature, tail: infer_header.Tail, length: int) -> _Template:
+def _make_template(request: InferRequest, signature: Signature, tail: infer_header.Tail, length: int) -> _Template:
     inputs = [
         _TemplateInput(
             tensor.name,
@@ -292,11 +300,11 @@ def _fill(template: _Template, view: memoryview, length: int, offset: int, most_
     )
 
 
-def _raw_input(signature: Signature, view: memoryview, offset: int) -> InferTensor:
-    """The only input, its shape from the configuration and the number of bytes.
+def _make_raw_input(signature: Signature, view: memoryview, offset: int) -> InferTensor:
+    """Return the only input, with its shape from the configuration and the number of bytes.
 
     Raises:
-        InvalidArgument: the shape cannot be told.
+        InvalidArgument: the shape cannot be deduced.
     """
     if len(signature.inputs) != 1:
         raise InvalidArgument(

@@ -1,7 +1,7 @@
-"""The JSON part of an inference request into an `InferRequest`, with Triton's order of checks and its texts
-(server src/http_server.cc, `ParseJsonTritonIO` and `ParseJsonTritonParams`).
+"""The JSON part of an inference request, with Triton's order of checks and its texts (server src/http_server.cc,
+`ParseJsonTritonIO` and `ParseJsonTritonParams`).
 
-Binary inputs are taken from the `Tail`, what follows the JSON part in the body.
+Binary inputs come from the `Tail`, the bytes that follow the JSON part in the body.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from edge_serve.protocol.v2.json_text import (
     member,
 )
 
-#: parameters that are Triton's own; no header may be forwarded under their names
+#: Triton's own parameters; no header may be forwarded under their names
 RESERVED = frozenset(
     ("sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output")
 )
@@ -36,12 +36,13 @@ MAX_RANK = 255
 
 
 class Tail:
-    """The bytes after the JSON part, taken front to back.
+    """The bytes after the JSON part, read from front to back.
 
     Attributes:
-        body: all of the body; `position`: where the next input starts in it.
-        offset: where the body starts in the tensor arena, -1 in ordinary memory.
-        spans: (start, end) in `body` of each input so far; (-1, -1) for one that came as JSON.
+        body: the whole body.
+        position: start of the next input in `body`.
+        offset: start of the body in the tensor arena, -1 in ordinary memory.
+        spans: (start, end) in `body` of each input so far; (-1, -1) for one in JSON.
     """
 
     __slots__ = ("body", "offset", "position", "spans")
@@ -53,10 +54,10 @@ class Tail:
         self.spans: list[tuple[int, int]] = []
 
     def take(self, size: int, name: str, model: str) -> tuple[memoryview, int]:
-        """The next `size` bytes and their arena offset.
+        """Return the next `size` bytes and their arena offset.
 
         Raises:
-            InvalidArgument: the body ends before.
+            InvalidArgument: the body is too short.
         """
         start, end = self.position, self.position + size
         if end > len(self.body):
@@ -70,14 +71,14 @@ class Tail:
 
 
 def read(document: Any, tail: Tail, model: str, max_input_size: int, regions: Regions | None = None) -> InferRequest:
-    """The request that `document` (a parsed JSON text) and `tail` describe.
+    """Return the request that `document` (a parsed JSON text) and `tail` describe.
 
     Args:
-        regions: shared memory that it may name; None = there is none.
+        regions: shared memory that the request may name; None = none.
 
     Raises:
         Internal: a member is missing or has the wrong JSON type (HTTP 500, as in Triton).
-        InvalidArgument: a value is not acceptable. NotFound: a shared memory region.
+        InvalidArgument: a value is invalid. NotFound: there is no such shared memory region.
     """
     request = InferRequest(model)
     read_own(document, request)
@@ -98,7 +99,7 @@ def read(document: Any, tail: Tail, model: str, max_input_size: int, regions: Re
 
 
 def read_own(document: Any, request: InferRequest) -> None:
-    """What a request has besides tensors: `id` and `parameters`.
+    """Read the members of a request besides tensors: `id` and `parameters`.
 
     Raises:
         Internal, InvalidArgument: as `read`.
@@ -117,7 +118,7 @@ def _read_parameters(parameters: Any, request: InferRequest) -> None:
     for name, value in parameters.items():
         match name:
             case "sequence_id":
-                request.correlation_id = _correlation_id(value)
+                request.correlation_id = _read_correlation_id(value)
             case "sequence_start":
                 request.flags |= SEQUENCE_START if as_bool(value, "Unable to parse 'sequence_start': ") else 0
             case "sequence_end":
@@ -129,14 +130,14 @@ def _read_parameters(parameters: Any, request: InferRequest) -> None:
             case "binary_data_output":
                 request.binary_default = as_bool(value, "Unable to parse 'binary_data_output': ")
             case _:
-                request.parameters[name] = custom_parameter(name, value)
+                request.parameters[name] = check_custom_parameter(name, value)
 
 
-def custom_parameter(name: str, value: Any) -> Parameter:
-    """A parameter that the backend gets.
+def check_custom_parameter(name: str, value: Any) -> Parameter:
+    """Check a parameter for the backend, and return it.
 
     Raises:
-        InvalidArgument: the name is reserved, or the value is no number, boolean or string.
+        InvalidArgument: the name is reserved, or the value is neither a number, a boolean, nor a string.
     """
     if name.startswith("triton_"):
         raise InvalidArgument(
@@ -151,7 +152,7 @@ def custom_parameter(name: str, value: Any) -> Parameter:
     raise InvalidArgument(f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'.")
 
 
-def _correlation_id(value: Any) -> int | str:
+def _read_correlation_id(value: Any) -> int | str:
     if type(value) is int and 0 <= value <= UINT64_MAX:
         return value
     text = as_string(value, "Unable to parse 'sequence_id': ")
@@ -184,19 +185,19 @@ def _read_input(
     if region is not None:
         tail.spans.append((-1, -1))
         request.shared = True
-        place = _place(parameters, region, regions)
-        known = _known(datatype, name)
+        place = _find_place(parameters, region, regions)
+        known = _check_datatype(datatype, name)
         return Shared(name, known, shape, Unseen.buffer(place.size), -1, place.region, place.offset)
     if size is not None:
         count = as_unsigned(size, "Unable to parse 'binary_data_size': ")
         view, offset = tail.take(count, name, request.model_name)
-        return InferTensor(name, _known(datatype, name), shape, view, offset)
+        return InferTensor(name, _check_datatype(datatype, name), shape, view, offset)
     tail.spans.append((-1, -1))
     packed = _read_data(data, name, datatype, shape, max_input_size)
-    return InferTensor(name, _known(datatype, name), shape, packed)
+    return InferTensor(name, _check_datatype(datatype, name), shape, packed)
 
 
-def _known(datatype: DataType | None, name: str) -> DataType:
+def _check_datatype(datatype: DataType | None, name: str) -> DataType:
     if datatype is None:
         raise InvalidArgument(f"invalid datatype for input {name}")
     return datatype
@@ -223,21 +224,21 @@ def _read_data(data: Any, name: str, datatype: DataType | None, shape: Shape, ma
             f"size of {INT64_MAX}"
         )
     values = as_array(data, "Unable to parse 'data': ")
-    datatype = _known(datatype, name)
+    datatype = _check_datatype(datatype, name)
     if count * datatype.size > INT64_MAX:
         raise InvalidArgument(
             f"byte size overflow for input '{name}': element count ({count}) * data type size ({datatype.size}) "
             f"exceeds maximum allowed size ({INT64_MAX})"
         )
     if count * datatype.size > max_input_size:
-        raise _too_big(name, count * datatype.size, max_input_size)
+        raise _refuse_size(name, count * datatype.size, max_input_size)
     packed = infer_tensors.read(values, datatype, shape, name)
     if len(packed) > max_input_size:  # BYTES
-        raise _too_big(name, len(packed), max_input_size)
+        raise _refuse_size(name, len(packed), max_input_size)
     return packed
 
 
-def _too_big(name: str, size: int, limit: int) -> InvalidArgument:
+def _refuse_size(name: str, size: int, limit: int) -> InvalidArgument:
     return InvalidArgument(
         f"JSON input '{name}' has a byte_size ({size} bytes) that exceeds the maximum allowed value of {limit} bytes. "
         "Use --http-max-input-size to increase the limit."
@@ -248,7 +249,7 @@ def _read_outputs(items: list[Any], request: InferRequest, regions: Regions | No
     outputs: dict[str, RequestedOutput] = {}
     for item in items:
         output = _read_output(item, regions)
-        outputs.setdefault(output.name, output)  # as in Triton, the first of a name counts
+        outputs.setdefault(output.name, output)  # as in Triton, the first of equal names counts
     request.outputs += outputs.values()
     request.shared |= any(output.place is not None for output in request.outputs)
 
@@ -266,14 +267,14 @@ def _read_output(item: Any, regions: Regions | None) -> RequestedOutput:
     name = as_string(member(item, "name", "Unable to parse 'name': "), "Unable to parse 'name': ")
     classes = 0 if classification is None else as_unsigned(classification, "Unable to set 'classification': ")
     if region is not None:
-        return RequestedOutput(name, place=_place(parameters, region, regions, name))
+        return RequestedOutput(name, place=_find_place(parameters, region, regions, name))
     return RequestedOutput(
         name, False if binary is None else as_bool(binary, "Unable to parse 'binary_data': "), classes
     )
 
 
-def _place(parameters: Any, region: Any, regions: Regions | None, label: str = "") -> Place:
-    """The part of a region that `parameters` name.
+def _find_place(parameters: Any, region: Any, regions: Regions | None, label: str = "") -> Place:
+    """Return the part of a shared memory region that `parameters` name.
 
     Raises:
         NotFound, InvalidArgument: there is no such part.

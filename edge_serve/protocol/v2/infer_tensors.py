@@ -1,7 +1,7 @@
-"""Tensors as JSON: the `data` array of an input into bytes, the bytes of an output into a `data` array.
+"""Tensors as JSON arrays: decodes the `data` array of an input, encodes the bytes of an output.
 
-Strict as Triton is: only true and false are BOOL, only integers are integers, integers and floats are floats. Unlike
-Triton, an integer that does not fit its type is refused rather than wrapped.
+As strict as Triton: only true and false are BOOL, only integers are integers, integers and floats are floats. Unlike
+Triton, an integer that does not fit its type is refused and not wrapped.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _CODES = {
     DataType.UINT8: "B", DataType.UINT16: "H", DataType.UINT32: "I", DataType.UINT64: "Q", DataType.INT8: "b",
     DataType.INT16: "h", DataType.INT32: "i", DataType.INT64: "q", DataType.FP32: "f", DataType.FP64: "d",
 }  # fmt: skip
-#: fewer values than this are looked at one by one when they are read
+#: below this number of values, the type of each is checked
 _FEW_READ = 256
-#: up to this many are written with struct, which is faster than NumPy there
+#: up to this many values are encoded with struct, which is faster than NumPy there
 _FEW_WRITTEN = 64
 _UNSIGNED = {DataType.UINT8, DataType.UINT16, DataType.UINT32, DataType.UINT64}
 _FLOATS = {DataType.FP32, DataType.FP64}
 
 
 def read(data: Any, datatype: DataType, shape: Shape, name: str) -> bytes:
-    """The bytes of input `name` from its `data` member.
+    """Decode the `data` member of input `name` into its bytes.
 
     Raises:
-        InvalidArgument: the type cannot travel as JSON, nesting is too deep, or a number does not fit its type.
+        InvalidArgument: JSON does not support the type, nesting is too deep, or a number does not fit its type.
         Internal: a value has the wrong JSON type, or their number does not fit the shape (as in Triton: HTTP 500).
     """
     if datatype is DataType.FP16 or datatype is DataType.BF16:
@@ -66,10 +66,10 @@ def read(data: Any, datatype: DataType, shape: Shape, name: str) -> bytes:
 
 
 def _pack_plain(data: list[Any], datatype: DataType, count: int) -> bytes | None:
-    """The bytes of `count` numbers, in arrays of one depth, all of which fit; None: look closer.
+    """Pack `count` numbers, in arrays of one depth, all of which fit; None: the caller has to check each value.
 
-    Packing refuses whatever is no number, so that not every value's type has to be looked at: only true and false
-    would pass, and they are looked for among the zeros and ones.
+    Packing refuses all values that are not numbers, so that most types need no check: only true and false would pass,
+    and they are searched for among the zeros and ones.
     """
     values = data
     try:
@@ -93,7 +93,7 @@ def _pack_plain(data: list[Any], datatype: DataType, count: int) -> bytes | None
 
 
 def flatten(data: list[Any]) -> tuple[list[Any], list[type]]:
-    """The values of nested arrays in row-major order, and their types. Depths may differ, as in Triton.
+    """Return the values of nested arrays in row-major order, and their types. Depths may differ, as in Triton.
 
     Raises:
         InvalidArgument: the nesting is deeper than MAX_DEPTH.
@@ -109,12 +109,12 @@ def flatten(data: list[Any]) -> tuple[list[Any], list[type]]:
             return values, list(map(type, values))
         depth += 1
         if depth > MAX_DEPTH:
-            raise _too_deep()
+            raise _refuse_depth()
         values = list(chain.from_iterable(values))
 
 
 def _flatten_mixed(data: list[Any], depth: int) -> list[Any]:
-    """Values beside arrays: one walk, because a walk over all values for each of 100 levels could take minutes."""
+    """Flatten arrays that hold values and arrays. One walk: a walk for each of 100 levels could take minutes."""
     values: list[Any] = []
     append = values.append
     open_arrays = [iter(data)]
@@ -122,7 +122,7 @@ def _flatten_mixed(data: list[Any], depth: int) -> list[Any]:
         for value in open_arrays[-1]:
             if type(value) is list:
                 if depth + len(open_arrays) > MAX_DEPTH:
-                    raise _too_deep()
+                    raise _refuse_depth()
                 open_arrays.append(iter(value))
                 break
             append(value)
@@ -131,7 +131,7 @@ def _flatten_mixed(data: list[Any], depth: int) -> list[Any]:
     return values
 
 
-def _too_deep() -> InvalidArgument:
+def _refuse_depth() -> InvalidArgument:
     return InvalidArgument(f"JSON nesting depth exceeds maximum allowed limit ({MAX_DEPTH})")
 
 
@@ -140,14 +140,14 @@ def _pack(values: list[Any], datatype: DataType, name: str) -> bytes:
         return bytes(values)
     try:
         return struct.pack(f"{len(values)}{_CODES[datatype]}", *values)
-    except OverflowError:  # a double beyond FP32 becomes infinity, as in a C cast
+    except OverflowError:  # a double beyond FP32 becomes infinity, as in a cast in C
         with np.errstate(over="ignore"):
             return np.array(values, dtype=datatype.numpy).tobytes()
     except struct.error:
         info = np.iinfo(datatype.numpy)
         number = next(value for value in values if not info.min <= value <= info.max)
         if _is_wide(number, datatype):
-            raise _wrong_type(datatype) from None
+            raise _refuse_type(datatype) from None
         raise InvalidArgument(
             f"Unable to parse 'data': {number} is out of range for {datatype.name} input '{name}', expected "
             f"{info.min} to {info.max}"
@@ -155,12 +155,12 @@ def _pack(values: list[Any], datatype: DataType, name: str) -> bytes:
 
 
 def _is_wide(number: int, datatype: DataType) -> bool:
-    """RapidJSON calls it no integer of the sign at all: -1 for unsigned types, 2^63 for signed ones."""
+    """Return whether RapidJSON does not read `number` as an integer of this sign: -1 unsigned, or 2^63 signed."""
     return number < 0 if datatype in _UNSIGNED else number > json_text.INT64_MAX
 
 
 def _check(kinds: list[type], datatype: DataType) -> None:
-    """Every value has the JSON type that `datatype` wants; counting types is the fastest way to see them all."""
+    """Check the JSON type of every value; counting types is the fastest way."""
     if datatype is DataType.BOOL:
         good = kinds.count(bool)
     elif datatype in _FLOATS:
@@ -170,10 +170,10 @@ def _check(kinds: list[type], datatype: DataType) -> None:
     else:
         good = kinds.count(int)
     if good != len(kinds):
-        raise _wrong_type(datatype)
+        raise _refuse_type(datatype)
 
 
-def _wrong_type(datatype: DataType) -> EdgeServeError:
+def _refuse_type(datatype: DataType) -> EdgeServeError:
     if datatype is DataType.BOOL:
         what = "non-boolean as boolean"
     elif datatype in _FLOATS:
@@ -186,11 +186,11 @@ def _wrong_type(datatype: DataType) -> EdgeServeError:
 
 
 def write(data: Buffer, datatype: DataType, shape: Shape, name: str) -> bytes:
-    """The JSON array of output `name`: flat, compact, numbers as Triton prints them.
+    """Encode output `name` as a flat, compact JSON array, with numbers as Triton prints them.
 
     Raises:
-        InvalidArgument: the type or the text cannot travel as JSON.
-        Internal: the bytes do not make up the shape.
+        InvalidArgument: JSON does not support the type, or a text is not UTF-8.
+        Internal: the bytes do not match the shape.
     """
     if datatype is DataType.FP16 or datatype is DataType.BF16:
         raise InvalidArgument(
@@ -207,7 +207,7 @@ def write(data: Buffer, datatype: DataType, shape: Shape, name: str) -> bytes:
     if datatype is DataType.BOOL:
         array = array != 0
     elif datatype in _FLOATS:
-        array = array.astype(np.float64)  # Triton prints the double that the float is
+        array = array.astype(np.float64)  # Triton prints a float as a double
         if not np.isfinite(array).all():
             return json.dumps(array.tolist(), separators=(",", ":")).encode()
     elif not array.flags.aligned:

@@ -1,7 +1,7 @@
 """JSON as Triton reads it: RapidJSON's tokens, limits and error texts (common include/triton/common/triton_json.h).
 
-`orjson` does the work; the standard library's parser steps in where the text holds NaN or Infinity, which RapidJSON
-accepts. A syntax or type error is INTERNAL, hence HTTP 500, in Triton: clients compare these texts.
+`orjson` parses; the standard library's parser reads texts with NaN or Infinity, which RapidJSON accepts. A syntax or
+type error is INTERNAL, hence HTTP 500, in Triton: clients compare these texts.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ INT64_MIN = -(2**63)
 INT64_MAX = 2**63 - 1
 UINT64_MAX = 2**64 - 1
 
-#: a longer text is not searched for the exact place of its error, which takes Python about 1 ms per 20 KB
+#: longer texts are not searched for the exact place of their error, which takes about 1 ms per 20 KB
 _MAX_EXPLAINED = 65_536
 
-#: bytes of a body that tell whether it is text
+#: bytes of a body that are checked to be text
 _HEAD_BYTES = 256
 _NO_TEXT = (
-    "the body is no text: a file or binary tensors need the header Inference-Header-Content-Length, a compressed body "
+    "the body is not text: a file or binary tensors need the header Inference-Header-Content-Length, a compressed body "
     "needs Content-Encoding"
 )
 
 
 def parse(text: Buffer) -> Any:
-    """The value of a JSON text.
+    """Parse a JSON text.
 
     Raises:
-        Internal: the text is not JSON; the message names the fault and its offset in bytes.
+        Internal: the text is not JSON; the message names the error and its offset in bytes.
     """
     try:
         return orjson.loads(text)
@@ -51,7 +51,7 @@ def parse(text: Buffer) -> Any:
 
 
 def _is_text(raw: bytes) -> bool:
-    """Whether a body that is no JSON may have been meant as JSON: it has a bracket in front, or it is UTF-8."""
+    """Return whether an invalid body may have been meant as JSON: it starts with a bracket, or is UTF-8."""
     if raw.lstrip()[:1] in (b"{", b"["):
         return True
     try:
@@ -65,14 +65,14 @@ def _parse_with_nan(raw: bytes) -> Any:
     text = raw.decode()
     if "Inf" in text:
         text = re.sub(r'("(?:[^"\\]|\\.)*")|Inf(?!inity)', lambda m: m[1] or "Infinity", text)
-    value = json.loads(text, parse_int=_bounded_int)
+    value = json.loads(text, parse_int=_parse_int)
     if r"\ud" in text.lower():  # may hold half a surrogate pair, which no reply could carry
         json.dumps(value, ensure_ascii=False).encode()
     return value
 
 
-def _bounded_int(digits: str) -> int | float:
-    """RapidJSON reads what does not fit 64 bits as a double; converting endless digits would take quadratic time."""
+def _parse_int(digits: str) -> int | float:
+    """Parse an integer; as in RapidJSON, one beyond 64 bits becomes a double. A long one would take quadratic time."""
     if len(digits) <= 20:
         number = int(digits)
         if INT64_MIN <= number <= UINT64_MAX:
@@ -80,7 +80,7 @@ def _bounded_int(digits: str) -> int | float:
     return float(digits)
 
 
-# What follows finds the fault again, in RapidJSON's words and with its offsets.
+# The functions below find the error again, with RapidJSON's texts and offsets.
 
 _SPACE = re.compile(rb"[ \t\n\r]*")
 _NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]*)?")
@@ -103,14 +103,14 @@ def _explain(raw: bytes, error: orjson.JSONDecodeError) -> str:
 
 
 def _scan(raw: bytes) -> None:
-    """Walk over one document with a stack of closing brackets in place of recursion."""
+    """Scan a document, with a stack of closing brackets instead of recursion."""
     at = _skip(raw, 0)
     if at == len(raw):
         raise _Fault(f"The document is empty. at {at}")
     stack: list[int] = []
     while True:
         at = _scan_opening(raw, at, stack)
-        while stack:  # a value has ended: what follows it?
+        while stack:  # a value has ended
             at = _skip(raw, at)
             closing = stack[-1]
             if raw[at : at + 1] == b",":
@@ -136,7 +136,7 @@ def _skip(raw: bytes, at: int) -> int:
 
 
 def _scan_opening(raw: bytes, at: int, stack: list[int]) -> int:
-    """A scalar, an empty container, or the way into a container down to its first scalar."""
+    """Scan a scalar, an empty container, or a container down to its first scalar."""
     while True:
         char = raw[at : at + 1]
         if char == b"{":
@@ -221,7 +221,7 @@ def _scan_string(raw: bytes, at: int) -> int:
 
 
 def find(value: Any, name: str) -> Any:
-    """Member `name` of an object, None when there is none or `value` is no object (JSON's null reads as `NULL`)."""
+    """Return member `name` of an object, None if there is none or `value` is not an object; JSON's null is `NULL`."""
     if type(value) is not dict:
         return None
     member = value.get(name)
@@ -229,14 +229,14 @@ def find(value: Any, name: str) -> Any:
 
 
 class _Null:
-    """JSON's null where None means absent."""
+    """Type of `NULL`, which stands for JSON's null because None means absent."""
 
 
 NULL = _Null()
 
 
 def member(value: Any, name: str, prefix: str) -> Any:
-    """Member `name` of an object.
+    """Return member `name` of an object.
 
     Raises:
         Internal: there is none.
@@ -247,28 +247,44 @@ def member(value: Any, name: str, prefix: str) -> Any:
 
 
 def as_string(value: Any, prefix: str = "") -> str:
-    """Raises: Internal: not a string."""
+    """Return a string.
+
+    Raises:
+        Internal: `value` has another type.
+    """
     if type(value) is not str:
         raise Unparsable(prefix + "attempt to access JSON non-string as string")
     return value
 
 
 def as_bool(value: Any, prefix: str = "") -> bool:
-    """Raises: Internal: neither true nor false."""
+    """Return a boolean.
+
+    Raises:
+        Internal: `value` has another type.
+    """
     if type(value) is not bool:
         raise Unparsable(prefix + "attempt to access JSON non-boolean as boolean")
     return value
 
 
 def as_unsigned(value: Any, prefix: str = "") -> int:
-    """Raises: Internal: not a 64-bit unsigned integer."""
+    """Return an integer.
+
+    Raises:
+        Internal: `value` is not a 64-bit unsigned integer.
+    """
     if type(value) is not int or not 0 <= value <= UINT64_MAX:
         raise Unparsable(prefix + "attempt to access JSON non-unsigned-integer as unsigned-integer")
     return value
 
 
 def as_array(value: Any, prefix: str = "") -> list[Any]:
-    """Raises: Internal: not an array."""
+    """Return a list.
+
+    Raises:
+        Internal: `value` has another type.
+    """
     if type(value) is not list:
         raise Unparsable(prefix + "attempt to access JSON non-array as array")
     return value

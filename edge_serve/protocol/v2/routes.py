@@ -1,7 +1,7 @@
-"""Which operation a request asks for: Triton's paths, matched whole (server src/http_server.cc, `Handle`).
+"""The path table: operations, methods, and patterns that match whole paths (server src/http_server.cc, `Handle`).
 
-No trailing slash, a version is digits only, the query string is ignored. Unlike Triton, percent-encoded names are
-decoded after matching, so `/` inside a name never makes another path.
+A path has no trailing slash, a version has digits only, and the query string is ignored. Unlike in Triton,
+percent-encoded names are decoded after matching, so that a `/` inside a name never makes another path.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class PathNotFound(NotFound):
 
 
 class MethodNotAllowed(EdgeServeError):
-    """The path exists for other methods, `allowed`."""
+    """The path exists, for the methods `allowed`."""
 
     http_status, grpc_code, triton_name = 405, "UNIMPLEMENTED", "Unsupported"
 
@@ -53,11 +53,11 @@ class RouteGroup(Enum):
     STATISTICS = "statistics"
     TRACE = "trace"
     LOGGING = "logging"
-    PAGE = "page"  # the status page itself, which shows nothing by itself; what it shows is in STATISTICS
+    PAGE = "page"  # the files of the status page; its data is in STATISTICS
 
 
 class Operation(Enum):
-    """Everything the HTTP door can be asked: (group, methods)."""
+    """The operations over HTTP: (title, group, methods)."""
 
     SERVER_LIVE = ("live", RouteGroup.HEALTH, ("GET",))
     SERVER_READY = ("ready", RouteGroup.HEALTH, ("GET",))
@@ -80,7 +80,7 @@ class Operation(Enum):
     CUDA_SHM_STATUS = ("CUDA shared memory status", RouteGroup.SHARED_MEMORY, ("GET",))
     CUDA_SHM_REGISTER = ("CUDA shared memory register", RouteGroup.SHARED_MEMORY, ("POST",))
     CUDA_SHM_UNREGISTER = ("CUDA shared memory unregister", RouteGroup.SHARED_MEMORY, ("POST",))
-    # ours: every path of Triton begins with /v2, so these never collide with one
+    # not Triton's: each of its paths begins with /v2, so these never collide with one
     STATUS = ("status", RouteGroup.STATISTICS, ("GET",))
     LEAVE_SAFE_MODE = ("leave safe mode", RouteGroup.MODEL_REPOSITORY, ("POST",))
     RELOAD = ("reload", RouteGroup.MODEL_REPOSITORY, ("POST",))
@@ -92,16 +92,16 @@ class Operation(Enum):
         self.group = group
         self.methods = methods
 
-    __hash__ = object.__hash__  # Enum's own hashes the name in Python, which the hot path would pay for
+    __hash__ = object.__hash__  # Enum's own hashes the name in Python, which is slow on the hot path
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A path that exists.
+    """The operation and names of a path.
 
     Attributes:
-        allowed: the method is one of the operation's; if not, the answer is 405 (after the restricted-API check).
-        version: as digits without leading zeros; "" = none given.
+        allowed: the operation supports the method; if not, the answer is 405 (after the restricted-API check).
+        version: digits without leading zeros; "" = none.
         repository: the `{r}` of `/v2/repository/{r}/...`.
         region: the shared memory region; "" = all.
         file: of the status page; "" = the page itself.
@@ -160,12 +160,12 @@ _INT64_MAX = 2**63 - 1
 
 
 def match(method: str, path: str) -> Route | None:
-    """The route of a request, None when the path does not exist. `path` may carry a query string.
+    """Return the route of a request, None if the path does not exist. `path` may contain a query string.
 
     Raises:
-        InvalidArgument: the version is no 64-bit number.
+        InvalidArgument: the version is not a 64-bit number.
     """
-    return _match_known(method, path) if len(path) <= _MAX_KNOWN_LENGTH else _match(method, path)
+    return _match_cached(method, path) if len(path) <= _MAX_CACHED_LENGTH else _match(method, path)
 
 
 def _match(method: str, path: str) -> Route | None:
@@ -185,9 +185,9 @@ def _match(method: str, path: str) -> Route | None:
     return None
 
 
-#: longer paths are matched anew each time
-_MAX_KNOWN_LENGTH = 256
-_match_known = lru_cache(maxsize=1024)(_match)
+#: longer paths are not cached
+_MAX_CACHED_LENGTH = 256
+_match_cached = lru_cache(maxsize=1024)(_match)
 
 
 def _match_model(method: str, path: str) -> Route | None:
@@ -196,12 +196,12 @@ def _match_model(method: str, path: str) -> Route | None:
         return None
     name, version, kind = found.groups()
     if kind == "trace/setting" and version is not None:
-        return None  # trace settings know no versions
+        return None  # trace settings have no versions
     operation = _MODEL_OPERATIONS[kind]
-    return Route(operation, method in operation.methods, unquote(name), _version(version))
+    return Route(operation, method in operation.methods, unquote(name), _parse_version(version))
 
 
-def _version(text: str | None) -> str:
+def _parse_version(text: str | None) -> str:
     if text is None:
         return ""
     number = text.lstrip("0") or "0"

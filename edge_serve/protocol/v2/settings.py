@@ -20,7 +20,7 @@ _UINT32_MAX = 2**32 - 1
 
 
 def log_settings(settings: LogSettings) -> bytes:
-    """GET /v2/logging, and the answer to POST"""
+    """Encode the answer to GET and POST /v2/logging."""
     return orjson.dumps(
         {
             "log_file": settings.file,
@@ -34,10 +34,12 @@ def log_settings(settings: LogSettings) -> bytes:
 
 
 def read_log_settings(body: Buffer, current: LogSettings) -> LogSettings:
-    """The settings that POST /v2/logging asks for; what it leaves out or sets to null stays.
+    """Return the settings after POST /v2/logging; a field that is missing or null stays as it is.
 
     Raises:
-        Internal: no JSON, or a value of another type. Unsupported: `log_file`. Unavailable: no such `log_format`.
+        Internal: the body is not JSON, or a value has the wrong type.
+        Unsupported: the body has `log_file`.
+        Unavailable: there is no such `log_format`.
     """
     document = json_text.parse(body)
     if find(document, "log_file") not in (None, NULL):
@@ -62,7 +64,7 @@ _LOG_FIELDS: dict[str, Callable[[Any], Any]] = {
 
 
 def trace_settings(settings: TraceSettings) -> bytes:
-    """GET .../trace/setting, and the answer to POST"""
+    """Encode the answer to GET and POST .../trace/setting."""
     members: dict[str, Any] = {
         "trace_level": list(settings.level) or ["OFF"],
         "trace_rate": str(settings.rate),
@@ -75,10 +77,12 @@ def trace_settings(settings: TraceSettings) -> bytes:
 
 
 def read_trace_changes(body: Buffer) -> TraceChanges:
-    """What POST .../trace/setting asks for; null clears a field.
+    """Return the changes that POST .../trace/setting requests; null clears a field.
 
     Raises:
-        Internal: no JSON, or a value of another type. Unsupported: `trace_file`. InvalidArgument: a value that is none.
+        Internal: the body is not JSON, or a value has the wrong type.
+        Unsupported: the body has `trace_file`.
+        InvalidArgument: a value is invalid.
     """
     document = json_text.parse(body)
     if find(document, "trace_file") is not None:
@@ -94,8 +98,8 @@ def read_trace_changes(body: Buffer) -> TraceChanges:
     return TraceChanges(**changes, cleared=frozenset(cleared))
 
 
-def _levels(value: Any) -> tuple[str, ...] | None:
-    """Words that are no level are passed over, as in Triton; None when nothing else is there."""
+def _read_levels(value: Any) -> tuple[str, ...] | None:
+    """Return the levels, None if there are none; as in Triton, unknown words are ignored."""
     words = [as_string(word) for word in as_array(value)]
     if "OFF" in words:
         if len(words) > 1:
@@ -104,8 +108,8 @@ def _levels(value: Any) -> tuple[str, ...] | None:
     return tuple(level for level in TRACE_LEVELS if level in words) or None
 
 
-def _number(name: str, least: int, most: int) -> Callable[[Any], int]:
-    """Reads a number that travels as a string."""
+def _make_number_reader(name: str, least: int, most: int) -> Callable[[Any], int]:
+    """Return a function that parses a number in a string."""
 
     def read(value: Any) -> int:
         text = as_string(value)
@@ -122,8 +126,8 @@ def _number(name: str, least: int, most: int) -> Callable[[Any], int]:
 
 
 _TRACE_FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "level": ("trace_level", _levels),
-    "rate": ("trace_rate", _number("trace_rate", 0, _UINT32_MAX)),
-    "count": ("trace_count", _number("trace_count", -1, _INT32_MAX)),
-    "log_frequency": ("log_frequency", _number("log_frequency", 0, _UINT32_MAX)),
+    "level": ("trace_level", _read_levels),
+    "rate": ("trace_rate", _make_number_reader("trace_rate", 0, _UINT32_MAX)),
+    "count": ("trace_count", _make_number_reader("trace_count", -1, _INT32_MAX)),
+    "log_frequency": ("log_frequency", _make_number_reader("log_frequency", 0, _UINT32_MAX)),
 }

@@ -219,7 +219,7 @@ class EventStream(GenerateAnswer):
             self.exchange.start(MODEL_ERROR if failed else 200, content_type=EVENT_STREAM)
         self._final = final
         if data:
-            self._push(generate.event(data))
+            self._push(generate.encode_event(data))
         if final and not self._waiting and not self.over:
             self._end()
 
@@ -241,7 +241,7 @@ class EventStream(GenerateAnswer):
     def _cut(self) -> None:
         """The client reads too slowly: it gets what waits, and then an error."""
         text = f"the stream was ended because the client left more than {backlog.MAX_UNREAD} bytes of it unread"
-        self._waiting.append(generate.event(error_body(text)))
+        self._waiting.append(generate.encode_event(error_body(text)))
         self._final = True
         self._stop()
 

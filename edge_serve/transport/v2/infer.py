@@ -20,7 +20,7 @@ from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.inference import compression
 from edge_serve.protocol.inference.cost import LOOP_LIMITS, NO_LIMITS, SMALL_BYTES, SMALL_DEFLATE_BYTES, TooExpensive
-from edge_serve.protocol.v2.infer import InferDecoder, header_length, json_too_big
+from edge_serve.protocol.v2.infer import InferDecoder, parse_header_length, refuse_json_size
 from edge_serve.protocol.v2.infer_response import InferEncoder
 from edge_serve.protocol.v2.routes import Operation
 from edge_serve.transport.door.exchange import Exchange
@@ -124,7 +124,7 @@ class Inference:
         """
         text = asked.length_text
         if (asked.refusal is not None or asked.compressed or text is None) and length > self._max_input_size:
-            raise json_too_big(length, self._max_input_size)
+            raise refuse_json_size(length, self._max_input_size)
 
     def place(self, asked: V2Request, length: int) -> Room | None:
         """Tensor memory for a body: a binary one with its first tensor on 64 bytes, or one that the codec will read."""
@@ -135,7 +135,7 @@ class Inference:
                 return None
         else:
             try:
-                shift = -(header_length(text, length) or 0) % _ALIGNMENT
+                shift = -(parse_header_length(text, length) or 0) % _ALIGNMENT
             except InvalidArgument:
                 return None  # `handle` answers it
         lease = self._service.lease(asked.route.model, asked.route.version, length + shift)
@@ -158,7 +158,7 @@ class Inference:
         try:
             if asked.compressed:
                 body = compression.decompress(body, self._max_input_size, self._most_inflated)
-            length = header_length(asked.length_text, len(body))
+            length = parse_header_length(asked.length_text, len(body))
             try:
                 request = self._decoder.decode(
                     signature,

@@ -29,7 +29,7 @@ from edge_serve.messages.shared_memory import NamedRegions
 from edge_serve.messages.tensors import Buffer, Shared
 from edge_serve.protocol.inference import compression
 from edge_serve.protocol.v2 import generate
-from edge_serve.protocol.v2.infer import InferDecoder, header_length
+from edge_serve.protocol.v2.infer import InferDecoder, parse_header_length
 from edge_serve.protocol.v2.infer_response import InferEncoder
 from edge_serve.workers.child.process import Control, ForwardingHandler, beat, prepare_process
 from edge_serve.workers.child.remote import Remote
@@ -167,7 +167,7 @@ class CodecServer:
         try:
             if value["compressed"]:
                 body, offset = compression.decompress(body, limit), -1
-            length = header_length(value["length"], len(body))
+            length = parse_header_length(value["length"], len(body))
         except EdgeServeError as error:
             return {**_error_value(error), "before": True}
         decoder = InferDecoder(limit, regions=NamedRegions())

@@ -109,9 +109,9 @@ def test_who_waits_for_100_continue(fields: str, expects: bool) -> None:
         (b"GET\t/ HTTP/1.1\r\n\r\n", 400, "not a request line"),
         (b"G(T / HTTP/1.1\r\n\r\n", 400, "not a request line"),
         (b"GET v2 HTTP/1.1\r\n\r\n", 400, "neither a path nor an http:// URI"),
-        (b"GET / HTTP/9.9\r\n\r\n", 505, "HTTP/9.9 is not spoken here"),
-        (b"GET / HTTP/0.9\r\n\r\n", 505, "HTTP/0.9 is not spoken here"),
-        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, "HTTP/2.0 is not spoken here, expected HTTP/1.1"),
+        (b"GET / HTTP/9.9\r\n\r\n", 505, "HTTP/9.9 is not supported"),
+        (b"GET / HTTP/0.9\r\n\r\n", 505, "HTTP/0.9 is not supported"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, "HTTP/2.0 is not supported: use HTTP/1.1"),
         (b"CONNECT h:1 HTTP/1.1\r\n\r\n", 501, "not a proxy"),
         (b"\x16\x03\x01\x02\x00", 400, "this is not HTTP"),
         (b" GET / HTTP/1.1\r\n\r\n", 400, "this is not HTTP"),
@@ -145,7 +145,7 @@ def test_who_waits_for_100_continue(fields: str, expects: bool) -> None:
         (b"POST / HTTP/1.1\r\nTransfer-Encoding:\tchunked\r\n\r\n0\r\n\r\n", 400, "a tab"),
         (b"POST / HTTP/1.1\r\nContent-Length: 0\t\r\n\r\n", 400, "a tab"),
         (b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400, "HTTP/1.0"),
-        (b"POST / HTTP/1.1\r\nExpect: tea\r\nContent-Length: 1\r\n\r\n", 417, "expectation 'tea' is not known"),
+        (b"POST / HTTP/1.1\r\nExpect: tea\r\nContent-Length: 1\r\n\r\n", 417, "expectation 'tea' is not supported"),
     ],
 )  # fmt: skip
 def test_what_is_refused(data: bytes, status: int, said: str) -> None:

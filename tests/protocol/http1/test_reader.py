@@ -115,7 +115,7 @@ def _as_chunks(rng: random.Random, body: bytes) -> bytes:
         (b"0\r\nBad Trailer\r\n\r\n", 400, "not a header line"),
         (b"0\r\nA: b\r\n c\r\n\r\n", 400, "folded"),
         (b"0\r\nA: b\n\r\n", 400, "LF alone"),
-        (b"0\r\ncontent-length: 3\r\n\r\n", 400, "belongs into the head"),
+        (b"0\r\ncontent-length: 3\r\n\r\n", 400, "belongs in the head"),
         (b"fffffff0\r\n", 413, "larger than"),
         (b"ffffffffffffffff\r\n", 413, "larger than"),
         (b"1;" + b"x" * 2000 + b"\r\n", 400, "chunk size line"),

@@ -121,10 +121,10 @@ def test_the_innermost_variable_dimension_takes_what_the_fixed_ones_leave(
     count: int, dims: Shape, shape: Shape | None
 ) -> None:
     if shape is not None:
-        assert generate.fit(count, dims, "x") == shape
+        assert generate.deduce_shape(count, dims, "x") == shape
         return
     with pytest.raises(InvalidArgument) as caught:
-        generate.fit(count, dims, "x")
+        generate.deduce_shape(count, dims, "x")
     assert caught.value.message == "The schema can not convert input 'x' to tensor with proper shape"
 
 
@@ -284,7 +284,7 @@ def test_an_output_that_cannot_be_text_is_refused() -> None:
 
 
 def test_an_event_is_one_line_whatever_the_text() -> None:
-    sent = generate.event(generate.write(response(text=[b"a\nb\r\n\ndata: forged"])))
+    sent = generate.encode_event(generate.write(response(text=[b"a\nb\r\n\ndata: forged"])))
 
     assert sent.startswith(b"data: {")
     assert sent.endswith(b"}\n\n")

@@ -14,7 +14,7 @@ from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.messages.tensors import DataType, Shape, join_bytes
-from edge_serve.protocol.v2.infer import InferDecoder, header_length
+from edge_serve.protocol.v2.infer import InferDecoder, parse_header_length
 
 
 def model(*inputs: TensorSpec, max_batch_size: int = 0) -> Signature:
@@ -220,22 +220,22 @@ def test_an_empty_body_is_no_request() -> None:
     ("text", "expected"), [(None, None), ("0", 0), ("12", 12), (" 12", 12), ("12x", 12), ("+7", 7), ("110", 110)]
 )
 def test_header_length(text: str | None, expected: int | None) -> None:
-    assert header_length(text, 110) == expected
+    assert parse_header_length(text, 110) == expected
 
 
 @pytest.mark.parametrize("text", ["-1", "111", "100000", "9" * 30, "-0x"])
 def test_header_length_out_of_range(text: str) -> None:
     if text == "-0x":
-        assert header_length(text, 110) == 0
+        assert parse_header_length(text, 110) == 0
         return
     with pytest.raises(InvalidArgument, match=rf"inference header size should be in range \(0, 110\), got: {text}"):
-        header_length(text, 110)
+        parse_header_length(text, 110)
 
 
 @pytest.mark.parametrize("text", ["", "abc", "x12"])
 def test_header_length_that_is_no_number(text: str) -> None:
     with pytest.raises(InvalidArgument, match="Unable to parse Inference-Header-Content-Length, got: "):
-        header_length(text, 110)
+        parse_header_length(text, 110)
 
 
 @pytest.mark.parametrize("is_binary", [True, False])

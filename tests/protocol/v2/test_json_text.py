@@ -65,7 +65,7 @@ def test_a_body_that_is_no_text_is_answered_with_the_headers_for_it(body: bytes 
     with pytest.raises(Internal) as caught:
         json_text.parse(body.encode() if isinstance(body, str) else body)
     said = caught.value.message.partition("; ")[2]
-    assert said.startswith("the body is no text: a file or binary tensors need the header") is is_told
+    assert said.startswith("the body is not text: a file or binary tensors need the header") is is_told
 
 
 def test_nan_and_infinity_are_numbers() -> None:
