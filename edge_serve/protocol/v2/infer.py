@@ -11,8 +11,9 @@ import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
+from edge_serve.aio.memo import Memo
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import InferRequest, Parameter, RequestedOutput
 from edge_serve.messages.shared_memory import Regions
@@ -75,7 +76,6 @@ class _Template:
 
     Attributes:
         size: bytes after the JSON part.
-        outputs: requests of the same template share the tuple.
     """
 
     signature: Signature
@@ -90,9 +90,6 @@ class _Template:
     timeout_us: int
     binary_default: bool
     rows: int
-
-
-_Known = TypeVar("_Known", _Template, "_Template | None")
 
 
 class InferDecoder:
@@ -113,9 +110,9 @@ class InferDecoder:
         self.max_input_size = max_input_size
         self._regions = regions
         self._work = work
-        self._templates: dict[tuple[int, bytes], _Template] = {}
-        #: likewise of what is common to requests that differ in `id` and `parameters`; None = it came once
-        self._common: dict[tuple[int, bytes], _Template | None] = {}
+        self._templates: Memo[tuple[Signature, bytes], _Template] = Memo(self._MAX_TEMPLATES)
+        #: templates of texts that are common to requests with other `id` and `parameters`; None = seen once
+        self._common: Memo[tuple[Signature, bytes], _Template | None] = Memo(self._MAX_TEMPLATES)
 
     def decode(
         self,
@@ -141,7 +138,7 @@ class InferDecoder:
         """
         view = body if isinstance(body, memoryview) else memoryview(body)
         if length:
-            key = (id(signature), bytes(view[:length]))
+            key = (signature, bytes(view[:length]))
             template = self._templates.get(key)
             if template is not None and template.size == len(view) - length:
                 request = _fill(template, view, length, offset, self._work.strings)
@@ -172,7 +169,7 @@ class InferDecoder:
         self._check_json_size(len(text), signature)
         cut = split(text) if len(text) <= self._MAX_TEMPLATE_SIZE else None
         if cut is not None:
-            template = self._common.get((id(signature), cut.common))
+            template = self._common.get((signature, cut.common))
             if template is not None and template.size == len(view) - len(text):
                 return self._decode_own(signature, cut, template, view, len(text), offset)
         tail = infer_header.Tail(view, len(text), offset)
@@ -182,17 +179,12 @@ class InferDecoder:
         validate(request, signature)
         if len(text) <= self._MAX_TEMPLATE_SIZE and (-1, -1) not in tail.spans and not request.shared:
             template = _make_template(request, signature, tail, len(text))
-            self._remember(self._templates, (id(signature), text), template)
+            self._templates.add((signature, text), template)
             if cut is not None:
-                key = id(signature), cut.common
+                key = signature, cut.common
                 again = key in self._common and cut.is_clean()
-                self._remember(self._common, key, template if again else None)
+                self._common.add(key, template if again else None)
         return request
-
-    def _remember(self, templates: dict[tuple[int, bytes], _Known], key: tuple[int, bytes], known: _Known) -> None:
-        if len(templates) >= self._MAX_TEMPLATES:
-            del templates[next(iter(templates))]  # the oldest
-        templates[key] = known
 
     def _decode_own(
         self, signature: Signature, cut: Split, template: _Template, view: memoryview, length: int, offset: int
@@ -206,7 +198,7 @@ class InferDecoder:
             own.flags, own.priority, own.timeout_us, own.binary_default, template.rows,
         )  # fmt: skip
         request = _fill(whole, view, length, offset, self._work.strings)
-        self._remember(self._templates, (id(signature), bytes(view[:length])), whole)
+        self._templates.add((signature, bytes(view[:length])), whole)
         return request
 
     def _read(self, document: Any, tail: infer_header.Tail, signature: Signature) -> InferRequest:
@@ -259,8 +251,8 @@ def _make_template(request: InferRequest, signature: Signature, tail: infer_head
         len(tail.body) - length,
         inputs,
         request.id,
-        request.outputs,
-        dict(request.parameters),
+        request.outputs.copy(),
+        request.parameters.copy(),
         request.correlation_id,
         request.flags,
         request.priority,
@@ -286,7 +278,7 @@ def _fill(template: _Template, view: memoryview, length: int, offset: int, most_
         "",
         template.id,
         tensors,
-        template.outputs,
+        template.outputs.copy(),
         template.parameters.copy(),
         template.correlation_id,
         template.flags,

@@ -36,5 +36,5 @@ def test_reserved_names(name: str) -> None:
 
 def test_no_pattern_and_a_wrong_one() -> None:
     assert compile_pattern("") is None
-    with pytest.raises(InvalidArgument, match="is no regular expression"):
+    with pytest.raises(InvalidArgument, match="is not a regular expression"):
         compile_pattern("(")

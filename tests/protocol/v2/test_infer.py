@@ -113,7 +113,7 @@ def test_the_same_json_part_for_another_model_is_validated_anew() -> None:
 
 def test_templates_are_bounded() -> None:
     decoder = InferDecoder()
-    decoder._MAX_TEMPLATES = 10  # a smaller bound than the server's, for speed
+    decoder._templates.limit = 10  # a smaller bound than the server's, for speed
     signature = model()
     for number in range(40):
         raw, length = body({"id": str(number), "inputs": [binary("X", "INT32", [1], 4)]}, bytes(4))
