@@ -1,6 +1,6 @@
 """Runs on the machine under test, as root, under its own Python: commands come in by POST, files by PUT.
 
-Only the test's own network reaches it (nspawn.py, vm.py). It stands for somebody at the machine's console.
+Only the test's own network reaches it (nspawn.py, vm.py). It stands for a technician at the machine's console.
 """
 
 import base64
@@ -10,7 +10,7 @@ import subprocess
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 PORT = 9000
-#: folder of the booted machine for what a test leaves there; a restart keeps it
+#: folder of the booted machine for files of a test; a restart keeps it
 KEPT = "/srv"
 
 
@@ -18,7 +18,7 @@ class Agent(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        """Run {"command": shell, "timeout": seconds}; {"status": exit status, "output": both streams}."""
+        """Run {"command": shell, "timeout": seconds}. Answer {"status": exit status, "output": both streams}."""
         asked = json.loads(self._body())
         try:
             done = subprocess.run(
@@ -39,11 +39,11 @@ class Agent(BaseHTTPRequestHandler):
         self._answer(b"{}")
 
     def do_GET(self) -> None:
-        """Here I am."""
+        """Answer: the agent is ready."""
         self._answer(b"{}")
 
     def log_message(self, format: str, *args: object) -> None:
-        """Quiet: the journal is the service's."""
+        """Log nothing: the journal is for the service."""
 
     def _body(self) -> bytes:
         return self.rfile.read(int(self.headers["Content-Length"]))

@@ -15,7 +15,7 @@ from tests.system.service import Service
 from tests.system.trees import Tree
 from tests.system.vm import Vm
 
-#: of one test, machines included, seconds
+#: time limit of one test in seconds, with the boot of its machine
 _LIMITS = {"nspawn": 360, "vm": 3000}
 
 
@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One round for each release, so that one machine is up at a time."""
+    """Group the tests by release, so that one machine runs at a time."""
     if "release" in metafunc.fixturenames:
         both = metafunc.config.getoption("--machine") == "vm"
         releases = metafunc.config.getoption("--release") or (["bookworm", "trixie"] if both else ["bookworm"])
@@ -44,7 +44,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def kind(request: pytest.FixtureRequest) -> str:
-    """`nspawn` or `vm`."""
+    """Return `nspawn` or `vm`."""
     name: str = request.config.getoption("--machine")
     why = (nspawn if name == "nspawn" else vm).why_not()
     if why:
@@ -54,14 +54,14 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def package(kind: str, release: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package for the release."""
+    """Return the package for the release."""
     return build(release, "amd64", tmp_path_factory.mktemp("deb"))
 
 
 @pytest.fixture(scope="session")
 def machine(kind: str, release: str, package: Path) -> Iterator[Machine]:
-    """A booted system."""
-    # Debian 12 goes without systemd's library, so that both ways are taken
+    """Yield a booted system."""
+    # Debian 12 has no systemd library here, so that both implementations are tested
     tree = Tree(release, boots=kind == "vm", journald_library=release == "trixie")
     boot = Nspawn(tree) if kind == "nspawn" else Vm(tree, package)
     machine = Machine(boot)
@@ -76,7 +76,7 @@ def machine(kind: str, release: str, package: Path) -> Iterator[Machine]:
 
 @pytest.fixture(scope="session")
 def installed(machine: Machine, package: Path) -> Service:
-    """The package on it, not started."""
+    """Return the service on a machine with the package installed, not started."""
     service = Service(machine)
     if machine.boot.kind == "nspawn":
         service.install(package)
@@ -85,14 +85,14 @@ def installed(machine: Machine, package: Path) -> Service:
 
 @pytest.fixture
 def fresh(installed: Service) -> Service:
-    """As after installation: stopped, no models."""
+    """Return the service as after installation: stopped, no models."""
     installed.clean()
     return installed
 
 
 @pytest.fixture
 def service(fresh: Service) -> Service:
-    """Running, with one model."""
+    """Return the running service with one model."""
     fresh.add_shipped_models("simple")
     fresh.start()
     return fresh

@@ -1,4 +1,4 @@
-"""A publisher on this side, a repository behind nginx on the machine, and releases of `simple` with golden tests."""
+"""A publisher on the host, a repository behind nginx on the machine, and releases of `simple` with golden tests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PROBATION_SECONDS=%d
 PROBATION_REQUESTS=10
 REPORT_URL=-
 """
-#: the timer of a test waits for nothing
+#: a timer without delay
 _TIMER = """\
 [Timer]
 OnActiveSec=
@@ -72,7 +72,7 @@ class Fleet:
         self._machine.put("/etc/edge-ota/edge-ota.conf", (_CONF % probation_seconds).encode())
 
     def publish(self, release: int, *, wrong: bool = False) -> None:
-        """Publish a release of `simple`, and roll it out. A wrong one multiplies, and its golden test adds."""
+        """Publish a release of `simple`, and roll it out. A wrong release multiplies, and its golden test adds."""
         weights = (CHECKOUT / "model_repository/simple/1/model.onnx").read_bytes()
         files = {
             "config.pbtxt": (CHECKOUT / "model_repository/simple/config.pbtxt").read_bytes(),
@@ -86,7 +86,7 @@ class Fleet:
         )
         self.publisher.do("release", out)
         self.publisher.do("rollout start", "plant", "simple", release, "prod=100")
-        for folder in ("blobs", "targets", "metadata"):  # metadata last, and timestamp.json last of that
+        for folder in ("blobs", "targets", "metadata"):  # metadata last, and of that timestamp.json last
             self._machine.put_folder(self.publisher.repository / folder, f"{_REPOSITORY}/{folder}")
 
     def status(self) -> dict[str, Any]:
@@ -95,10 +95,10 @@ class Fleet:
         return found
 
     def wait_for(self, release: int, stage: str = "", seconds: float = 30) -> None:
-        """Wait until a release serves, and nothing is on its way but for `stage`.
+        """Wait until a release serves, and no other one is in progress, except at `stage`.
 
         Raises:
-            AssertionError: it does not in time; with the journal of the agent.
+            AssertionError: the time is over; the text has the journal of the agent.
         """
 
         def arrived() -> bool:
@@ -110,7 +110,7 @@ class Fleet:
             raise AssertionError(f"release {release} does not serve: {self.status()}\n{journal}")
 
     def journal(self) -> str:
-        """Return what the agent and its helpers said."""
+        """Return the journal of the agent and its units."""
         return self._machine.run("journalctl -u 'edge-ota*' --no-pager -o cat")
 
 

@@ -1,4 +1,4 @@
-"""A booted system, as the tests see it."""
+"""The interface of a booted system."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Any, Protocol
 
 from tests.system import agent
 
-#: to boot
+#: seconds to boot
 TRIES = 3
-#: what is tried again while a machine boots
+#: errors after which a command is repeated while a machine boots
 UNREACHABLE = (OSError, http.client.HTTPException)
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A command that ended."""
+    """The result of a command that ended."""
 
     status: int
     output: str
@@ -37,9 +37,9 @@ class Boot(Protocol):
 
     Attributes:
         kind: `nspawn` or `vm`
-        patience: how many times slower than this machine it may be
-        pace: seconds between connections that the way to it can take
-        cgroup2: limits of memory are those of cgroups v2
+        patience: how many times slower than the host it may be
+        pace: least seconds between connections to it
+        cgroup2: memory limits use cgroups v2
     """
 
     kind: str
@@ -51,22 +51,22 @@ class Boot(Protocol):
         """Begin to boot."""
 
     def stop(self) -> None:
-        """As one shuts a machine down; after some time without mercy."""
+        """Shut the machine down; kill it after a time limit."""
 
     def cut(self) -> None:
-        """As if the power went."""
+        """Stop the machine as a power cut does."""
 
     def address(self, port: int) -> tuple[str, int]:
-        """Where a port of the machine is reached from here."""
+        """Return the address of a port of the machine from the host."""
 
     def memory_limit(self, nbytes: int) -> AbstractContextManager[None]:
-        """The machine as a whole has no more, where its units cannot have limits of their own."""
+        """Limit the memory of the whole machine, where its units cannot have limits of their own."""
 
     def panicked(self) -> bool:
-        """Whether its kernel fell over since `start`."""
+        """Return whether its kernel panicked since `start`."""
 
     def console(self) -> str:
-        """The last lines that it printed."""
+        """Return its last lines of output."""
 
 
 class Machine:
@@ -76,7 +76,7 @@ class Machine:
         self.boot = boot
 
     def start(self) -> None:
-        """Boot, until the agent answers. An emulator that fails its kernel, which happens, gets another try."""
+        """Boot, and wait for the agent. Boot again if the emulator made the kernel panic, which happens."""
         seconds = 60 * self.boot.patience
         for _ in range(TRIES):
             self.boot.start()
@@ -96,13 +96,13 @@ class Machine:
         return True
 
     def try_run(self, command: str, timeout: float = 60) -> Done:
-        """Run a command in a shell there, as root."""
+        """Run a command in a shell of the machine, as root."""
         seconds = timeout * self.boot.patience
         answer = self._ask("POST", "/", json.dumps({"command": command, "timeout": seconds}).encode(), seconds + 10)
         return Done(answer["status"], answer["output"])
 
     def run(self, command: str, timeout: float = 60) -> str:
-        """The output of a command.
+        """Run a command and return its output.
 
         Raises:
             Failed: its status is not 0.
@@ -113,11 +113,11 @@ class Machine:
         return done.output
 
     def put(self, path: str, content: bytes) -> None:
-        """Write a file there."""
+        """Write a file on the machine."""
         self._ask("PUT", "/" + base64.urlsafe_b64encode(path.encode()).decode(), content, 120)
 
     def put_folder(self, source: Path, path: str) -> None:
-        """Copy a folder's files there."""
+        """Copy the files of a folder to the machine."""
         for file in sorted(source.rglob("*")):
             if file.is_file() and "__pycache__" not in file.parts:
                 self.put(f"{path}/{file.relative_to(source)}", file.read_bytes())
@@ -132,7 +132,7 @@ class Machine:
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, step: float = 0.05) -> bool:
-    """Whether `condition` came true within `seconds`."""
+    """Return whether `condition` became true within `seconds`."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:

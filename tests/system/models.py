@@ -1,6 +1,6 @@
 """Python models that misbehave when a file is there, as the text of their model.py.
 
-Each answers its input until then. The files lie in the service's own directory, which its processes can see.
+Each returns its input until then. The files are in the service's own directory, which its processes can read.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _MISDEEDS = {
 
 
 def trigger(name: str) -> str:
-    """The file that makes the model misbehave."""
+    """Return the path of the file that makes the model misbehave."""
     return f"{TRIGGERS}/{name}.now"
 
 
 def source(name: str) -> str:
-    """The text of model.py."""
+    """Return the text of model.py."""
     lines = _MISDEEDS[name].splitlines()
     return _MODEL.format(trigger=trigger(name), misdeed="\n".join(f"    {line}" for line in lines))

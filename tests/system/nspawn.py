@@ -14,7 +14,7 @@ from tests.system.trees import CACHE, Tree
 
 _STOP_SECONDS = 20.0
 
-#: a container may not make these calls unless it is told so; a machine may
+#: system calls that containers may not make by default, and machines may
 _LANDLOCK = "landlock_create_ruleset landlock_add_rule landlock_restrict_self"
 
 
@@ -32,7 +32,7 @@ class Nspawn:
         self.root = CACHE / "machines" / self._name
         self._log = CACHE / "machines" / f"{self._name}.log"
         self._process: subprocess.Popen[bytes] | None = None
-        # the two ends of the cable between this machine and the container, other ones for each run of the tests
+        # the two ends of the link between host and container, with other names in each run of the tests
         cable = f"10.213.{os.getpid() % 256}."
         first = os.getpid() // 256 % 64 * 4
         self._here, self._there = f"{cable}{first + 1}", f"{cable}{first + 2}"
@@ -54,7 +54,7 @@ class Nspawn:
             self._process = subprocess.Popen(grouped, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def refused(self) -> str:
-        """Why a container cannot run here at all; "" = it can."""
+        """Return why a container cannot run on this host; "" = it can."""
         command = ["systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--pipe"]
         done = subprocess.run(
             [*command, f"--directory={self.root}", "/bin/true"],
@@ -65,9 +65,9 @@ class Nspawn:
         return done.stderr.strip() if done.returncode else ""
 
     def stop(self) -> None:
-        """Shut down; then nothing of it is left."""
+        """Shut down and remove the machine."""
         if self._process is not None:
-            self._process.send_signal(signal.SIGTERM)  # nspawn asks its process 1 to power off
+            self._process.send_signal(signal.SIGTERM)  # makes nspawn ask process 1 to power off
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_STOP_SECONDS)
         self.cut()
@@ -79,12 +79,12 @@ class Nspawn:
             self._group.rmdir()
 
     def cut(self) -> None:
-        """As if the power went, but for what this machine's kernel still writes."""
+        """Stop all processes as a power cut does; the host's kernel still writes their data."""
         if self._process is None:
             return
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
         with contextlib.suppress(OSError):
-            for process in children.read_text().split():  # its process 1, and with that all of it
+            for process in children.read_text().split():  # kills process 1, and with it the container
                 os.kill(int(process), signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_STOP_SECONDS)
@@ -93,12 +93,12 @@ class Nspawn:
         self._process = None
 
     def address(self, port: int) -> tuple[str, int]:
-        """The container's own."""
+        """Return the container's own address."""
         return self._there, port
 
     @contextlib.contextmanager
     def memory_limit(self, nbytes: int) -> Iterator[None]:
-        """One for the container, set from here: with cgroups v1 its own systemd cannot."""
+        """Limit the container from the host: with cgroups v1 its own systemd cannot."""
         limit = self._group / "memory.limit_in_bytes"
         limit.write_text(str(nbytes))
         try:
@@ -107,15 +107,15 @@ class Nspawn:
             limit.write_text("-1")
 
     def panicked(self) -> bool:
-        """Its kernel is this machine's."""
+        """Return False: its kernel is the host's."""
         return False
 
     def console(self) -> str:
-        """What its process 1 printed."""
+        """Return the output of its process 1."""
         return self._log.read_text(errors="replace")[-5000:]
 
     def _connect(self) -> None:
-        """A cable between this machine and a new network namespace."""
+        """Connect the host with a new network namespace."""
         _ip(f"netns add {self._name}")
         _ip(f"link add {self._veth} type veth peer name host0 netns {self._name}")
         _ip(f"addr add {self._here}/30 dev {self._veth}")
@@ -126,7 +126,7 @@ class Nspawn:
 
 
 def why_not() -> str:
-    """What keeps this machine from running one; "" = nothing."""
+    """Return why this host cannot run containers; "" = it can."""
     if os.geteuid():
         return "systemd-nspawn needs root"
     missing = [program for program in ("systemd-nspawn", "mmdebstrap", "ip", "dpkg-deb") if not shutil.which(program)]

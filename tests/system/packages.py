@@ -1,4 +1,4 @@
-"""Packages made of the one under test: another version, and the layout of those up to 0.1.0-1."""
+"""Packages made from the package under test: another version, and the layout of versions up to 0.1.0-1."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Package:
 
 
 def describe(path: Path, folder: Path) -> Package:
-    """Read a .deb, which is unpacked into `folder`."""
+    """Unpack a .deb into `folder` and return its facts."""
     _unpack(path, folder)
     return _package(path, folder)
 
 
 def changed(original: Path, version: str, folder: Path) -> Package:
-    """Make the package of another version, whose program says so."""
+    """Make the package of another version, whose program differs."""
     tree = folder / "tree"
     _unpack(original, tree)
     _set_version(tree, version)
@@ -43,7 +43,7 @@ def changed(original: Path, version: str, folder: Path) -> Package:
 
 
 def before(original: Path, folder: Path) -> Package:
-    """Make a package with the layout of 0.1.0-1: the program is in /opt/edge-serve itself, byte code beside it."""
+    """Make a package with the layout of 0.1.0-1: the program and its byte code are in /opt/edge-serve itself."""
     tree = folder / "tree"
     _unpack(original, tree)
     _set_version(tree, "0.1.0-1")

@@ -1,4 +1,4 @@
-"""The service on a machine under test: its doors from outside, its state in systemd, its models on disk."""
+"""The service on a machine under test: its ports from outside, its state in systemd, its models on disk."""
 
 from __future__ import annotations
 
@@ -35,67 +35,67 @@ class Service:
     # ---- from inside --------------------------------------------------------------------------------------------
 
     def install(self, package: Path) -> None:
-        """`dpkg -i`, without any network; `installation` is what it printed."""
+        """Run `dpkg -i` without a network; `installation` is its output."""
         path = f"{KEPT}/{package.name}"
         self.machine.put(path, package.read_bytes())
         self.installation = self.machine.run(f"dpkg -i {path}", 300)
 
     def add_model(self, source: Path, name: str = "") -> None:
-        """Put a model's directory among the others."""
+        """Add a model's directory to the repository."""
         self.machine.put_folder(source, f"{MODELS}/{name or source.name}")
 
     def add_python_model(self, name: str, source: str, config: str = "") -> None:
-        """A model with one output, from the text of its model.py."""
+        """Add a model with one output, from the text of its model.py."""
         folder = f"{MODELS}/{name}"
         io = "".join(f'{kind} [{{name: "{kind.upper()}0" data_type: TYPE_INT32 dims: [16]}}]\n' for kind in IO)
         self.machine.put(f"{folder}/config.pbtxt", f'backend: "python"\nmax_batch_size: 8\n{io}{config}'.encode())
         self.machine.put(f"{folder}/1/model.py", source.encode())
 
     def add_shipped_models(self, *names: str) -> None:
-        """Some of model_repository/."""
+        """Add some models of model_repository/."""
         for name in names:
             self.add_model(self.shipped(name))
 
     @staticmethod
     def shipped(name: str) -> Path:
-        """The directory of one of model_repository/."""
+        """Return the directory of a model of model_repository/."""
         return CHECKOUT / "model_repository" / name
 
     def start(self) -> None:
-        """`systemctl start`: comes back when the service is ready."""
+        """Run `systemctl start`, which returns when the service is ready."""
         done = self.machine.try_run("systemctl start edge-serve", 120)
         assert done.status == 0, f"{done.output}\n{self.journal()[-4000:]}"
 
     def override(self, text: str) -> None:
-        """A drop-in for the unit; `clean` takes it away."""
+        """Write a drop-in for the unit; `clean` removes it."""
         self.machine.put("/etc/systemd/system/edge-serve.service.d/90-test.conf", text.encode())
         self.machine.run("systemctl daemon-reload")
 
     def configure(self, **settings: str) -> None:
-        """More lines in a file of /etc/edge-serve/conf.d."""
+        """Write settings to a file of /etc/edge-serve/conf.d."""
         lines = "".join(f"EDGE_SERVE_{name.upper()}={value}\\n" for name, value in settings.items())
         self.machine.run(f"printf '{lines}' >> {CONF_D}/90-test.conf")
 
     def show(self, prop: str) -> str:
-        """One property of the unit."""
+        """Return a property of the unit."""
         return self.machine.run(f"systemctl show --value -p {prop} edge-serve").strip()
 
     def main_pid(self) -> int:
-        """The front end; 0 = none."""
+        """Return the PID of the front end; 0 = none."""
         return int(self.show("MainPID"))
 
     def workers(self) -> dict[int, str]:
-        """Command lines of the worker processes by number."""
+        """Return the command lines of the worker processes by PID."""
         lines = self.machine.try_run("pgrep -u edge-serve -af 'edge_serve[.]workers[.]main'").output.splitlines()
         return {int(line.split()[0]): line for line in lines}
 
     def journal(self, arguments: str = "-o cat") -> str:
-        """What the service, and systemd of it, said since `clean`."""
+        """Return the journal of the service, with systemd's entries about it, since `clean`."""
         after = f"--after-cursor='{self._since}'" if self._since else ""
         return self.machine.run(f"journalctl -u edge-serve --no-pager {after} {arguments}")
 
     def clean(self) -> None:
-        """As it was after installation, stopped."""
+        """Stop the service and restore the state after installation."""
         self.machine.run(
             "systemctl stop edge-serve.socket edge-serve-grpc.socket edge-serve-metrics.socket edge-serve;"
             f" systemctl reset-failed; rm -rf {MODELS}/* /etc/systemd/system/edge-serve*.d;"
@@ -119,7 +119,7 @@ class Service:
         timeout: float = 10,
         headers: Mapping[str, str] | None = None,
     ) -> tuple[int, str]:
-        """(status, body) of one request, on a connection of its own.
+        """Send one request on a connection of its own. Return (status, body).
 
         Raises:
             OSError, http.client.HTTPException: no answer.
@@ -133,30 +133,30 @@ class Service:
             connection.close()
 
     def status_of(self, method: str, path: str, body: Any = None, timeout: float = 10) -> int:
-        """The status of one request; 0 = no answer."""
+        """Return the status of one request; 0 = no answer."""
         try:
             return self.ask(method, path, body, timeout=timeout)[0]
         except UNREACHABLE:
             return 0
 
     def infer(self, model: str = "simple", timeout: float = 10) -> int:
-        """The status of an inference of a model with 16 numbers in; 0 = no answer."""
+        """Return the status of an inference with 16 numbers; 0 = no answer."""
         body = _SIMPLE if model.startswith("simple") else {"inputs": _SIMPLE["inputs"][:1]}
         return self.status_of("POST", f"/v2/models/{model}/infer", body, timeout)
 
     def infers(self, model: str = "simple") -> bool:
-        """Whether one works within seconds."""
+        """Return whether an inference succeeds within two seconds."""
         return self.infer(model, 2) == 200
 
     def metrics(self) -> str:
-        """The page."""
+        """Return the metrics page."""
         return self.ask("GET", "/metrics", port=METRICS)[1]
 
     def recovered_in(self, condition: str, seconds: float) -> float:
-        """Wait until `condition`, a model's name, infers; how long that took.
+        """Wait until the model `condition` infers. Return the seconds that it took.
 
         Raises:
-            AssertionError: not within `seconds`.
+            AssertionError: the model does not infer within `seconds`.
         """
         started = time.monotonic()
         if not wait_until(lambda: self.infers(condition), seconds * self.patience, 0.1):

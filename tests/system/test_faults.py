@@ -1,4 +1,4 @@
-"""What breaks is put right by the mechanism that is there for it, in time, and the journal says why."""
+"""Each fault is repaired by its mechanism, in time, and the journal has the reason."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.system.service import MODELS, Service
 
 #: the server, with signals that break it
 FAULTY = "/opt/edge-serve/bin/python3 /opt/faulty.py signals python3 -m edge_serve serve"
-#: what systemd and a start may take beyond the watchdog's time, seconds
+#: seconds for systemd and a start, beyond the watchdog's time
 GRACE = 5.0
 
 
 def watchdog_seconds(service: Service) -> float:
-    """The unit's, as systemd has it."""
+    """Return the watchdog time of the unit, from systemd."""
     shown = service.show("WatchdogUSec")
     assert shown.endswith("s"), shown
     return float(shown.removesuffix("s"))
@@ -29,7 +29,7 @@ def watchdog_seconds(service: Service) -> float:
 
 @contextmanager
 def always(service: Service, model: str) -> Iterator[None]:
-    """The model answers every request within; what came otherwise is the failure."""
+    """Check that the model answers every request within the block; other results fail."""
     failed: list[int] = []
     over = threading.Event()
 
@@ -52,11 +52,11 @@ def always(service: Service, model: str) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("signal", "unit"),
     [
-        pytest.param("STOP", "", id="stopped process"),  # with the watchdog's time as it is shipped
+        pytest.param("STOP", "", id="stopped process"),  # with the watchdog's time of the package
         pytest.param("USR1", f"[Service]\nExecStart=\nExecStart={FAULTY}\nWatchdogSec=6s\n", id="blocked loop"),
     ],
 )
-def test_a_front_end_that_stands_still_is_restarted(fresh: Service, signal: str, unit: str) -> None:
+def test_watchdog_restarts_a_hung_front_end(fresh: Service, signal: str, unit: str) -> None:
     fresh.add_shipped_models("simple")
     fresh.machine.put("/opt/faulty.py", Path(faulty.__file__).read_bytes())
     fresh.machine.run("chmod 644 /opt/faulty.py")
@@ -76,7 +76,7 @@ def test_a_front_end_that_stands_still_is_restarted(fresh: Service, signal: str,
     assert "Watchdog timeout" in fresh.journal()
 
 
-def test_a_hung_model_costs_its_worker_alone(fresh: Service) -> None:
+def test_hung_model_restarts_only_its_worker(fresh: Service) -> None:
     fresh.add_shipped_models("simple")
     fresh.add_python_model("hangs", models.source("hangs"))
     fresh.configure(hang_timeout_secs="3")
@@ -95,7 +95,7 @@ def test_a_hung_model_costs_its_worker_alone(fresh: Service) -> None:
     assert "hangs" in fresh.journal()
 
 
-def test_a_segfaulting_model_costs_its_worker_alone(fresh: Service) -> None:
+def test_segfault_of_a_model_restarts_only_its_worker(fresh: Service) -> None:
     fresh.add_shipped_models("simple")
     fresh.add_python_model("segfaults", models.source("segfaults"))
     fresh.start()
@@ -112,7 +112,7 @@ def test_a_segfaulting_model_costs_its_worker_alone(fresh: Service) -> None:
     assert "SIGSEGV" in fresh.journal()
 
 
-def test_a_killed_worker_is_replaced(service: Service) -> None:
+def test_killed_worker_is_restarted(service: Service) -> None:
     before, workers = service.main_pid(), service.workers()
     assert workers
 
@@ -125,7 +125,7 @@ def test_a_killed_worker_is_replaced(service: Service) -> None:
     assert "SIGKILL" in service.journal()
 
 
-def test_memory_that_runs_out_costs_the_worker_that_took_it(fresh: Service) -> None:
+def test_out_of_memory_kills_only_the_worker_that_used_it(fresh: Service) -> None:
     fresh.add_shipped_models("simple")
     fresh.add_python_model("hungry", models.source("hungry"))
     fresh.override("[Service]\nMemoryMax=400M\nMemorySwapMax=0\n")
@@ -144,7 +144,7 @@ def test_memory_that_runs_out_costs_the_worker_that_took_it(fresh: Service) -> N
     assert "hungry" in fresh.journal()
 
 
-def test_a_model_that_reaches_its_own_limit_leaves_the_others_their_memory(fresh: Service) -> None:
+def test_memory_limit_of_a_model_protects_the_others(fresh: Service) -> None:
     if not fresh.machine.boot.cgroup2:
         pytest.skip("limits of models need control groups of version 2")
     limit = 'parameters { key: "EDGE_SERVE_MEMORY_MAX" value { string_value: "200M" } }'
@@ -163,12 +163,12 @@ def test_a_model_that_reaches_its_own_limit_leaves_the_others_their_memory(fresh
     assert "reached its limit of 209715200 bytes" in fresh.journal()
 
 
-#: where control groups of version 1 do not tell systemd that they are empty, it waits for so long before a restart
+#: seconds that systemd waits before a restart where control groups v1 do not report that they are empty
 QUICK_RESTART = "[Service]\nTimeoutStopSec=5s\n"
 
 
 def crash(service: Service, signal: str = "SEGV") -> None:
-    """The front end dies, and the next one answers."""
+    """Kill the front end, and wait until the next one answers."""
     pid = service.main_pid()
     service.machine.run(f"kill -{signal} {pid}")
     assert wait_until(lambda: service.main_pid() not in (0, pid), 40 * service.patience), service.journal()[-2000:]
@@ -177,7 +177,7 @@ def crash(service: Service, signal: str = "SEGV") -> None:
 
 
 def crash_loop(service: Service, unit: str = "") -> None:
-    """Three deaths in a row leave all models out, because none is a suspect."""
+    """Kill the front end three times, which leaves out all models, because none is a suspect."""
     service.override(QUICK_RESTART + unit)
     service.add_shipped_models("simple", "simple_string")
     service.start()
@@ -188,8 +188,8 @@ def crash_loop(service: Service, unit: str = "") -> None:
     assert "safe mode" in service.show("StatusText").lower()
 
 
-def test_a_crash_loop_ends_in_a_mode_that_says_what_is_wrong_and_that_can_be_left(fresh: Service) -> None:
-    """The front end is killed each time that the models have been loaded."""
+def test_crash_loop_ends_in_safe_mode_which_can_be_left(fresh: Service) -> None:
+    """Kill the front end each time the models are loaded."""
     crash_loop(fresh)
     assert "edge" in fresh.metrics()
     assert fresh.machine.try_run("edge-serve status").status == 1
@@ -227,7 +227,7 @@ def test_safe_mode_can_be_left_without_an_admin_socket(fresh: Service) -> None:
     assert fresh.status_of("GET", "/v2/health/ready") == 200
 
 
-def test_deaths_with_restarts_by_hand_between_them_are_no_crash_loop(fresh: Service) -> None:
+def test_crashes_with_manual_restarts_between_are_no_crash_loop(fresh: Service) -> None:
     fresh.add_shipped_models("simple")
     fresh.override(QUICK_RESTART)
     fresh.start()
@@ -237,8 +237,8 @@ def test_deaths_with_restarts_by_hand_between_them_are_no_crash_loop(fresh: Serv
         assert fresh.status_of("GET", "/v2/health/ready") == 200
 
 
-def test_a_device_that_starved_gets_back_into_service_by_itself(fresh: Service) -> None:
-    """The watchdog kills the front end three times; ten minutes pass by the record."""
+def test_safe_mode_after_starvation_ends_by_itself(fresh: Service) -> None:
+    """Let the watchdog kill the front end three times, then make the record ten minutes older."""
     fresh.add_shipped_models("simple")
     fresh.override(QUICK_RESTART + "WatchdogSec=4s\n")
     fresh.start()
@@ -259,9 +259,11 @@ def test_a_device_that_starved_gets_back_into_service_by_itself(fresh: Service) 
     assert fresh.infer() == 200
 
 
-def test_models_that_were_left_out_are_tried_again_at_the_next_boot(fresh: Service) -> None:
+def test_boot_retries_models_left_out_by_safe_mode(fresh: Service) -> None:
     crash_loop(fresh)
-    if fresh.machine.boot.kind == "nspawn":  # with a /proc of its own (ProtectProc=) the service has the host's boot id
+    if (
+        fresh.machine.boot.kind == "nspawn"
+    ):  # with a /proc of its own (ProtectProc=) the service reads the host's boot id
         boot = fresh.machine.run(f"nsenter -t {fresh.main_pid()} -m cat /proc/sys/kernel/random/boot_id").strip()
         fresh.machine.run(f"sed -i 's/{boot}/another/' /var/lib/edge-serve/crashes.json")
     fresh.machine.boot.cut()
@@ -270,7 +272,7 @@ def test_models_that_were_left_out_are_tried_again_at_the_next_boot(fresh: Servi
     assert fresh.infer() == 200
 
 
-def test_a_required_model_that_cannot_load_costs_the_others_nothing(fresh: Service) -> None:
+def test_required_model_that_fails_to_load_does_not_stop_the_others(fresh: Service) -> None:
     fresh.add_shipped_models("simple")
     fresh.add_python_model("badload", "raise RuntimeError('no licence')\n")
     fresh.configure(required_model="badload;nothere")
@@ -297,7 +299,7 @@ def test_a_required_model_that_cannot_load_costs_the_others_nothing(fresh: Servi
     assert fresh.show("NRestarts") == "0"
 
 
-def test_a_model_that_the_service_may_not_read_is_named(fresh: Service) -> None:
+def test_unreadable_model_is_named(fresh: Service) -> None:
     fresh.add_shipped_models("simple", "simple_string")
     fresh.machine.run(f"chown -R root:root {MODELS}/simple; chmod -R go= {MODELS}/simple")  # umask 077; cp -r
     fresh.start()

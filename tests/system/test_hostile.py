@@ -17,7 +17,7 @@ DENIED, UNSEEN, REFUSED = "Permission denied", "Operation not permitted", "HTTP/
 #: ProtectProc= hides a process from those that may not look into it
 HIDDEN = "No such file or directory"
 CREDENTIALS = "/run/credentials/edge-serve.service"
-#: as the user of the service sees it
+#: as the user of the service reads it
 _VERSION = "python3 -c 'import ctypes; print(ctypes.CDLL(None).syscall(444, None, 0, 1))'"
 
 
@@ -29,7 +29,7 @@ def attempt(service: Service, *attempts: list[Any]) -> list[str]:
 
 @pytest.fixture
 def attacked(fresh: Service, tmp_path: Path) -> Service:
-    """With a key among its credentials, and a hostile model beside another."""
+    """Return the service with a key among its credentials, and a hostile model beside another."""
     for name in ("hostile", "victim"):
         fresh.machine.put(f"{MODELS}/{name}/config.pbtxt", CONFIG.encode())
         fresh.machine.put(f"{MODELS}/{name}/1/model.py", MODEL.encode())
@@ -41,7 +41,7 @@ def attacked(fresh: Service, tmp_path: Path) -> Service:
     return fresh
 
 
-def test_a_hostile_model_gets_at_nothing_of_the_server(attacked: Service) -> None:
+def test_hostile_model_cannot_reach_the_server(attacked: Service) -> None:
     version = int(attacked.machine.run(_VERSION))
     if version < 2:
         pytest.skip("this kernel has no Landlock")
@@ -81,8 +81,8 @@ def test_a_hostile_model_gets_at_nothing_of_the_server(attacked: Service) -> Non
     assert "victim" in attacked.machine.run("edge-serve status"), "the socket is open to root"
 
 
-def test_modules_that_a_model_leaves_are_not_imported(attacked: Service) -> None:
-    """Also where a model could write before: in the state directory."""
+def test_modules_written_by_a_model_are_not_imported(attacked: Service) -> None:
+    """Check the directories that a model could write to in earlier versions: the state directory."""
     for name in ("edge_serve/__init__", "numpy", "usercustomize"):
         attacked.machine.put(f"/var/lib/edge-serve/{name}.py", b"raise SystemExit('hostile')\n")
     attacked.machine.run("chown -R edge-serve: /var/lib/edge-serve/edge_serve /var/lib/edge-serve/*.py")
@@ -93,8 +93,8 @@ def test_modules_that_a_model_leaves_are_not_imported(attacked: Service) -> None
     assert "hostile'" not in attacked.journal()
 
 
-def test_the_network_can_be_closed_for_models(attacked: Service) -> None:
-    """As docs/security.md says: the doors are open as before."""
+def test_network_of_models_can_be_closed(attacked: Service) -> None:
+    """Follow docs/security.md; the server's ports stay open."""
     attacked.override("[Service]\nPrivateNetwork=yes\n")
     attacked.start()
     if "PrivateNetwork=yes is configured, but" in attacked.machine.run("journalctl -u edge-serve -b --no-pager"):
@@ -106,7 +106,7 @@ def test_the_network_can_be_closed_for_models(attacked: Service) -> None:
     assert "nv_inference_request_success" in attacked.metrics()
 
 
-def test_a_model_opens_no_port(attacked: Service) -> None:
+def test_model_cannot_open_a_port(attacked: Service) -> None:
     bind = 'import socket; socket.socket().bind(("", 9999))'
     probe = f"systemd-run --wait --quiet --pipe -p SocketBindDeny=any python3 -c '{bind}'"
     if attacked.machine.try_run(probe).status == 0:

@@ -1,4 +1,4 @@
-"""The package: installed offline, started, asked from outside, configured, upgraded, removed."""
+"""The package: installed offline, started, used from outside, configured, upgraded, removed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.system.service import CONF_D, HTTP, METRICS, Service
 def test_started_and_answers_from_outside(fresh: Service) -> None:
     fresh.add_shipped_models("simple", "simple_string")
 
-    fresh.start()  # comes back when the models are ready
+    fresh.start()  # returns when the models are ready
 
     assert fresh.show("ActiveState") == "active"
     assert fresh.infer() == 200
@@ -44,7 +44,7 @@ def test_only_inference_and_metrics_are_open_to_the_network(service: Service) ->
     assert service.infer() == 200
 
 
-def test_the_end_of_the_installation_says_what_is_open(installed: Service) -> None:
+def test_installation_output_names_the_open_ports(installed: Service) -> None:
     if not installed.installation:
         pytest.skip("the image of a virtual machine has the package already")
     last = installed.installation.splitlines()[-1]
@@ -52,7 +52,7 @@ def test_the_end_of_the_installation_says_what_is_open(installed: Service) -> No
     assert last.endswith("/usr/share/doc/edge-serve/security.md")
 
 
-def test_the_documentation_tells_how_to_close_the_ports(fresh: Service) -> None:
+def test_documented_commands_close_the_ports(fresh: Service) -> None:
     page = (CHECKOUT / "docs/security.md").read_text().partition("### Close the ports")[2]
     commands = page.partition("```bash\n")[2].partition("```")[0]
     fresh.add_shipped_models("simple")
@@ -70,13 +70,13 @@ def test_the_documentation_tells_how_to_close_the_ports(fresh: Service) -> None:
         fresh.machine.run("systemctl restart edge-serve edge-serve.socket edge-serve-metrics.socket", 60)
 
 
-def test_the_other_command_is_there(installed: Service) -> None:
+def test_tritonserver_command_is_installed(installed: Service) -> None:
     assert installed.machine.run("tritonserver --help").startswith("Usage: tritonserver ")
     done = installed.machine.try_run("tritonserver --model-repository=s3://bucket/models")
     assert (done.status, done.output.partition(":")[0]) == (1, "tritonserver")
 
 
-#: on the machine: the status of a POST to the HTTP door, over IPv4 and over IPv6
+#: on the machine: the status of a POST to the HTTP port, over IPv4 and over IPv6
 _ASK = b"""
 import http.client, sys
 for host in ("127.0.0.1", "::1"):
@@ -87,7 +87,7 @@ for host in ("127.0.0.1", "::1"):
 
 
 @pytest.mark.parametrize("user", ["root", "nobody"])
-def test_administration_is_for_the_admin_socket_alone(service: Service, user: str) -> None:
+def test_administration_needs_the_admin_socket(service: Service, user: str) -> None:
     service.machine.put(f"{KEPT}/ask.py", _ASK)
     asked = f"setpriv --reuid {user} --clear-groups python3 {KEPT}/ask.py /v2"
     assert service.machine.run(f"{asked}/repository/models/simple/unload").split() == ["403", "403"]
@@ -95,7 +95,7 @@ def test_administration_is_for_the_admin_socket_alone(service: Service, user: st
     assert service.machine.run(f"{asked}/repository/index").split() == ["200", "200"]
 
 
-def test_a_token_that_is_revoked_stops_working(fresh: Service) -> None:
+def test_revoked_token_stops_working(fresh: Service) -> None:
     machine = fresh.machine
     token = machine.run("edge-serve token /etc/edge-serve/tokens infer camera").strip()
     assert machine.run("stat -c '%a %U %G' /etc/edge-serve/tokens") == "640 root edge-serve\n"
@@ -118,7 +118,7 @@ def test_units_are_clean_and_locked_down(installed: Service) -> None:
     assert exposure <= 2.0, report
 
 
-def test_may_not_write_but_where_it_must(service: Service) -> None:
+def test_service_writes_only_its_own_directories(service: Service) -> None:
     script = (
         "touch /var/lib/edge-serve/a /var/cache/edge-serve/a /run/edge-serve/a /tmp/a && "
         "! touch /opt/edge-serve/a && ! touch /etc/edge-serve/a && ! touch /usr/a && ! touch /home/a && "
@@ -134,7 +134,7 @@ def test_may_not_write_but_where_it_must(service: Service) -> None:
     assert done.status == 0, f"{properties}\n{done.output}"
 
 
-def test_a_reload_serves_what_is_new_and_keeps_the_process(service: Service) -> None:
+def test_reload_loads_new_models_in_the_same_process(service: Service) -> None:
     before = service.main_pid()
     service.add_shipped_models("simple_string")
 
@@ -145,8 +145,8 @@ def test_a_reload_serves_what_is_new_and_keeps_the_process(service: Service) -> 
     assert service.main_pid() == before
 
 
-def test_keys_of_tls_come_as_credentials(fresh: Service, tmp_path: Path) -> None:
-    """Root's files, which the service may not read; it is given copies."""
+def test_tls_keys_are_read_from_credentials(fresh: Service, tmp_path: Path) -> None:
+    """Put the keys into files that only root may read; systemd gives the service copies."""
     if shutil.which("openssl") is None:
         pytest.skip("no openssl to make a certificate with")
     key, certificate = tmp_path / "server.key", tmp_path / "server.crt"
@@ -168,7 +168,7 @@ def test_keys_of_tls_come_as_credentials(fresh: Service, tmp_path: Path) -> None
     assert fresh.status_of("GET", "/v2/health/ready") == 400, "without TLS, which is told and not served"
 
 
-def test_installing_again_neither_stops_the_service_nor_its_settings(service: Service) -> None:
+def test_reinstallation_keeps_the_service_and_its_settings(service: Service) -> None:
     service.configure(log_verbose="0")
     before = service.main_pid()
 
@@ -179,10 +179,12 @@ def test_installing_again_neither_stops_the_service_nor_its_settings(service: Se
     assert service.main_pid() != before, "it runs the new program"
 
 
-def test_a_program_that_cannot_start_is_not_started(service: Service) -> None:
-    """A failed upgrade leaves the running server alone, and dpkg does not count the new one as installed."""
+def test_upgrade_to_a_program_that_cannot_start_is_refused(service: Service) -> None:
+    """Check that the old server keeps running, and that dpkg reports the new package as not installed."""
     before = service.main_pid()
-    versions = set(service.machine.run("ls /opt/edge-serve/versions").split())  # the one before goes a little later
+    versions = set(
+        service.machine.run("ls /opt/edge-serve/versions").split()
+    )  # the previous one is removed a little later
     start = "/opt/edge-serve/package/bin/edge-serve"
     service.machine.run(
         f"cp -p {start} {KEPT}/start; echo 'raise SystemExit(3)' >> {start}; sed -i '/main()/d' {start}"

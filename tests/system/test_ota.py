@@ -1,6 +1,6 @@
-"""edge-ota as the package brings it: the timer, trials in their unit, the boot step, rights, and what is seen of it.
+"""edge-ota as installed by the package: the timer, trials in their unit, the boot step, rights, and its status.
 
-The tests are steps of one story, in the order of this file.
+The tests are steps of one scenario, in the order of this file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ENABLED = "edge-ota.timer edge-ota-boot.service edge-ota-trial.socket edge-ota-b
 
 @pytest.fixture(scope="module")
 def site(installed: Service) -> Iterator[Service]:
-    """The device, with no model and no root of trust; at the end it has none again."""
+    """Yield the device without models and without a root of trust, and restore that at the end."""
     installed.clean()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EDGE_OTA_PUBLISH_PASSPHRASE", PASSPHRASE)
@@ -53,7 +53,7 @@ def test_units_are_clean_and_locked_down(site: Service) -> None:
             assert exposure <= 2.0, report
 
 
-def test_without_a_root_of_trust_nothing_runs(site: Service) -> None:
+def test_agent_does_not_run_without_a_root_of_trust(site: Service) -> None:
     assert site.machine.run(f"systemctl is-enabled {ENABLED}").split() == ["enabled"] * 4
     site.machine.run(f"systemctl start {ENABLED} edge-ota.service")
     for unit in (*ENABLED.split(), "edge-ota.service"):
@@ -64,7 +64,7 @@ def test_without_a_root_of_trust_nothing_runs(site: Service) -> None:
     assert site.machine.try_run("pgrep -u edge-ota").output == ""
 
 
-def test_the_timer_installs_the_first_release(site: Service, fleet: Fleet) -> None:
+def test_timer_installs_the_first_release(site: Service, fleet: Fleet) -> None:
     fleet.provision()
     fleet.publish(1)
     site.machine.run("systemctl start edge-ota-trial.socket edge-ota-build.socket edge-ota.timer")
@@ -74,7 +74,7 @@ def test_the_timer_installs_the_first_release(site: Service, fleet: Fleet) -> No
     assert "edge-ota-trial@" in site.machine.run("journalctl --no-pager -o with-unit -u 'edge-ota-trial@*'")
 
 
-def test_it_updates_and_goes_back_from_a_bad_release(site: Service, fleet: Fleet) -> None:
+def test_agent_updates_and_rolls_back_a_bad_release(site: Service, fleet: Fleet) -> None:
     fleet.publish(2)
     fleet.wait_for(2)
     assert site.ask("GET", "/v2/models/simple")[1].count('"2"') == 1
@@ -95,8 +95,8 @@ def test_it_updates_and_goes_back_from_a_bad_release(site: Service, fleet: Fleet
     assert 'edge_ota_metadata_expires_seconds{role="timestamp"}' in metrics
 
 
-def test_who_may_do_what(site: Service) -> None:
-    """The server's user reads releases and writes none; the agent writes nothing of the server but links to models."""
+def test_permissions_of_server_and_agent(site: Service) -> None:
+    """Check that the server's user reads releases only, and that the agent writes only links to models."""
     release = f"{STATE}/releases/simple/2"
     server = "setpriv --reuid edge-serve --regid edge-serve --clear-groups sh -c"
     site.machine.run(
@@ -118,11 +118,11 @@ def test_who_may_do_what(site: Service) -> None:
     assert done.output == "success\n"
 
 
-def test_between_runs_there_is_no_process(site: Service) -> None:
+def test_agent_has_no_process_between_runs(site: Service) -> None:
     assert site.machine.try_run("pgrep -u edge-ota").output == ""
 
 
-def test_starts_use_up_the_tries_of_a_release_in_probation(site: Service, fleet: Fleet) -> None:
+def test_each_start_uses_a_try_of_a_release_in_probation(site: Service, fleet: Fleet) -> None:
     fleet.configure(3600)
     fleet.publish(4)
     site.machine.run("systemctl start --no-block edge-ota.service")
@@ -149,7 +149,7 @@ def test_starts_use_up_the_tries_of_a_release_in_probation(site: Service, fleet:
     assert 'edge_ota_release{model="simple",release="2"} 1' in metrics
 
 
-def test_after_a_power_cut_it_serves_and_updates_again(site: Service, fleet: Fleet) -> None:
+def test_device_serves_and_updates_after_a_power_cut(site: Service, fleet: Fleet) -> None:
     machine = site.machine
     machine.run("sync")
     machine.boot.cut()
@@ -165,7 +165,7 @@ def test_after_a_power_cut_it_serves_and_updates_again(site: Service, fleet: Fle
     assert site.infer() == 200
 
 
-def test_an_upgrade_of_the_package_restarts_a_run_with_the_new_program(site: Service, fleet: Fleet) -> None:
+def test_package_upgrade_restarts_a_run_of_the_agent(site: Service, fleet: Fleet) -> None:
     machine = site.machine
     machine.run("systemctl stop edge-ota.timer edge-ota.service")
     fleet.configure(3600)

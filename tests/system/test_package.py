@@ -1,4 +1,4 @@
-"""What dpkg does to a device: its output, byte code, and an installation that is interrupted in each of its steps."""
+"""Installation by dpkg: its output, byte code, and interruptions in each step."""
 
 from __future__ import annotations
 
@@ -42,25 +42,25 @@ print(*folder.rglob("*.pyc.*"), sep="")
 
 @pytest.fixture(scope="session")
 def shipped(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Package:
-    """The package under test."""
+    """Return the package under test."""
     return describe(package, tmp_path_factory.mktemp("shipped") / "tree")
 
 
 @pytest.fixture(scope="session")
 def newer(package: Path, installed: Service, tmp_path_factory: pytest.TempPathFactory) -> Package:
-    """Another version of it, on the machine too."""
+    """Return another version of the package, also on the machine."""
     made = changed(package, "9.0-1", tmp_path_factory.mktemp("newer"))
     installed.machine.put(f"{KEPT}/newer/{made.path.name}", made.path.read_bytes())
     return made
 
 
 def dpkg(service: Service, arguments: str) -> str:
-    """Run dpkg; its output."""
+    """Run dpkg and return its output."""
     return service.machine.run(f"dpkg {arguments}", 300)
 
 
 def quiet(output: str) -> bool:
-    """Whether dpkg and the maintainer scripts complain of nothing; that it warns of a downgrade is dpkg's habit."""
+    """Return whether dpkg and the maintainer scripts print no warning, apart from dpkg's warning of a downgrade."""
     lines = [line for line in output.splitlines() if "warning: downgrading" not in line]
     return not any(
         word in line.lower() for line in lines for word in ("traceback", "warning", "error", "cannot", "fail")
@@ -68,20 +68,20 @@ def quiet(output: str) -> bool:
 
 
 def byte_code(service: Service) -> str:
-    """What is wrong with the byte code of the program that the next start runs."""
+    """Return the faults in the byte code of the program that the next start runs."""
     program = service.machine.run(f"readlink -f {OPT}/current").strip()
     command = f"{program}/bin/python3 -IB -c {shlex.quote(_BYTE_CODE)} {program}/lib"
     return service.machine.run(command).strip()
 
 
 def running(service: Service) -> str:
-    """The folder of the program that runs; "" while it restarts."""
+    """Return the folder of the running program; "" while it restarts."""
     done = service.machine.try_run(f"tr '\\0' '\\n' < /proc/{service.main_pid()}/cmdline")
     return done.output.partition("/bin/python3")[0].strip() if done.status == 0 else ""
 
 
 def runs_whole(service: Service, *packages: Package) -> bool:
-    """Whether the program that runs has the files of one of the packages, all of them."""
+    """Return whether the running program has all files of one of the packages."""
     assert wait_until(lambda: running(service) != "", 30 * service.patience)
     program = running(service)
     for package in packages:
@@ -91,7 +91,7 @@ def runs_whole(service: Service, *packages: Package) -> bool:
     return False
 
 
-def test_dpkg_complains_of_nothing_and_compiles_every_source(
+def test_dpkg_prints_no_warning_and_every_source_is_compiled(
     service: Service, shipped: Package, newer: Package
 ) -> None:
     old, new = f"{KEPT}/{shipped.path.name}", f"{KEPT}/newer/{newer.path.name}"
@@ -109,10 +109,8 @@ def test_dpkg_complains_of_nothing_and_compiles_every_source(
     assert service.infer() == 200
 
 
-def test_an_upgrade_without_byte_code_still_runs_the_new_program(
-    service: Service, shipped: Package, newer: Package
-) -> None:
-    """No step may leave the old program running behind the back of dpkg, which says that the new one is installed."""
+def test_upgrade_without_byte_code_runs_the_new_program(service: Service, shipped: Package, newer: Package) -> None:
+    """Check that no step leaves the old program running while dpkg reports the new one as installed."""
     module = service.machine.run("python3 -c 'import compileall; print(compileall.__file__)'").strip()
     service.machine.run(f"mv {module} {module}.away; echo 'raise SystemExit(1)' > {module}")
     try:
@@ -151,7 +149,7 @@ systemctl reset-failed upgrade
 
 
 @pytest.mark.parametrize("step", [*STEPS, "unpacked"])
-def test_an_upgrade_that_is_killed_leaves_a_whole_program(
+def test_killed_upgrade_leaves_a_complete_program(
     service: Service, shipped: Package, newer: Package, step: str
 ) -> None:
     service.add_python_model("echo", models.source("segfaults"))
@@ -170,7 +168,7 @@ def test_an_upgrade_that_is_killed_leaves_a_whole_program(
     assert service.infer() == 200
     assert runs_whole(service, shipped, newer)
     service.machine.run("pkill -KILL -u edge-serve -f 'edge_serve[.]workers[.]main'")
-    service.recovered_in("echo", 30)  # the running server finds the files of its workers
+    service.recovered_in("echo", 30)  # the running server still finds the files of its workers
     if step == "renaming":
         service.machine.boot.cut()
         service.machine.start()
@@ -187,10 +185,10 @@ def test_an_upgrade_that_is_killed_leaves_a_whole_program(
     assert runs_whole(service, other)
 
 
-def test_upgrades_from_the_layout_of_the_first_package(
+def test_upgrade_from_the_layout_of_the_first_package(
     service: Service, shipped: Package, package: Path, tmp_path: Path
 ) -> None:
-    """Up to 0.1.0-1 the running program was dpkg's own files."""
+    """Up to 0.1.0-1 the running program consisted of dpkg's own files."""
     first = before(package, tmp_path)
     service.machine.put(f"{KEPT}/first.deb", first.path.read_bytes())
     assert quiet(dpkg(service, f"-i {KEPT}/first.deb"))
@@ -216,9 +214,7 @@ def test_upgrades_from_the_layout_of_the_first_package(
     assert '"systemd"' in listening, "so a restart keeps what arrives"
 
 
-def test_the_same_commit_gives_the_same_bytes(
-    package: Path, release: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_build_is_reproducible(package: Path, release: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     before = os.umask(0o077)
@@ -231,7 +227,7 @@ def test_the_same_commit_gives_the_same_bytes(
     assert hashlib.sha256(again.read_bytes()).hexdigest() == hashlib.sha256(package.read_bytes()).hexdigest()
 
 
-def test_the_package_tells_its_licences_changes_and_materials(package: Path, tmp_path: Path) -> None:
+def test_package_contains_licences_changes_and_bill_of_materials(package: Path, tmp_path: Path) -> None:
     subprocess.run(["dpkg-deb", "-x", package, tmp_path], check=True)
     documents = tmp_path / DOCUMENTS
 
@@ -251,7 +247,7 @@ def test_the_package_tells_its_licences_changes_and_materials(package: Path, tmp
 
 
 def test_every_large_library_of_the_package_is_loaded(service: Service) -> None:
-    """A model of each backend runs; a library that neither loads has no business on a device."""
+    """Run a model of each backend: the package must not contain large libraries that neither loads."""
     service.add_python_model("echo", models.source("segfaults"))
     service.machine.run("systemctl restart edge-serve", 120)
     service.recovered_in("echo", 60)
@@ -260,5 +256,5 @@ def test_every_large_library_of_the_package_is_loaded(service: Service) -> None:
     loaded = service.machine.run(f"cat {pids}")
 
     assert len(found) >= 3
-    of_the_agent = ["_rust.abi3.so"]  # cryptography, which edge-ota checks signatures with
+    of_the_agent = ["_rust.abi3.so"]  # cryptography, with which edge-ota checks signatures
     assert [name for name in found if f"/{name}" not in loaded] == of_the_agent

@@ -1,6 +1,6 @@
-"""The commands of the pages that need systemd, as they are printed, with the installed package.
+"""The documented commands that need systemd, run as printed, with the installed package.
 
-tests/docs/test_pages.py runs all others.
+tests/docs/test_pages.py runs all other commands.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def with_systemd(page: str) -> list[Step]:
 @pytest.mark.parametrize("page", [page for page in pages() if with_systemd(page)])
 def test_page(fresh: Service, page: str) -> None:
     fresh.machine.put_folder(fresh.shipped("simple"), f"{CLONE}/model_repository/simple")
-    if page not in ("README.md", "docs/service.md"):  # which install and start it
+    if page not in ("README.md", "docs/service.md"):  # the commands that install and start the service
         fresh.add_shipped_models("simple")
         fresh.start()
 

@@ -1,6 +1,6 @@
-"""The power goes, without warning and again and again, while models load and unload; the machine boots and serves.
+"""Repeated power cuts while models load and unload; the machine boots and serves after each.
 
-`--machine nspawn` ends all processes at once and keeps what they had written; only a virtual machine loses that too.
+`--machine nspawn` kills all processes at once and keeps their unsynced data; only a virtual machine loses it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.system.service import MODELS, Service
 
 CUTS = 20
 
-#: on the machine: what an operator's program would do, without end; new files come too, and are not synced
+#: on the machine: load and unload models without end, as an operator's program would; new files are not synced
 _CHURN = f"""\
 import http.client, itertools, json, shutil, socket, time
 
@@ -40,7 +40,7 @@ for turn in itertools.count():
 
 @pytest.mark.powercut
 @pytest.mark.timeout(7200)
-def test_it_boots_and_serves_after_each_cut(fresh: Service) -> None:
+def test_machine_serves_after_each_power_cut(fresh: Service) -> None:
     machine, chance = fresh.machine, random.Random(20)
     fresh.add_shipped_models("simple")
     fresh.add_model(fresh.shipped("simple"), "churned")

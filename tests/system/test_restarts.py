@@ -1,4 +1,4 @@
-"""`systemctl restart` under load: the sockets are systemd's, so what comes meanwhile waits and is answered."""
+"""`systemctl restart` under load: systemd holds the sockets, so requests wait and are answered."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BODY = json.dumps(
 
 
 class Client:
-    """Asks until told to stop; counts what it got."""
+    """Sends requests until stopped, and counts the results."""
 
     #: one at a time
     _connecting = threading.Lock()
@@ -39,12 +39,12 @@ class Client:
         self.failures: list[str] = []
 
     def fresh(self) -> None:
-        """One request on a connection of its own; no second try."""
+        """Send one request on a connection of its own, without a second try."""
         self._ask()
         self._hang_up()
 
     def kept_alive(self) -> None:
-        """One request on the connection of the last one. If that was closed while idle, a new one (RFC 9112, 9.3.1)."""
+        """Send one request on the open connection, or on a new one if that was closed while idle (RFC 9112, 9.3.1)."""
         reused = self._connection is not None
         try:
             self._ask()
@@ -56,7 +56,7 @@ class Client:
             self._ask()
 
     def run(self, request: Callable[[], None], over: threading.Event) -> None:
-        """Ask on and on."""
+        """Send requests until stopped."""
         while not over.is_set():
             began = time.monotonic()
             try:

@@ -1,4 +1,4 @@
-"""Settings of the installed service: checked before a restart, and kept by an upgrade without a question."""
+"""Settings of the installed service: checked before a restart, and kept by an upgrade without questions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.system.service import CONF_D, MODELS, Service
 from tests.systemd.test_environment_file import CASES
 
 
-def test_the_check_tells_what_a_restart_would_meet(service: Service) -> None:
+def test_check_config_reports_the_errors_of_a_restart(service: Service) -> None:
     machine = service.machine
     assert machine.run("edge-serve check-config").startswith("good: edge-serve.service with /usr/lib/edge-serve/")
 
@@ -34,7 +34,7 @@ def test_the_check_tells_what_a_restart_would_meet(service: Service) -> None:
     assert service.infer() == 200, "the check touches nothing"
 
 
-def test_the_check_reads_credentials_as_root_and_all_else_as_the_service(service: Service) -> None:
+def test_check_config_reads_credentials_as_root_and_other_files_as_the_service(service: Service) -> None:
     given = "/run/credentials/edge-serve.service/edge-serve_tokens"
     service.machine.put("/etc/edge-serve/credentials/tokens", b"what\n")
     service.machine.run("chmod 600 /etc/edge-serve/credentials/tokens")
@@ -48,8 +48,8 @@ def test_the_check_reads_credentials_as_root_and_all_else_as_the_service(service
     assert "sudo edge-serve check-config" in done.output
 
 
-def test_the_check_passes_before_the_first_start(fresh: Service) -> None:
-    """When systemd has not yet made the directories of the service."""
+def test_check_config_passes_before_the_first_start(fresh: Service) -> None:
+    """Check before systemd has created the directories of the service."""
     assert fresh.machine.run("edge-serve check-config").startswith("good: ")
 
 
@@ -61,7 +61,7 @@ def test_a_service_without_a_repository_names_the_files_of_settings(fresh: Servi
 
 
 def test_settings_are_read_as_this_systemd_reads_them(fresh: Service) -> None:
-    """The parser of check-config beside the real one."""
+    """Compare the parser of check-config with systemd."""
     machine = fresh.machine
     script = "import json, os; print(json.dumps({name: os.environ[name] for name in 'ABC' if name in os.environ}))"
     machine.put("/tmp/cases/shown.py", script.encode())
@@ -72,8 +72,8 @@ def test_settings_are_read_as_this_systemd_reads_them(fresh: Service) -> None:
         assert json.loads(shown) == values, text
 
 
-def test_an_upgrade_asks_nothing_and_keeps_changed_settings(fresh: Service) -> None:
-    """From a package whose settings were a conffile in /etc; one that was changed stays in force."""
+def test_upgrade_keeps_changed_settings_without_questions(fresh: Service) -> None:
+    """Upgrade from a package whose settings were a conffile in /etc; a changed one stays in force."""
     machine, old = fresh.machine, "/etc/edge-serve/edge-serve.conf"
     path = machine.run(f"ls {KEPT}/edge-serve_*.deb").split()[-1]
     steps = (

@@ -1,4 +1,4 @@
-"""What a technician on the machine sees: the status over the socket for administration, and the journal's fields."""
+"""The status over the admin socket, and the fields of the journal, as a technician on the machine reads them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.system.machine import wait_until
 from tests.system.service import Service
 
 
-def test_the_status_needs_no_options_and_the_page_is_there_for_a_laptop(service: Service) -> None:
+def test_status_command_needs_no_options_and_the_page_is_open_to_the_network(service: Service) -> None:
     status, page = service.ask("GET", "/ui")
     assert (status, page[:15]) == (200, "<!doctype html>")
     assert service.status_of("GET", "/edge-serve/status") == 200
@@ -23,12 +23,12 @@ def test_the_status_needs_no_options_and_the_page_is_there_for_a_laptop(service:
     assert service.machine.try_run("edge-serve status").status == 3
 
 
-def test_the_journal_says_which_model_a_line_is_about(service: Service) -> None:
+def test_journal_entries_name_their_model(service: Service) -> None:
     (pid,) = service.workers()
     service.machine.run(f"kill -SEGV {pid}")
 
     assert wait_until(lambda: "is back in worker" in service.journal("-o cat MODEL=simple"), 30 * service.patience)
-    # all of them: with a cursor, journalctl passes over the first entry that a filter lets through
+    # read all entries: with a cursor, journalctl skips the first entry that passes a filter
     entries = [json.loads(line) for line in service.journal("-o json").splitlines()]
     lost = next(entry for entry in entries if entry.get("CODE_FUNC") == "_lose")
     assert "SIGSEGV" in lost["MESSAGE"]
@@ -37,7 +37,7 @@ def test_the_journal_says_which_model_a_line_is_about(service: Service) -> None:
     assert any(" ready in " in message for message in about)
 
 
-def test_the_doctor_finds_nothing_to_do_on_a_healthy_device_and_sees_what_is_not(service: Service) -> None:
+def test_doctor_passes_a_healthy_device_and_reports_faults(service: Service) -> None:
     healthy = json.loads(service.machine.run("edge-serve doctor --json"))
     said = {finding["text"] for finding in healthy["findings"]}
     assert any(text.startswith("edge-serve.service: active (running), ") for text in said), said
@@ -53,7 +53,7 @@ def test_the_doctor_finds_nothing_to_do_on_a_healthy_device_and_sees_what_is_not
     assert "did you mean EDGE_SERVE_HTTP_PORT?" in done.output
 
 
-def test_models_are_checked_as_the_user_of_the_service(service: Service) -> None:
+def test_check_runs_as_the_user_of_the_service(service: Service) -> None:
     models = "/var/lib/edge-serve/models"
     done = service.machine.try_run(f"edge-serve check --as edge-serve --infer {models}")
     assert (done.status, "1 of 1 models answer as their configuration says" in done.output) == (0, True), done.output

@@ -1,4 +1,4 @@
-"""A Debian system in a tar file, made by mmdebstrap as anybody would make one, and kept in a cache."""
+"""A Debian system in a tar file, made by mmdebstrap and kept in a cache."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from deploy.debian.releases import RELEASES
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "edge-serve" / "system-tests"
 
-#: what the package depends on, what the tests look with, and a web server for the repository of edge-ota
+#: dependencies of the package, tools of the tests, and a web server for the repository of edge-ota
 _BASE = ("systemd", "systemd-sysv", "dbus", "libstdc++6", "iproute2", "procps", "curl", "nginx-light")
-#: and what makes a machine boot by itself
+#: further packages with which a machine boots by itself
 _KERNEL = ("linux-image-cloud-amd64", "initramfs-tools", "udev", "e2fsprogs")
 
 _AGENT_UNIT = """\
@@ -44,7 +44,7 @@ class Tree:
     Attributes:
         release: `bookworm` or `trixie`
         boots: has a kernel
-        journald_library: python3-systemd is installed; without it the server's own few lines take its place
+        journald_library: python3-systemd is installed; otherwise the server uses its own code
     """
 
     release: str
@@ -52,16 +52,16 @@ class Tree:
     journald_library: bool = False
 
     def packages(self) -> list[str]:
-        """By name."""
+        """Return the names of its packages."""
         python = ("python3", f"python{RELEASES[self.release].python}")
         library = ("python3-systemd",) if self.journald_library else ()
         return [*_BASE, *python, *library, *(_KERNEL if self.boots else ())]
 
     def archive(self) -> Path:
-        """The tar file; made (in a minute or three) if it is not there.
+        """Return the tar file; make it first if it is missing, which takes one to three minutes.
 
         Raises:
-            subprocess.CalledProcessError: mmdebstrap failed; it has said why.
+            subprocess.CalledProcessError: mmdebstrap failed and printed the reason.
         """
         packages = ",".join(self.packages())
         name = hashlib.sha256(packages.encode()).hexdigest()[:12]
@@ -78,9 +78,9 @@ class Tree:
         return path
 
     def unpack(self, folder: Path) -> None:
-        """A fresh system in `folder`, with the agent."""
+        """Unpack a fresh system with the agent into `folder`."""
         folder.mkdir(parents=True)
-        # without device nodes, which the container or the kernel makes
+        # without device nodes, which the container or the kernel creates
         subprocess.run(["tar", "-xf", self.archive(), "-C", folder, "--exclude=./dev/*"], check=True)
         _equip(folder)
 
@@ -94,7 +94,7 @@ def _equip(root: Path) -> None:
     wanted = units / "multi-user.target.wants"
     wanted.mkdir(exist_ok=True)
     (wanted / "agent.service").symlink_to("/etc/systemd/system/agent.service")
-    (units / "nginx.service").symlink_to("/dev/null")  # a test starts it with a configuration of its own
+    (units / "nginx.service").symlink_to("/dev/null")  # a test starts nginx with a configuration of its own
     (root / "etc/hostname").write_text("edge\n")
     (root / "etc/hosts").write_text("127.0.0.1 localhost edge\n")
     (root / "etc/systemd/network").mkdir(parents=True, exist_ok=True)

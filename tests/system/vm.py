@@ -1,6 +1,7 @@
 """A machine in QEMU, emulated: its own kernel, cgroups v2 with limits, and a power plug to pull.
 
-Emulated because /dev/kvm is there on machines where no kernel boots on it; slow, and the same everywhere.
+Emulated, because on some machines /dev/kvm exists and no kernel boots with it. Emulation is slow, and the same
+everywhere.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from tests.system.trees import CACHE, Tree
 _STOP_SECONDS = 120.0
 _DISK = "3G"
 _MEMORY = "2048"
-#: those of the machine that are reached from here
+#: ports of the machine that are forwarded from the host
 _PORTS = (agent.PORT, 8000, 8002)
 
 
 class Vm:
-    """Implements `machine.Boot`. Its disk lives as long as this object's folder: a machine that was cut boots again."""
+    """Implements `machine.Boot`. The disk stays as long as this object's folder: a machine boots after a power cut."""
 
     kind = "vm"
     patience = 12.0
-    #: QEMU itself listens for the machine, with room for one that waits: more than that at a time are reset by it
+    #: QEMU itself listens for the machine, with a backlog of one: it resets further connections at the same time
     pace = 0.02
     cgroup2 = True
 
@@ -57,48 +58,48 @@ class Vm:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def stop(self) -> None:
-        """Nothing of it is left. Its disk is thrown away, so it need not be shut down."""
+        """Kill the machine and delete its disk, which needs no shutdown."""
         self.cut()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def ended(self) -> None:
-        """Wait for a machine that powers itself off."""
+        """Wait until the machine has powered itself off."""
         assert self._process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_STOP_SECONDS)
         self.cut()
 
     def cut(self) -> None:
-        """Pull the plug: what the machine had not written out is lost."""
+        """Cut the power: data that the machine had not written to disk is lost."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def address(self, port: int) -> tuple[str, int]:
-        """The port of this machine that leads there."""
+        """Return the port of the host that is forwarded to the machine."""
         return "127.0.0.1", self._ports[port]
 
     def memory_limit(self, nbytes: int) -> contextlib.AbstractContextManager[None]:
-        """Nothing: MemoryMax= of the unit holds."""
+        """Do nothing: MemoryMax= of the unit works."""
         return contextlib.nullcontext()
 
     def panicked(self) -> bool:
-        """While the kernel patches its own text the emulator's threads may run half of it."""
+        """Return whether the kernel panicked: the emulator may run code that the kernel is just patching."""
         with self._log.open("rb") as log:
             log.seek(self._before)
             return b"Kernel panic" in log.read()
 
     def console(self) -> str:
-        """The last of what it printed."""
+        """Return its last lines of output."""
         return self._log.read_text(errors="replace")[-5000:]
 
     def _make_disk(self, tree: Tree, package: Path) -> None:
-        """With the package, installed as one does when an image is made: emulated that would take many minutes."""
+        """Make the disk with the package installed in a chroot: under emulation that would take many minutes."""
         root = self.folder / "root"
         tree.unpack(root)
         shutil.copy(package, root / agent.KEPT[1:])
-        (root / "dev/null").touch()  # there is no device here
+        (root / "dev/null").touch()  # a chroot has no such device
         subprocess.run(
             ["chroot", str(root), "dpkg", "-i", f"{agent.KEPT}/{package.name}"], check=True, capture_output=True
         )
@@ -118,12 +119,12 @@ class Vm:
 
 
 def why_not() -> str:
-    """What keeps this machine from running one; "" = nothing."""
+    """Return why this host cannot run virtual machines; "" = it can."""
     programs = ("qemu-system-x86_64", "qemu-img", "mke2fs", "mmdebstrap", "dpkg-deb")
     missing = [program for program in programs if not shutil.which(program)]
     if missing:
         return f"{', '.join(missing)} not installed: apt-get install qemu-system-x86 qemu-utils e2fsprogs mmdebstrap"
-    return "" if os.geteuid() == 0 else "a tree with the rights of root's files is made by root"
+    return "" if os.geteuid() == 0 else "only root can make a tree with root's files: run the tests as root"
 
 
 def _free_port() -> int:
