@@ -20,14 +20,14 @@ UNITS = "usr/lib/systemd/system"
 
 
 def installed(root: Path, systemd: int, machine: str = "x86_64") -> Path:
-    """Units and configuration as `make install` lays them."""
+    """Return the tree of units and configuration that `make install` makes."""
     arguments = [f"DESTDIR={root}", f"SYSTEMD={systemd}", f"MACHINE={machine}"]
     subprocess.run(["make", "--silent", "install-system", *arguments], cwd=CHECKOUT, check=True)
     return root
 
 
 @pytest.mark.parametrize("name", RELEASES)
-def test_a_release_s_systemd_knows_every_drop_in(name: str, tmp_path: Path) -> None:
+def test_systemd_of_each_release_knows_every_drop_in(name: str, tmp_path: Path) -> None:
     systemd = RELEASES[name].systemd
     root = installed(tmp_path, systemd)
     asked = [int(path.stem.rpartition("-")[2]) for path in (root / UNITS).glob("*.d/50-systemd-*.conf")]
@@ -36,14 +36,14 @@ def test_a_release_s_systemd_knows_every_drop_in(name: str, tmp_path: Path) -> N
     assert sorted(asked) == sorted(number for number in offered if number <= systemd)
 
 
-def test_tegra_s_devices_are_for_arm_only(tmp_path: Path) -> None:
+def test_tegra_devices_are_for_arm_only(tmp_path: Path) -> None:
     tegra = f"{UNITS}/edge-serve.service.d/11-tegra.conf"
 
     assert not (installed(tmp_path / "pc", 252) / tegra).exists()
     assert (installed(tmp_path / "jetson", 249, "aarch64") / tegra).exists()
 
 
-def test_installing_again_keeps_the_configuration(tmp_path: Path) -> None:
+def test_reinstallation_keeps_the_configuration(tmp_path: Path) -> None:
     root = installed(tmp_path, 252)
     files = [root / "etc/edge-serve/edge-serve.conf", root / "etc/edge-serve/conf.d/device.conf"]
     for file in files:
@@ -53,16 +53,16 @@ def test_installing_again_keeps_the_configuration(tmp_path: Path) -> None:
     assert [file.read_text() for file in files] == ["EDGE_SERVE_HTTP_PORT=9000\n"] * 2
 
 
-def test_no_file_of_the_package_is_to_be_edited(tmp_path: Path) -> None:
-    """So there are no conffiles, about which an upgrade could ask."""
+def test_package_has_no_conffiles(tmp_path: Path) -> None:
+    """Without conffiles an upgrade asks no questions."""
     assert [path for path in (installed(tmp_path, 252) / "etc").rglob("*") if path.is_file()] == []
 
 
-def test_credentials_are_for_root_alone(tmp_path: Path) -> None:
+def test_only_root_reads_credentials(tmp_path: Path) -> None:
     assert (installed(tmp_path, 252) / "etc/edge-serve/credentials").stat().st_mode & 0o777 == 0o700
 
 
-def test_control_names_the_release_s_python() -> None:
+def test_control_file_depends_on_the_python_of_the_release() -> None:
     text = control("0.1.0+git484.1cac580-1+deb13", RELEASES["trixie"], "arm64", 1234)
 
     assert "Version: 0.1.0+git484.1cac580-1+deb13\n" in text
@@ -93,14 +93,14 @@ def test_maintainer_scripts_parse(name: str) -> None:
     subprocess.run(["dash" if shutil.which("dash") else "sh", "-n", CHECKOUT / "deploy/debian" / name], check=True)
 
 
-def test_the_configuration_has_settings_of_the_server_only() -> None:
+def test_configuration_has_settings_of_the_server_only() -> None:
     text = (CHECKOUT / "systemd/edge-serve.conf").read_text()
     known = {variable_of(name) for name in SETTINGS}
 
     assert set(re.findall(r"\bEDGE_SERVE_\w+", text)) <= known
 
 
-def test_the_configuration_is_accepted_as_it_is_and_with_all_of_its_examples() -> None:
+def test_configuration_and_its_examples_are_valid() -> None:
     lines = (CHECKOUT / "systemd/edge-serve.conf").read_text().splitlines()
     for pattern in (r"(EDGE_SERVE_\w+)=(.*)", r"#?(EDGE_SERVE_\w+)=(.+)"):
         given = {match[1]: match[2] for line in lines if (match := re.fullmatch(pattern, line))}
@@ -109,11 +109,11 @@ def test_the_configuration_is_accepted_as_it_is_and_with_all_of_its_examples() -
         assert config.grpc_address == "127.0.0.1"
 
 
-def test_a_release_that_nobody_tells_is_none(tmp_path: Path) -> None:
+def test_release_without_os_release_file_is_none(tmp_path: Path) -> None:
     assert this_release(tmp_path / "none") is None
 
 
-def test_what_a_package_needs_is_asked_for_before_it_is_made(
+def test_missing_dpkg_deb_or_folder_fails_before_the_build(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--release", "bookworm", "--arch", "amd64", "--out", str(tmp_path / "file" / "dist")]
@@ -127,7 +127,7 @@ def test_what_a_package_needs_is_asked_for_before_it_is_made(
     assert capsys.readouterr().err == f"deb: bookworm: cannot write '{tmp_path}/file/dist': Not a directory\n"
 
 
-def test_a_package_that_is_removed_leaves_its_units_enabled_for_when_it_comes_back(tmp_path: Path) -> None:
+def test_removal_keeps_units_enabled_until_a_purge(tmp_path: Path) -> None:
     (tmp_path / "systemctl").write_text(f'#!/bin/sh\necho systemctl "$@" >> {tmp_path}/log\n')
     (tmp_path / "systemctl").chmod(0o755)
     (tmp_path / "log").touch()

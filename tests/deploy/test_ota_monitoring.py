@@ -84,7 +84,7 @@ def test_every_metric_exists_and_every_alert_has_a_case() -> None:
 
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="needs promtool: apt-get install prometheus")
-def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
+def test_alerts_fire_at_their_thresholds(tmp_path: Path) -> None:
     found = {"rule_files": [str(RULES)], "evaluation_interval": "5m", "tests": [case(alert) for alert in CASES]}
     (tmp_path / "test.yml").write_text(json.dumps(found))
     done = subprocess.run(
@@ -95,7 +95,7 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
 
 @pytest.fixture
 def status_file(tmp_path: Path) -> Path:
-    """A status file in which nothing is missing."""
+    """Return a status file with every field."""
     now = time.time()
     document = {
         "schema": 1, "time": now, "agent": "0.1.0", "state": "idle", "last_check": now, "last_success": now,
@@ -113,7 +113,7 @@ def status_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def prometheus(tmp_path: Path, status_file: Path) -> Iterator[str]:
-    """The address of a Prometheus that scrapes a server which reads the status file."""
+    """Yield the address of a Prometheus that scrapes a server with the status file."""
     (tmp_path / "models").mkdir()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -1,4 +1,4 @@
-"""/opt/edge-serve, with a pip that is played: the real one fills it in tests/system."""
+"""Tests of /opt/edge-serve with a fake pip; tests/system use the real one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KEPT = [
 
 
 class Pip:
-    """Installs a module, or fails."""
+    """A fake pip: installs a module, or fails."""
 
     def __init__(self) -> None:
         self.works = True
@@ -66,14 +66,14 @@ def pip(monkeypatch: pytest.MonkeyPatch) -> Pip:
 
 @pytest.fixture
 def private() -> Iterator[None]:
-    """The umask of a hardened system's root."""
+    """Set the umask of root on a hardened system."""
     before = os.umask(0o077)
     yield
     os.umask(before)
 
 
 @pytest.mark.usefixtures("pip", "private")
-def test_the_service_s_user_can_read_what_a_careful_root_installs(tmp_path: Path) -> None:
+def test_installation_under_a_strict_umask_is_readable_by_all(tmp_path: Path) -> None:
     root = tmp_path / "root"
     assert program.main([str(root)]) == 0
 
@@ -86,7 +86,7 @@ def test_the_service_s_user_can_read_what_a_careful_root_installs(tmp_path: Path
     assert os.umask(0o077) == 0o077, "the caller's own umask is as it was"
 
 
-def test_the_old_program_stays_until_the_new_one_is_there(
+def test_old_program_stays_until_the_new_one_is_complete(
     pip: Pip, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     home = tmp_path / HOME
@@ -104,13 +104,13 @@ def test_the_old_program_stays_until_the_new_one_is_there(
 
 
 @pytest.mark.usefixtures("pip")
-def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unwritable_place_is_reported_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "opt").touch()
     assert program.main([str(tmp_path)]) == 1
     assert capsys.readouterr().err == f"install: cannot write '{tmp_path}/opt': File exists\n"
 
 
-def test_a_program_has_the_locked_wheels_without_what_nothing_loads(pip: Pip, tmp_path: Path) -> None:
+def test_program_has_the_locked_wheels_without_unused_files(pip: Pip, tmp_path: Path) -> None:
     program.install(tmp_path, TARGET, "0.1.0+git484.1cac580")
 
     packages = tmp_path / HOME / "lib/python3.11/site-packages"
@@ -123,7 +123,7 @@ def test_a_program_has_the_locked_wheels_without_what_nothing_loads(pip: Pip, tm
     assert '\n__version__ = "0.1.0+git484.1cac580"\n' in pip.source
 
 
-def test_a_python_without_a_lock_file_gets_the_newest_wheels_and_says_so(
+def test_python_without_a_lock_file_gets_the_newest_wheels_and_a_warning(
     pip: Pip, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program.install(tmp_path, Target("3.99", "x86_64", 36, "/usr/bin/python3.99"), "1")

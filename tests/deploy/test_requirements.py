@@ -1,4 +1,4 @@
-"""The lock files: complete, with hashes, and without any place to fetch from."""
+"""The lock files: complete, with hashes, and without an index."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ ENTRIES = [Locked("b", "1.0", ("a" * 64, "b" * 64)), Locked("a", "2.0rc1", ("c" 
 
 
 def item(name: str, version: str, digest: str, url: str = "") -> dict[str, Any]:
-    """One distribution, as pip reports it."""
+    """Return a distribution in the form of pip's report."""
     hashes = {"hashes": {"sha256": digest}} if digest else {}
     return {"metadata": {"name": name, "version": version}, "download_info": {"url": url, "archive_info": hashes}}
 
 
 @pytest.mark.parametrize("name", RELEASES)
-def test_every_release_has_its_wheels_locked_for_both_processors(name: str) -> None:
+def test_every_release_has_locked_wheels_for_both_processors(name: str) -> None:
     entries = {entry.name: entry for entry in read(lock_file(RELEASES[name].python).read_text())}
 
     assert {"numpy", "onnxruntime", "protobuf", "orjson", "hpack"} <= entries.keys()
@@ -41,7 +41,7 @@ def test_lock_files_name_no_index_and_every_line_is_an_entry() -> None:
     assert [entry.name for entry in read(BUILD.read_text())] == ["setuptools"]
 
 
-def test_what_is_written_is_read() -> None:
+def test_lock_file_round_trip() -> None:
     text = write("About", ENTRIES)
 
     assert text.startswith("# About\na==2.0rc1 \\\n    --hash=sha256:ccc")
@@ -65,7 +65,7 @@ def test_reports_of_two_processors_become_one_list(tmp_path: Path) -> None:
     assert joined([{"install": pc}, {"install": arm}], without={"b"}) == found[1:]
 
 
-def test_processors_that_differ_are_refused() -> None:
+def test_different_versions_for_processors_are_refused() -> None:
     older = {"install": [item("b", "1", "a" * 64)]}
     newer = {"install": [item("b", "2", "a" * 64)]}
 

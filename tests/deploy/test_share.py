@@ -37,7 +37,7 @@ def test_commands_options_and_values_are_completed() -> None:
     assert completed("edge-serve", "check", f"{SHARE}/edge-serve.b") == [f"{SHARE}/edge-serve.bash"]
 
 
-def test_the_tree_of_commands_of_edge_ota_is_completed() -> None:
+def test_edge_ota_commands_are_completed() -> None:
     assert set(completed("edge-ota", "", of="edge-ota")) == {name for name in OTA if not name.startswith("run-")}
     assert completed("edge-ota", "r", of="edge-ota") == ["rollback", "resume", "retry"]
     assert completed("edge-ota", "apply", "--no", of="edge-ota") == ["--now"]
@@ -49,7 +49,7 @@ def test_the_tree_of_commands_of_edge_ota_is_completed() -> None:
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="no groff here")
 @pytest.mark.parametrize("name", ["edge-serve", "edge-ota"])
-def test_the_manual_page_is_sound(name: str) -> None:
+def test_manual_page_has_no_troff_warnings(name: str) -> None:
     command = ["groff", "-man", "-Tutf8", "-ww", "-z", f"{SHARE}/{name}.1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
 

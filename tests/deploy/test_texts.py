@@ -38,7 +38,7 @@ WHEELS: list[tuple[str, str, str, dict[str, str]]] = [
 
 @pytest.fixture
 def wheels(tmp_path: Path) -> list[Wheel]:
-    """Read from a program's folder."""
+    """Return the wheels that a program's folder contains."""
     packages = tmp_path / "lib/python3.11/site-packages"
     for name, version, metadata, files in WHEELS:
         folder = packages / f"{name.replace('-', '_')}-{version}.dist-info"
@@ -54,7 +54,7 @@ def wheels(tmp_path: Path) -> list[Wheel]:
     return read_wheels(tmp_path, "3.11")
 
 
-def test_the_copyright_file_has_every_licence_and_its_owners(wheels: list[Wheel]) -> None:
+def test_copyright_file_has_every_licence_and_its_owners(wheels: list[Wheel]) -> None:
     text = copyright_file(wheels)
 
     assert text.startswith("Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n")
@@ -72,7 +72,7 @@ def test_the_copyright_file_has_every_licence_and_its_owners(wheels: list[Wheel]
     assert "Apache" not in nvml
 
 
-def test_the_bill_of_materials_is_cyclonedx(wheels: list[Wheel]) -> None:
+def test_bill_of_materials_is_cyclonedx(wheels: list[Wheel]) -> None:
     text = bill_of_materials(wheels, VERSION, EPOCH)
     bill: dict[str, Any] = json.loads(text)
 
@@ -91,7 +91,7 @@ def test_the_bill_of_materials_is_cyclonedx(wheels: list[Wheel]) -> None:
 
 
 def check(bill: dict[str, Any]) -> list[str]:
-    """What the schema of CycloneDX 1.6 would refuse, of the parts that are used here."""
+    """Return the faults of a document, for the parts of CycloneDX 1.6 that are used here."""
     wrong = []
     if bill["bomFormat"] != "CycloneDX" or bill["specVersion"] != "1.6" or bill["version"] != 1:
         wrong.append("head")
@@ -117,7 +117,7 @@ def check(bill: dict[str, Any]) -> list[str]:
     return wrong
 
 
-def test_the_changelog_tells_fragments_newest_issue_first(tmp_path: Path) -> None:
+def test_changelog_lists_fragments_of_the_newest_issue_first(tmp_path: Path) -> None:
     for name in ("7-commands.fixed", "13-lock.added", "13-old.fixed", "13-new.changed"):
         (tmp_path / f"{name}.md").write_text(f"About {name},\n" + "and more words " * 10)
 

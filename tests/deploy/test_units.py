@@ -1,4 +1,4 @@
-"""The units ask nothing of a systemd that it does not know: it would warn at each start, and do without."""
+"""The units use no setting that their systemd does not know: it would warn at each start, and ignore the setting."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ VALUES_SINCE = {
 
 
 def lines(text: str) -> list[tuple[str, str]]:
-    """Names and values of a unit."""
+    """Yield the names and values of a unit."""
     return re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE)
 
 
 def too_new(text: str, systemd: int) -> list[str]:
-    """What that systemd does not know. LoadCredential= is older, but not for directories."""
+    """Return the settings that a systemd does not know. LoadCredential= is older, but not for directories."""
     names = [name for name, _ in lines(text) if SINCE.get(name, 0) > systemd]
     return names + [f"{name}={value}" for name, value in lines(text) if VALUES_SINCE.get((name, value), 0) > systemd]
 
 
 def shipped() -> list[tuple[Path, int]]:
-    """Every unit and drop-in, with the oldest systemd that gets it."""
+    """Yield every unit and drop-in, with the oldest systemd that gets it."""
     found = []
     for path in sorted((CHECKOUT / "systemd").rglob("*")):
         if path.suffix in (".service", ".socket") or path.parent.suffix == ".d":
@@ -56,25 +56,25 @@ def shipped() -> list[tuple[Path, int]]:
 
 
 @pytest.mark.parametrize(("path", "systemd"), shipped(), ids=lambda value: getattr(value, "name", str(value)))
-def test_a_unit_asks_for_what_its_systemd_knows(path: Path, systemd: int) -> None:
+def test_unit_uses_settings_that_its_systemd_knows(path: Path, systemd: int) -> None:
     assert too_new(path.read_text(), systemd) == []
 
 
 def test_every_drop_in_of_a_version_is_needed() -> None:
-    """What is in it would be too new for the version before."""
+    """Check that the settings are too new for the version before."""
     for path, systemd in shipped():
         if path.name.startswith("50-systemd-"):
             assert too_new(path.read_text(), systemd - 1), path.name
 
 
-def test_what_is_too_new_is_found() -> None:
+def test_settings_that_are_too_new_are_found() -> None:
     assert too_new("[Service]\nType=notify-reload\nRestartSteps=5\nRestart=always\n", 252) == [
         "RestartSteps", "Type=notify-reload",
     ]  # fmt: skip
 
 
-def test_the_network_gets_inference_and_metrics_only() -> None:
-    """Sockets that listen on all addresses, which a port alone says; gRPC and administration are not among them."""
+def test_only_inference_and_metrics_are_open_to_the_network() -> None:
+    """Check the sockets that listen on all addresses (a port without an address): not gRPC, and not administration."""
     opened = {
         path.name
         for path, _ in shipped()
@@ -86,7 +86,7 @@ def test_the_network_gets_inference_and_metrics_only() -> None:
     assert opened == {"edge-serve.socket", "edge-serve-metrics.socket"}
 
 
-def test_the_service_stops_later_than_its_requests() -> None:
+def test_stop_timeout_of_the_unit_is_longer_than_the_exit_timeout() -> None:
     unit = dict(lines((CHECKOUT / "systemd/edge-serve.service").read_text()))
     settings = dict(lines((CHECKOUT / "systemd/edge-serve.conf").read_text()))
 

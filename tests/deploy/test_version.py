@@ -1,4 +1,4 @@
-"""Versions of builds: they rise with each commit, also where dates do not."""
+"""Versions of builds: they rise with each commit, even where dates do not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def git(folder: Path, *arguments: str, date: str = "2026-11-22T10:00:00Z") -> No
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A clone with one commit."""
+    """Return a clone with one commit."""
     folder = tmp_path / "checkout"
     folder.mkdir()
     (folder / "pyproject.toml").write_text('version = "0.1.0"\n')
@@ -38,11 +38,11 @@ def commit(folder: Path, date: str = "2026-11-22T10:00:00Z") -> None:
 
 
 def rises(older: str, newer: str) -> bool:
-    """Whether dpkg would upgrade."""
+    """Return whether dpkg would upgrade."""
     return subprocess.run(["dpkg", "--compare-versions", older, "lt", newer]).returncode == 0
 
 
-def test_the_version_rises_with_every_commit_also_in_the_same_second_and_back_in_time(checkout: Path) -> None:
+def test_version_rises_with_every_commit_whatever_its_date(checkout: Path) -> None:
     versions = ["0.1.0-1+deb12"]  # of all packages before
     for turn in range(12):
         versions.append(f"{identify(checkout).version}-1+deb12")
@@ -52,7 +52,7 @@ def test_the_version_rises_with_every_commit_also_in_the_same_second_and_back_in
     assert rises(versions[-1], "0.2.0+git13.0000000-1+deb12")
 
 
-def test_files_that_differ_from_the_commit_are_told(checkout: Path) -> None:
+def test_version_marks_modified_files(checkout: Path) -> None:
     clean = identify(checkout)
     (checkout / "new.py").touch()
     changed = identify(checkout).version
@@ -64,7 +64,7 @@ def test_files_that_differ_from_the_commit_are_told(checkout: Path) -> None:
     assert rises(changed, identify(checkout).version)
 
 
-def test_a_clone_without_history_cannot_be_counted(checkout: Path, tmp_path: Path) -> None:
+def test_shallow_clone_has_no_version(checkout: Path, tmp_path: Path) -> None:
     commit(checkout)
     git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{checkout}", "shallow")
 
@@ -72,7 +72,7 @@ def test_a_clone_without_history_cannot_be_counted(checkout: Path, tmp_path: Pat
         identify(tmp_path / "shallow")
 
 
-def test_an_archive_wants_its_version_in_a_file(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archive_needs_a_version_file(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = checkout / "archive"
     archive.mkdir()
     (archive / "pyproject.toml").write_text('version = "0.1.0"\n')
@@ -89,14 +89,14 @@ def test_an_archive_wants_its_version_in_a_file(checkout: Path, monkeypatch: pyt
         identify(archive)
 
 
-def test_without_git_there_is_one_line(monkeypatch: pytest.MonkeyPatch, checkout: Path) -> None:
+def test_missing_git_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch, checkout: Path) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
 
     with pytest.raises(VersionError, match="git is not installed"):
         identify(checkout)
 
 
-def test_a_package_without_a_version_is_not_built(
+def test_package_without_a_version_is_not_built(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def unknown() -> None:
