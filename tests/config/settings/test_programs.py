@@ -162,7 +162,7 @@ def test_a_directory_may_have_any_other_name() -> None:
 
 def test_the_page_about_migrating_names_every_flag_without_effect() -> None:
     page = (Path(__file__).parents[3] / "docs/migrating_from_triton.md").read_text()
-    table = page.partition("## Flags without effect")[2].partition("\n## ")[0]
+    table = page.partition("## Know which flags have no effect")[2].partition("\n## ")[0]
     named = set(re.findall(r"`(--[a-z0-9-]+)`", table))
 
     assert named == {flag_of(name) for name, setting in SETTINGS.items() if setting.ignored}
