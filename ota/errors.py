@@ -1,4 +1,4 @@
-"""The tree of errors. Each class has a stable reason word, for status, metrics, and reports, and an exit status."""
+"""The tree of errors. Each class has an exit status and a stable reason word for status, metrics, and reports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import ClassVar
 
 
 class OtaError(Exception):
-    """Base class. The message says what was found, what was expected, and what to do.
+    """Base class. The message says what happened, what was expected, and what to do.
 
     Attributes:
         reason: one word in snake_case; stable, because fleets count by it.
@@ -33,34 +33,34 @@ class UsageError(OtaError):
 
 
 class FetchError(OtaError):
-    """The repository, a mirror, or a stick did not deliver; a later try may succeed."""
+    """A repository, a mirror, or a USB stick did not deliver. A later try may succeed."""
 
     reason = "fetch"
     exit_status = 3
 
 
 class NotInRepository(FetchError):
-    """The repository does not have a file. Final for this metadata: no retry."""
+    """The repository does not have a file. Not retried with the same metadata."""
 
     reason = "not_found"
 
 
 class Postponed(OtaError):
-    """Nothing is wrong: downloads wait for their hours, for another link, or for the next run."""
+    """Not a fault: a download waits for its hours, another link, or the next run."""
 
     reason = "postponed"
     exit_status = 0
 
 
 class Untrusted(OtaError):
-    """Metadata or content is not what the trusted keys signed."""
+    """Metadata or content differs from what the trusted keys signed."""
 
     reason = "untrusted"
     exit_status = 4
 
 
 class Expired(Untrusted):
-    """Metadata is too old to rely on; updates stop, serving goes on."""
+    """Metadata has expired. Updates stop; models keep serving."""
 
     reason = "expired"
 
@@ -79,7 +79,7 @@ class StoreError(OtaError):
 
 
 class NoSpace(StoreError):
-    """The disk or the quota is full. No further try until space grew."""
+    """The disk or the quota is full. Not retried until space is free."""
 
     reason = "no_space"
 
@@ -91,7 +91,7 @@ class Occupied(StoreError):
 
 
 class Unsuitable(OtaError):
-    """The release is genuine, and this device cannot run it: no variant fits, or a newer agent or server is needed."""
+    """This device cannot run a genuine release: no variant fits, or it needs a newer agent or server."""
 
     reason = "unsuitable"
     exit_status = 6
@@ -99,7 +99,7 @@ class Unsuitable(OtaError):
 
 
 class TrialFailed(OtaError):
-    """The release was tried on this device and did not pass: golden test, budget, probation."""
+    """The release failed its golden test, its budget, or its probation on this device."""
 
     reason = "trial"
     exit_status = 7
@@ -135,7 +135,7 @@ class StepNotAllowed(OtaError):
 
 
 class RolloutHalted(OtaError):
-    """More devices failed than the operator allows; the rollout is paused."""
+    """More devices failed than the limits allow; the rollout is paused."""
 
     reason = "halted"
     exit_status = 11

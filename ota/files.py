@@ -1,8 +1,8 @@
 """Every operation on disk of the agent.
 
-Each goes through `point`, so that tests can record it, fail it, or end the process there. A file that must survive a
-power cut is written by `write_durably`: to a temporary name, fsync, rename, fsync of the directory. A directory tree is
-staged, synced, and renamed into place by the store.
+Each operation calls `point`, so that tests can record it, fail it, or end the process there. A file that must survive a
+power cut is written by `write_durably`: to a temporary name, fsync, rename, fsync of the directory. The store assembles
+a directory tree in `stage/`, syncs it, and renames it into place.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DiskOperation:
 
 
 def _nothing(operation: DiskOperation) -> None:
-    """Let the operation happen."""
+    """Do nothing before the operation."""
 
 
 #: called before each operation; tests put their own here
@@ -51,7 +51,7 @@ point: Callable[[DiskOperation], None] = _nothing
 
 
 def read(path: Path, most: int = MOST_DOCUMENT) -> bytes | None:
-    """Return a regular file's bytes; None = there is no such file.
+    """Return the bytes of a regular file; None = there is no such file.
 
     Raises:
         StoreError: it cannot be read, is longer than `most`, or is no regular file.
@@ -71,7 +71,7 @@ def read(path: Path, most: int = MOST_DOCUMENT) -> bytes | None:
 
 
 def contains(path: Path, wanted: bytes) -> bool:
-    """Return whether a file has these bytes.
+    """Return whether a file contains `wanted`.
 
     Raises:
         StoreError: it cannot be read.
@@ -86,7 +86,7 @@ def contains(path: Path, wanted: bytes) -> bool:
 
 
 def write_durably(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Replace a file by one with `data`, so that after a power cut the old one or the new one is there, whole.
+    """Replace a file, so that after a power cut either the old or the new one is there, complete.
 
     Raises:
         StoreError: the disk does not take it (NoSpace: it is full).
@@ -101,21 +101,21 @@ def write_durably(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 
 def create(path: Path, mode: int = 0o644) -> BinaryIO:
-    """Open a new, empty file for reading and writing; one that is there is emptied."""
+    """Open an empty file for reading and writing. Truncate an existing one."""
     point(DiskOperation("create", str(path)))
     flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     return open(os.open(path, flags, mode), "r+b", buffering=0)
 
 
 def reopen(path: Path) -> BinaryIO:
-    """Open a file that is there for reading and writing, at its end."""
+    """Open an existing file for reading and writing, at its end."""
     file = open(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW), "r+b", buffering=0)  # noqa: SIM115 (the caller closes it)
     file.seek(0, os.SEEK_END)
     return file
 
 
 def write(file: BinaryIO, path: Path, data: bytes) -> None:
-    """Write all of `data` where the file stands."""
+    """Write all of `data` at the position of the file."""
     point(DiskOperation("write", str(path), data=data, offset=file.tell()))
     rest = memoryview(data)
     while rest:
@@ -123,14 +123,14 @@ def write(file: BinaryIO, path: Path, data: bytes) -> None:
 
 
 def truncate(file: BinaryIO, path: Path, size: int) -> None:
-    """Cut a file, and go to its end."""
+    """Truncate a file, and go to its end."""
     point(DiskOperation("truncate", str(path), offset=size))
     file.truncate(size)
     file.seek(size)
 
 
 def fsync(file: BinaryIO, path: Path) -> None:
-    """Make what was written durable."""
+    """Make the written bytes durable."""
     point(DiskOperation("fsync", str(path)))
     os.fsync(file.fileno())
 
@@ -146,13 +146,13 @@ def sync_directory(path: Path) -> None:
 
 
 def rename(path: Path, target: Path) -> None:
-    """Rename over `target`."""
+    """Rename a file, replacing `target`."""
     point(DiskOperation("rename", str(path), str(target)))
     os.rename(path, target)
 
 
 def link(path: Path, target: Path) -> None:
-    """Give a file a second name; a copy where the file system has no hard links."""
+    """Create a hard link; a copy where the file system has no hard links."""
     point(DiskOperation("link", str(path), str(target)))
     try:
         os.link(path, target, follow_symlinks=False)
@@ -165,13 +165,13 @@ def link(path: Path, target: Path) -> None:
 
 
 def symlink(path: Path, target: str) -> None:
-    """Make a symbolic link at `path` that names `target`."""
+    """Create a symbolic link at `path` to `target`."""
     point(DiskOperation("symlink", str(path), target))
     os.symlink(target, path)
 
 
 def replace_symlink(path: Path, target: str) -> None:
-    """Point a symbolic link elsewhere at once, durably."""
+    """Replace a symbolic link atomically and durably."""
     fresh = path.with_name(f".{path.name}.new")
     with wrap_errors(path):
         try:
@@ -191,7 +191,7 @@ def unlink(path: Path) -> None:
 
 
 def chmod(path: Path, mode: int) -> None:
-    """Set the permissions of a file or directory that is there."""
+    """Set the permissions of an existing file or directory."""
     point(DiskOperation("chmod", str(path), offset=mode))
     os.chmod(path, mode)
 
@@ -216,7 +216,7 @@ def sha256_of(path: Path) -> tuple[str, int]:
 
 
 def make_directory(path: Path, mode: int = 0o755) -> None:
-    """Make a directory and those above it, durably; one that is there stays."""
+    """Create a directory and its parents, durably. An existing one is left as it is."""
     with wrap_errors(path):
         missing = []
         while not path.is_dir():
@@ -230,7 +230,7 @@ def make_directory(path: Path, mode: int = 0o755) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory with everything in it; links are removed, not followed."""
+    """Remove a directory with its contents. Links are removed, not followed."""
     with wrap_errors(path):
         for folder, names, files in os.walk(path, topdown=False, followlinks=False):
             for name in files:
@@ -252,7 +252,7 @@ def _remove_directory(path: Path) -> None:
 
 @contextlib.contextmanager
 def wrap_errors(path: Path) -> Iterator[None]:
-    """Turn errors of the system into ours, with the path."""
+    """Turn errors of the system into StoreError, with the path."""
     try:
         yield
     except OSError as error:
@@ -260,7 +260,7 @@ def wrap_errors(path: Path) -> Iterator[None]:
 
 
 def to_store_error(error: OSError, path: Path) -> StoreError:
-    """Return our error for one of the system."""
+    """Return the StoreError for an error of the system."""
     text = f"{error.filename or path}: {error.strerror or error}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return NoSpace(f"{text}; free space on that disk, or lower what is kept ('edge-ota gc')")

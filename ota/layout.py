@@ -1,4 +1,4 @@
-"""Where things lie in the state directory of a device. docs/adr/0021."""
+"""The paths in the state directory of a device. docs/adr/0021."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StateLayout:
 
     @property
     def floors(self) -> Path:
-        """The version floors; a copy lies in another place."""
+        """The version floors. Their copy is `AgentSettings.floor_copy`."""
         return self.state_dir / "floors.json"
 
     @property
@@ -39,12 +39,12 @@ class StateLayout:
 
     @property
     def stage(self) -> Path:
-        """Releases that are being put together."""
+        """Releases that are being assembled."""
         return self.state_dir / "stage"
 
     @property
     def releases(self) -> Path:
-        """`<model>/<release>/` for each release that is whole."""
+        """`<model>/<release>/` for each complete release."""
         return self.state_dir / "releases"
 
     @property
@@ -54,12 +54,12 @@ class StateLayout:
 
     @property
     def plans(self) -> Path:
-        """TensorRT plans that were built on this device, by key."""
+        """TensorRT plans that were built on this device, named by their cache key."""
         return self.state_dir / "plans"
 
     @property
     def journal(self) -> Path:
-        """`<bundle>.json`: which release serves, and how far the next one is."""
+        """`<bundle>.json`: the release that serves, and the stage of the next one."""
         return self.state_dir / "journal"
 
     @property
@@ -74,7 +74,7 @@ class StateLayout:
 
     @property
     def history(self) -> Path:
-        """What happened, one JSON object a line, bounded."""
+        """The last events, one JSON object a line."""
         return self.state_dir / "history.jsonl"
 
     @property
@@ -84,26 +84,26 @@ class StateLayout:
 
     @property
     def status(self) -> Path:
-        """The one file that edge-serve reads: what `status`, `/ui`, and the metrics show of updates."""
+        """The status file, which edge-serve reads for `status`, `/ui`, and the metrics of updates."""
         return self.state_dir / "status.json"
 
     @property
     def pause(self) -> Path:
-        """There while an operator has paused updates."""
+        """Exists while an operator has paused updates."""
         return self.state_dir / "paused.json"
 
     @property
     def no_space(self) -> Path:
-        """There while a write has failed for lack of space: the bytes that were free then."""
+        """Exists after a write failed for lack of space: the bytes that were free then."""
         return self.state_dir / "no_space.json"
 
     @property
     def lock(self) -> Path:
-        """Locked by the one edge-ota that changes something."""
+        """The lock file of the edge-ota that changes the state."""
         return self.state_dir / "lock"
 
     def blob(self, sha256: str) -> Path:
-        """Return where a whole, verified file lies."""
+        """Return the path of a complete, verified file."""
         return self.state_dir / blob_path(sha256)
 
     def release(self, model: str, release: int) -> Path:
@@ -111,5 +111,5 @@ class StateLayout:
         return self.releases / model / str(release)
 
     def manifest(self, bundle: str, release: int) -> Path:
-        """Return where the verified manifest of a release lies."""
+        """Return the path of a verified manifest."""
         return self.manifests / f"{bundle}.{release}.json"

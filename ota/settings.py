@@ -1,4 +1,4 @@
-"""The agent's settings: one table, from which the file, the environment, the flags, `--help`, and the docs come.
+"""The agent's settings: one table, from which the file, the environment, the flags, `--help`, and the docs are derived.
 
 Precedence: flag, environment (`EDGE_OTA_URL`), the file (`URL=...` lines in /etc/edge-ota/edge-ota.conf), default.
 """
@@ -31,7 +31,7 @@ class SettingDoc:
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """What an operator can set. `state_dir` is the flag --state-dir, EDGE_OTA_STATE_DIR, and the line STATE_DIR=..."""
+    """The settings of the agent. `state_dir` is the flag --state-dir, EDGE_OTA_STATE_DIR, and the line STATE_DIR=..."""
 
     url: Annotated[
         tuple[str, ...], SettingDoc("where the repository is: one or several mirrors, tried in order", "URL ...")
@@ -103,7 +103,7 @@ class AgentSettings:
 def read_settings(
     flags: Mapping[str, str], environ: Mapping[str, str] | None = None, file: Path | None = None
 ) -> AgentSettings:
-    """Return the settings in force.
+    """Return the settings in effect.
 
     Args:
         flags: name of a setting -> the text of its flag.

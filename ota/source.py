@@ -1,4 +1,4 @@
-"""Where the bytes of a repository come from: a web server, a mirror, a stick. Nothing from there is trusted."""
+"""The interface of a repository: a web server, a mirror, or a USB stick. None is trusted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ota.errors import FetchError
 
 
 class StartOver(FetchError):
-    """The source cannot resume, or its file is not the one that the download began with."""
+    """The source cannot resume, or its file is not the one that the download started with."""
 
 
 class RepositorySource(Protocol):

@@ -1,4 +1,4 @@
-"""Strict reading of JSON that others wrote: no duplicate keys, no NaN, bounded size and depth, no unknown members."""
+"""Strict reading of untrusted JSON: no duplicate keys, no NaN, bounded size and depth, no unknown members."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Complaint = Callable[[str], Exception]
 
 
 def parse(data: bytes, what: str, most_bytes: int) -> dict[str, Any]:
-    """Return the object in `data`.
+    """Return the JSON object in `data`.
 
     Args:
         what: the name of the document, for messages.
@@ -53,12 +53,12 @@ def parse(data: bytes, what: str, most_bytes: int) -> dict[str, Any]:
 
 
 def to_canonical_json(value: object) -> bytes:
-    """Return the bytes that all our documents are written as: sorted keys, no blanks, a newline at the end."""
+    """Return the canonical bytes of a document: sorted keys, no blanks, a newline at the end."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
 def _depth(data: bytes) -> int:
-    """Return how deep brackets nest, those in strings left out."""
+    """Return the nesting depth of brackets outside of strings."""
     deepest = depth = 0
     bare = re.sub(rb'"(?:[^"\\]|\\.)*"', b"", data, flags=re.DOTALL)
     for byte in re.findall(rb"[\[\]{}]", bare):
@@ -68,7 +68,7 @@ def _depth(data: bytes) -> int:
 
 
 class Members:
-    """The members of a JSON object, each read once and by its type. `end` refuses those that nothing read.
+    """The members of a JSON object. Each is read once and by its type; `end` refuses members that were not read.
 
     Args:
         path: where the object is, for messages: `manifest det 17: variants[0]`.
@@ -88,11 +88,11 @@ class Members:
             raise self._complain(f"{self._path} has the unknown member {unknown[0]!r}; a newer edge-ota may know it")
 
     def names(self) -> list[str]:
-        """Return the names of the members that are not read yet."""
+        """Return the names of the members that were not read yet."""
         return sorted(self._left)
 
     def has(self, name: str) -> bool:
-        """Return whether the member is there and not read yet."""
+        """Return whether the member exists and was not read yet."""
         return name in self._left
 
     def text(self, name: str, default: str | None = None, *, most: int = 1024) -> str:
@@ -131,7 +131,7 @@ class Members:
         return value
 
     def array(self, name: str, default: list[Any] | None = None, *, most: int) -> list[Any]:
-        """Return an array with at most so many items."""
+        """Return an array with at most `most` items."""
         value = self._take(name, default)
         if not isinstance(value, list) or len(value) > most:
             self.refuse(name, value, f"expected an array of at most {most} items")
@@ -170,7 +170,7 @@ class Members:
         return value
 
     def refuse(self, name: str, value: object, expected: str) -> NoReturn:
-        """Complain about a member."""
+        """Raise an error about a member."""
         raise self._complain(f"{self._path}: {name} is {_shown(value)}, {expected}")
 
     def _take(self, name: str, default: Value | None) -> Any:

@@ -1,6 +1,6 @@
-"""Which files of a release a device would run as code. Those need the role `engines`; all else needs `models-<family>`.
+"""Decides which files of a release run as code on a device. Code needs the role `engines`, data `models-<family>`.
 
-The rule is a list of what is data, so that what is unknown counts as code.
+The rule lists what is data, so that unknown files count as code.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _CODE_FIELDS = re.compile(
 
 
 def is_data(path: str) -> bool:
-    """Return whether a file is data by its place and its name."""
+    """Return whether a file is data, by its folder and name."""
     if path.startswith(_TENSORS):
         return True
     *folders, _ = path.lower().split("/")
@@ -59,7 +59,7 @@ def is_data(path: str) -> bool:
 
 
 def find_code_field(data: bytes, what: str, paths: Collection[str] = (_ONNX,)) -> str:
-    """Return the field of a config.pbtxt that makes the server run code; "" = there is none.
+    """Return the field of a config.pbtxt that makes the server run code; "" = none.
 
     Args:
         paths: the files of the model, by which the server finds a backend that the configuration does not name.
@@ -79,7 +79,7 @@ def find_code_field(data: bytes, what: str, paths: Collection[str] = (_ONNX,)) -
 
 
 def runs_engines(data: bytes, what: str) -> bool:
-    """Return whether a configuration asks for an execution provider that runs engines out of ONNX files.
+    """Return whether a configuration selects an execution provider that runs compiled engines from ONNX files.
 
     Raises:
         Untrusted: it cannot be read.

@@ -1,7 +1,7 @@
-"""The fields of a config.pbtxt (protobuf text format), as far as one must know them to tell code from data.
+"""Reads the fields of a config.pbtxt (protobuf text format) that tell code from data.
 
-Only fields with a value are returned, each with the names of the messages around it. What this cannot read is refused:
-the server has a parser of its own, and a difference between the two must not let code pass.
+Only fields with a value are returned, each with the names of the enclosing messages. Text that this parser cannot read
+is refused: the server has another parser, and a difference between the two must not let code pass.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CLOSES = {"{": "}", "<": ">"}
 
 
 class Field(NamedTuple):
-    """`backend` or `parameters.key`, and its value; strings without their quotes."""
+    """A field, such as `backend` or `parameters.key`, and its value. Strings are without quotes."""
 
     path: str
     value: str
@@ -53,7 +53,7 @@ def fields_of(data: bytes, what: str) -> list[Field]:
 
 
 class _Tokens:
-    """The tokens of a text; `kind` and `value` are those of the current one, "" at the end."""
+    """The tokens of a text. `kind` and `value` are those of the current token; "" at the end."""
 
     def __init__(self, text: str, what: str) -> None:
         self._text, self._what, self._at = text, what, 0
@@ -61,7 +61,7 @@ class _Tokens:
         self.next()
 
     def next(self) -> None:
-        """Go to the next token that is no blank."""
+        """Go to the next token that is not blank."""
         self.kind = "blank"
         while self.kind == "blank":
             if self._at == len(self._text):
@@ -73,7 +73,7 @@ class _Tokens:
             self.kind, self.value, self._at = str(found.lastgroup), found[0], found.end()
 
     def refuse(self) -> NoReturn:
-        """Raise, with the line."""
+        """Raise Untrusted with the line number."""
         line = self._text.count("\n", 0, self._at) + 1
         shown = self.value or self._text[self._at : self._at + 20]
         raise Untrusted(f"{self._what}, line {line}: {shown!r} is not expected here")

@@ -1,6 +1,6 @@
-"""Whether a rollout may take its next step, goes on waiting, or is halted. OTA.md 4.4.
+"""Decides whether a rollout may take its next step, must wait, or is halted. OTA.md 4.4.
 
-The same decision follows from signed reports and from metrics: both are counted into a `Tally` first.
+Signed reports and metrics give the same decision: both are first counted into a `Tally`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UNLIKELY = 0.01
 
 @dataclass(frozen=True, slots=True)
 class GateLimits:
-    """What an operator asks of a step.
+    """The limits that an operator sets for a step.
 
     Attributes:
         success: share of the included devices that are good, and have been for `soak_seconds`.
@@ -37,7 +37,7 @@ class GateLimits:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The devices that the steps of a rollout include, counted.
+    """The number of devices that the steps of a rollout include, by their state.
 
     Attributes:
         good: the wanted release serves, and passed its probation. soaked: those of them that did so long enough ago.
@@ -53,7 +53,7 @@ class Tally:
 
     @property
     def under_way(self) -> int:
-        """Devices that have neither succeeded nor failed."""
+        """The number of devices that have neither succeeded nor failed."""
         return max(0, self.included - self.good - self.failed - self.silent)
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class Tally:
 
 
 class GateDecision(Enum):
-    """Of the gate."""
+    """The decision of the gate."""
 
     GO = "go"
     WAIT = "wait"
@@ -72,14 +72,14 @@ class GateDecision(Enum):
 
 @dataclass(frozen=True, slots=True)
 class GateRuling:
-    """The answer, and its reason with figures."""
+    """The decision of the gate, and its reason with figures."""
 
     answer: GateDecision
     why: str
 
 
 def is_included(wish: Wish, device: DeviceDocument) -> bool:
-    """Return whether a device shall have the wanted release: by its pin, else by the steps."""
+    """Return whether a device should have the wanted release: by its pin, else by the steps."""
     pinned = wish.pin.get(device.device)
     return pinned == wish.want if pinned is not None else steps_include(wish, device)
 
@@ -87,7 +87,7 @@ def is_included(wish: Wish, device: DeviceDocument) -> bool:
 def count(
     wish: Wish, devices: Iterable[DeviceDocument], reports: Mapping[str, Report], bounds: GateLimits, now: float
 ) -> Tally:
-    """Return the included devices, counted by their newest genuine reports."""
+    """Count the included devices by their newest verified reports."""
     included = good = soaked = failed = silent = 0
     for device in devices:
         if not is_included(wish, device):
@@ -106,7 +106,7 @@ def count(
 
 
 def _good(wish: Wish, report: Report | None) -> tuple[bool, int]:
-    """Return whether the wanted release is good, and since when."""
+    """Return whether the wanted release is GOOD, and since when."""
     found = report.bundles.get(wish.bundle) if report else None
     if found is None:
         return False, 0
@@ -114,7 +114,7 @@ def _good(wish: Wish, report: Report | None) -> tuple[bool, int]:
 
 
 def _failed(wish: Wish, report: Report) -> bool:
-    """Return whether the wanted release failed for good, and does not serve after all, by another variant."""
+    """Return whether the wanted release failed permanently, and no other variant of it serves."""
     if _good(wish, report)[0]:
         return False
     found = report.bundles.get(wish.bundle)
@@ -150,7 +150,7 @@ def decide(tally: Tally, bounds: GateLimits) -> GateRuling:
 
 
 def _chance(failed: int, tried: int, share: float) -> float:
-    """Return the probability of at least so many failures when `share` of all devices fail (binomial)."""
+    """Return the probability of at least `failed` failures when `share` of all devices fail (binomial)."""
     if not 0 < share < 1:
         return 0.0 if share <= 0 else 1.0
     below = sum(

@@ -1,7 +1,8 @@
-"""Whether a new release is good or bad: its failures, latency, crashes, and memory, beside those of the one before.
+"""Judges a new release: compares its failures, latency, crashes, and memory with those of the previous release.
 
-Refused and cancelled requests do not count, nor do mistakes of clients. A share is judged by the lower end of its
-Wilson interval, so that a few failures among few requests roll nothing back, and many do within seconds.
+Rejected and cancelled requests do not count, nor do mistakes of clients. A share is judged by the lower end of its
+Wilson interval, so that a few failures among few requests cause no rollback, and many failures cause one within
+seconds.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ IDLE_SPANS = 1.0
 
 
 class ProbationVerdict(Enum):
-    """Of a judgement."""
+    """The verdict on a release in probation."""
 
     WAIT = "wait"
     GOOD = "good"
@@ -33,7 +34,7 @@ class ProbationVerdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class VersionStatistics:
-    """Counters of one model's version.
+    """Counters of one model version.
 
     Attributes:
         requests: answered; failures: those that the model itself failed.
@@ -55,7 +56,7 @@ class VersionStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ProbationLimits:
-    """What is allowed; the names are those of the settings."""
+    """The limits of a probation. The names are those of the settings."""
 
     probation_seconds: float = 600.0
     probation_requests: int = 500
@@ -68,7 +69,7 @@ class ProbationLimits:
 def judge(
     before: VersionStatistics, now: VersionStatistics, bounds: Sequence[float], elapsed: float, limits: ProbationLimits
 ) -> tuple[ProbationVerdict, str]:
-    """Return the outcome for one model, and its reason.
+    """Return the verdict on one model, and its reason.
 
     Args:
         before: of the release that served before, as it was at the switch; without requests = unknown.
@@ -115,7 +116,7 @@ def _slower(before: VersionStatistics, now: VersionStatistics, bounds: Sequence[
 
 
 def share(part: int, whole: int) -> float:
-    """Return part / whole; 0 of nothing."""
+    """Return part / whole; 0 if whole is 0."""
     return part / whole if whole else 0.0
 
 
@@ -128,7 +129,7 @@ def wilson_low(part: int, whole: int) -> float:
 
 
 def quantile(counts: Sequence[int], bounds: Sequence[float], wanted: float) -> float:
-    """Return a quantile of durations in seconds, interpolated in its bucket; in the last one, its start."""
+    """Return a quantile of durations in seconds, interpolated in its bucket. In the last bucket, return its start."""
     rank, seen = wanted * sum(counts), 0
     for number, count in enumerate(counts):
         if count and seen + count >= rank:
@@ -140,7 +141,7 @@ def quantile(counts: Sequence[int], bounds: Sequence[float], wanted: float) -> f
 
 
 def since(start: VersionStatistics, now: VersionStatistics) -> VersionStatistics:
-    """Return what was counted since `start`; all of `now` where its counters began anew."""
+    """Return the counts since `start`. If the counters were reset, return `now`."""
     if now.requests < start.requests or len(start.counts) != len(now.counts):
         return now
     counts = tuple(new - old for new, old in zip(now.counts, start.counts, strict=True))

@@ -1,7 +1,7 @@
-"""Whether the reports of a key continue each other. A copied or restored disk makes them branch, or go back.
+"""Detects copied or restored disks: decides whether the reports of a key continue each other.
 
-Each report names the counters and nonces of those before it. Two reports with one counter and different nonces come
-from two disks, or from one that was put back to an earlier state.
+Each report names the counters and nonces of the reports before it. Two reports with one counter and different nonces
+come from two disks, or from one disk that was restored to an earlier state.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST_BRANCHES = 4
 
 
 class Continuity(Enum):
-    """How a report follows the ones that were seen."""
+    """The relation of a report to the reports before it."""
 
     FIRST = "first"
     NEXT = "next"
@@ -33,7 +33,7 @@ class Continuity(Enum):
 
 
 def follow_report(branches: Sequence[Branch], link: Link, chain: Branch) -> tuple[tuple[Branch, ...], Continuity]:
-    """Return the branches with a report taken in, the one that it is on last, and how it follows.
+    """Return the branches with a new report added, its own branch last, and its continuity.
 
     Args:
         branches: of this key, the one that grew last at the end.

@@ -1,7 +1,7 @@
-"""Which release of a bundle a device shall run. OTA.md 4.4.
+"""Decides which release of a bundle a device should run. OTA.md 4.4.
 
-A device hashes itself: no server knows the devices. Raising a percentage only adds devices, and lowering it takes
-none back.
+A device computes its bucket by a hash of its name, so no server needs a list of devices. A higher percentage only adds
+devices; a lower one removes none.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST_HASHES = 200_000
 
 @dataclass(frozen=True, slots=True)
 class ReleaseChoice:
-    """What a device shall do about a bundle.
+    """The release that a device should run.
 
     Attributes:
         release: the release to run; 0 = none.
@@ -47,7 +47,7 @@ def bucket(salt: str, device: str) -> int:
 
 
 def fair_salt(salt: str, devices: Sequence[DeviceDocument]) -> str:
-    """Return the salt, or one with a number appended, by which common percentages include the right share of a fleet.
+    """Return a salt with which common percentages include the right share of a fleet.
 
     Chance alone includes 23 to 27 % of a thousand devices at 25 %. Of some salts the one is taken that is nearest to
     the percentages in each ring. Large fleets need no choice.
@@ -71,20 +71,20 @@ def fair_salt(salt: str, devices: Sequence[DeviceDocument]) -> str:
 
 
 def steps_include(wish: Wish, device: DeviceDocument) -> bool:
-    """Return whether the steps include a device. Rings that no step names are not included."""
+    """Return whether the steps include a device. A ring that no step names is not included."""
     share = max((step.percent for step in wish.steps if step.ring == device.ring), default=0.0)
     return bucket(wish.salt, device.device) < round(share * BUCKETS / 100)
 
 
 def start_time(wish: Wish, device: DeviceDocument, spread_seconds: int) -> float:
-    """Return when a device may begin: `not_before`, and a share of the spread that is its own."""
+    """Return when a device may start: `not_before`, and its own share of the spread."""
     return wish.not_before + spread_seconds * bucket(f"{wish.salt}/start", device.device) / BUCKETS
 
 
 def choose(
     wish: Wish, device: DeviceDocument, active: int, now: float, *, spread_seconds: int = 0, zone: tzinfo | None = None
 ) -> ReleaseChoice:
-    """Return the release that a device shall run.
+    """Return the release that a device should run.
 
     A denied release never runs, also while the rollout is paused. Then come the pin, the pause, the start time, the
     steps. A device that has the wanted release keeps it.
@@ -122,12 +122,12 @@ def _release(wish: Wish, device: DeviceDocument, active: int, now: float, spread
 
 
 def _before(wish: Wish, active: int) -> int:
-    """Return the release of a device that the rollout has not reached: never an older one than it has."""
+    """Return the release of a device that the rollout has not reached: never an older one than its active release."""
     return max(active, wish.previous)
 
 
 def _allowed(wish: Wish, active: int, denied: int) -> tuple[int, str]:
-    """Return what runs in place of a denied release."""
+    """Return the release to run in place of a denied one."""
     if denied != active and active not in wish.deny:
         return active, f"release {denied} is denied"
     if wish.previous and wish.previous not in wish.deny:

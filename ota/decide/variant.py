@@ -1,7 +1,7 @@
-"""Which variant of a release a device runs, and the reason for each that does not fit.
+"""Decides which variant of a release a device runs, with the reason for each that does not fit.
 
-A constraint is alternatives, separated by `|`, of conditions, separated by `,`: `>=6.1,<6.3`, `==10.3.0.30`, `aarch64`.
-A fact with several values (two GPUs) must fit with each of them.
+A constraint has alternatives, separated by `|`. An alternative has conditions, separated by `,`: `>=6.1,<6.3`,
+`==10.3.0.30`, `aarch64`. A fact with several values (two GPUs) must match with each value.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Candidate:
 
 
 def candidates(manifest: Manifest, facts: Mapping[str, str], bad: Mapping[str, str] | None = None) -> list[Candidate]:
-    """Return all variants of a release, by priority; the first without a `why_not` is the one to run.
+    """Return all variants of a release by priority. The first one without a `why_not` is the one to run.
 
     Args:
         facts: of `edge-serve doctor --json`, and the labels of the device as `label.NAME`.
@@ -67,7 +67,7 @@ def _why_not(variant: Variant, facts: Mapping[str, str], bad: Mapping[str, str])
 
 
 def matches(value: str, constraint: str) -> bool:
-    """Return whether a fact fulfils a constraint; one that cannot be read is fulfilled by none."""
+    """Return whether a fact matches a constraint. No fact matches a constraint that cannot be parsed."""
     return any(all(_holds(value, one) for one in alternative.split(",")) for alternative in constraint.split("|"))
 
 
@@ -98,6 +98,6 @@ def _padded(numbers: Sequence[int], length: int) -> list[int]:
 
 
 def _numbers(text: str) -> list[int] | None:
-    """Return 6, 1 of `6.1+b77` or `6.1`; None = it is no version."""
+    """Return [6, 1] for `6.1+b77` or `6.1`; None = not a version."""
     found = re.fullmatch(r"(\d+(?:\.\d+)*)(?:[+-][\w.]+)?", text.strip()) if len(text) < 64 else None
     return [int(part) for part in found[1].split(".")] if found else None

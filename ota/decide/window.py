@@ -6,7 +6,7 @@ from datetime import datetime, tzinfo
 
 
 def in_window(window: str, now: float, zone: tzinfo | None = None) -> bool:
-    """Return whether the clock on the wall is within `window`; "" is always.
+    """Return whether the local time is within `window`; "" = always.
 
     The clock on the wall counts, so that a window is an hour shorter or longer when summer time begins or ends.
 

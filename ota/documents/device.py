@@ -1,4 +1,4 @@
-"""The document of a device: a TUF target, listed by `rollout`. It says which fleet and ring a device belongs to."""
+"""The document of a device: a TUF target, listed by the role `rollout`. It names the fleet and ring of the device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class DeviceDocument:
-    """What the publisher signed of a device.
+    """The signed document of a device.
 
     Attributes:
         fingerprint: the SHA-256 of the device's public key (DER, SubjectPublicKeyInfo); "" = not known yet.

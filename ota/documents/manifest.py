@@ -47,7 +47,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """How `edge-serve build` makes a plan out of an ONNX file of the variant."""
+    """The build of a plan from an ONNX file of the variant, by `edge-serve build`."""
 
     model: str
     onnx: str
@@ -60,7 +60,7 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to run the release on some hardware.
+    """A variant of a release, for some hardware.
 
     Attributes:
         match: fact -> constraint; `decide/variant` knows the facts and how they are compared.
@@ -80,7 +80,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A release of one model, or of some models that belong together.
+    """A release of one model, or of several models that belong together.
 
     Attributes:
         bundle: the name of the release; for one model the model's name.
@@ -102,7 +102,7 @@ class Manifest:
     provenance: Mapping[str, str] = field(default_factory=dict)
 
     def files_of(self, variant: Variant, model: str) -> tuple[FileEntry, ...]:
-        """Return the files of a model in a variant; those of the variant replace those of the release."""
+        """Return the files of a model in a variant. Files of the variant replace those of the release."""
         found = {one.path: one for one in self.models[model]}
         found.update((one.path, one) for one in variant.files.get(model, ()))
         return tuple(found[path] for path in sorted(found))
@@ -236,7 +236,7 @@ def _version(members: Members, member: str) -> str:
 
 
 def _check(manifest: Manifest, what: str) -> None:
-    """Refuse a manifest whose parts do not fit each other."""
+    """Refuse a manifest whose parts contradict each other."""
     for kind, values in (
         ("id", [v.id for v in manifest.variants]),
         ("priority", [v.priority for v in manifest.variants]),

@@ -14,7 +14,7 @@ MOST_PARTS = 8
 
 
 def name(found: object, what: str) -> str:
-    """Return a name.
+    """Return a checked name.
 
     Raises:
         Untrusted: it has other characters, or is too long.
@@ -25,7 +25,7 @@ def name(found: object, what: str) -> str:
 
 
 def file_path(found: object, what: str) -> str:
-    """Return a relative path with `/`, whose parts need no care on any file system.
+    """Return a checked relative path with `/`, whose parts are valid on every file system.
 
     Raises:
         Untrusted: it is absolute, has `..`, a hidden part, other characters, or too many parts.
@@ -38,7 +38,7 @@ def file_path(found: object, what: str) -> str:
 
 
 def manifest_target(family: str, bundle: str, release: int) -> str:
-    """Return the target path of a manifest; the role models-<family> lists it."""
+    """Return the target path of a manifest, which the role models-<family> lists."""
     return f"bundles/{family}/{bundle}.{release}.json"
 
 
@@ -48,7 +48,7 @@ def code_target(family: str, sha256: str) -> str:
 
 
 def floor_target(family: str) -> str:
-    """Return the target path of the lowest releases that a family allows."""
+    """Return the target path of the floor document of a family."""
     return f"bundles/{family}/floor.json"
 
 

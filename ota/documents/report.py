@@ -1,7 +1,7 @@
-"""The report of a device: signed JSON that says what it runs, and how its updates ended. docs/ota_rollout.md.
+"""The report of a device: signed JSON with its releases and the results of its updates. docs/ota_rollout.md.
 
-All numbers are integers, so that the canonical bytes of `signed`, which the signature covers, are the same everywhere.
-The words of `execution` and `result` are those of hawkBit's DDI.
+All numbers are integers, so that the canonical bytes of `signed`, which the signature covers, are the same on every
+platform. The words of `execution` and `result` are those of hawkBit's DDI.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Link = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class BundleReport:
-    """A bundle on a device.
+    """The state of a bundle on a device.
 
     Attributes:
         wanted: the release that this device shall run, as it decided itself; 0 = it could not decide.
@@ -58,7 +58,7 @@ class BundleReport:
 
 @dataclass(frozen=True, slots=True)
 class FailedRelease:
-    """A release that failed on a device; `permanent`: the device does not try it again by itself."""
+    """A release that failed on a device. `permanent`: the device does not retry it by itself."""
 
     bundle: str
     release: int
@@ -70,7 +70,7 @@ class FailedRelease:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a device reports.
+    """The report of a device.
 
     Attributes:
         counter, nonce: rises with each report; random. chain: those of the reports before it, the oldest first.
@@ -100,13 +100,13 @@ class Report:
 
     @property
     def link(self) -> Link:
-        """What later reports name this one by."""
+        """The counter and nonce, by which later reports name this one."""
         return self.counter, self.nonce
 
 
 @dataclass(frozen=True, slots=True)
 class SealedReport:
-    """A report as it was sent. Nothing of it is verified yet.
+    """A report as it was sent. None of it is verified yet.
 
     Attributes:
         payload: the bytes that the signature covers.
@@ -131,12 +131,12 @@ def encode_payload(report: Report) -> bytes:
 
 
 def seal(payload: bytes, signature: bytes, public_key: str) -> bytes:
-    """Return what is sent: the payload, its signature, and the key."""
+    """Return the document to send: the payload, its signature, and the public key."""
     return to_canonical_json({"signed": json.loads(payload), "signature": signature.hex(), "public_key": public_key})
 
 
 def read_report(data: bytes, what: str = "a report") -> SealedReport:
-    """Return a report. The caller verifies its signature, and that the device has that key.
+    """Parse a report. The caller verifies the signature and the key.
 
     Args:
         what: where it comes from, for messages.

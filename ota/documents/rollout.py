@@ -20,7 +20,7 @@ MOST_PINS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class RolloutStep:
-    """A ring, and which share of its devices may have the release."""
+    """A ring, and the percentage of its devices that may have the release."""
 
     ring: str
     percent: float
@@ -28,7 +28,7 @@ class RolloutStep:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a fleet shall have of a bundle.
+    """The rollout of one bundle in a fleet.
 
     Attributes:
         want: the release; previous: the release of devices that are not reached yet (0 = whatever they have).
@@ -54,7 +54,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """The whole document.
+    """The rollout document of a fleet.
 
     Attributes:
         serial: rises with each change; a device never goes back.

@@ -1,7 +1,7 @@
-"""Files of a release, from the repository into the store: `partial/<sha256>`, checked, synced, renamed to the blob.
+"""Fetches the files of a release into the store: writes `partial/<sha256>`, verifies, syncs, renames it to the blob.
 
-A blob that is in the store is whole. A partial file resumes where it ends. What was not synced before a power cut may
-be garbage of the right length, so the whole file is hashed at the end, and a bad piece is fetched anew. OTA.md 4.6.
+A blob in the store is complete. A partial file is resumed at its end. Bytes that were not synced before a power cut may
+be garbage of the right length, so the whole file is hashed at the end, and a bad piece is fetched again. OTA.md 4.6.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FOLDER_MODE = 0o750
 
 
 class BlobFetcher:
-    """Fetches blobs, within the limits of one run.
+    """Fetches blobs within the limits of one run. Implements `agent.components.Fetcher`.
 
     Args:
         sources: the mirrors, in the order in which they are tried.
@@ -64,7 +64,8 @@ class BlobFetcher:
         self._index = ChunkIndex()
 
     def missing(self, entries: Iterable[FileEntry]) -> int:
-        """Return the bytes that a fetch would transfer. What another file of the device has is not transferred.
+        """Return the bytes that a fetch would transfer. Pieces that another file on this device has are not
+        transferred.
 
         Raises:
             NoSpace: the disk or the quota has no room for what is missing, or had none and did not grow.
@@ -83,7 +84,7 @@ class BlobFetcher:
         )
 
     def fetch(self, entries: Iterable[FileEntry], progress: Progress = no_progress) -> None:
-        """Bring files into the store.
+        """Fetch files into the store.
 
         Args:
             progress: called at most twice a second, and at the end.
@@ -110,12 +111,12 @@ class BlobFetcher:
         self._pace.finish()
 
     def _absent(self, entries: Iterable[FileEntry]) -> list[FileEntry]:
-        """Return the files that the store lacks, each once."""
+        """Return the files that the store does not have, each once."""
         found = {one.sha256: one for one in entries}
         return [one for one in found.values() if not _is_whole(self._layout.blob(one.sha256), one.size)]
 
     def _begun(self, entry: FileEntry) -> int:
-        """Return the bytes of an earlier download that a fetch would go on with."""
+        """Return the number of bytes of an earlier download that a fetch would resume."""
         try:
             size = os.lstat(self._layout.partial / entry.sha256).st_size
         except OSError:
@@ -138,7 +139,7 @@ class BlobFetcher:
             raise files.to_store_error(error, partial) from error
 
     def _fill(self, part: _Part) -> None:
-        """Append what is missing. Pieces that are there in full are checked at the end, all at once."""
+        """Append the missing pieces. Pieces that are complete are verified at the end, all at once."""
         if part.length() > part.entry.size:
             part.empty()
         there = part.length()
@@ -149,7 +150,7 @@ class BlobFetcher:
             part.seen.setdefault(piece.sha256, piece)
 
     def _check(self, part: _Part) -> None:
-        """Hash the whole file. Bring bad pieces anew."""
+        """Hash the whole file. Fetch bad pieces again."""
         for again in (False, True):
             if part.digest(0, part.entry.size).hexdigest() == part.entry.sha256:
                 return
@@ -167,7 +168,7 @@ class BlobFetcher:
         )
 
     def _bring(self, part: _Part, piece: Piece, have: int) -> None:
-        """Bring one piece, of which the first `have` bytes are there: from another file of the device, or fetched."""
+        """Add a piece whose first `have` bytes are there: copy it from another file on this device, or fetch it."""
         if not have and self._copy(part, piece):
             return
         download = _Download(part, piece, have, self._pace)
@@ -196,7 +197,7 @@ class BlobFetcher:
 
 @dataclass(slots=True)
 class _Part:
-    """A partial file. `seen` has the pieces that lie in it."""
+    """A partial file. `seen` has the pieces that are in it."""
 
     file: BinaryIO
     path: Path
@@ -215,7 +216,7 @@ class _Part:
         files.write(self.file, self.path, data)
 
     def cut(self, piece: Piece) -> None:
-        """Discard a piece at the end of the file. One that others follow stays, to be written over."""
+        """Discard a piece at the end of the file. A piece before other pieces stays, and is overwritten."""
         if piece.offset < self.length() <= piece.end:
             files.truncate(self.file, self.path, piece.offset)
 
@@ -224,7 +225,7 @@ class _Part:
         files.truncate(self.file, self.path, 0)
 
     def digest(self, offset: int, count: int) -> _Hash:
-        """Return the hash of a range as it is on the disk; a range that ends early has the hash of what is there."""
+        """Return the hash of a range on disk, or of its existing part if the file ends early."""
         found = hashlib.sha256()
         while count > 0 and (block := os.pread(self.file.fileno(), min(BLOCK_BYTES, count), offset)):
             found.update(block)
@@ -233,7 +234,7 @@ class _Part:
 
 
 class _Download:
-    """A piece on its way. Its state outlives failed requests: the next one goes on where the last one ended.
+    """The download of a piece. Its state survives failed requests: the next one resumes.
 
     `givers` has the sources of the bytes that are there; None = an earlier run.
     """
@@ -245,11 +246,11 @@ class _Download:
         self._givers: set[RepositorySource | None] = {None} if have else set()
 
     def whole(self) -> bool:
-        """Return whether the piece is there and right."""
+        """Return whether the piece is complete and has the right hash."""
         return self._have == self._piece.size and self._digest.hexdigest() == self._piece.sha256
 
     def attempt(self, source: RepositorySource) -> None:
-        """Fetch the rest from a source.
+        """Fetch the rest of the piece from a source.
 
         Raises:
             Interrupted: it broke off after some headway, or what was there before was wrong: the next request may do.
@@ -311,7 +312,7 @@ def _open_partial(path: Path) -> BinaryIO:
 
 
 def _blocks(path: Path, offset: int, count: int) -> Iterator[bytes]:
-    """Yield a range of a file. It ends early where the file cannot be read: the caller checks the hash."""
+    """Yield a range of a file. Ends early where the file cannot be read: the caller checks the hash."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:

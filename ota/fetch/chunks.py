@@ -1,4 +1,4 @@
-"""Pieces of files: what is fetched, checked, and repaired on its own; and where the device has some of them already."""
+"""The pieces of a file, which are fetched, verified, and repaired one by one, and where the device already has them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ota.layout import StateLayout
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A blob of the repository that is a part of a file, or a whole one."""
+    """A blob of the repository: a part of a file, or the whole file."""
 
     sha256: str
     offset: int
@@ -22,7 +22,7 @@ class Piece:
 
     @property
     def end(self) -> int:
-        """The offset after its last byte."""
+        """The offset after the last byte."""
         return self.offset + self.size
 
 
@@ -37,7 +37,7 @@ def pieces_of(entry: FileEntry) -> list[Piece]:
 
 
 class ChunkIndex:
-    """Chunks of files that the store has. They are checked when they are used.
+    """The chunks in files of the store. They are verified when they are used.
 
     Args:
         places: the SHA-256 of a chunk -> the file with it, its offset, and its length.
@@ -48,7 +48,7 @@ class ChunkIndex:
 
     @classmethod
     def of(cls, manifests: Iterable[Manifest], blob: Callable[[str], Path]) -> ChunkIndex:
-        """Return the chunks of the chunked files of releases, as far as the files are there."""
+        """Return the chunks of the files that releases have and that are on disk."""
         places: dict[str, tuple[Path, int, int]] = {}
         for manifest in manifests:
             for _, entry in manifest.every_file():
@@ -59,7 +59,7 @@ class ChunkIndex:
 
     @classmethod
     def stored(cls, layout: StateLayout) -> ChunkIndex:
-        """Return the chunks of the releases on this device. A manifest that cannot be read has none."""
+        """Return the chunks of the releases on this device. A manifest that cannot be read is skipped."""
         found = []
         for path in sorted(layout.manifests.glob("*.json")):
             bundle, _, release = path.stem.rpartition(".")
@@ -71,6 +71,6 @@ class ChunkIndex:
         return cls.of(found, layout.blob)
 
     def find(self, piece: Piece) -> tuple[Path, int] | None:
-        """Return where a chunk lies: a file and an offset."""
+        """Return the file and the offset of a chunk."""
         path, offset, size = self._places.get(piece.sha256, (None, 0, -1))
         return (path, offset) if path is not None and size == piece.size else None

@@ -1,4 +1,4 @@
-"""A repository in a directory: a stick, or a mounted file system. No symbolic link below it is followed."""
+"""A repository in a directory: a USB stick, or a mounted file system. Follows no symbolic link below it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BLOCK_BYTES = 256 * 1024
 
 
 class DirectorySource:
-    """The repository in a directory, opened at the first use.
+    """The repository in a directory, opened at its first use.
 
     The directory stays open, so that another one that is mounted in its place is not read.
     """
@@ -68,7 +68,7 @@ class DirectorySource:
 
     @contextlib.contextmanager
     def _file(self, path: str) -> Iterator[int]:
-        """Open a regular file, and turn errors of the system into ours."""
+        """Open a regular file. Turn errors of the system into those of edge-ota."""
         if self._root < 0:
             self._root = self._open_root()
         try:
@@ -95,7 +95,7 @@ class DirectorySource:
         return root
 
     def _open_below(self, path: str, flags: int) -> int:
-        """Open part by part, so that no part can be a link."""
+        """Open a path part by part, so that no part can be a link."""
         parts = path.split("/")
         if not all(part and part not in (".", "..") for part in parts):
             raise RequestFailed(f"{path!r} is no path below {self._path}", again=False)

@@ -1,4 +1,4 @@
-"""Room on the disk: whether files fit before the first byte is fetched, and whether another try makes sense.
+"""Checks that files fit on the disk before the first byte is fetched, and whether a retry makes sense.
 
 `reason_not_to_fit` and `has_grown` are pure. OTA.md 4.6.
 """
@@ -27,7 +27,7 @@ GROWTH_BYTES = 64 * MB
 
 @dataclass(frozen=True, slots=True)
 class DiskSpace:
-    """The figures of the disk that has the state directory.
+    """The free and used space of the disk with the state directory.
 
     Attributes:
         inodes: free ones; None = the file system does not count them.
@@ -44,7 +44,7 @@ class DiskSpace:
 
 
 def measure(layout: StateLayout, quota: int, reserve: int) -> DiskSpace:
-    """Return the figures as they are now."""
+    """Measure the disk."""
     path = layout.state_dir
     while not path.exists() and path != path.parent:
         path = path.parent
@@ -78,7 +78,7 @@ def reason_not_to_fit(room: DiskSpace, missing: int, count: int) -> str:
 
 
 def has_grown(failed_at: int, free: int, missing: int) -> bool:
-    """Return whether another try makes sense after a write failed for lack of space.
+    """Return whether a retry makes sense after a write failed for lack of space.
 
     Args:
         failed_at, free: the bytes that were free then, and that are now.
@@ -87,7 +87,7 @@ def has_grown(failed_at: int, free: int, missing: int) -> bool:
 
 
 def check(layout: StateLayout, room: DiskSpace, missing: int, count: int) -> None:
-    """Refuse files that do not fit, and those for which the disk turned out too full before.
+    """Refuse files that do not fit, or for which an earlier write found the disk full.
 
     Raises:
         NoSpace: with the figures, and what to do.
@@ -103,13 +103,13 @@ def check(layout: StateLayout, room: DiskSpace, missing: int, count: int) -> Non
 
 
 def record_failure(layout: StateLayout) -> None:
-    """Record that a write failed for lack of space. A disk that does not even take this is full by its figures."""
+    """Record that a write failed for lack of space. If even this write fails, the disk is visibly full."""
     with contextlib.suppress(OtaError):
         files.write_durably(layout.no_space, to_canonical_json({"free": measure(layout, 0, 0).free}))
 
 
 def remove_failure(layout: StateLayout) -> None:
-    """Remove the record: the files came."""
+    """Remove the record, because the files were written."""
     with contextlib.suppress(OSError):
         if layout.no_space.exists():
             files.unlink(layout.no_space)

@@ -1,4 +1,4 @@
-"""Failures of a download: whether another try in the same run may help, and what an operator can do."""
+"""The error of a failed request, with its cause in words and the advice for an operator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ota.errors import FetchError
 
 
 class RequestFailed(FetchError):
-    """A request that failed.
+    """A failed request to a repository.
 
     Attributes:
         again: another try in this run may succeed.
@@ -51,7 +51,7 @@ TLS_ENDED = "the connection ended in TLS's handshake: the link, or a server that
 
 
 def tls_failure(error: BaseException) -> str:
-    """Return the reason of a failed handshake in words, or "" for an error that is not TLS's."""
+    """Return the cause of a failed TLS handshake in words; "" = not an error of TLS."""
     found: BaseException | None = error
     for _ in range(8):
         if found is None or isinstance(found, ssl.SSLError):

@@ -1,7 +1,8 @@
-"""A repository on a web server, through urllib3. One request for each call; `mirrors` and `pace` decide on another try.
+"""A repository on a web server, through urllib3. Sends one request for each call; `mirrors` and `limiter` decide on
+retries.
 
-Requests carry no cookies and nothing of the device but its certificate, and that only to the configured host. The
-environment's proxies are not used. TLS is always verified, although integrity never depends on it.
+Requests carry no cookies, and the certificate of the device only to the configured host. The proxies of the environment
+are not used. TLS is always verified, although integrity never depends on it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _PASSING = (408, 425, 429, 500, 502, 503, 504)
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
-    """How web servers are reached.
+    """Options for requests to web servers.
 
     Attributes:
         timeout: seconds of silence after which a request is given up.
@@ -61,7 +62,7 @@ class HttpOptions:
 
 
 class HttpSource:
-    """The repository below a URL.
+    """The repository below a URL. Implements `source.RepositorySource`.
 
     Raises:
         UsageError: the URL, the proxy, or a PEM file is unusable; the message names the setting.
@@ -104,7 +105,7 @@ class HttpSource:
             yield from self._body(response, path, length - offset, exact=True)
 
     def _check_resumed(self, response: urllib3.BaseHTTPResponse, path: str, offset: int, length: int) -> None:
-        """Accept a part only of the file that the download began with: same strong ETag, or same length."""
+        """Refuse a partial response of another file than the download started with: compare strong ETag or length."""
         if response.status == 200:
             _check_head(response, f"{self}{path}", length, exact=True)  # a captive portal must not cost what is there
         if response.status in (200, 416):
@@ -218,7 +219,7 @@ class HttpSource:
 
     @contextlib.contextmanager
     def _reported(self, what: str) -> Iterator[None]:
-        """Turn the errors of urllib3 and of sockets into ours."""
+        """Turn the errors of urllib3 and of sockets into RequestFailed."""
         try:
             yield
         except FetchError:
@@ -229,7 +230,7 @@ class HttpSource:
 
 
 def describe_error(error: Exception, timeout: float) -> tuple[str, bool]:
-    """Return what happened in words, and whether another try may help."""
+    """Return the cause of an error in words, and whether a retry may help."""
     if words := tls_failure(error):
         return words, words == TLS_ENDED
     inner = error
@@ -250,7 +251,7 @@ def describe_error(error: Exception, timeout: float) -> tuple[str, bool]:
 
 
 def _expect_ok(response: urllib3.BaseHTTPResponse, what: str) -> None:
-    """Accept 200 only."""
+    """Raise unless the status is 200."""
     status = response.status
     if status == 200:
         return
@@ -279,7 +280,7 @@ def _retry_after(text: str, now: float) -> float | None:
 
 
 def _check_head(response: urllib3.BaseHTTPResponse, what: str, most_bytes: int, exact: bool) -> int:
-    """Refuse a body that cannot be the file, before it is read. Return its length; 0 = the server does not say."""
+    """Refuse a wrong response before its body is read. Return its length; 0 = unknown."""
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
         raise RequestFailed(
@@ -298,7 +299,7 @@ def _check_head(response: urllib3.BaseHTTPResponse, what: str, most_bytes: int, 
 
 
 def check_url(url: str, setting: str, example: str) -> SplitResult:
-    """Return the parts of a URL that ends in `/`. Raises UsageError, which names the setting."""
+    """Return the parts of a URL, with `/` at its end. Raises UsageError with the name of the setting."""
     try:
         parts = urlsplit(url if url.endswith("/") else url + "/")
         usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
@@ -321,7 +322,7 @@ def origin_of(parts: SplitResult) -> tuple[str, str | None, int | None]:
 
 
 def login_header(parts: SplitResult, kind: str) -> dict[str, str]:
-    """Return the header for the user and password of a URL; `basic_auth` for a server, else for a proxy."""
+    """Return the header for the user and password of a URL; `basic_auth` = for a server, else for a proxy."""
     if parts.username is None:
         return {}
     text = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -331,7 +332,7 @@ def login_header(parts: SplitResult, kind: str) -> dict[str, str]:
 
 
 def make_pool(options: HttpOptions, context: ssl.SSLContext) -> urllib3.PoolManager:
-    """Return connections as the options say, through the proxy if there is one."""
+    """Return a connection pool with the options, through the proxy if there is one."""
     timeout = urllib3.Timeout(connect=options.timeout, read=options.timeout)
     if not options.proxy:
         return urllib3.PoolManager(num_pools=4, maxsize=1, timeout=timeout, ssl_context=context)
@@ -350,7 +351,7 @@ def make_pool(options: HttpOptions, context: ssl.SSLContext) -> urllib3.PoolMana
 
 @functools.lru_cache(maxsize=4)  # reading the system's certificates takes 50 ms
 def make_context(ca_cert: str, client_cert: str = "", client_key: str = "") -> ssl.SSLContext:
-    """Return TLS that verifies servers, and offers a certificate where one is given."""
+    """Return a TLS context that verifies servers, with a client certificate if one is given."""
     try:
         context = ssl.create_default_context(cafile=ca_cert or None)
     except (OSError, ssl.SSLError) as error:

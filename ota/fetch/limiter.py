@@ -1,4 +1,4 @@
-"""Keeps a download within its limits: waits for the rate, ends it with its hours, repeats what failed, and reports."""
+"""Keeps a download within its limits: waits for the rate, ends outside of its hours, retries, and reports progress."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ REPORT_SECONDS = 0.5
 
 
 def no_progress(done: int, total: int) -> None:
-    """Report nothing."""
+    """Ignore the progress."""
 
 
 class DownloadLimiter:
-    """The limits of one run.
+    """The limits and the progress of one run's downloads.
 
     Args:
         apply: an operator asked for the download: hours and the metered link do not count.
@@ -53,7 +53,7 @@ class DownloadLimiter:
         self.received = 0  # bytes from the network in this run
 
     def begin(self, total: int, progress: Progress = no_progress) -> None:
-        """Start the count of a download of `total` bytes.
+        """Start a download of `total` bytes.
 
         Args:
             progress: called at most twice a second, and once at the end.
@@ -65,7 +65,7 @@ class DownloadLimiter:
         self._check()
 
     def came(self, count: int) -> None:
-        """Count bytes from the network, and wait as the rate limit says.
+        """Count bytes from the network, and wait as the rate limit requires.
 
         Raises:
             Postponed: the hours are over, or the run lasted its time.
@@ -79,7 +79,7 @@ class DownloadLimiter:
             self._check()
 
     def done(self, count: int) -> None:
-        """Count bytes that are on the disk now; fewer than 0 = that many were discarded."""
+        """Count bytes that are on disk; negative = discarded bytes."""
         self._done += count
         now = self._clock.monotonic()
         if now - self._reported >= REPORT_SECONDS:
@@ -87,15 +87,15 @@ class DownloadLimiter:
             self._progress(self._done, self._total)
 
     def finish(self) -> None:
-        """Report the end."""
+        """Report the final progress."""
         self._progress(self._done, self._total)
 
     def headway(self) -> None:
-        """Start the count of failures in a row anew."""
+        """Reset the count of consecutive failures."""
         self._retries.headway()
 
     def persist(self, act: Callable[[], Value]) -> Value:
-        """Return what `act` returns; repeat it while its errors are worth another try.
+        """Return the result of `act`. Retry it while its errors are worth a retry.
 
         Raises:
             FetchError: the last error of `act`.

@@ -1,6 +1,6 @@
-"""Pure decisions about a download: how fast, at which hours, and whether another try is worth it.
+"""Pure decisions about a download: its rate, its hours, and its retries.
 
-Time and randomness are arguments. `pace` acts on these decisions.
+Time and randomness are arguments. `limiter` acts on these decisions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LONGEST_RETRY_AFTER = 300.0
 
 
 class TokenBucket:
-    """A rate limit. Up to a quarter of a second's worth may come at once.
+    """A token bucket: a rate limit with bursts of up to a quarter of a second.
 
     Args:
         rate: bytes per second; 0 = no limit.
@@ -38,7 +38,7 @@ class TokenBucket:
         self._at = now
 
     def take(self, count: int, now: float) -> float:
-        """Count bytes that came. Return the seconds to wait before the next ones."""
+        """Count received bytes. Return the seconds to wait before the next ones."""
         if not self._rate:
             return 0.0
         self._tokens = min(self._most, self._tokens + (now - self._at) * self._rate) - count
@@ -48,17 +48,17 @@ class TokenBucket:
 
 @dataclass(slots=True)
 class Retries:
-    """The budget of failed requests of one run."""
+    """The number of failed requests that one run may retry."""
 
     left: int = MOST_RETRIES
     in_a_row: int = 0
 
     def headway(self) -> None:
-        """Bytes came: the next failure is a first one again."""
+        """Reset the count of consecutive failures, because bytes arrived."""
         self.in_a_row = 0
 
     def delay(self, error: FetchError, random: float) -> float | None:
-        """Return the seconds to wait before another try; None = no other try in this run.
+        """Return the seconds to wait before a retry; None = no retry in this run.
 
         Args:
             random: from 0 to 1, so that a fleet does not come back at the same moment.
@@ -74,7 +74,7 @@ class Retries:
 
 
 def check_rate(rate: int) -> int:
-    """Return the setting RATE_LIMIT.
+    """Return the setting RATE_LIMIT if it is plausible.
 
     Raises:
         UsageError: a download would take days; another unit was meant.
@@ -87,7 +87,7 @@ def check_rate(rate: int) -> int:
 
 
 def check_hours(text: str) -> str:
-    """Return the setting DOWNLOAD_HOURS.
+    """Return the setting DOWNLOAD_HOURS if it is valid.
 
     Raises:
         UsageError: it is something else than hours of the day.

@@ -1,4 +1,4 @@
-"""Several mirrors of one repository. None is trusted, and one that is bad does not block another."""
+"""Tries several mirrors of one repository. A bad mirror does not block the others, and none is trusted."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ DEMOTED_SECONDS = 300.0
 
 
 class DownloadInterrupted(FetchError):
-    """A download broke off after some headway. The same source may go on, and is not blamed."""
+    """A download broke off after some bytes. The same source may resume, and is not demoted."""
 
 
 class Mirrors:
-    """Tries sources in order. A source that failed lately comes after the others; one that lied comes last.
+    """Tries sources in order. A source that failed recently comes after the others; one with wrong bytes comes last.
 
     One object lives for one run.
     """
@@ -40,7 +40,7 @@ class Mirrors:
         return [self._sources[number] for number in self._order()]
 
     def first(self, act: Callable[[RepositorySource], Value]) -> Value:
-        """Return what `act` returns for the first source with which it does not fail.
+        """Return the result of `act` with the first source for which it does not fail.
 
         Raises:
             NotFound: no source has the file.
@@ -82,7 +82,7 @@ class Mirrors:
 
 
 def _most_telling(failures: Sequence[OtaError]) -> OtaError:
-    """Return the error of all sources together: a later try counts more than distrust, and that more than absence."""
+    """Return one error for all sources. A fault that may pass counts first, then wrong bytes, then a missing file."""
 
     def rank(error: OtaError) -> int:
         if isinstance(error, NotInRepository):

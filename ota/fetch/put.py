@@ -1,4 +1,4 @@
-"""One PUT through urllib3, with a limit on the whole of it. Redirects are not followed."""
+"""Uploads JSON with one PUT through urllib3, with a limit on the whole request. Redirects are not followed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ota.fetch.time_limit import run_within
 
 
 def put(url: str, data: bytes, options: HttpOptions, limit: float) -> None:
-    """Put JSON at a URL.
+    """Upload JSON to a URL.
 
     Args:
         limit: seconds for all of it: the name look-up, the connection, the upload, and the head of the reply.

@@ -1,4 +1,6 @@
-"""A time limit for a blocking call that has none of its own, such as a name look-up or a reply that drips."""
+"""Runs a blocking call with a timeout, for calls that have none, such as a name look-up or a reply that arrives byte by
+byte.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ Value = TypeVar("Value")
 def run_within(
     seconds: float, act: Callable[[], Value], discard: Callable[[Value], None] = lambda value: None
 ) -> Value:
-    """Return what `act` returns, or raise what it raises.
+    """Return the result of `act`, or raise its error.
 
     The call runs in a daemon thread. After the limit the thread goes on alone; `discard` receives its late result.
 

@@ -1,7 +1,7 @@
-"""Signatures by keys of other machines, carried as small files: request (publisher), sign (there), collect (publisher).
+"""Signatures by keys of other machines, exchanged as files: request (publisher), sign (signer), collect (publisher).
 
-The signer's machine needs no network and trusts no summary: it verifies the published metadata in the request, and says
-itself what the new metadata changes.
+The signer's machine needs no network and trusts no summary: it verifies the published metadata in the request, and
+derives the description of the change from the metadata itself.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ REQUEST, SIGNATURES = "edge-ota signing request", "edge-ota signatures"
 
 @dataclass(frozen=True, slots=True)
 class SigningRequest:
-    """What shall be signed.
+    """A change for which signatures are requested.
 
     Attributes:
         published: root, targets, and each role of the change, as devices know them; empty before the first publication.
@@ -57,7 +57,7 @@ class SigningRequest:
 
     @property
     def after(self) -> RepositoryState:
-        """What devices would know."""
+        """The metadata after the change."""
         state = RepositoryState(list(self.published.roots), dict(self.published.roles))
         for role, metadata in self.change.items():
             if role == ROOT:
@@ -67,7 +67,7 @@ class SigningRequest:
         return state
 
     def words(self) -> list[str]:
-        """Return what would be different, one line each."""
+        """Return a description of the change, one line for each difference."""
         found = []
         for role, metadata in self.change.items():
             known = self.published.roots[-1:] if role == ROOT else [self.published.roles.get(role)]
@@ -86,7 +86,7 @@ class SigningRequest:
 
 
 def write_request(workspace: Workspace, state: RepositoryState, out: Path) -> SigningRequest:
-    """Write the change that waits as a file for the machines that have the keys.
+    """Write the waiting change to a file for the machines with the keys.
 
     Raises:
         UsageError: no change waits.
@@ -114,7 +114,7 @@ def _waiting_change(workspace: Workspace) -> PendingChange:
 
 
 def read_request(data: bytes, what: str) -> SigningRequest:
-    """Return the request in a file, after a check that the metadata in it verifies.
+    """Return the request in a file. Verify the metadata in it.
 
     Raises:
         Untrusted: it does not. UsageError: it is another file.
@@ -136,7 +136,7 @@ def read_request(data: bytes, what: str) -> SigningRequest:
 
 
 def _check(request: SigningRequest, what: str) -> None:
-    """Refuse a request whose published part nobody published, or whose change does not follow it."""
+    """Refuse a request whose published metadata has no valid signatures, or whose change is not its next version."""
     published = request.published
     for role, metadata in published.roles.items():
         if not published.roots or find_missing_signatures(published, published, role, metadata) is not None:
@@ -161,7 +161,7 @@ def _keys_in(payload: Root | Targets) -> list[Key]:
 
 
 def read_signed(path: Path) -> dict[str, str]:
-    """Return what a key has signed before: role and version -> SHA-256.
+    """Return the versions that a key has signed: role and version -> SHA-256.
 
     Raises:
         Untrusted: the file is damaged.
@@ -173,7 +173,7 @@ def read_signed(path: Path) -> dict[str, str]:
 
 
 def warn_of_reuse(request: SigningRequest, memory: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each role of which the key has signed this version with other content, or a later one."""
+    """Return a warning for each role of which the key signed other content of this version, or a later version."""
     found = []
     for role, metadata in request.change.items():
         version, digest = metadata.signed.version, hashlib.sha256(metadata.signed_bytes).hexdigest()
@@ -189,7 +189,7 @@ def warn_of_reuse(request: SigningRequest, memory: Mapping[str, str]) -> list[st
 
 
 def write_signed(path: Path, request: SigningRequest, memory: Mapping[str, str], roles: Sequence[str]) -> None:
-    """Keep what a key has signed."""
+    """Store the versions that a key has signed."""
     new = {
         f"{role} {request.change[role].signed.version}": hashlib.sha256(request.change[role].signed_bytes).hexdigest()
         for role in roles
@@ -198,7 +198,7 @@ def write_signed(path: Path, request: SigningRequest, memory: Mapping[str, str],
 
 
 def sign(request: SigningRequest, signers: Sequence[Signer]) -> tuple[bytes, list[str]]:
-    """Return the file with signatures, and the roles that were signed.
+    """Return the file with signatures, and the signed roles.
 
     Raises:
         UsageError: no key may sign anything of the change, or each has signed already.
@@ -227,7 +227,7 @@ def sign(request: SigningRequest, signers: Sequence[Signer]) -> tuple[bytes, lis
 def collect(
     workspace: Workspace, state: RepositoryState, found: Sequence[tuple[str, bytes]], now: float
 ) -> list[MissingSignatures]:
-    """Put signatures into the change that waits, and publish it when every threshold is met.
+    """Add signatures to the waiting change. Publish it when every threshold is met.
 
     Args:
         found: name and bytes of each file.

@@ -1,7 +1,7 @@
-"""A change of metadata: new payloads, signed by the keys that are here, and published once every threshold is met.
+"""A change of metadata: new payloads are signed by the keys on this machine, and published when every threshold is met.
 
-Where a threshold needs keys of other machines, the change waits in `pending.json` for `ceremony`. Snapshot and
-timestamp are made when the change is published, and so are roles that only need a fresh signature.
+If a threshold needs keys of other machines, the change waits in `pending.json` for `ceremony`. Snapshot and timestamp
+are made when the change is published, and so are roles that only need a new signature.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_PENDING = 64 * 1024 * 1024
 
 @dataclass(slots=True)
 class MetadataChange:
-    """What shall be different.
+    """A change of metadata before its signatures.
 
     Attributes:
         roles: role -> its new payload. `apply` sets version and expiry.
@@ -44,7 +44,7 @@ class MetadataChange:
 
 @dataclass(frozen=True, slots=True)
 class MissingSignatures:
-    """A role of a change that waits: so many signatures of these keys are missing."""
+    """The signatures that a role of a waiting change lacks: their number, and the keys that may sign."""
 
     role: str
     missing: int
@@ -61,7 +61,7 @@ class PendingChange:
 
 
 def apply(workspace: Workspace, state: RepositoryState, change: MetadataChange, now: float) -> list[MissingSignatures]:
-    """Sign a change and publish it; return what it waits for (nothing = it is published).
+    """Sign a change and publish it. Return the missing signatures; [] = it is published.
 
     Raises:
         KeyProblem: a key that must be here is not, or its passphrase is wrong.
@@ -79,7 +79,7 @@ def apply(workspace: Workspace, state: RepositoryState, change: MetadataChange, 
 def settle(
     workspace: Workspace, state: RepositoryState, pending: PendingChange, now: float, other: PendingChange | None = None
 ) -> list[MissingSignatures]:
-    """Sign what can be signed here; publish the change, or keep it as the one that waits.
+    """Sign with the keys on this machine. Publish the change, or store it as the waiting one.
 
     Args:
         other: a change that waits already; there is room for one.
@@ -120,7 +120,7 @@ def _publish(workspace: Workspace, state: RepositoryState, pending: PendingChang
 def publish_freshness(
     workspace: Workspace, before: RepositoryState, after: RepositoryState, now: float, *, snapshot: bool
 ) -> None:
-    """Make timestamp anew, and snapshot where it is asked for, and publish."""
+    """Make a new timestamp, and a new snapshot if asked for, and publish."""
     if snapshot:
         meta = {f"{role}.json": _meta(after, role) for role in (TARGETS, *after.delegated())}
         payload: Signed = Snapshot(before.version(SNAPSHOT) + 1, expires=_expiry(workspace, SNAPSHOT, now), meta=meta)
@@ -139,7 +139,7 @@ def publish_freshness(
 
 
 def _meta(state: RepositoryState, role: str) -> MetaFile:
-    """Return version, length, and hash of a role's file: no other file under its name is ever looked at."""
+    """Return version, length, and hash of a role's file, which pin its content."""
     return MetaFile.from_data(state.version(role), state.roles[role].to_bytes(), ["sha256"])
 
 
@@ -155,7 +155,7 @@ def _after(state: RepositoryState, roles: Mapping[str, Metadata[Any]]) -> Reposi
 
 
 def _again(workspace: Workspace, state: RepositoryState, role: str, now: float) -> Metadata[Any]:
-    """Return a role's payload, one version on; an empty one for a role that is new."""
+    """Return the next version of a role with the same payload; an empty payload for a new role."""
     payload = copy.deepcopy(state.roles[role].signed) if role in state.roles else Targets()
     payload.version = state.version(role) + 1
     payload.expires = _expiry(workspace, role, now)
@@ -168,7 +168,7 @@ def delegator_of(state: RepositoryState, role: str) -> Root | Targets:
 
 
 def keyids_of(state: RepositoryState, role: str) -> tuple[int, list[str]]:
-    """Return threshold and keys of a role; none where the state does not know the role."""
+    """Return threshold and keys of a role; 0 and [] if the state does not have the role."""
     try:
         found = delegator_of(state, role).get_delegated_role(role)
     except (ValueError, IndexError, KeyError):
@@ -185,7 +185,7 @@ def has_enough_keys(workspace: Workspace, state: RepositoryState, role: str) -> 
 def sign(
     workspace: Workspace, before: RepositoryState, after: RepositoryState, role: str, metadata: Metadata[Any]
 ) -> None:
-    """Add the signatures that are missing and can be made here; with the keys from before, too, where they changed.
+    """Add the missing signatures of keys on this machine, also with the old keys if the keys change.
 
     Raises:
         KeyProblem: a key cannot be opened, and without it the threshold is not met.
@@ -214,7 +214,7 @@ def _is_here(workspace: Workspace, keyid: str) -> bool:
 def find_missing_signatures(
     before: RepositoryState, after: RepositoryState, role: str, metadata: Metadata[Any]
 ) -> MissingSignatures | None:
-    """Return which signatures a role misses; None = its threshold is met."""
+    """Return the signatures that a role lacks; None = its threshold is met."""
     states = [after, before] if role == ROOT and before.roots else [after]
     for state in states:
         delegator = delegator_of(state, role)
@@ -239,7 +239,7 @@ def _sign_here(workspace: Workspace, before: RepositoryState, after: RepositoryS
 
 
 def _check_life(state: RepositoryState, now: float) -> None:
-    """Refuse to publish under a role that devices do not believe any more."""
+    """Refuse to publish under a role that has expired."""
     for role, payload in ((ROOT, state.root), (TARGETS, state.targets)):
         if payload.is_expired(_time(now)):
             raise Expired(
@@ -249,7 +249,7 @@ def _check_life(state: RepositoryState, now: float) -> None:
 
 
 def write_pending(workspace: Workspace, pending: PendingChange) -> None:
-    """Keep a change as the one that waits."""
+    """Store a change as the waiting one."""
     value = {
         "schema": SCHEMA,
         "roles": {role: one.to_dict() for role, one in pending.roles.items()},
@@ -260,7 +260,7 @@ def write_pending(workspace: Workspace, pending: PendingChange) -> None:
 
 
 def read_pending(workspace: Workspace) -> PendingChange | None:
-    """Return the change that waits.
+    """Return the waiting change; None = none.
 
     Raises:
         Untrusted: its file is damaged.
@@ -278,7 +278,7 @@ def read_pending(workspace: Workspace) -> PendingChange | None:
 
 
 def refuse_second(workspace: Workspace, roles: Iterable[str]) -> None:
-    """Refuse a change of roles of which a change waits already.
+    """Refuse a change of roles for which another change waits.
 
     Raises:
         OtaError: one does.
@@ -296,7 +296,7 @@ def _refuse_second(pending: PendingChange) -> NoReturn:
 
 
 def copy_payload(state: RepositoryState, role: str) -> Any:
-    """Return a copy of a role's payload that may be changed."""
+    """Return a copy of a role's payload for editing."""
     return copy.deepcopy(state.root if role == ROOT else cast(Signed, state.roles[role].signed))
 
 

@@ -1,4 +1,4 @@
-"""What a signature would change, in words: made by the signer's machine from the metadata, not from a summary."""
+"""Describes the effect of a signature. The signer's machine derives the description from the metadata itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_TARGETS = 40
 
 
 def describe(role: str, before: Signed | None, after: Signed, names: Mapping[str, str]) -> list[str]:
-    """Return what is different in a role's metadata.
+    """Return the differences in a role's metadata.
 
     Args:
         before: as it is published; None = nothing is.
@@ -32,7 +32,7 @@ def describe(role: str, before: Signed | None, after: Signed, names: Mapping[str
 
 
 def _others(before: Signed | None, after: Signed) -> Iterator[str]:
-    """Yield the members of which no other line tells, where they differ or are unusual."""
+    """Yield the members that no other line describes, if they differ or are unusual."""
     told = ("version", "expires", "roles", "keys", "targets", "delegations")
     usual = {"_type": after.type, "spec_version": after.spec_version, "consistent_snapshot": True}
     old = before.to_dict() if before is not None else {}
@@ -72,7 +72,7 @@ def _delegations(before: Targets | None, after: Targets, names: Mapping[str, str
 
 
 def _rights(role: Role) -> dict[str, Any]:
-    """Return what a delegation says beside its keys and their threshold."""
+    """Return the members of a delegation other than its keys and their threshold."""
     return {name: value for name, value in role.to_dict().items() if name not in ("name", "keyids", "threshold")}
 
 
@@ -102,5 +102,5 @@ def _key(keyid: str, names: Mapping[str, str]) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return a text that cannot move the cursor of a terminal."""
+    """Return a text without control characters for a terminal."""
     return text if text.isprintable() and len(text) <= 200 else repr(text[:200])

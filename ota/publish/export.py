@@ -1,4 +1,4 @@
-"""A copy of what one fleet needs, for a USB stick: the same files, in the order in which they are published."""
+"""Copies the files of one fleet to a USB stick, in the order in which they are published."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ota.publish.workspace import Workspace
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """What was copied: releases and blobs, and the bytes of the blobs that were not there yet."""
+    """The result of a copy: its releases, its number of blobs, and the bytes of new blobs."""
 
     releases: list[str]
     blobs: int
@@ -28,7 +28,7 @@ class ExportResult:
 
 
 def export(workspace: Workspace, state: RepositoryState, fleet: str, out: Path) -> ExportResult:
-    """Copy what a fleet needs into a directory; one that has an older copy is brought up to date.
+    """Copy the files of a fleet into a directory. An older copy in it is updated.
 
     Raises:
         UsageError: there is no such fleet, or the directory has other things. NoSpace: the disk is too small.

@@ -1,4 +1,4 @@
-"""Keys of roles: PKCS#8 files with a passphrase, or keys on a PKCS#11 token. No secret is in argv."""
+"""Keys of roles: PKCS#8 files with a passphrase, or keys on a PKCS#11 token. No secret is passed in argv."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class KeyProblem(OtaError):
 
 @dataclass(frozen=True, slots=True)
 class KeyPlace:
-    """A key, and where its private part is.
+    """A public key, and the place of its private part.
 
     Attributes:
         uri: `file:NAME.pem` (in the workspace's keys/), `hsm:ID?label=TOKEN`, or "" = on another machine.
@@ -57,7 +57,7 @@ class KeyPlace:
 
 @dataclass(slots=True)
 class Secrets:
-    """Passphrases and PINs: from a file, the environment, or the terminal. Each is asked for once.
+    """Passphrases and PINs, from a file, the environment, or the terminal. Each is asked for once.
 
     Attributes:
         file: holds the passphrase of all keys on its first line.
@@ -96,7 +96,7 @@ class Secrets:
         return self.known[name]
 
     def fresh(self, name: str) -> str:
-        """Return the passphrase for a new key; at a terminal, one for all new keys is typed twice.
+        """Return the passphrase for a new key. At a terminal, the user types one for all new keys, twice.
 
         Raises:
             KeyProblem: it is too short, or was typed differently.
@@ -123,7 +123,7 @@ def generate(kind: str) -> CryptoSigner:
 
 
 def write_private(path: Path, signer: CryptoSigner, passphrase: str) -> None:
-    """Write a private key, readable for its owner only; encrypted where there is a passphrase.
+    """Write a private key, readable by its owner only, and encrypted if there is a passphrase.
 
     Raises:
         KeyProblem: there is such a file already.
@@ -157,7 +157,7 @@ def read_private(path: Path, name: str, secrets: Secrets) -> CryptoSigner:
 
 
 def signer_of(place: KeyPlace, keys: Path, secrets: Secrets) -> Signer:
-    """Return what signs with a key.
+    """Return the signer of a key.
 
     Args:
         keys: the directory of key files.
@@ -176,7 +176,7 @@ def signer_of(place: KeyPlace, keys: Path, secrets: Secrets) -> Signer:
 
 
 class TokenSigner(Signer):
-    """Signs on a PKCS#11 token; errors of the token name the key."""
+    """Signs on a PKCS#11 token. Errors of the token name the key."""
 
     def __init__(self, place: KeyPlace, secrets: Secrets) -> None:
         self._place = place
@@ -190,7 +190,7 @@ class TokenSigner(Signer):
 
     @classmethod
     def from_priv_key_uri(cls, priv_key_uri: str, public_key: Key, secrets_handler: Any = None) -> Signer:
-        """Not used: keys come from the workspace."""
+        """Raise NotImplementedError: keys come from the workspace."""
         raise NotImplementedError
 
     def sign(self, payload: bytes) -> Any:
@@ -206,7 +206,7 @@ class TokenSigner(Signer):
 
 
 def generate_on_token(module: str, label: str, number: int, name: str, secrets: Secrets) -> KeyPlace:
-    """Make a P-256 key on a token; its private part cannot leave it.
+    """Create a P-256 key on a token. Its private part cannot leave the token.
 
     Raises:
         KeyProblem: python-pkcs11, the library, the token, or the PIN is missing or wrong, or the ID is taken.
@@ -235,7 +235,7 @@ def generate_on_token(module: str, label: str, number: int, name: str, secrets: 
 
 
 def import_from_token(module: str, label: str, number: int, name: str, secrets: Secrets) -> KeyPlace:
-    """Return the place of a key that is on a token already.
+    """Return the place of a key that is already on a token.
 
     Raises:
         KeyProblem: the token or the key is not there.
@@ -259,25 +259,25 @@ def _use_module(module: str) -> None:
 
 
 def _told(error: Exception) -> str:
-    """Return an error of PKCS#11 in words: many have no text of their own."""
+    """Return an error of PKCS#11 in words. Many have no text."""
     cause = error.__cause__ or error
     words = {"PinIncorrect": "the PIN is wrong", "PinLocked": "the PIN is locked", "NoSuchToken": "no such token"}
     return words.get(type(cause).__name__) or str(cause) or type(cause).__name__
 
 
 def has_natural_id(key: Key) -> bool:
-    """Return whether a key's ID is the hash of the key, as all IDs are here: no other key can have it."""
+    """Return whether a key's ID is the hash of the key, so that no other key can have this ID."""
     text = encode_canonical({"keytype": key.keytype, "scheme": key.scheme, "keyval": key.keyval}) or ""
     return hashlib.sha256(text.encode()).hexdigest() == key.keyid
 
 
 def public_dict(key: Key) -> dict[str, Any]:
-    """Return a public key as TUF writes it, with its ID."""
+    """Return a public key in the form of TUF, with its ID."""
     return {"keyid": key.keyid, **key.to_dict()}
 
 
 def public_from(found: object, what: str) -> SSlibKey:
-    """Return the key that `public_dict` made.
+    """Return the key that `public_dict` encoded.
 
     Raises:
         Untrusted: it is none.
@@ -295,12 +295,12 @@ def public_from(found: object, what: str) -> SSlibKey:
 
 
 def write_public(path: Path, place: KeyPlace) -> None:
-    """Write the file that goes to the publisher's machine: name and public key."""
+    """Write the file for the publisher's machine: name and public key."""
     files.write_durably(path, to_canonical_json({"schema": 1, "name": place.name, "public": public_dict(place.public)}))
 
 
 def read_public(path: Path) -> KeyPlace:
-    """Return the key of a file from `write_public`, or of a PEM file, named after the file.
+    """Return the key of a file from `write_public`, or of a PEM file, which names the key.
 
     Raises:
         UsageError: there is no such file. Untrusted: it is no public key.
@@ -320,7 +320,7 @@ def read_public(path: Path) -> KeyPlace:
 
 
 def fingerprint(key: Key) -> str:
-    """Return the start of a key's ID, as shown to people."""
+    """Return the start of a key's ID, grouped for people."""
     return " ".join(key.keyid[at : at + 4] for at in range(0, 16, 4))
 
 

@@ -1,4 +1,4 @@
-"""A release is published: blobs, then the manifest that models-<family> lists; approvals of code by engines; floors."""
+"""Publishes a release: blobs, then the manifest that models-<family> lists. Also approvals of code, and floors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Bundle:
     data: bytes
 
     def blob(self, sha256: str) -> Path:
-        """Return where a blob lies."""
+        """Return the path of a blob."""
         return self.path / blob_path(sha256)
 
 
@@ -62,7 +62,7 @@ def blobs_of(manifest: Manifest) -> Iterator[tuple[str, int]]:
 
 
 def blobs_of_file(entry: FileEntry) -> Iterator[tuple[str, int]]:
-    """Yield the blobs that a file is stored as."""
+    """Yield SHA-256 and size of the blobs of a file."""
     if not entry.chunks:
         yield entry.sha256, entry.size
     for number, chunk in enumerate(entry.chunks):
@@ -116,7 +116,7 @@ def release(
 
 
 def check_numbers(workspace: Workspace, state: RepositoryState, manifest: Manifest) -> None:
-    """Refuse a release number that was used, and a counter that does not rise.
+    """Refuse a release number that was used, or a counter that does not rise.
 
     Raises:
         UsageError: see above.
@@ -137,7 +137,7 @@ def check_numbers(workspace: Workspace, state: RepositoryState, manifest: Manife
 
 
 def manifests_of(workspace: Workspace, state: RepositoryState, family: str, bundle: str) -> list[Manifest]:
-    """Return the manifests of a bundle that are published, by release number."""
+    """Return the published manifests of a bundle, by release number."""
     listed = state.listed(family_role(family))
     prefix = manifest_target(family, bundle, 0).removesuffix("0.json")
     found = []
@@ -149,7 +149,7 @@ def manifests_of(workspace: Workspace, state: RepositoryState, family: str, bund
 
 
 def code_of(bundle: Bundle) -> dict[str, str]:
-    """Return the files that devices run as code: SHA-256 -> model, path, and the reason."""
+    """Return the files that devices run as code: SHA-256 -> model, path, and reason."""
     found = {}
     for variant in bundle.manifest.variants:
         for model in bundle.manifest.models:
@@ -169,7 +169,7 @@ def code_of(bundle: Bundle) -> dict[str, str]:
 def approve(
     workspace: Workspace, state: RepositoryState, family: str, sizes: dict[str, int], now: float
 ) -> list[MissingSignatures]:
-    """Let the role engines list files that run as code."""
+    """Add files that run as code to the role `engines`."""
     refuse_second(workspace, [ENGINES])
     payload = copy_payload(state, ENGINES)
     for sha256, size in sizes.items():
@@ -179,7 +179,7 @@ def approve(
 
 
 def check_blobs(bundle: Bundle) -> None:
-    """Refuse a bundle whose blobs are not what its manifest says.
+    """Refuse a bundle whose blobs differ from its manifest.
 
     Raises:
         StoreError: a blob is missing. Untrusted: it has other bytes, or chunks make another file.
@@ -196,7 +196,7 @@ def check_blobs(bundle: Bundle) -> None:
 
 
 def hash_chunks(root: Path, entry: FileEntry) -> str:
-    """Return the SHA-256 of the file that chunks below `root` make."""
+    """Return the SHA-256 of the file that the chunks below `root` make."""
     found = hashlib.sha256()
     for chunk in entry.chunks:
         for piece in read_pieces(root / blob_path(chunk)):
@@ -205,7 +205,7 @@ def hash_chunks(root: Path, entry: FileEntry) -> str:
 
 
 def read_floors(workspace: Workspace, state: RepositoryState, family: str) -> dict[str, int]:
-    """Return the lowest counters that a family allows, by bundle."""
+    """Return the lowest counters of a family, by bundle."""
     target = floor_target(family)
     entry = state.listed(family_role(family)).get(target)
     return dict(read_floor(read_target(workspace.repository, target, entry), family)) if entry is not None else {}
@@ -214,7 +214,7 @@ def read_floors(workspace: Workspace, state: RepositoryState, family: str) -> di
 def set_floor(
     workspace: Workspace, state: RepositoryState, family: str, bundle: str, number: int, now: float
 ) -> list[MissingSignatures]:
-    """Let no device run a release of a bundle that is older than `number`.
+    """Forbid the releases of a bundle that are older than `number`.
 
     Raises:
         UsageError: the floor would sink, or there is no such release.

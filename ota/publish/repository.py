@@ -1,12 +1,12 @@
-"""The static files of a repository, and the order in which they appear.
+"""The static files of a repository, and the order in which they are written.
 
-The publisher's truth is `state.json` in its own directory: the metadata of each role, and every root. It is written
-first, durably; the files of `repository/` follow from it. A publisher that was interrupted completes them at its next
-start, and files that a stranger changed on the web server are never signed again.
+The publisher's state is `state.json` in its own directory: the metadata of each role, and every root. It is written
+first, durably; the files of `repository/` are derived from it. After an interruption, the next command completes them.
+Files that were changed on the web server are never signed again.
 
-A reader sees only whole states: each file is put atomically, and a file that names others comes after them: blobs,
-documents, delegated roles, targets, snapshot, timestamp. New roots come last: until then roles with new keys carry the
-signatures of their old keys, too.
+A reader sees only complete states: each file is replaced atomically, and written after the files that it names: blobs,
+documents, delegated roles, targets, snapshot, timestamp. New roots come last. Until then, roles with new keys also
+carry the signatures of their old keys.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_STATE = 256 * 1024 * 1024
 
 @dataclass(slots=True)
 class RepositoryState:
-    """The metadata that is published.
+    """The metadata of a repository.
 
     Attributes:
         roots: every version of root, the first one first.
@@ -53,7 +53,7 @@ class RepositoryState:
         return cast(Targets, self.roles[TARGETS].signed)
 
     def version(self, role: str) -> int:
-        """Return the version of a role; 0 = it has not been published."""
+        """Return the version of a role; 0 = never published."""
         if role == ROOT:
             return int(self.root.version) if self.roots else 0
         return int(self.roles[role].signed.version) if role in self.roles else 0
@@ -64,7 +64,7 @@ class RepositoryState:
         return [] if delegations is None or delegations.roles is None else list(delegations.roles)
 
     def listed(self, role: str) -> dict[str, TargetFile]:
-        """Return what a delegated role lists, by target path.
+        """Return the targets that a delegated role lists, by path.
 
         Raises:
             UsageError: there is no such role.
@@ -76,7 +76,7 @@ class RepositoryState:
 
 
 def read_state(path: Path) -> RepositoryState:
-    """Return what is published.
+    """Return the published metadata.
 
     Raises:
         UsageError: nothing is. Untrusted: the file is damaged.
@@ -102,7 +102,7 @@ def _state_of(data: bytes, what: str) -> RepositoryState:
 
 
 def write_state(path: Path, state: RepositoryState) -> None:
-    """Make a state the published one; `put_metadata` then shows it to readers."""
+    """Store a state as the published one. `put_metadata` then writes it for readers."""
     value = {
         "schema": SCHEMA,
         "roots": [one.to_dict() for one in state.roots],
@@ -113,7 +113,7 @@ def write_state(path: Path, state: RepositoryState) -> None:
 
 
 def put_metadata(repository: Path, state: RepositoryState) -> None:
-    """Write the files of a state that are not there yet, in the order that readers need."""
+    """Write the missing files of a state, in the order that readers need."""
     folder = repository / "metadata"
     files.make_directory(folder)
     delegated = [role for role in state.roles if role not in (TARGETS, SNAPSHOT, TIMESTAMP)]
@@ -125,7 +125,7 @@ def put_metadata(repository: Path, state: RepositoryState) -> None:
 
 
 def put_targets(repository: Path, documents: Mapping[str, bytes]) -> None:
-    """Write documents under the names that TUF's consistent snapshots ask for; their directories are synced once."""
+    """Write documents under the names of TUF's consistent snapshots. Each directory is synced once."""
     folders = set()
     for target, data in documents.items():
         path = repository / stored_target(target, hashlib.sha256(data).hexdigest())
@@ -144,7 +144,7 @@ def put_targets(repository: Path, documents: Mapping[str, bytes]) -> None:
 
 
 def put(path: Path, data: bytes) -> None:
-    """Write a file atomically; one that has these bytes already stays as it is."""
+    """Write a file atomically, unless it already has these bytes."""
     if not _has(path, data):
         files.make_directory(path.parent)
         files.write_durably(path, data)
@@ -155,7 +155,7 @@ def _has(path: Path, data: bytes) -> bool:
 
 
 def put_blob(repository: Path, sha256: str, source: Path) -> bool:
-    """Bring a blob into the repository, verified; False = it is there already.
+    """Add a blob to the repository, verified. Return False if it is already there.
 
     Raises:
         Untrusted: the source has other bytes.
@@ -177,13 +177,13 @@ def put_blob(repository: Path, sha256: str, source: Path) -> bool:
 
 
 def stored_target(target: str, sha256: str) -> str:
-    """Return where a target's bytes are in the repository."""
+    """Return the path of a target's file in the repository."""
     folder, _, base = target.rpartition("/")
     return f"targets/{folder}/{sha256}.{base}"
 
 
 def read_target(repository: Path, target: str, listed: TargetFile) -> bytes:
-    """Return the bytes of a document that a role lists, verified.
+    """Return the verified bytes of a document that a role lists.
 
     Raises:
         StoreError: it is not there. Untrusted: it has other bytes.
@@ -209,12 +209,12 @@ def read_pieces(path: Path, size: int = 1024 * 1024) -> Iterator[bytes]:
 
 
 def snapshot_versions(state: RepositoryState) -> dict[str, int]:
-    """Return the versions that the published snapshot names."""
+    """Return the versions in the published snapshot."""
     snapshot = cast(Snapshot, state.roles[SNAPSHOT].signed)
     return {name: meta.version for name, meta in snapshot.meta.items()}
 
 
 def join_names(roles: Iterable[str]) -> str:
-    """Return roles for a sentence: `root and targets`."""
+    """Return roles as a phrase: `root and targets`."""
     found = list(roles)
     return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)

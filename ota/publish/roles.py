@@ -1,4 +1,4 @@
-"""The roles of a repository: which keys each has, how long its signatures last, and what it may sign. OTA.md 4.2."""
+"""The roles of a repository: their keys, thresholds, expiry, and paths. OTA.md 4.2."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAMILY_PREFIX = "models-"
 
 @dataclass(frozen=True, slots=True)
 class RolePolicy:
-    """How many keys a role has, how many must sign, and for how many days its signatures last."""
+    """The number of keys of a role, its threshold, and the days that its signatures last."""
 
     keys: int
     threshold: int
@@ -44,7 +44,7 @@ PRESETS: Mapping[str, Mapping[str, RolePolicy]] = {"team": TEAM, "small": SMALL}
 
 @contextlib.contextmanager
 def raise_as_usage() -> Iterator[None]:
-    """Turn what a document's reader refuses into wrong use: the publisher typed it."""
+    """Turn Untrusted into UsageError, because the publisher typed the document."""
     try:
         yield
     except Untrusted as error:
@@ -52,7 +52,7 @@ def raise_as_usage() -> Iterator[None]:
 
 
 def checked_name(found: object, what: str) -> str:
-    """Return a name that documents may contain.
+    """Return a valid name.
 
     Raises:
         UsageError: it has other characters, or is too long.
@@ -62,7 +62,7 @@ def checked_name(found: object, what: str) -> str:
 
 
 def kind_of(role: str) -> str:
-    """Return the name under which a plan has the role: `models` for `models-det`."""
+    """Return the key of the role's policy: `models` for `models-det`."""
     return "models" if role.startswith(FAMILY_PREFIX) else role
 
 
@@ -85,7 +85,7 @@ def paths_of(role: str) -> list[str]:
 
 
 def with_days(plans: Mapping[str, RolePolicy], changed: Mapping[str, float]) -> dict[str, RolePolicy]:
-    """Return plans with other life times.
+    """Return policies with other numbers of days.
 
     Raises:
         UsageError: an unknown role, or a life time out of bounds.

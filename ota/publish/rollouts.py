@@ -1,4 +1,4 @@
-"""The documents of fleets and devices, signed by the role `rollout`: who gets which release, and who is who."""
+"""Edits the documents of fleets and devices, which the role `rollout` signs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _publish(
 
 
 def rollout_dict(rollout: Rollout) -> dict[str, Any]:
-    """Return the JSON form, without members that say nothing."""
+    """Return the JSON form, without empty members."""
     value: dict[str, Any] = {"schema": 1, "fleet": rollout.fleet, "serial": rollout.serial}
     value["models"] = {bundle: _wish_dict(one) for bundle, one in rollout.models.items()}
     if rollout.spread_seconds:
@@ -82,7 +82,7 @@ def _wish_dict(wish: Wish) -> dict[str, Any]:
 
 
 def wish_of(rollout: Rollout, bundle: str) -> Wish:
-    """Return what a fleet shall have of a bundle.
+    """Return the rollout of a bundle in a fleet.
 
     Raises:
         UsageError: nothing yet.
@@ -97,7 +97,7 @@ def wish_of(rollout: Rollout, bundle: str) -> Wish:
 
 
 def with_wish(rollout: Rollout, wish: Wish) -> Rollout:
-    """Return a rollout document with one wish replaced."""
+    """Return a rollout document with one bundle replaced."""
     return replace(rollout, models={**rollout.models, wish.bundle: wish})
 
 
@@ -109,7 +109,7 @@ def start(
     steps: Mapping[str, float],
     devices: Sequence[DeviceDocument] = (),
 ) -> Rollout:
-    """Return the document in which a fleet wants a release; devices are hashed anew for it.
+    """Return the document in which a fleet wants a release. Devices are hashed again for it.
 
     A lower number is a rollback: devices go back as they would go forward. A release that has not reached all of its
     rings, or is denied, is not what the other devices get meanwhile: they stay with the one before it.
@@ -142,7 +142,7 @@ def _previous(before: Wish, release: int) -> int:
 
 
 def find_unknown_names(fleet: str, devices: Sequence[DeviceDocument], rings: Iterable[str], device: str) -> list[str]:
-    """Return what looks like a typing error: a fleet, rings, or a device ("" = none) that nobody has."""
+    """Return a note for each fleet or ring without devices, and for an unknown device ("" = none): typing errors."""
     ours = [one for one in devices if one.fleet == fleet]
     if not ours:
         known = ", ".join(sorted({one.fleet for one in devices}))
@@ -159,7 +159,7 @@ def find_unknown_names(fleet: str, devices: Sequence[DeviceDocument], rings: Ite
 
 
 def step(rollout: Rollout, bundle: str, steps: Mapping[str, float]) -> Rollout:
-    """Return the document with more devices of some rings; rings that are not named stay.
+    """Return the document with higher percentages of some rings. Other rings stay as they are.
 
     Raises:
         UsageError: a share would sink, which would leave devices as they are.
@@ -179,7 +179,7 @@ def step(rollout: Rollout, bundle: str, steps: Mapping[str, float]) -> Rollout:
 
 
 def halt(rollout: Rollout, bundle: str, paused: bool) -> Rollout:
-    """Return the document with a rollout halted, or resumed."""
+    """Return the document with a rollout halted or resumed."""
     wish = wish_of(rollout, bundle)
     if wish.paused == paused:
         raise UsageError(f"the rollout of {bundle} {'is halted already' if paused else 'is not halted'}")
@@ -187,7 +187,7 @@ def halt(rollout: Rollout, bundle: str, paused: bool) -> Rollout:
 
 
 def deny(rollout: Rollout, bundle: str, release: int, denied: bool) -> Rollout:
-    """Return the document with a release forbidden for all devices, or allowed again."""
+    """Return the document with a release denied for all devices, or allowed again."""
     wish = wish_of(rollout, bundle)
     releases = wish.deny | {release} if denied else wish.deny - {release}
     if releases == wish.deny:
@@ -196,7 +196,7 @@ def deny(rollout: Rollout, bundle: str, release: int, denied: bool) -> Rollout:
 
 
 def pin(rollout: Rollout, bundle: str, device: str, release: int) -> Rollout:
-    """Return the document with a device held at a release; 0 = with the others again."""
+    """Return the document with a device pinned to a release; 0 = unpinned."""
     wish = wish_of(rollout, bundle)
     pins = {one: number for one, number in wish.pin.items() if one != checked_name(device, "the device")}
     if release:
@@ -213,7 +213,7 @@ def _refuse_denied(wish: Wish, release: int) -> None:
 
 
 def check_release(workspace: Workspace, state: RepositoryState, family: str, bundle: str, release: int) -> None:
-    """Refuse a release that is not published, or that no device may run.
+    """Refuse a release that is not published, or is below the floor.
 
     Raises:
         UsageError: see above.
@@ -262,7 +262,7 @@ def device_data(document: DeviceDocument) -> bytes:
 def add_devices(
     workspace: Workspace, state: RepositoryState, documents: Sequence[DeviceDocument], change: bool, now: float
 ) -> list[MissingSignatures]:
-    """Sign which fleet and ring devices belong to.
+    """Sign the fleet and ring of devices.
 
     Raises:
         UsageError: a device is known and `change` is false, or another device has its key.
@@ -286,7 +286,7 @@ def add_devices(
 
 
 def _changed(known: DeviceDocument, document: DeviceDocument) -> DeviceDocument:
-    """Return the new document of a device: it keeps its key and its labels unless there are others."""
+    """Return the new document of a device. Key and labels stay unless the new document has others."""
     return replace(
         document, fingerprint=document.fingerprint or known.fingerprint, labels=document.labels or known.labels
     )
@@ -317,7 +317,7 @@ def read_devices_csv(path: Path) -> list[DeviceDocument]:
 
 
 def remove_device(workspace: Workspace, state: RepositoryState, device: str, now: float) -> list[MissingSignatures]:
-    """Take a device out of the repository.
+    """Remove a device from the repository.
 
     Raises:
         UsageError: it is not known.
@@ -371,7 +371,7 @@ def parse_steps(found: list[str]) -> dict[str, float]:
 
 
 def format_time(seconds: float) -> str:
-    """Return a time as documents have it."""
+    """Return a time in the format of documents."""
     return datetime.fromtimestamp(seconds, tz=timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -1,4 +1,4 @@
-"""Keys of roles, the first ones (`init`) and new ones (`rotate`), new families, and signatures for a longer life."""
+"""Manages the keys of roles: the first ones (`init`), new ones (`rotate`), new families, and renewed signatures."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ OTHER_ROLES = (ENGINES, ROLLOUT)
 
 @dataclass(frozen=True, slots=True)
 class InitOptions:
-    """What `init` shall make.
+    """The options of `init`.
 
     Attributes:
         keys: role -> public keys that were made on other machines; other roles get new files here.
@@ -62,7 +62,7 @@ class InitOptions:
 
 
 def start(path: Path, wanted: InitOptions, secrets: Secrets, now: float) -> tuple[Workspace, list[MissingSignatures]]:
-    """Make a workspace with its keys, and publish the first metadata.
+    """Create a workspace with its keys, and publish the first metadata.
 
     Raises:
         UsageError: the directory is taken, or the keys do not suffice for a threshold.
@@ -104,7 +104,7 @@ def _keys_for(workspace: Workspace, role: str, wanted: InitOptions, count: int) 
 
 
 def delegate(targets: Targets, role: str, places: Sequence[KeyPlace], threshold: int) -> None:
-    """Let a role sign its targets; devices ask no other role about them."""
+    """Delegate targets to a role. For its paths, devices accept no other role."""
     delegations = cast(Delegations, targets.delegations)
     roles = cast("dict[str, DelegatedRole]", delegations.roles)
     roles[role] = DelegatedRole(role, [], threshold, terminating=True, paths=paths_of(role))
@@ -115,7 +115,7 @@ def delegate(targets: Targets, role: str, places: Sequence[KeyPlace], threshold:
 def add_family(
     workspace: Workspace, state: RepositoryState, family: str, places: list[KeyPlace], now: float
 ) -> list[MissingSignatures]:
-    """Add a family of models with its own keys; the keys of targets sign.
+    """Add a family of models with its own keys. The keys of targets sign.
 
     Raises:
         UsageError: the family is there.
@@ -131,7 +131,7 @@ def add_family(
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Which keys of a role go and come.
+    """The keys to remove from a role and to add to it.
 
     Attributes:
         threshold: how many must sign from now on; 0 = as before.
@@ -146,7 +146,7 @@ class Rotation:
 def rotate(
     workspace: Workspace, state: RepositoryState, rotations: Sequence[Rotation], now: float
 ) -> list[MissingSignatures]:
-    """Change the keys of roles in one change: root signs for its four roles, targets for the others.
+    """Change the keys of roles in one change. Root signs for its four roles, targets for the others.
 
     Raises:
         UsageError: a key that a role has not, or too few keys for its threshold.
@@ -178,7 +178,7 @@ def _change_keys(payload: Root | Targets, rotation: Rotation) -> None:
 
 
 def check_role(state: RepositoryState, role: str) -> None:
-    """Refuse a role that the repository has not.
+    """Refuse a role that the repository does not have.
 
     Raises:
         UsageError: it has none of this name.
@@ -203,7 +203,7 @@ def key_of(workspace: Workspace, state: RepositoryState, role: str, named: str) 
 
 
 def renew(workspace: Workspace, state: RepositoryState, roles: Sequence[str], now: float) -> list[MissingSignatures]:
-    """Sign roles again, so that they last longer; what they say stays.
+    """Sign roles again with a new expiry. Their content stays the same.
 
     Raises:
         UsageError: there is no such role.
@@ -217,7 +217,7 @@ def renew(workspace: Workspace, state: RepositoryState, roles: Sequence[str], no
 
 @dataclass(frozen=True, slots=True)
 class RefreshResult:
-    """The roles that were signed again, and the others that somebody must sign soon, or should have."""
+    """The result of `refresh`: the signed roles, those to sign soon, and those that have expired."""
 
     signed: list[str]
     warnings: list[str]
@@ -225,7 +225,8 @@ class RefreshResult:
 
 
 def refresh(workspace: Workspace, state: RepositoryState, also: Sequence[str], now: float) -> RefreshResult:
-    """Sign timestamp; past half of its life snapshot, rollout (where its keys are here), and the roles in `also`.
+    """Sign timestamp. If half of their life is over, also snapshot, rollout (if its keys are here), and the roles in
+    `also`.
 
     Raises:
         KeyProblem: a key that must be here is not.

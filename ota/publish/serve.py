@@ -1,4 +1,6 @@
-"""A web server for tests and trials: the repository's files, with Range, and PUT of reports. A real one is nginx."""
+"""A web server for tests: serves the repository's files with Range, and accepts PUT of reports. In production, use
+nginx.
+"""
 
 from __future__ import annotations
 
@@ -45,20 +47,20 @@ class RepositoryServer(ThreadingHTTPServer):
         self.repository, self.ranges, self.log, self.reports = repository, ranges, log, reports
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print errors of this program only: devices that disconnect are no fault, and resume."""
+        """Print errors of this program only. A device that disconnects is not an error: it resumes."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:
-        """The address that devices are given."""
+        """The URL of this server."""
         host, port = self.server_address[:2]
         name = str(host)
         return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """GET and HEAD of regular files below the three directories."""
+    """Handles GET and HEAD of regular files below the three directories."""
 
     protocol_version = "HTTP/1.1"
     timeout = 60
@@ -73,7 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(body=False)
 
     def do_PUT(self) -> None:
-        """Keep a report. Nothing is verified here: whoever reads it does that."""
+        """Store a report. `edge-ota publish report` verifies it later."""
         asked, length = _REPORT.fullmatch(self.path), self.headers.get("Content-Length", "")
         self.close_connection = True  # the body may not have been read
         if self.server.reports is None or asked is None:
@@ -90,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Print a request where that is wanted."""
+        """Print a request if logging is on."""
         if self.server.log:
             super().log_message(format, *arguments)
 
@@ -138,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
             start += len(piece)
 
     def _open(self, path: str) -> BinaryIO | None:
-        """Open a regular file; None = there is none of this name."""
+        """Open a regular file; None = no such file."""
         if not _PATH.fullmatch(path):
             return None
         try:
@@ -151,7 +153,7 @@ class _Handler(BaseHTTPRequestHandler):
         return None
 
     def _range(self, size: int, tag: str) -> tuple[int, int, bool] | None:
-        """Return start, end, and whether it is a part; None = the part is not in the file."""
+        """Return start, end, and whether it is a part; None = the part is outside of the file."""
         asked = _RANGE.fullmatch(self.headers.get("Range", "").strip())
         if not asked or not self.server.ranges or self.headers.get("If-Range", tag) != tag or not any(asked.groups()):
             return 0, size, False
@@ -162,7 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _tag(path: str, file: BinaryIO) -> str:
-    """Return a strong ETag: blobs are named after their content."""
+    """Return a strong ETag. Blobs are named after their content."""
     found = os.fstat(file.fileno())
     return (
         path.rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""Checks a repository as it lies on disk: signatures, dates, every document and blob, and what each fleet will see."""
+"""Checks a repository on disk: signatures, expiry, documents, blobs, and the releases that each fleet will get."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MOST_METADATA = 64 * 1024 * 1024
 
 @dataclass(slots=True)
 class Findings:
-    """What a check found.
+    """The findings of a check.
 
     Attributes:
         problems: a sentence for each; devices refuse the repository, or a part of it.
@@ -57,7 +57,7 @@ class Findings:
 
 
 def load(repository: Path, root: bytes) -> RepositoryState:
-    """Return the metadata of a repository, verified from a root that is trusted; dates are not looked at.
+    """Return the metadata of a repository, verified from a trusted root. Expiry is not checked.
 
     Raises:
         StoreError: a file is missing. Untrusted: a file is not what the keys signed.
@@ -107,7 +107,7 @@ def _parsed(data: bytes, name: str) -> Metadata[Any]:
 
 
 def check(repository: Path, state: RepositoryState, now: float, fleet: str = "") -> Findings:
-    """Check documents, blobs, and dates.
+    """Check documents, blobs, and expiry.
 
     Args:
         fleet: look at what this fleet needs only, as in a copy for USB; "" = at everything.
@@ -134,7 +134,7 @@ def check(repository: Path, state: RepositoryState, now: float, fleet: str = "")
 
 
 class _noted:  # noqa: N801 (a context manager, used as one)
-    """Turns an error into a problem, so that the check goes on."""
+    """Turns an error into a problem, so that the check continues."""
 
     def __init__(self, found: Findings) -> None:
         self._found = found
@@ -157,7 +157,7 @@ def _payloads(state: RepositoryState) -> Iterator[tuple[str, Signed]]:
 
 
 def remaining_life(payload: Signed, days: float, now: float) -> float:
-    """Return which share of a signature's life is left."""
+    """Return the remaining share of a signature's life."""
     left = (payload.expires - datetime.fromtimestamp(now, tz=timezone.utc)) / timedelta(days=1)
     return left / days
 
@@ -225,7 +225,9 @@ def _check_blob(repository: Path, sha256: str, size: int, what: str) -> None:
 
 
 def _check_rollout(rollout: Rollout, found: Findings) -> Iterator[str]:
-    """Yield what the devices of a fleet will see; note what they would refuse: no problem where there are none."""
+    """Yield the releases of a fleet. Record releases that devices would refuse; for a fleet without devices, as a
+    warning.
+    """
     count = sum(fleet == rollout.fleet for fleet in found.devices.values())
     yield f"fleet {rollout.fleet}: serial {rollout.serial}, {count} devices" + (
         "" if rollout.models else ", no releases"
@@ -280,7 +282,7 @@ def find_needed_targets(repository: Path, state: RepositoryState, fleet: str) ->
 
 
 def compare(state: RepositoryState, known: RepositoryState) -> list[str]:
-    """Return where the files differ from what the publisher published last."""
+    """Return the differences between the files and the publisher's state."""
     problems = []
     if [one.to_bytes() for one in state.roots] != [one.to_bytes() for one in known.roots]:
         problems.append("the root files are not those that were published: restore the repository from a backup")
@@ -291,7 +293,7 @@ def compare(state: RepositoryState, known: RepositoryState) -> list[str]:
 
 
 def recover(workspace: Workspace, repository: Path, root: bytes) -> RepositoryState:
-    """Make what lies on the web server the publisher's state: its own is lost, or older.
+    """Make the files of the web server the publisher's state, which is lost or older.
 
     Raises:
         UsageError: the copy is older than the publisher's own state. Untrusted, StoreError: as `load`.
@@ -318,7 +320,7 @@ def recover(workspace: Workspace, repository: Path, root: bytes) -> RepositorySt
 
 
 def copy_documents(source: Path, target: Path) -> None:
-    """Copy documents and blobs that are not there yet."""
+    """Copy the missing documents and blobs."""
     for path in sorted([*source.glob("targets/**/*"), *source.glob("blobs/**/*")]):
         there = target / path.relative_to(source)
         if path.is_file() and not there.exists():

@@ -35,7 +35,7 @@ MOST_BYTES = 4 * 1024 * 1024
 
 @dataclass(slots=True)
 class Workspace:
-    """What the publisher's machine knows.
+    """The publisher's directory in memory.
 
     Attributes:
         keys: ID -> key and its place. Public keys that are not here are in the metadata.
@@ -63,7 +63,7 @@ class Workspace:
         return self.path / "pending.json"
 
     def days_of(self, role: str) -> float:
-        """Return how many days a role's signatures last."""
+        """Return the days that a role's signatures last."""
         kind = kind_of(role)
         return self.days.get(kind, TEAM[kind].days)
 
@@ -72,7 +72,7 @@ class Workspace:
         return self.keys[keyid].name if keyid in self.keys else keyid[:16]
 
     def add(self, place: KeyPlace) -> KeyPlace:
-        """Remember a key.
+        """Add a key.
 
         Raises:
             UsageError: another key has this name.
@@ -85,14 +85,14 @@ class Workspace:
         return self.keys[place.public.keyid]
 
     def new_file_key(self, name: str, kind: str) -> KeyPlace:
-        """Make a key file in keys/."""
+        """Create a key file in keys/."""
         signer = generate(kind)
         path = self.key_files / f"{name}.pem"
         write_private(path, signer, self.secrets.fresh(name))
         return self.add(KeyPlace(name, signer.public_key, f"file:{path.name}"))
 
     def adopt(self) -> None:
-        """Get to know the files in keys/ that publish.json does not name."""
+        """Add the files in keys/ that publish.json does not name."""
         known = {one.uri for one in self.keys.values()}
         for path in sorted(self.key_files.glob("*.pem")):
             if f"file:{path.name}" not in known:
@@ -106,7 +106,7 @@ class Workspace:
         return next(name for number in range(1, 10_000) if (name := f"{role}-{number}") not in taken)
 
     def signer(self, keyid: str) -> Any:
-        """Return what signs with a key.
+        """Return the signer of a key.
 
         Raises:
             KeyProblem: it is not here, or cannot be opened.
@@ -126,7 +126,7 @@ class Workspace:
 
 
 def create(path: Path, secrets: Secrets, days: Mapping[str, float]) -> Workspace:
-    """Return a new workspace; nothing is written yet but its directory.
+    """Create the directory of a workspace, and return the workspace. No file is written yet.
 
     Raises:
         UsageError: the directory is one already, or has other files.
@@ -164,7 +164,7 @@ def read(path: Path, secrets: Secrets) -> Workspace:
 
 @contextlib.contextmanager
 def acquire_lock(path: Path) -> Iterator[None]:
-    """Keep other publishers out of a workspace.
+    """Lock a workspace against other publishers.
 
     Raises:
         Busy: one is at work.

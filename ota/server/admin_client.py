@@ -1,4 +1,4 @@
-"""The socket for administration of edge-serve: GET /edge-serve/status, POST /edge-serve/reload, and Triton's load."""
+"""Client of edge-serve's admin socket: GET /edge-serve/status, POST /edge-serve/reload, and Triton's load."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ReloadResult:
 
 
 class AdminClient:
-    """One server.
+    """Client of one server.
 
     Args:
         address: the path of its socket, or `http://host:port`.
@@ -67,7 +67,7 @@ class AdminClient:
         return found
 
     def reload(self, models: Sequence[str], *, unload_first: bool = False) -> dict[str, ReloadResult]:
-        """Have the server load what has changed of `models`, and return the result for each.
+        """Make the server load changes of `models`, and return the result for each.
 
         Args:
             unload_first: the serving versions leave first, because memory holds one only.
@@ -84,14 +84,14 @@ class AdminClient:
         return {str(one["name"]): _loaded(one) for one in found["models"] if isinstance(one, dict) and "name" in one}
 
     def _load(self, model: str) -> ReloadResult:
-        """Load a model where models are loaded on request (mode `explicit`)."""
+        """Load a model with model control mode `explicit`."""
         status, found = self._ask("POST", f"/v2/repository/models/{quote(model, safe='')}/load", {}, self._load_limit)
         rows = [row for row in self.status()["models"] if isinstance(row, dict) and row.get("name") == model]
         serving = tuple(str(row.get("version")) for row in rows if row.get("state") == "READY")
         return ReloadResult(serving, "" if status == 200 else _error(found))
 
     def _ask(self, method: str, path: str, body: object, limit: float) -> tuple[int, dict[str, Any]]:
-        """Return the HTTP status and the JSON object of an answer; {} when it is none."""
+        """Send a request. Return the HTTP status and the JSON object of the response; {} = not a JSON object."""
         end = time.monotonic() + limit
         try:
             with contextlib.closing(_connect(self._address, min(limit, QUICK))) as connection:

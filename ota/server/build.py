@@ -1,4 +1,4 @@
-"""`edge-serve build`: makes a TensorRT plan of an ONNX file, in a unit of its own, or in a child process."""
+"""Builds a TensorRT plan from an ONNX file with `edge-serve build`, in a systemd unit or in a child process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KEY = 64
 
 @dataclass(frozen=True, slots=True)
 class BuildRequest:
-    """What is to be built.
+    """A request to build one plan.
 
     Attributes:
         onnx: the ONNX file of an installed release.
@@ -37,7 +37,7 @@ class BuildRequest:
 
 
 class UnitBuild:
-    """Runs builds.
+    """Runs builds in a unit, or in a child process.
 
     Args:
         path: the socket of the unit for builds; "" = a child process.
@@ -51,7 +51,7 @@ class UnitBuild:
         self._place = place
 
     def run(self, request: BuildRequest) -> tuple[Path, float]:
-        """Return the plan that was built, and the seconds that it took. The caller copies the plan.
+        """Build a plan. Return its path and the seconds that it took. The caller copies the plan.
 
         Raises:
             TrialFailed: the build failed; the same file fails again on this device.
@@ -78,7 +78,7 @@ class UnitBuild:
 
 
 def build(program: str, request: BuildRequest, place: Path) -> dict[str, Any]:
-    """Run `edge-serve build --json`; its document, with `plan`.
+    """Run `edge-serve build --json`. Return its document, with `plan`.
 
     Raises:
         ServerError: it did not end in time.
@@ -105,7 +105,7 @@ def build(program: str, request: BuildRequest, place: Path) -> dict[str, Any]:
 
 
 def serve_build(releases: Path, program: str, environ: Mapping[str, str] | None = None) -> int:
-    """Be the unit for builds: read a request, build, write the answer; the exit status.
+    """Serve one request as the unit for builds. Return the exit status.
 
     Args:
         releases: the only place whose ONNX files are built.
@@ -135,7 +135,7 @@ def _read(found: Mapping[str, Any], releases: Path) -> BuildRequest:
 
 
 def check_options(options: object) -> tuple[str, ...]:
-    """Return the options of a build: flags of precision and shape, no paths.
+    """Return the options of a build if they are flags of precision and shape, without paths.
 
     Raises:
         UsageError: another one is among them.

@@ -1,4 +1,4 @@
-"""The trial of a release: `edge-serve check --json` loads its models, runs golden tests, and judges budgets."""
+"""Tests a release with `edge-serve check --json`: loads its models, runs golden tests, and checks budgets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_REASON = 900
 
 
 class UnitTrial:
-    """Implements `agent.parts.Trial`.
+    """Runs trials in a unit, or in a child process. Implements `agent.components.ReleaseTrial`.
 
     Args:
         path: the socket of the unit for trials; "" = a child process.
@@ -44,7 +44,7 @@ class UnitTrial:
 
 
 def check(program: str, repository: Path, models: Sequence[str], limit: float) -> dict[str, Any]:
-    """Run `edge-serve check --json`; its document.
+    """Run `edge-serve check --json`. Return its document.
 
     Raises:
         ServerError: it did not end in time, or printed none.
@@ -63,7 +63,7 @@ def check(program: str, repository: Path, models: Sequence[str], limit: float) -
 
 
 def judge(found: Mapping[str, Any], models: Sequence[str]) -> None:
-    """Compare the document of `edge-serve check` with what was asked.
+    """Raise unless the document of `edge-serve check` has no failure for any of the models.
 
     Raises:
         TrialFailed: with what failed, of every model.
@@ -89,7 +89,7 @@ def _reason(row: Mapping[str, Any] | None) -> str:
 
 
 def serve_trial(root: Path, program: str) -> int:
-    """Be the unit for trials: read a request, run the check, write its document; the exit status.
+    """Serve one request as the unit for trials. Return the exit status.
 
     Args:
         root: the only place whose repositories are tried.

@@ -1,7 +1,7 @@
-"""Work in a unit of its own: a socket starts it (`Accept=yes`), because the agent may not start units.
+"""Runs work in a systemd unit that a socket starts (`Accept=yes`), because the agent has no permission to start units.
 
-The agent writes one JSON object and reads one. Where no socket is set, a child process does the same, for tests, the
-demo, and a device without systemd. `serve` is the side of the unit: it takes no command from the request, only names.
+The agent writes one JSON object and reads one. If no socket is set, a child process does the work: for tests, the demo,
+and a device without systemd. The unit's side takes only names from the request, never a command.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ START_SECONDS = 30.0
 
 
 def ask_unit(path: str, request: Mapping[str, Any], limit: float) -> dict[str, Any]:
-    """Return the answer of the unit behind a socket.
+    """Send a request to the unit behind a socket, and return its response.
 
     Raises:
         ServerError: it does not start, does not answer in time, or answers with no JSON object.
@@ -50,8 +50,7 @@ def ask_unit(path: str, request: Mapping[str, Any], limit: float) -> dict[str, A
 
 
 def ask_child(command: Sequence[str], limit: float) -> tuple[int, bytes, str]:
-    """Run a program; its exit status, standard output, and the end of standard error. Its whole process group ends
-    with the limit.
+    """Run a program. Return its exit status, its standard output, and the end of its standard error.
 
     Raises:
         ServerError: it cannot be started, or takes longer than `limit` seconds.
@@ -103,7 +102,7 @@ def _object(data: bytes, source: str) -> dict[str, Any]:
 
 
 def read_request(source: BinaryIO, limit: float = START_SECONDS) -> dict[str, Any]:
-    """Return the request that came to this unit.
+    """Return the request that this unit received.
 
     Raises:
         UsageError: it did not come in time, or is no JSON object.
@@ -125,7 +124,7 @@ def read_request(source: BinaryIO, limit: float = START_SECONDS) -> dict[str, An
 
 
 def check_below(path: object, root: Path) -> Path:
-    """Return a path that a request names, if it lies in `root` without `..`.
+    """Return the path in a request if it lies in `root` and has no `..`.
 
     Raises:
         UsageError: it does not.
@@ -137,17 +136,17 @@ def check_below(path: object, root: Path) -> Path:
 
 
 def write_answer(write: BinaryIO, found: Mapping[str, Any]) -> None:
-    """Write the answer of this unit."""
+    """Write the response of this unit."""
     with contextlib.suppress(BrokenPipeError):  # the agent was killed
         write.write(json.dumps(found).encode() + b"\n")
         write.flush()
 
 
 def refusal(error: OtaError) -> dict[str, Any]:
-    """Return the answer for a request that this unit does not carry out."""
+    """Return the response for a request that this unit refuses."""
     return {"error": error.message, "reason": error.reason}
 
 
 def standard_streams() -> tuple[BinaryIO, BinaryIO]:
-    """Return where a request comes from and where the answer goes, in a unit with StandardInput=socket."""
+    """Return the input and output of a unit with StandardInput=socket."""
     return sys.stdin.buffer, sys.stdout.buffer

@@ -1,4 +1,4 @@
-"""The bad list: releases that failed on this device, and when each may be tried again."""
+"""The bad list: the releases that failed on this device, and when each may be tried again."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class BadRelease:
 
 
 class BadList:
-    """The entries, and the decision whether a release may be tried. Changes are values; `save` writes them."""
+    """The entries of the bad list. Immutable: changes return a new list, and `save` writes it."""
 
     def __init__(self, entries: Iterable[BadRelease] = ()) -> None:
         self.entries = tuple(entries)
 
     def find(self, bundle: str, release: int, variant: str, fingerprint: str, now: float) -> BadRelease | None:
-        """Return the entry that keeps a variant of a release from being tried now."""
+        """Return the entry that forbids to try a variant now; None = it may be tried."""
         for one in reversed(self.entries):
             if (one.bundle, one.release) != (bundle, release) or one.variant not in (ANY_VARIANT, variant):
                 continue
@@ -62,11 +62,11 @@ class BadList:
         return None
 
     def releases(self, bundle: str) -> set[int]:
-        """Return the releases of a bundle that failed for good, in any variant."""
+        """Return the releases of a bundle with a permanent failure in any variant."""
         return {one.release for one in self.entries if one.bundle == bundle and one.permanent}
 
     def add(self, found: BadRelease) -> BadList:
-        """Return the list with a failure. One of the same variant counts up, and waits longer."""
+        """Return the list with another failure. A repeated failure of the same variant waits longer."""
         key = (found.bundle, found.release, found.variant)
         same = [one for one in self.entries if (one.bundle, one.release, one.variant) == key]
         failures = 1 + sum(one.failures for one in same if one.fingerprint == found.fingerprint)
@@ -85,7 +85,7 @@ class BadList:
 
 
 def load(layout: StateLayout) -> BadList:
-    """Return the list. One that is torn is empty: a bad release fails its trial again."""
+    """Return the list. A damaged list counts as empty: a bad release fails its trial again."""
     try:
         data = files.read(layout.bad, _MOST_BYTES)
         if data is None:

@@ -18,7 +18,7 @@ PRIVATE_MODE = 0o700
 
 
 def prepare(layout: StateLayout) -> None:
-    """Make the directories that are missing.
+    """Create the missing directories.
 
     `state_dir` is setgid, so that each file below it has its group: that of edge-serve, which `SHARED_MODE` lets read.
 
@@ -36,7 +36,7 @@ def prepare(layout: StateLayout) -> None:
 
 
 def check_readable(layout: StateLayout) -> None:
-    """Refuse a user that may not read the state: it would look as if nothing were installed.
+    """Refuse a user without permission to read the state, for whom no release would be visible.
 
     Raises:
         StoreError: with the way out.
@@ -46,7 +46,7 @@ def check_readable(layout: StateLayout) -> None:
 
 
 def become_owner(state_dir: Path) -> None:
-    """Change from root to the user that owns the state: files of root's there would be unreadable for the agent."""
+    """Change from root to the user that owns the state, because the agent could not read files of root."""
     with contextlib.suppress(OSError):  # no state yet, or a container that cannot change users
         owner = state_dir.stat().st_uid
         if os.geteuid() != 0 or owner == 0:

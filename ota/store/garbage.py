@@ -1,4 +1,6 @@
-"""Garbage collection: marks what journals, links, wishes, and pins name, and sweeps the rest."""
+"""Garbage collection: marks all releases and blobs that journals, links, rollouts, and pins name, and removes the
+others.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ PLAN_SECONDS = 30 * 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Reachable:
-    """Names that the sweep leaves alone.
+    """The marked names, which are kept.
 
     Attributes:
         releases: model and release. manifests: bundle and release. blobs: SHA-256.
@@ -36,7 +38,7 @@ class Reachable:
 
 @dataclass(frozen=True, slots=True)
 class GarbageRemoved:
-    """The paths that were removed, and how many bytes the disk got back. Hard links count once."""
+    """The removed paths, and the bytes that were freed. Hard links count once."""
 
     paths: tuple[str, ...]
     freed: int
@@ -45,7 +47,7 @@ class GarbageRemoved:
 def collect(
     layout: StateLayout, repository: Path, now: float, wanted: Iterable[tuple[str, int]] = ()
 ) -> GarbageRemoved:
-    """Remove what no release needs. The caller has the lock.
+    """Remove unused files. The caller holds the lock.
 
     Args:
         wanted: bundle and release of wishes and pins.
@@ -68,7 +70,7 @@ def collect(
 
 
 def mark(layout: StateLayout, repository: Path, wanted: Iterable[tuple[str, int]] = ()) -> Reachable:
-    """Return the names that the sweep leaves alone."""
+    """Return the names to keep."""
     marked = Reachable(manifests=set(wanted))
     marked.releases.update(links.read_links(layout, repository).items())
     for bundle in journal.bundles(layout):
@@ -87,7 +89,7 @@ def mark(layout: StateLayout, repository: Path, wanted: Iterable[tuple[str, int]
 
 
 def _blobs_of_manifest(layout: StateLayout, bundle: str, release: int) -> Iterator[str]:
-    """Yield the blobs of a release that may be on its way; those of chunks, too."""
+    """Yield the blobs of a release that is being fetched, with those of its chunks."""
     try:
         data = files.read(layout.manifest(bundle, release))
         if data is not None:
@@ -141,7 +143,7 @@ def _is_young(path: Path, now: float) -> bool:
 
 
 def _size(path: Path) -> int:
-    """Return the bytes that the disk gets back: files whose last name goes."""
+    """Return the bytes that the removal frees: those of files without another hard link."""
     try:
         if not path.is_dir() or path.is_symlink():
             found = path.lstat()

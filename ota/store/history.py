@@ -1,4 +1,4 @@
-"""The history: what happened to releases on this device, one JSON object a line; the last events are kept."""
+"""The history: the last events of releases on this device, one JSON object a line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_MESSAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class HistoryEvent:
-    """Something that happened to a release.
+    """An event of a release.
 
     Attributes:
         event: installed, tested, switched, good, bad, rolled_back, rebuilt, healed, repaired, collected, paused,
@@ -37,7 +37,7 @@ class HistoryEvent:
 
 
 def append(layout: StateLayout, event: HistoryEvent) -> None:
-    """Add an event, durably. The file is written anew: it is small, and never torn."""
+    """Add an event durably. The small file is replaced as a whole, so it is never half written."""
     found = {name: getattr(event, name) for name in HistoryEvent.__slots__}
     found["message"] = " ".join(event.message.split())[:_MOST_MESSAGE]
     lines = [*_lines(layout)[-(MOST - 1) :], to_canonical_json({name: value for name, value in found.items() if value})]
@@ -45,7 +45,7 @@ def append(layout: StateLayout, event: HistoryEvent) -> None:
 
 
 def read(layout: StateLayout) -> list[Mapping[str, Any]]:
-    """Return the events, the oldest first. Lines that cannot be read are left out."""
+    """Return the events, the oldest first. Lines that cannot be parsed are skipped."""
     return [json.loads(line) for line in _lines(layout)]
 
 

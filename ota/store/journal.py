@@ -1,7 +1,7 @@
-"""The journal of a bundle: which release serves, which one served before, and how far the next one is.
+"""The journal of a bundle: the release that serves, the one before it, and the stage of the next one.
 
-`journal/<bundle>.json` is written durably before each act, and carries a checksum of itself. A journal that is lost,
-torn, or tells of releases that are not on this disk is rebuilt from the records of the releases and the links.
+`journal/<bundle>.json` is written durably before each act, and contains its checksum. A journal that is lost, damaged,
+or names releases that are not on this disk is rebuilt from the records of the releases and the links.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FILE_MODE = 0o600
 
 
 class UpdateStage(str, Enum):
-    """How far the next release is. GOOD has no stage: the release is `active` then. UNDOING is the way back."""
+    """The stage of the next release. A GOOD release has no stage: it is `active`. UNDOING is the rollback."""
 
     PLANNED = "PLANNED"
     INSTALLED = "INSTALLED"
@@ -43,7 +43,7 @@ SWITCHED = (UpdateStage.SWITCHING, UpdateStage.PROBATION)
 
 @dataclass(frozen=True, slots=True)
 class NextRelease:
-    """A release on its way.
+    """The release that an update installs.
 
     Attributes:
         tries: what is left: of trials before the switch, of starts of the service after it.
@@ -61,7 +61,7 @@ class NextRelease:
     mark: float = 0.0
 
     def elapsed(self, monotonic: float) -> float:
-        """Return for how many seconds this stage has lasted; after a boot, only those since then."""
+        """Return the seconds that this stage has lasted; after a boot, the seconds since then."""
         return monotonic - self.mark if monotonic >= self.mark else monotonic
 
 
@@ -83,7 +83,7 @@ class Journal:
     baseline: Mapping[str, object] = field(default_factory=dict)
 
     def serving(self) -> int:
-        """Return the release that the links name."""
+        """Return the release that the links should name."""
         return self.next.release if self.next and self.next.stage in SWITCHED else self.active
 
     def wanted_links(self) -> dict[str, int]:
@@ -93,18 +93,18 @@ class Journal:
         return {model: release if model in self.models.get(release, ()) else 0 for model in sorted(every)}
 
     def releases(self) -> tuple[int, ...]:
-        """Return the releases that are named here."""
+        """Return the releases that this journal names."""
         named = (self.active, self.previous, self.next.release if self.next else 0)
         return tuple(dict.fromkeys(one for one in named if one))
 
 
 def path_of(layout: StateLayout, bundle: str) -> Path:
-    """Return where the journal of a bundle lies."""
+    """Return the path of a bundle's journal."""
     return layout.journal / f"{bundle}.json"
 
 
 def write(layout: StateLayout, journal: Journal) -> None:
-    """Replace the journal of a bundle, durably. Models of releases that it no longer names are left out."""
+    """Replace the journal of a bundle durably. Models of releases that it no longer names are left out."""
     kept = set(journal.releases())
     found = {
         "schema": SCHEMA,
@@ -120,7 +120,7 @@ def write(layout: StateLayout, journal: Journal) -> None:
 
 
 def read(layout: StateLayout, bundle: str) -> Journal | None:
-    """Return the journal of a bundle; None = there is none, or a power cut, a bad disk, or an editor tore it."""
+    """Return the journal of a bundle; None = it is missing or damaged."""
     path = path_of(layout, bundle)
     try:
         data = files.read(path, _MOST_BYTES)
@@ -177,7 +177,7 @@ def _next(members: Members) -> NextRelease:
 
 
 def bundles(layout: StateLayout) -> list[str]:
-    """Return the bundles that have a journal, or a release on this disk."""
+    """Return the bundles with a journal or a release on this disk."""
     found = {one.bundle for one in releases.every_release(layout)}
     with contextlib.suppress(OSError):
         found |= {one.stem for one in layout.journal.glob("*.json") if NAME.fullmatch(one.stem)}
@@ -185,7 +185,7 @@ def bundles(layout: StateLayout) -> list[str]:
 
 
 def rebuild(layout: StateLayout, repository: Path, bundle: str, bad: Iterable[int] = ()) -> Journal:
-    """Return a journal made from the records of releases and the links. It is not written.
+    """Return a journal made from the records of releases and the links, without writing it.
 
     Half switched links name two releases: the older one served before, so it is taken. A bundle without any link has no
     active release.
@@ -205,12 +205,12 @@ def rebuild(layout: StateLayout, repository: Path, bundle: str, bad: Iterable[in
 
 
 def can_serve(layout: StateLayout, journal: Journal) -> bool:
-    """Return whether the release that serves by this journal is on this disk, whole."""
+    """Return whether the serving release of this journal is complete on this disk."""
     return has_complete(layout, journal, journal.serving())
 
 
 def has_complete(layout: StateLayout, journal: Journal, release: int) -> bool:
-    """Return whether all models of a release are on this disk, whole; true for none (0)."""
+    """Return whether all models of a release are complete on this disk; True for release 0."""
     if not release:
         return True
     found = [releases.find_complete(layout, model, release) for model in journal.models.get(release, ())]

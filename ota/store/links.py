@@ -13,7 +13,7 @@ from ota.layout import StateLayout
 
 
 class LinkKind(Enum):
-    """An entry of the model repository, as edge-ota sees it."""
+    """The kind of an entry in the model repository."""
 
     ABSENT = "absent"
     OURS = "ours"
@@ -23,7 +23,9 @@ class LinkKind(Enum):
 
 
 def read_link(layout: StateLayout, repository: Path, model: str) -> tuple[LinkKind, int]:
-    """Return what the model repository has under a model's name, and the release that a link of ours names (else 0)."""
+    """Return the kind of a model's entry in the model repository, and the release that a link of edge-ota names (else
+    0).
+    """
     path = repository / model
     try:
         named = os.readlink(path)
@@ -38,7 +40,7 @@ def read_link(layout: StateLayout, repository: Path, model: str) -> tuple[LinkKi
 
 
 def check_free(layout: StateLayout, repository: Path, models: Iterable[str], owned: Iterable[str] = ()) -> None:
-    """Refuse models of the same name that edge-ota did not put there.
+    """Refuse models whose names belong to models that edge-ota did not install.
 
     Args:
         owned: models that releases serve already; a link of theirs that names something else is turned back.
@@ -57,7 +59,7 @@ def check_free(layout: StateLayout, repository: Path, models: Iterable[str], own
 
 
 def apply(layout: StateLayout, repository: Path, wanted: Mapping[str, int]) -> list[str]:
-    """Make the links name the wanted releases (0 = no link); the models whose links changed.
+    """Make the links name the wanted releases (0 = no link). Return the models whose links changed.
 
     Raises:
         Occupied: a model of the same name is not ours; no link has changed.
@@ -79,7 +81,7 @@ def apply(layout: StateLayout, repository: Path, wanted: Mapping[str, int]) -> l
 
 
 def read_links(layout: StateLayout, repository: Path) -> dict[str, int]:
-    """Return model -> release for all links of ours."""
+    """Return model -> release for all links of edge-ota."""
     try:
         names = sorted(one.name for one in repository.iterdir() if one.is_symlink())
     except OSError:

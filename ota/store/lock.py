@@ -1,4 +1,4 @@
-"""The lock file: one edge-ota changes the state at a time."""
+"""The lock file: only one edge-ota changes the state at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _AGAIN = 0.05
 
 @contextlib.contextmanager
 def acquire_lock(layout: StateLayout, command: str, patience: float = 0.0) -> Iterator[None]:
-    """Hold the lock. The kernel releases it when this process ends, however it ends.
+    """Acquire the lock. The kernel releases it when this process ends.
 
     Args:
         patience: how many seconds to wait for another edge-ota.

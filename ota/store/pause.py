@@ -1,4 +1,4 @@
-"""The file that says that an operator paused updates."""
+"""The file that pauses updates."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ota.strict_json import to_canonical_json
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Since when updates are paused, and why."""
+    """The time and the reason of a pause."""
 
     since: float
     why: str = ""
 
 
 def read(layout: StateLayout) -> Pause | None:
-    """Return the pause; None = there is none. A file that cannot be read pauses, too: somebody wanted it."""
+    """Return the pause; None = none. A file that cannot be read counts as a pause."""
     try:
         data = files.read(layout.pause, 64 * 1024)
         if data is None:
@@ -32,12 +32,12 @@ def read(layout: StateLayout) -> Pause | None:
 
 
 def write(layout: StateLayout, found: Pause) -> None:
-    """Pause, durably."""
+    """Pause updates durably."""
     files.write_durably(layout.pause, to_canonical_json({"since": found.since, "why": found.why}), 0o640)
 
 
 def remove(layout: StateLayout) -> bool:
-    """Resume; whether there was a pause."""
+    """Resume updates. Return whether they were paused."""
     with files.wrap_errors(layout.pause):
         if not layout.pause.exists():
             return False

@@ -1,4 +1,4 @@
-"""Releases on disk: hard links to blobs, put together in `stage/` and renamed to `releases/<model>/<release>/`."""
+"""Releases on disk: hard links to blobs, assembled in `stage/` and renamed to `releases/<model>/<release>/`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_FILES = 8192
 
 @dataclass(frozen=True, slots=True)
 class InstalledRelease:
-    """A release of one model on this device, as its record says.
+    """A release of one model on this device, as in its record.
 
     Attributes:
         models: all models of the release; they belong together.
@@ -49,7 +49,7 @@ class InstalledRelease:
 
 
 def install(layout: StateLayout, manifest: Manifest, variant: Variant, manifest_sha256: str) -> bool:
-    """Put all models of a release in place, out of blobs that are there; whether one was not in place already.
+    """Install all models of a release from blobs in the store. Return whether any was not installed yet.
 
     Raises:
         StoreError: a blob is missing or damaged (a damaged one is removed), or the disk does not take the release.
@@ -71,7 +71,7 @@ def install(layout: StateLayout, manifest: Manifest, variant: Variant, manifest_
 
 
 def _stage(layout: StateLayout, stage: Path, entries: tuple[FileEntry, ...], record: InstalledRelease) -> None:
-    """Build the directory of one model. It is durable when this returns."""
+    """Assemble the directory of one model. It is durable when this returns."""
     files.remove_tree(stage)
     made = {stage, stage / str(record.release)}  # an ensemble has no file in its version directory
     for entry in entries:
@@ -116,7 +116,7 @@ def _put_in_place(layout: StateLayout, stage: Path, target: Path) -> None:
 
 
 def add_built(layout: StateLayout, model: str, release: int, path: str, plan: Path) -> None:
-    """Put a file that was built on this device into an installed release, and into its record.
+    """Add a file that was built on this device to an installed release, and to its record.
 
     Raises:
         StoreError: the release is not there, or the disk does not take the file.
@@ -141,7 +141,7 @@ def add_built(layout: StateLayout, model: str, release: int, path: str, plan: Pa
 
 
 def repair(layout: StateLayout, record: InstalledRelease, path: str) -> None:
-    """Put a file of an installed release in place again, out of its blob.
+    """Replace a file of an installed release from its blob.
 
     Raises:
         StoreError: the blob is missing or damaged, too, or the disk does not take the file.
@@ -158,7 +158,7 @@ def repair(layout: StateLayout, record: InstalledRelease, path: str) -> None:
 
 
 def read_record(directory: Path) -> InstalledRelease | None:
-    """Return the record of a release; None = there is none, or it cannot be read."""
+    """Return the record of a release; None = it is missing or cannot be read."""
     try:
         data = files.read(directory / RECORD, _MOST_RECORD)
         if data is None:
@@ -212,7 +212,7 @@ def _rows(found: Mapping[str, tuple[str, int]]) -> dict[str, object]:
 
 
 def is_complete(directory: Path, record: InstalledRelease) -> bool:
-    """Return whether all files are there with their lengths. `scrub` reads them, too."""
+    """Return whether all files exist with their lengths. `scrub` also reads them."""
     try:
         for path, (_, size) in record.every_file().items():
             found = (directory / path).lstat()
@@ -224,7 +224,7 @@ def is_complete(directory: Path, record: InstalledRelease) -> bool:
 
 
 def find_complete(layout: StateLayout, model: str, release: int) -> InstalledRelease | None:
-    """Return the record of a release of a model that is complete; None = it is not."""
+    """Return the record of a complete release of a model; None = it is missing or incomplete."""
     directory = layout.release(model, release)
     record = read_record(directory)
     if record is None or (record.model, record.release) != (model, release):
@@ -233,13 +233,13 @@ def find_complete(layout: StateLayout, model: str, release: int) -> InstalledRel
 
 
 def is_installed(layout: StateLayout, manifest: Manifest, manifest_sha256: str) -> bool:
-    """Return whether all models of a release are in place, whole, and by this manifest."""
+    """Return whether all models of a release are complete and from this manifest."""
     found = [find_complete(layout, model, manifest.release) for model in manifest.models]
     return all(one is not None and one.manifest == manifest_sha256 for one in found)
 
 
 def every_release(layout: StateLayout) -> Iterator[InstalledRelease]:
-    """Yield the releases of all models that are complete."""
+    """Yield the complete releases of all models."""
     for model in _names(layout.releases):
         for release in _names(layout.releases / model):
             if release.isdecimal() and (record := find_complete(layout, model, int(release))) is not None:

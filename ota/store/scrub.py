@@ -1,4 +1,4 @@
-"""The scrub: reads installed releases and compares each file with its record, because disks change bits in silence."""
+"""The scrub: reads installed releases and compares each file with its record, to find silent disk errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ota.store import releases
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A file of a release that is not as it was installed; `path` = "" for the release as a whole."""
+    """A file of a release that differs from its record. `path` = "" for the release as a whole."""
 
     model: str
     release: int
@@ -32,7 +32,7 @@ def scrub(
     wanted: Iterable[tuple[str, int]],
     progress: Callable[[str, int], None] = lambda model, release: None,
 ) -> Iterator[Damage]:
-    """Yield what is wrong with releases: missing, changed, or additional files.
+    """Yield the damage of releases: missing, changed, or additional files.
 
     Args:
         wanted: model and release.
@@ -71,7 +71,7 @@ def _files_in(directory: Path) -> set[str]:
 
 
 def discard(layout: StateLayout, found: Iterable[Damage]) -> list[str]:
-    """Remove the blobs of damaged files, so that the next run fetches them again; the SHA-256 of each.
+    """Remove the blobs of damaged files, so that the next run fetches them again. Return their SHA-256.
 
     The release stays as it is until `repair` puts the fetched blobs in place.
     """

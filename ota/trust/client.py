@@ -1,7 +1,7 @@
-"""TUF client: refreshes a repository's signed metadata, and verifies documents. It alone imports tuf.ngclient.
+"""TUF client: refreshes a repository's signed metadata, and verifies documents. Only this file imports tuf.ngclient.
 
 It adds to that library: version floors, time as an argument, several mirrors, strict JSON, durable files, a lock, and
-errors of this package only.
+the errors of edge-ota.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _LATEST = datetime.max.replace(tzinfo=timezone.utc).timestamp() - 86400
 
 
 class SignedTarget(NamedTuple):
-    """What signed metadata says of a file."""
+    """The SHA-256 and length of a target in signed metadata."""
 
     sha256: str
     size: int
 
 
 class TrustClient:
-    """The trusted view of a repository, at one moment.
+    """The trusted metadata of a repository at one moment.
 
     Args:
         metadata_dir: TUF's local metadata; made when it is not there.
@@ -74,7 +74,7 @@ class TrustClient:
         self._seen: dict[str, Signed] = {}
 
     def refresh(self) -> None:
-        """Fetch the metadata of root, timestamp, snapshot, and targets; verify it; check the floors, and raise them.
+        """Fetch and verify the metadata of root, timestamp, snapshot, and targets. Check the floors, and raise them.
 
         Raises:
             FetchError: no mirror delivered.
@@ -97,7 +97,7 @@ class TrustClient:
         raise worst
 
     def target(self, path: str) -> SignedTarget | None:
-        """Return length and hash of a target; None = the role that may list it does not.
+        """Return hash and length of a target; None = the role that may list it does not.
 
         Raises:
             OtaError: as `refresh`; also when the targets role lets another role list the path.
@@ -111,7 +111,7 @@ class TrustClient:
         return SignedTarget(sha256, info.length)
 
     def document(self, path: str, most_bytes: int) -> bytes:
-        """Return a small target's bytes, as signed; from the cache, else from the repository.
+        """Return the signed bytes of a small target, from the cache or the repository.
 
         Raises:
             NotFound: the metadata does not list it.
@@ -134,12 +134,12 @@ class TrustClient:
         return data
 
     def floor(self, name: str, path: str) -> int:
-        """Return the floor of a value in the document `path`, as this device remembers it; 0 = none."""
+        """Return the stored floor of a value in the document `path`; 0 = none."""
         keys, threshold = self._keys_of(path)
         return self._floors.floor(name, keys, threshold)
 
     def raise_floor(self, name: str, path: str, value: int) -> None:
-        """Raise the floor of a value in the document `path`, durably: a rollout's serial, a bundle's release counter.
+        """Raise the floor of a value in the document `path` durably: a rollout's serial, a bundle's release counter.
 
         The floor ends with the keys of the role that lists the document, as the floors of versions do.
 
@@ -159,7 +159,7 @@ class TrustClient:
         return {one.role: one.signed.version for one in self._verified()}
 
     def expires(self) -> dict[str, float]:
-        """Return the seconds that are left to each role that was verified so far."""
+        """Return the seconds until each role expires, for the roles that were verified so far."""
         return {one.role: one.signed.expires.timestamp() - self._now for one in self._verified()}
 
     def _refresh(self, source: RepositorySource) -> None:
@@ -222,7 +222,7 @@ class TrustClient:
         self._floors.issued = max(self._floors.issued, issued_at)
 
     def _check_unchanged(self, one: VerifiedRole) -> None:
-        """Refuse other metadata under the name of a role that was verified before in this run.
+        """Refuse other metadata for a role that was already verified in this run.
 
         tuf 7.0.1 keeps one metadata for each name: a role that delegates to the name of another, with keys of its own,
         would replace it, and later questions would be answered from there.
@@ -236,7 +236,7 @@ class TrustClient:
             )
 
     def _note_lost(self) -> None:
-        """Remember that the floors were lost: there was metadata from earlier runs, and no place had floors."""
+        """Record the loss of the floors: there was metadata of earlier runs, and no floors in any place."""
         if not self._floors.found and self._had_metadata:
             self._floors.lost = self._now
         self._floors.found = True
@@ -268,7 +268,7 @@ class TrustClient:
         raise next((one for one in failures if isinstance(one, Untrusted)), failures[0])
 
     def _cache(self, path: Path, data: bytes) -> None:
-        """Keep a document for the next run; on a full disk it is fetched again."""
+        """Store a document for the next run. On a full disk it is fetched again."""
         with contextlib.suppress(StoreError):
             files.make_directory(path.parent)
             files.write_durably(path, data)
@@ -278,7 +278,7 @@ class TrustClient:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Lock the metadata directory: tuf writes files there, and must be alone."""
+        """Lock the metadata directory, because tuf writes files there."""
         files.make_directory(self._dir)
         with open(os.open(self._dir / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "rb") as lock:
             try:
@@ -288,7 +288,7 @@ class TrustClient:
             yield
 
     def _inodes(self) -> dict[Path, int]:
-        """Return the files of the metadata directory; tuf replaces a file by a new one."""
+        """Return the inodes of the metadata files. tuf replaces a file by a new one."""
         found = {}
         for folder in (self._dir, self._dir / "root_history"):
             with contextlib.suppress(FileNotFoundError):
@@ -300,7 +300,7 @@ class TrustClient:
         return found
 
     def _sync(self, before: dict[Path, int]) -> None:
-        """Make what tuf wrote durable: tuf does not."""
+        """Sync the files that tuf wrote, because tuf does not."""
         for path, inode in self._inodes().items():
             if before.get(path) != inode:
                 with files.reopen(path) as file:
@@ -311,7 +311,7 @@ class TrustClient:
 
 
 class _Fetcher(FetcherInterface):
-    """Gives tuf the metadata of a `RepositorySource`, in memory and with strict JSON."""
+    """Returns metadata of a `RepositorySource` to tuf, in memory and as strict JSON."""
 
     def __init__(self, source: RepositorySource) -> None:
         self._source = source
@@ -343,7 +343,7 @@ class _Fetcher(FetcherInterface):
 
 
 def _got(source: RepositorySource, path: str, most_bytes: int) -> bytes:
-    """Return a file of a source, with no error but ours, and never more than asked for."""
+    """Return a file of a source. Raise only errors of edge-ota, and refuse more than `most_bytes`."""
     try:
         data = source.get(path, most_bytes)
     except OtaError:

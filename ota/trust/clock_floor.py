@@ -1,8 +1,8 @@
 """The clock floor: the time that expiry is judged by, on a device whose clock may be unset, wrong, or set back.
 
-The floor is the latest of three times: when this edge-ota was built, when the newest verified timestamp was signed, and
-the last time at which the clock was believed. No attacker without the timestamp's key raises it, and an unset clock
-does not lower it.
+The floor is the latest of three times: the build of this edge-ota, the signature of the newest verified timestamp, and
+the last time at which the clock was confirmed. Only the timestamp's key can raise it, and an unset clock does not lower
+it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TIME_ERROR = 5  # adjtimex: the clock is not synchronized
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """The clock of this device, judged.
+    """The judged time of this device.
 
     Attributes:
         now: the time for every decision of this run.
@@ -42,7 +42,7 @@ class ClockReading:
 
 
 def judge(system: float, floors: Floors, synchronized: bool, built: float = BUILT) -> ClockReading:
-    """Judge the system's clock. Call it again after a refresh: a fresh timestamp proves that the time is right.
+    """Judge the system clock. Call it again after a refresh, because a fresh timestamp proves that the time is right.
 
     Args:
         system: seconds since the epoch, as the system has it.
@@ -61,7 +61,7 @@ def judge(system: float, floors: Floors, synchronized: bool, built: float = BUIL
 
 
 def record_time(system: float, floors: Floors, *, certain: bool) -> None:
-    """Keep a time at which the clock was right, at most once an hour.
+    """Store a time at which the clock was right, at most once an hour.
 
     Args:
         certain: a refresh has just verified metadata at this time. A time server is not enough: a forged one could
@@ -76,7 +76,7 @@ def record_time(system: float, floors: Floors, *, certain: bool) -> None:
 
 
 def is_synchronized() -> bool:
-    """Return whether a time server has confirmed the system's clock; False where that cannot be seen."""
+    """Return whether a time server has confirmed the system clock; False if unknown."""
     if SYNCHRONIZED.exists():
         return True
     with contextlib.suppress(Exception):  # no such call, or a sandbox without it
@@ -100,12 +100,12 @@ class FlooredClock:
         self._latest = floor
 
     def now(self) -> float:
-        """Seconds since the epoch; never less than before."""
+        """Return seconds since the epoch, never less than before."""
         self._latest = max(self._latest, self._clock.now())
         return self._latest
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Return seconds of the monotonic clock."""
         return self._clock.monotonic()
 
     def sleep(self, seconds: float) -> None:

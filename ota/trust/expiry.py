@@ -1,4 +1,4 @@
-"""Signed metadata, judged by a clock that may be wrong: the clock floor is read before and after each refresh."""
+"""The TUF client with the clock floor: judges the clock before and after each refresh."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ota.trust.floors import Floors
 
 
 class ExpiryCheckedTrust:
-    """Implements `parts.Trust`.
+    """Implements `agent.components.TrustedMetadata`.
 
     Args:
         certain: a time server, or the operator at this device, has confirmed the clock.
@@ -25,7 +25,7 @@ class ExpiryCheckedTrust:
         self._certain, self._kept = certain, kept
 
     def reading(self) -> ClockReading:
-        """Return the system's clock, judged now."""
+        """Judge the system clock now."""
         return clock_floor.judge(self._clock.now(), self._floors, self._certain)
 
     def refresh(self) -> None:
@@ -46,7 +46,7 @@ class ExpiryCheckedTrust:
         clock_floor.record_time(self._clock.now(), self._floors, certain=self._kept and not found.unset)
 
     def target(self, path: str) -> tuple[str, int] | None:
-        """Return SHA-256 and length of a target; None = it is not listed."""
+        """Return SHA-256 and length of a target; None = not listed."""
         return self._trust.target(path)
 
     def document(self, path: str, most_bytes: int) -> bytes:
@@ -62,9 +62,9 @@ class ExpiryCheckedTrust:
         self._trust.raise_floor(name, path, value)
 
     def expires(self) -> dict[str, float]:
-        """Return the seconds that are left to each role."""
+        """Return the seconds until each role expires."""
         return self._trust.expires()
 
     def clock_unset(self) -> bool:
-        """Return whether the system's clock is behind a time that is certain."""
+        """Return whether the system clock is behind a time that is certain."""
         return self.reading().unset

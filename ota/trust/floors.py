@@ -1,11 +1,11 @@
 """Version floors: the lowest version of each role, serial, and release counter that this device still accepts.
 
-TUF's own protection lies in its local files, and a lost `timestamp.json` ends it. So the highest versions seen are kept
-in two more files, beside the store and on another partition. Of each value, the higher of the two counts: a backup of
+TUF's own rollback protection is in its local files, and ends when `timestamp.json` is lost. So the highest seen
+versions are stored in two more files, one of them on another partition. The higher value of the two counts: a backup of
 one partition lowers nothing, and a lost file is written again.
 
-A floor carries the keys that could sign when it was recorded. It applies as long as these keys still suffice: metadata
-that no longer verifies needs no floor. That is TUF's recovery from a fast-forward attack (5.3.11), for every role.
+A floor has the keys that could sign when it was recorded. It applies as long as these keys still suffice: metadata that
+no longer verifies needs no floor. That is TUF's recovery from a fast-forward attack (5.3.11), for every role.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST_FLOORS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """The lowest value that is accepted of what `keys` signed; no keys = always."""
+    """The lowest accepted value of metadata that `keys` signed. Without keys it always applies."""
 
     value: int
     keys: frozenset[str] = frozenset()
@@ -37,7 +37,7 @@ class Floor:
 
 
 class Floors:
-    """The floors of a device, read from all places at once. `save` writes to each place that has something else.
+    """The floors of a device, merged from all places. `save` writes each place that differs.
 
     Args:
         places: the files; `Layout.floors` and `Settings.floor_copy`.
@@ -63,7 +63,7 @@ class Floors:
             self._read(place)
 
     def floor(self, name: str, keys: Collection[str] = (), threshold: int = 1) -> int:
-        """Return the lowest value that is accepted, 0 = any.
+        """Return the lowest accepted value; 0 = any.
 
         Args:
             name: such as `role/timestamp`, `serial/plant-a`, `counter/det`.
@@ -88,7 +88,7 @@ class Floors:
             )
 
     def raise_to(self, name: str, value: int, keys: Collection[str], threshold: int) -> None:
-        """Set a floor, unless a higher one applies. `save` makes it durable."""
+        """Raise a floor, unless a higher one applies. `save` makes it durable."""
         if value >= self.floor(name, keys, threshold):
             self._floors[name] = [Floor(value, frozenset(keys))]
 
@@ -177,7 +177,7 @@ class Floors:
 
 
 class _NewerSchema(StoreError):
-    """Floors that must not be ignored, although this agent cannot read them."""
+    """Floors of a newer edge-ota, which must not be ignored."""
 
 
 def _floors_of(found: object, place: str) -> Iterator[Floor]:
@@ -187,5 +187,5 @@ def _floors_of(found: object, place: str) -> Iterator[Floor]:
 
 
 def checksum(body: dict[str, Any]) -> str:
-    """Return the checksum of floors, by which a damaged file is noticed."""
+    """Return the checksum of floors, which detects a damaged file."""
     return hashlib.sha256(to_canonical_json(body)).hexdigest()

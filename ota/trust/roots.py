@@ -1,4 +1,4 @@
-"""The factory root, the number of stored roots, and times as TUF writes them. Needs no tuf."""
+"""The factory root, the number of stored roots, and times in TUF's format. Does not import tuf."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_ROOTS = 256
 
 
 def factory_root(path: Path) -> bytes:
-    """Return the trusted root that this device was given.
+    """Return the trusted root of this device.
 
     Raises:
         UsageError: it is not there, or no root metadata.
@@ -40,7 +40,7 @@ def factory_root(path: Path) -> bytes:
 
 
 def stored_roots(metadata_dir: Path, version: int) -> int:
-    """Return how many roots after `version` follow each other in the local metadata."""
+    """Return how many consecutive roots after `version` are stored."""
     count = 0
     while (metadata_dir / "root_history" / f"{version + count + 1}.root.json").exists():
         count += 1
@@ -48,7 +48,7 @@ def stored_roots(metadata_dir: Path, version: int) -> int:
 
 
 def parse_time(text: Any) -> float | None:
-    """Return a time of TUF, `2026-11-22T20:00:00Z`, as seconds since the epoch; None = it is none."""
+    """Return a time of TUF, `2026-11-22T20:00:00Z`, as seconds since the epoch; None = invalid."""
     if not isinstance(text, str) or not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", text):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Errors of tuf and of the system, turned into ours: the seam around every call of tuf."""
+"""Translates errors of tuf and of the system into errors of edge-ota, around every call of tuf."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _AGAIN = "use another mirror, or publish again"
 
 @contextlib.contextmanager
 def translate_errors(now: float) -> Iterator[None]:
-    """Turn every foreign error into one of ours.
+    """Translate every error of tuf and of the system into one of edge-ota.
 
     Args:
         now: the time that expiry is judged by, for the message.
@@ -48,7 +48,7 @@ def translate_errors(now: float) -> Iterator[None]:
 
 
 def _goes_back(text: str) -> bool:
-    """Return whether a version is lower than before, and not only another than was announced.
+    """Return whether a version is lower than before, rather than only different from the announced one.
 
     The library has one class for both; tests/ota/trust notices when its words change.
     """

@@ -1,4 +1,4 @@
-"""Verified metadata: which keys may sign a role, whether a delegation is as it must be, and when it was issued."""
+"""Reads verified metadata: the keys that may sign a role, the delegation of a path, and the issue time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Trusted: TypeAlias = Mapping[str, Signed]
 
 
 class VerifiedRole(NamedTuple):
-    """Verified metadata of a role, and the keys with which its floor ends."""
+    """The verified metadata of a role, and the keys to which its floor is bound."""
 
     role: str
     signed: Signed
@@ -25,7 +25,7 @@ class VerifiedRole(NamedTuple):
 
 
 def verified_roles(trusted: Trusted) -> Iterator[VerifiedRole]:
-    """Yield each role whose metadata was verified, with its keys as its delegator lists them."""
+    """Yield each role with verified metadata, with its keys as its delegator lists them."""
     root = cast(Root, trusted[Root.type])
     for role in (Root.type, Timestamp.type, Snapshot.type, Targets.type):
         yield VerifiedRole(role, trusted[role], _top_level_keys(root, role), root.roles[role].threshold)
@@ -46,7 +46,7 @@ def verified_roles(trusted: Trusted) -> Iterator[VerifiedRole]:
 
 
 def _top_level_keys(root: Root, role: str) -> frozenset[str]:
-    """Return the keys with which the floor of a top-level role ends."""
+    """Return the keys to which the floor of a top-level role is bound."""
     keyids = root.roles[role].keyids
     if role == Root.type:
         return frozenset()  # the chain from the factory root is its own proof; it never goes back
@@ -57,7 +57,7 @@ def _top_level_keys(root: Root, role: str) -> frozenset[str]:
 
 
 def check_delegation(targets: Targets, path: str) -> None:
-    """Refuse a path that the targets role lists itself, or lets any role list but the one that `role_of` names.
+    """Refuse a path that any role but the one of `role_of` may list, also the targets role itself.
 
     So the holder of one key gets nothing into the place of another, whatever mistake a delegation has.
     """
@@ -74,7 +74,7 @@ def check_delegation(targets: Targets, path: str) -> None:
 
 
 def issue_time(trusted: Trusted) -> float:
-    """Return when the timestamp says that it was signed; 0 = it does not say.
+    """Return when the timestamp was signed, by its own statement; 0 = not stated.
 
     A stolen timestamp key must not set the clock floor so far ahead that nothing is fresh any more: a time at which
     other roles have expired is a lie.

@@ -20,9 +20,9 @@ class PlannedUpdate:
 
     Attributes:
         release: the one that serves; wanted: the one that this device shall run.
-        why: why it is this one, or why it waits.
-        variant, missing_bytes: of the wanted release; "" and -1 where nobody asked, or nothing is to be done.
-        error: why it cannot be done.
+        why: the reason for this release, or for waiting.
+        variant, missing_bytes: of the wanted release; "" and -1 = not computed, or nothing to do.
+        error: why the update cannot run.
     """
 
     bundle: str

@@ -1,4 +1,4 @@
-"""Puts a bundle together: blobs and chunks, then the manifest, which the device's own reader checks."""
+"""Writes a bundle: blobs and chunks, then the manifest, which the device's reader checks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEFAULT_VARIANT = "default"
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a bundle is made of.
+    """The input of a bundle.
 
     Attributes:
         models: model -> its directory; versions: model -> version directory, where not the highest one.
@@ -51,7 +51,7 @@ class Recipe:
 
 
 def build(recipe: Recipe, out: Path) -> Manifest:
-    """Write a bundle into a new directory; the manifest comes last.
+    """Write a bundle into a new directory. The manifest is written last.
 
     Raises:
         UsageError: a model directory, the variants, or the golden inputs are not as expected, or `out` is taken.
@@ -85,7 +85,7 @@ def build(recipe: Recipe, out: Path) -> Manifest:
 
 
 def _default(sources: Mapping[str, ModelSource]) -> VariantDescription:
-    """Return one variant for all devices; its kind says whether devices run code of it."""
+    """Return one variant for all devices. Its kind is `code` if devices run code of it."""
     entry = {"id": DEFAULT_VARIANT, "kind": "code" if any(map(_runs_code, sources.values())) else "onnx"}
     return VariantDescription({**entry, "priority": 100, "match": {}}, {})
 
@@ -135,7 +135,7 @@ def _variant(
 
 
 class _Writer:
-    """Writes blobs into a bundle, and returns the manifest's entries of files."""
+    """Writes blobs into a bundle, and returns the manifest entries of files."""
 
     def __init__(self, out: Path) -> None:
         self._out = out
@@ -145,7 +145,7 @@ class _Writer:
         return {"path": path, "sha256": self._put(data), "bytes": len(data)}
 
     def file(self, path: str, source: Path) -> dict[str, Any]:
-        """Write a file, in chunks where it is long."""
+        """Write a file, in chunks if it is long."""
         size = source.stat().st_size
         if size < CHUNKED_BYTES:
             return self.data(path, b"".join(read_pieces(source)))

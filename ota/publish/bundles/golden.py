@@ -1,4 +1,4 @@
-"""The golden test of a model: inputs from the publisher, outputs from a running server over KServe v2."""
+"""Writes the golden test of a model: inputs from the publisher, outputs from a running server over KServe v2."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _BUDGETS = {"p95_ms": float, "memory_bytes": int, "requests": int}
 
 @dataclass(frozen=True, slots=True)
 class RecordedTensor:
-    """An input: `data` is as in the binary tensor extension of KServe v2."""
+    """An input or output. `data` is as in the binary tensor extension of KServe v2."""
 
     name: str
     datatype: str
@@ -57,7 +57,7 @@ class RecordedRequest:
 
 @dataclass(frozen=True, slots=True)
 class GoldenOptions:
-    """What the command line says about golden tests.
+    """The options of the command line for golden tests.
 
     Attributes:
         server: http:// address; "" = outputs stay as they are.
@@ -72,7 +72,7 @@ class GoldenOptions:
 
 
 def add_golden(sources: Mapping[str, ModelSource], wanted: GoldenOptions) -> None:
-    """Put golden tests into models, or bring those that are there up to date.
+    """Add golden tests to models, or update the existing ones.
 
     Of several models, those without inputs get none: an ensemble's test is one of its members, too.
 
@@ -85,7 +85,7 @@ def add_golden(sources: Mapping[str, ModelSource], wanted: GoldenOptions) -> Non
 
 
 def _add_golden(source: ModelSource, wanted: GoldenOptions, *, alone: bool) -> bool:
-    """Return whether the model has a golden test."""
+    """Add the golden test of one model. Return whether it has one."""
     document = _existing(source)
     if wanted.server or wanted.inputs.get(source.model):
         samples = _samples(source, wanted, document)
@@ -124,7 +124,7 @@ def _existing(source: ModelSource) -> dict[str, Any] | None:
 
 
 def _samples(source: ModelSource, wanted: GoldenOptions, document: dict[str, Any] | None) -> list[RecordedRequest]:
-    """Return the inputs: those of the command line, else of the golden test that is there, else of model_warmup."""
+    """Return the inputs: from the command line, else from the existing golden test, else from model_warmup."""
     given = wanted.inputs.get(source.model, ())
     if given:
         return [sample for path in given for sample in read_inputs(path)]
@@ -134,7 +134,7 @@ def _samples(source: ModelSource, wanted: GoldenOptions, document: dict[str, Any
 
 
 def read_inputs(path: Path) -> list[RecordedRequest]:
-    """Return the inputs in a file: .npz with an array for each input, or .json with one KServe v2 request or a list.
+    """Read inputs from a file: .npz with an array for each input, or .json with one KServe v2 request or a list.
 
     Raises:
         UsageError: it is not there, or something else.
@@ -207,7 +207,7 @@ def _numpy_name(kind: str) -> str:
 
 
 def _of_document(source: ModelSource, one: Mapping[str, Any]) -> RecordedRequest:
-    """Return the inputs of a sample that the golden test has already."""
+    """Return the inputs of a sample in the existing golden test."""
     try:
         tensors = []
         for tensor in one["inputs"]:
@@ -221,7 +221,7 @@ def _of_document(source: ModelSource, one: Mapping[str, Any]) -> RecordedRequest
 
 
 def _of_warmup(source: ModelSource) -> Iterator[RecordedRequest]:
-    """Yield the requests of `model_warmup`; a new one begins with each name, an input with each key."""
+    """Yield the requests of `model_warmup`. Each name begins a new one; each key begins an input."""
     names: list[str] = []
     samples: list[list[list[Field]]] = []
     rows: list[int] = []
@@ -242,7 +242,7 @@ def _of_warmup(source: ModelSource) -> Iterator[RecordedRequest]:
 
 
 def _warmup_tensor(source: ModelSource, fields: list[Field], rows: int) -> RecordedTensor:
-    """Return an input of a warm-up; random data is the same each time."""
+    """Return an input of a warm-up. Random data is the same each time."""
     found = {one.path.rpartition(".")[2]: one.value for one in fields}
     kind = found.get("data_type", "?").removeprefix("TYPE_").replace("STRING", "BYTES")
     shape = (rows,) * bool(rows) + tuple(int(one.value) for one in fields if one.path.endswith(".dims"))
@@ -270,7 +270,7 @@ def _random(kind: str, numbers: random.Random, count: int) -> Iterator[float]:
 def _fresh(
     source: ModelSource, samples: Sequence[RecordedRequest], server: str, before: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Ask the server for the outputs; return the document, and put the tensors' files into the model."""
+    """Query the server for the outputs. Return the document, and add the files of the tensors to the model."""
     for path in [one for one in source.files if one.startswith("golden/")]:
         del source.files[path]
     if len({one.name for one in samples}) != len(samples):
@@ -369,7 +369,7 @@ def _short(body: bytes) -> str:
 
 
 def _check(source: ModelSource, document: Mapping[str, Any]) -> None:
-    """Refuse a golden test whose files are not there, or have another length than their shapes.
+    """Refuse a golden test whose files are missing, or whose lengths do not match their shapes.
 
     Raises:
         UsageError: see above.
@@ -392,7 +392,7 @@ def _check(source: ModelSource, document: Mapping[str, Any]) -> None:
 
 
 def parse_budget(text: str) -> tuple[str, str, float]:
-    """Return model ("" = the only one), word, and number of `det:p95_ms=25`.
+    """Return model ("" = the only one), name, and number of `det:p95_ms=25`.
 
     Raises:
         UsageError: it is something else.

@@ -1,4 +1,4 @@
-"""Reads a model directory of the publisher: which files go into a release, and under which paths."""
+"""Reads a model directory of the publisher: the files for a release, and their paths."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEFT_OUT_ENDS = (".pyc", ".pyo", "~", ".swp", ".tmp", ".bak")
 
 @dataclass(slots=True)
 class ModelSource:
-    """A model of a bundle.
+    """The files of one model for a bundle.
 
     Attributes:
         version: the version directory that becomes the release; 0 = the model has none, as an ensemble.
@@ -47,7 +47,7 @@ class ModelSource:
 
 
 def read_source(model: str, directory: Path, release: int, version: int | None = None) -> ModelSource:
-    """Return the files of a model directory; the chosen version directory (the highest one) becomes `release`.
+    """Read a model directory. The chosen version directory (by default the highest) becomes `release`.
 
     Raises:
         UsageError: it is no model directory, or has files that a release cannot have.
@@ -111,7 +111,7 @@ def _is_ensemble(config: list[Field]) -> bool:
 
 
 def _check_config(model: str, config: list[Field], directory: Path) -> None:
-    """Refuse what a server would refuse once the version directory is named after the release."""
+    """Refuse a configuration that a server would refuse once the version directory has the release's number."""
     named = values(config, "name")
     if named and named != [model]:
         raise UsageError(f"{directory / CONFIG} names the model {named[0]!r}, and the bundle has it as {model!r}")
@@ -138,7 +138,7 @@ def _version(directory: Path, version: int | None) -> int:
 
 
 def latest_version(directory: Path) -> int:
-    """Return the highest version directory; 0 = there is none."""
+    """Return the highest version directory; 0 = none."""
     return max(_versions(directory), default=0)
 
 
@@ -151,7 +151,7 @@ def _is_version(name: str) -> bool:
 
 
 def walk(directory: Path, version: int, release: int) -> dict[str, Path]:
-    """Return path in the release -> file, of a directory whose version directory becomes the release.
+    """Return path in the release -> file, for a directory whose version directory becomes the release.
 
     Raises:
         UsageError: a file cannot be in a release.

@@ -1,4 +1,4 @@
-"""Reads which files are for which hardware: a small TOML or JSON file that the publisher writes."""
+"""Reads which files are for which hardware, from a TOML or JSON file of the publisher."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ MOST_VARIANTS = 64
 
 @dataclass(frozen=True, slots=True)
 class VariantDescription:
-    """A variant as described: its manifest entry without files, and where the files of each model are."""
+    """The description of a variant: its manifest entry without files, and the directories with its files."""
 
     entry: dict[str, Any]
     directories: Mapping[str, Path]
 
 
 def read_variants(path: Path) -> list[VariantDescription]:
-    """Return the variants that a file describes; directories are relative to the file.
+    """Read the variants of a file. Directories are relative to the file.
 
     Raises:
         UsageError: it is malformed.
@@ -74,7 +74,7 @@ def _variant(members: Members, base: Path) -> VariantDescription:
 
 
 def variant_files(described: VariantDescription, model: str, release: int) -> dict[str, Path]:
-    """Return path in the release -> file, of a variant's directory; it may have a version directory of its own.
+    """Return path in the release -> file, for a variant's directory, which may have a version directory.
 
     Raises:
         UsageError: it is not there.
@@ -86,7 +86,7 @@ def variant_files(described: VariantDescription, model: str, release: int) -> di
 
 
 def renamed_builds(entry: Mapping[str, Any], sources: Mapping[str, ModelSource], release: int) -> dict[str, Any]:
-    """Return a variant's entry whose builds name paths of the release: `1/model.onnx` becomes `17/model.onnx`."""
+    """Return a variant's entry with the release's paths in its builds: `1/model.onnx` becomes `17/model.onnx`."""
     result = dict(entry)
     for build in result.get("build", []):
         for name in ("onnx", "plan"):

@@ -35,7 +35,7 @@ Run = Callable[[argparse.Namespace], int]
 
 
 def add(subcommands: Subcommands, name: str, run: Run, help_text: str, *, workspace: bool = True) -> Any:
-    """Add a subcommand, with the flags that most have, and return its parser."""
+    """Add a subcommand with the common flags, and return its parser."""
     parser = subcommands.add_parser(name, help=help_text, description=help_text[0].upper() + help_text[1:] + ".")
     parser.set_defaults(publish=run)
     if workspace:
@@ -64,7 +64,7 @@ def add_token_flags(parser: argparse.ArgumentParser, *, existing: bool = True) -
 
 
 def secrets_of(arguments: argparse.Namespace) -> Secrets:
-    """Return where passphrases come from."""
+    """Return the source of passphrases."""
     from ota.publish.keys import Secrets
 
     return Secrets(arguments.passphrase_file, none=getattr(arguments, "no_passphrase", False))
@@ -74,7 +74,7 @@ def secrets_of(arguments: argparse.Namespace) -> Secrets:
 def open_workspace(
     arguments: argparse.Namespace, *, first: bool = False
 ) -> Iterator[tuple[Workspace, RepositoryState]]:
-    """Yield the workspace and what is published, with other publishers kept out.
+    """Yield the workspace and the published metadata, with the workspace locked.
 
     A publication that was interrupted is completed first.
 
@@ -94,7 +94,7 @@ def open_workspace(
 
 
 def print_result(workspace: Workspace, waiting: Sequence[MissingSignatures], done: str) -> int:
-    """Say that a change is published, or which signatures it waits for."""
+    """Print that a change is published, or which signatures it waits for."""
     if not waiting:
         print(done)
         return 0
@@ -107,7 +107,7 @@ def print_result(workspace: Workspace, waiting: Sequence[MissingSignatures], don
 
 
 def confirm(question: str, yes: bool) -> bool:
-    """Ask at the terminal; `yes` answers in its place."""
+    """Ask at the terminal. `yes` answers in place of the user."""
     if yes:
         return True
     if not sys.stdin.isatty():

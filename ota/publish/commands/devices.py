@@ -1,4 +1,4 @@
-"""`device add|list|remove`: which devices there are, and which fleet and ring each belongs to."""
+"""`device add|import|list|remove`: manages the devices, with the fleet and ring of each."""
 
 from __future__ import annotations
 

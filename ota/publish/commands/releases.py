@@ -1,4 +1,4 @@
-"""`bundle`, `release`, `floor`: from a model directory to a published release."""
+"""`bundle`, `release`, `floor`: make a bundle, publish a release, forbid old releases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`report`: what devices say; and the flags by which `rollout step` and `rollout watch` ask them."""
+"""`report`: summarizes the reports of devices. Also the gate's flags of `rollout step` and `rollout watch`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def add_gate_flags(parser: argparse.ArgumentParser) -> None:
 def rule_of(
     arguments: argparse.Namespace, workspace: Workspace, state: RepositoryState, rollout: Rollout
 ) -> GateRuling | None:
-    """Return the ruling of the gate; None = the flags name no place to ask.
+    """Return the ruling of the gate; None = the flags name no source of evidence.
 
     Raises:
         UsageError: a flag has another form, or there is a limit without a place to ask.
@@ -119,7 +119,7 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def shares(rollout: Rollout, bundle: str, devices: Any, steps: dict[str, float]) -> list[str]:
-    """Return a line for each ring: how many of its devices a rollout includes, and how many the steps would add."""
+    """Return a line for each ring: how many devices the rollout includes, and how many the steps would add."""
     from dataclasses import replace
 
     from ota.decide.gate import is_included

@@ -1,4 +1,4 @@
-"""`rollout start|step|watch|simulate|halt|resume|deny|pin|show`: which devices of a fleet get which release."""
+"""`rollout start|step|watch|simulate|halt|resume|deny|pin|show`: decides which devices of a fleet get which release."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _watch(arguments: argparse.Namespace) -> int:
 
 
 def _gate(arguments: argparse.Namespace, workspace: Workspace, state: RepositoryState, rollout: Rollout) -> str:
-    """Ask the gate; why it allows the next step, "" = the flags name no place to ask.
+    """Ask the gate. Return its reason to allow the next step; "" = the flags name no source of evidence.
 
     Raises:
         NotYet: it does not allow it. Halted: too many devices failed, and the rollout is paused now.

@@ -1,4 +1,4 @@
-"""`init`, `key`, `family`, `rotate`, `renew`: the keys of a repository."""
+"""`init`, `key`, `family`, `rotate`, `renew`: manage the keys of a repository."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _token_key(arguments: argparse.Namespace, name: str, secrets: Secrets) -> Ke
 def _new_keys(
     arguments: argparse.Namespace, workspace: Workspace, role: str, count: int, files: list[Path]
 ) -> list[KeyPlace]:
-    """Return the keys that a role gets: the public ones given, one on a token, or `count` new files."""
+    """Return the new keys of a role: the given public ones, one on a token, or `count` new files."""
     from ota.publish.keys import read_public
 
     if files:
@@ -170,7 +170,7 @@ def _rotate(arguments: argparse.Namespace) -> int:
 
 
 def _rotation(arguments: argparse.Namespace, workspace: Workspace, state: RepositoryState, role: str) -> Rotation:
-    """Return which keys of a role go and come; without flags all, and as many new ones."""
+    """Return the keys to remove and to add. Without flags, replace all keys."""
     from ota.publish.change import keyids_of
     from ota.publish.rotate import Rotation, check_role, key_of
 

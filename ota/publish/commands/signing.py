@@ -1,4 +1,4 @@
-"""`request`, `sign`, `collect`: signatures by keys on machines without a network."""
+"""`request`, `sign`, `collect`: exchange signatures with machines without a network."""
 
 from __future__ import annotations
 

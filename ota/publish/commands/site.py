@@ -1,4 +1,4 @@
-"""`refresh`, `verify`, `export`, `recover`, `serve`: a repository as others see it."""
+"""`refresh`, `verify`, `export`, `recover`, `serve`: maintain, check, copy, and serve a repository."""
 
 from __future__ import annotations
 

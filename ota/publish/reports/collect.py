@@ -1,4 +1,4 @@
-"""Reports from directories and web servers, verified against the keys that `device add` signed."""
+"""Reads reports from directories and web servers, and verifies them by the keys that `device add` signed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TIMEOUT = 10.0
 
 @dataclass(frozen=True, slots=True)
 class VerifiedReport:
-    """A report whose signature fits its key."""
+    """A report with a valid signature."""
 
     report: Report
     fingerprint: str
@@ -37,7 +37,7 @@ class VerifiedReport:
 
 @dataclass(slots=True)
 class CollectedReports:
-    """All reports that were found.
+    """The collected reports.
 
     Attributes:
         newest: device -> its newest report, for devices whose key is the one that was signed.
@@ -93,7 +93,7 @@ def _sort_in(found: CollectedReports, one: VerifiedReport, document: DeviceDocum
 
 
 def verify_report(sealed: SealedReport, where: str) -> VerifiedReport:
-    """Return a report whose signature fits its key.
+    """Return a report if its signature is valid.
 
     Raises:
         Untrusted: it does not.
@@ -131,7 +131,7 @@ def _read(place: str, devices: Mapping[str, DeviceDocument]) -> Iterator[tuple[s
 
 
 def _read_directory(directory: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the files below a directory that may be reports; links are not followed out of it."""
+    """Yield the files below a directory that may be reports. Links are not followed."""
     for path in sorted(directory.rglob("*.json")):
         if path.is_file() and not path.is_symlink():
             try:
@@ -141,7 +141,7 @@ def _read_directory(directory: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _read_web(url: str, devices: Iterable[DeviceDocument]) -> Iterator[tuple[str, bytes]]:
-    """Yield the newest report of each device. A web server lists nothing, so that other keys are not seen."""
+    """Yield the newest report of each device. A web server has no listing, so reports of other keys are not found."""
     parts = urlsplit(url)
     root = parts._replace(path="/", query="", fragment="").geturl()
     source = HttpSource(root, HttpOptions(timeout=_TIMEOUT))
@@ -155,7 +155,7 @@ def _read_web(url: str, devices: Iterable[DeviceDocument]) -> Iterator[tuple[str
 
 
 def address_of(path: str, device: str, fingerprint: str) -> str:
-    """Return where a device puts its newest report, below a URL's path."""
+    """Return the path of a device's newest report, below a URL's path."""
     key = fingerprint[:_KEY_DIGITS]
     if "{counter}" in path:
         raise UsageError("a URL with {counter} has no name for the newest report: name a directory with the files")

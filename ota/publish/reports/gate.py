@@ -1,4 +1,4 @@
-"""The gate of a rollout: reports, a Prometheus, or both are counted, and `decide.gate` rules."""
+"""The gate of a rollout: counts devices by reports, metrics, or both, and decides by `decide.gate`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ORDER = (GateDecision.HALT, GateDecision.WAIT, GateDecision.GO)
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Where the gate looks.
+    """The sources of the gate's evidence.
 
     Attributes:
         reports: directories and URLs. prometheus: a URL, or "". matchers: labels of the fleet's targets there.
@@ -39,7 +39,7 @@ def rule(
     bounds: GateLimits,
     now: float,
 ) -> GateRuling:
-    """Return whether the next step of a rollout is allowed; with both kinds of evidence, the stricter ruling.
+    """Return whether the next step of a rollout is allowed. With two kinds of evidence, return the stricter ruling.
 
     Raises:
         UsageError: a place of evidence is none. FetchError: it does not answer.

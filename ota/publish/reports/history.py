@@ -1,6 +1,6 @@
-"""What earlier reports said of each key: with it, a report that branches off shows a disk that was copied or restored.
+"""Stores the chain of each key's reports, so that a branching report reveals a disk that was copied or restored.
 
-`reports.json` beside `publish.json`; without it only reports that lie side by side are compared.
+The file is `reports.json` beside `publish.json`. Without it, only reports in one directory are compared.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FORKS = (Continuity.RESTORED, Continuity.CLONED)
 
 @dataclass(frozen=True, slots=True)
 class KeyHistory:
-    """What is known of a device's key.
+    """The chain of a device key's reports.
 
     Attributes:
         branches: see `decide.chain`. fork: `restored` or `cloned`, and since when (epoch); "" = the reports continue.
@@ -37,7 +37,7 @@ class KeyHistory:
 
 
 class ReportHistory:
-    """The memory of all keys.
+    """The chains of all keys' reports.
 
     Raises:
         StoreError: the file is damaged.
@@ -49,7 +49,7 @@ class ReportHistory:
         self.keys = _parsed(self._stored, str(self._path)) if self._stored is not None else {}
 
     def take(self, genuine: Iterable[VerifiedReport]) -> dict[str, KeyHistory]:
-        """Take in reports, the oldest first. Return device -> memory of its key, where its reports fork."""
+        """Add reports, the oldest first. Return device -> history of its key, where its reports fork."""
         forked = {}
         for one in genuine:
             known = self.keys.get(one.fingerprint, KeyHistory())
@@ -63,7 +63,7 @@ class ReportHistory:
         return forked
 
     def save(self) -> None:
-        """Write the file, durably, if it changes."""
+        """Write the file durably if it has changed."""
         rows = {
             key: {"branches": [[list(link) for link in one] for one in known.branches]}
             | ({"fork": known.fork, "since": known.since} if known.fork else {})

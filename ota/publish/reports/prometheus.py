@@ -1,4 +1,4 @@
-"""The devices of a rollout, counted by a Prometheus that scrapes edge-serve on the fleet."""
+"""Counts the devices of a rollout by a Prometheus server that scrapes edge-serve on the fleet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ON = "on(job, instance)"
 
 
 def queries(wish: Wish, matchers: str, bounds: GateLimits) -> dict[str, str]:
-    """Return the PromQL of each figure.
+    """Return the PromQL query of each figure.
 
     Args:
         matchers: labels of the fleet's targets: `fleet="plant-a"`; "" = all targets.
@@ -41,7 +41,7 @@ def queries(wish: Wish, matchers: str, bounds: GateLimits) -> dict[str, str]:
 
 
 def ask(url: str, wish: Wish, included: int, matchers: str, bounds: GateLimits) -> Tally:
-    """Return the tally of a rollout.
+    """Query Prometheus, and return the tally of a rollout.
 
     Args:
         included: devices that the steps include, by the documents.
@@ -60,7 +60,7 @@ def ask(url: str, wish: Wish, included: int, matchers: str, bounds: GateLimits) 
 
 
 def _value(source: HttpSource, query: str) -> int:
-    """Return the value of a query that counts; no series = 0."""
+    """Return the value of a counting query; no series = 0."""
     data = source.get(f"api/v1/query?query={quote(query, safe='')}", _MOST_REPLY)
     try:
         reply = json.loads(data)

@@ -1,4 +1,4 @@
-"""The sum of all reports: which releases run, what failed and why, and which devices need a look."""
+"""Summarizes all reports: releases that run, failures with their reasons, and devices that need attention."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_NAMES = 10
 
 @dataclass(slots=True)
 class Summary:
-    """What the reports say.
+    """The summary of the reports.
 
     Attributes:
         releases: bundle -> release -> devices that serve it.
@@ -48,7 +48,7 @@ def summarize(
     silent_seconds: float,
     now: float,
 ) -> Summary:
-    """Return the sum over `devices`."""
+    """Return the summary over `devices`."""
     found = Summary(devices=len(devices))
     for device in sorted(devices):
         report = collected.newest.get(device)
