@@ -2,7 +2,7 @@
 
 application      the v2 protocol over HTTP: decode, call the service, encode (server src/http_server.cc
 call_service     what every door needs of service.Service, inference aside
-codec_offload    what is too much for the loop is done by a codec process
+codec_offload    runs a codec job for a request
 edge             routes beside the v2 protocol
 generate         `generate` and `generate_stream`
 generate_routes  `generate` and `generate_stream` over HTTP: decode, call the service

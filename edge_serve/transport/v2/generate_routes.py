@@ -1,6 +1,6 @@
-"""`generate` and `generate_stream` over HTTP: decode, call the service; `generate` has what becomes of the answer.
+"""Requests of `generate` and `generate_stream` over HTTP: decodes the body and calls the service.
 
-As with `infer`, the small path is straight, and what the loop has no time for is done in a codec process.
+Module `generate` sends the answer. As with `infer`, a codec process decodes and encodes large JSON.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Generation:
     """Answers generate requests.
 
     Args:
-        codec: None = everything is done in the loop.
+        codec: None = the loop decodes and encodes large bodies too.
     """
 
     def __init__(self, service: InferService, max_input_size: int, codec: Codec | None) -> None:
@@ -39,13 +39,13 @@ class Generation:
     def handle(
         self, exchange: Exchange, asked: V2Request, form: Callable[[Exchange, Writer | None], GenerateAnswer]
     ) -> None:
-        """Answer, now or later.
+        """Answer a request, now or later.
 
         Args:
             form: `Single` or `Stream`.
 
         Raises:
-            EdgeServeError: it was refused before it reached the model.
+            EdgeServeError: the request is refused before it reaches the model.
         """
         route = asked.route
         served = self._service.lookup(route.model, route.version)
@@ -89,7 +89,7 @@ class Generation:
         served: ServedVersion,
         form: Callable[[Exchange, Writer | None], GenerateAnswer],
     ) -> None:
-        assert self._codec is not None, "nothing is too much without a codec"
+        assert self._codec is not None, "without a codec, nothing is too expensive"
         body = Body(
             served.signature,
             asked.route.version,
@@ -133,7 +133,7 @@ class Generation:
 
 
 def _text(encoded: Encoded) -> bytes:
-    """The JSON text, out of the memory that it was written to, which is given back."""
+    """Copy the JSON text out of its memory, and release that."""
     buffers: list[Buffer] = encoded.buffers
     text = b"".join(buffers)
     encoded.lease.release()

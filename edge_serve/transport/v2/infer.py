@@ -1,7 +1,7 @@
-"""`infer` over HTTP: decode, call the service, encode. What the loop has no time for is done in a codec process.
+"""`infer` over HTTP: decodes the request, calls the service, and encodes the response.
 
-The small path is straight: everything happens in the call, or in the callback of the worker's reply. On the large one
-(`TooExpensive`) the version is held, so that it and its memory stay while nothing of the request is in its queue.
+Small bodies are decoded and encoded on the event loop. Large ones (`TooExpensive`) are decoded and encoded by a codec
+process. Meanwhile the request is not in the model's queue, so the door holds the model version: it stays loaded.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ log = logging.getLogger(__name__)
 _BINARY = "application/octet-stream"
 _ALIGNMENT = 64
 _UNBOUNDED = 1 << 62
-#: a codec process reads their bodies when they are large
+#: a codec process decodes large bodies of these operations
 _READ = {Operation.INFER, Operation.GENERATE, Operation.GENERATE_STREAM}
 
 OnResponse = Callable[[InferResponse], None]
 
 
 class ServedVersion(Protocol):
-    """A model version that serves."""
+    """A loaded model version, as `InferService.lookup` returns it."""
 
     @property
     def signature(self) -> Signature: ...
@@ -55,7 +55,7 @@ class ServedVersion(Protocol):
 
 
 class InferService(Protocol):
-    """What this needs of service.Service; `infer_held` is given what `lookup` gave."""
+    """The part of `service.Service` that inference needs. `infer_held` takes the result of `lookup`."""
 
     def lookup(self, name: str, version: str) -> ServedVersion: ...
     def lease(self, name: str, version: str, nbytes: int) -> Room | None: ...
@@ -67,13 +67,13 @@ class InferService(Protocol):
 
 
 class RegionLookup(shared_memory.Regions, Protocol):
-    """What this needs of workers.regions.Regions."""
+    """The part of `workers.memory.regions.Regions` that inference needs."""
 
     def resolve(self, request: InferRequest) -> None: ...
 
 
 class _ShiftedLease:
-    """A lease whose body starts `shift` bytes in, so that the tensors behind its JSON part lie aligned."""
+    """A lease whose body starts `shift` bytes in, so that the tensors behind the JSON part are aligned."""
 
     __slots__ = ("_lease", "arena", "offset", "view")
 
@@ -102,7 +102,7 @@ class Inference:
     """Answers infer requests.
 
     Args:
-        codec: None = everything is done in the loop.
+        codec: None = the loop decodes and encodes large bodies too.
     """
 
     def __init__(self, service: InferService, max_input_size: int, clock: Clock, codec: Codec | None) -> None:
@@ -117,17 +117,20 @@ class Inference:
         self._most_deflated = _UNBOUNDED if codec is None else SMALL_DEFLATE_BYTES
 
     def check(self, asked: V2Request, length: int) -> None:
-        """Refuse a body that the settings do not allow: the limit is for what is not binary.
+        """Check the length of a body against --http-max-input-size, which does not limit binary tensors.
 
         Raises:
-            EdgeServeError: it is too large.
+            EdgeServeError: the body is too long.
         """
         text = asked.length_text
         if (asked.refusal is not None or asked.compressed or text is None) and length > self._max_input_size:
             raise refuse_json_size(length, self._max_input_size)
 
     def place(self, asked: V2Request, length: int) -> Room | None:
-        """Tensor memory for a body: a binary one with its first tensor on 64 bytes, or one that the codec will read."""
+        """Return tensor memory for a body that needs it, or None.
+
+        A binary body needs it, with its first tensor aligned to 64 bytes, and a body that a codec process decodes.
+        """
         text = asked.length_text
         shift = 0
         if asked.refusal is not None or asked.compressed or text is None:
@@ -144,10 +147,10 @@ class Inference:
         return _ShiftedLease(lease, shift, length)
 
     def handle(self, exchange: Exchange, asked: V2Request) -> None:
-        """Answer, now or later.
+        """Answer a request, now or later.
 
         Raises:
-            EdgeServeError: it was refused before the request itself was looked at.
+            EdgeServeError: the request is refused before its body is read.
         """
         route = asked.route
         served = self._service.lookup(route.model, route.version)
@@ -238,7 +241,7 @@ class Inference:
         served: ServedVersion,
         response: InferResponse,
     ) -> bool:
-        """Send the response, encoded here or by a codec process. Return whether that takes care of its lease."""
+        """Send the response, encoded here or by a codec process. Return whether the response's lease was taken over."""
         try:
             buffers, length = self._encoder.encode(response, request, served.signature)
             if asked.accept != "identity":
@@ -270,7 +273,7 @@ class Inference:
         def on_read(outcome: InferRequest | Refused) -> None:
             if isinstance(outcome, Refused):
                 self._refuse(exchange, asked, outcome.error, asked.error_type if outcome.before else JSON)
-            elif self._resolved(exchange, asked, outcome):
+            elif self._resolve_regions(exchange, asked, outcome):
                 outcome.deadline_ns = deadline_ns
                 if asked.forwarded:
                     outcome.parameters.update(asked.forwarded)
@@ -278,8 +281,8 @@ class Inference:
 
         run_for_client(exchange, served, partial(self._required_codec.decode, body), on_read)
 
-    def _resolved(self, exchange: Exchange, asked: V2Request, request: InferRequest) -> bool:
-        """Whether the shared memory that a codec process has read of is there; if not, that was the answer."""
+    def _resolve_regions(self, exchange: Exchange, asked: V2Request, request: InferRequest) -> bool:
+        """Look up the shared memory that a decoded request names. If it is missing, answer so and return False."""
         try:
             if request.shared:
                 self._service.regions.resolve(request)
@@ -309,14 +312,14 @@ class Inference:
 
     @property
     def _required_codec(self) -> Codec:
-        assert self._codec is not None, "nothing is too much without a codec"
+        assert self._codec is not None, "without a codec, nothing is too expensive"
         return self._codec
 
 
 def _send(
     exchange: Exchange, asked: V2Request, buffers: Sequence[Buffer], length: int | None, lease: Lease | None
 ) -> None:
-    """Reply with the buffers, which are views of `lease` if there is one."""
+    """Send the reply. Release `lease`, which has the memory of the buffers, after the last byte."""
     content_type = JSON
     headers: tuple[tuple[str, str], ...] = ()
     if length is not None:

@@ -1,4 +1,4 @@
-"""Codec processes: they answer as the loop's own codec does, and no memory is lost, whatever becomes of a job."""
+"""Codec processes answer as the loop's codec does, and no job leaks memory, however it ends."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ class Scene:
         return encoded
 
     def start(self, body: Body) -> CodecJob:
-        """A job whose outcome is kept in `told`."""
+        """Start a job and keep its outcome in `told`."""
         return self.codec.decode(body, self.told.append)
 
     async def pid(self) -> int:
-        """The process, which there is from now on."""
+        """Return the number of a running process; start one if there is none."""
         (await self.decode(self.body(numbers(1)))).lease.release()  # type: ignore[union-attr]  # it has one
         (pid,) = self.codec.pids()
         return pid
@@ -113,7 +113,7 @@ async def until(true: Callable[[], Any]) -> None:
 
 @asynccontextmanager
 async def scene(budget: int = 64 << 20, **settings: Any) -> AsyncIterator[Scene]:
-    """At the end nothing may be left."""
+    """Run a codec, and check that no memory or process is left at the end."""
     account = Budget(budget)
     codec = Codec(account, **settings)
     here = Scene(codec, account)
@@ -153,7 +153,7 @@ def short_numbers(count: int) -> bytes:
 
 
 def plain(request: InferRequest) -> tuple[Any, ...]:
-    """What a model sees of it."""
+    """Return the fields of a request that a model sees."""
     tensors = [(tensor.name, tensor.datatype, tensor.shape, bytes(tensor.data)) for tensor in request.inputs]
     fields = (request.model_name, request.model_version, request.id, request.parameters, request.correlation_id)
     return (tensors, request.outputs, *fields, request.flags, request.priority, request.timeout_us, request.rows)
@@ -167,7 +167,7 @@ def in_loop(data: bytes, length: int | None = None) -> InferRequest:
 
 
 @pytest.mark.parametrize("in_arena", [True, False])
-def test_requests_are_what_the_loops_decoder_makes_of_them(in_arena: bool) -> None:
+def test_a_codec_process_decodes_requests_as_the_loop_does(in_arena: bool) -> None:
     parameters = {"sequence_id": 7, "sequence_start": True, "priority": 2, "timeout": 9, "mine": "ä"}
     outputs = [{"name": "Y", "parameters": {"classification": 2}}]
     full = request_json(
@@ -199,7 +199,7 @@ def test_requests_are_what_the_loops_decoder_makes_of_them(in_arena: bool) -> No
     ],
     ids=["full", "numbers", "short numbers", "text"],
 )
-def test_generate_is_read_as_the_loop_reads_it(data: bytes, in_arena: bool) -> None:
+def test_a_codec_process_decodes_generate_as_the_loop_does(data: bytes, in_arena: bool) -> None:
     async def story(here: Scene) -> None:
         request = await here.decode(here.body(data, in_arena=in_arena, generate=True))
         assert plain(request) == plain(generate.read(data, SIGNATURE, "1", LIMIT))
@@ -210,7 +210,7 @@ def test_generate_is_read_as_the_loop_reads_it(data: bytes, in_arena: bool) -> N
 
 
 @pytest.mark.parametrize("data", [b"{", b"[]", b'{"N":"x"}', b'{"N":1,"N":2}', b'{"odd":[1]}'])
-def test_generate_is_refused_as_the_loop_refuses_it(data: bytes) -> None:
+def test_a_codec_process_refuses_generate_as_the_loop_does(data: bytes) -> None:
     with pytest.raises(EdgeServeError) as expected:
         generate.read(data, SIGNATURE, "1", LIMIT)
 
@@ -238,7 +238,7 @@ def test_tensors_are_written_over_their_text_when_they_fit() -> None:
     play(story)
 
 
-def test_tensors_that_are_longer_than_their_text_get_memory_and_the_text_is_given_back() -> None:
+def test_tensors_longer_than_their_text_get_new_memory_and_the_text_is_released() -> None:
     async def story(here: Scene) -> None:
         body = here.body(short_numbers(20_000))
         request = await here.decode(body)
@@ -289,7 +289,7 @@ def test_compressed_bodies(in_arena: bool) -> None:
 @pytest.mark.parametrize(
     "data", [b"{", request_json(item("N", ["x"])), request_json(item("Z", [1])), b"x" * (LIMIT + 1)]
 )
-def test_refusals_are_the_loops(data: bytes, in_arena: bool) -> None:
+def test_a_codec_process_refuses_requests_as_the_loop_does(data: bytes, in_arena: bool) -> None:
     with pytest.raises(EdgeServeError) as expected:
         in_loop(data)
 
@@ -304,7 +304,7 @@ def test_refusals_are_the_loops(data: bytes, in_arena: bool) -> None:
 @pytest.mark.parametrize(
     ("data", "compressed", "length"), [(b"no gzip", True, None), (b"{}", False, 3), (b"{}", False, -1)]
 )
-def test_what_was_refused_before_the_request_was_looked_at_is_told(
+def test_a_body_that_cannot_be_inflated_or_cut_is_refused_before_the_request(
     data: bytes, compressed: bool, length: int | None
 ) -> None:
     async def story(here: Scene) -> None:
@@ -317,7 +317,7 @@ def test_what_was_refused_before_the_request_was_looked_at_is_told(
     play(story)
 
 
-def test_without_memory_for_its_tensors_a_request_is_refused_and_the_process_goes_on() -> None:
+def test_a_request_without_memory_for_its_tensors_is_refused_and_the_process_survives() -> None:
     async def story(here: Scene) -> None:
         pid = await here.pid()
         with pytest.raises(Unavailable, match="tensor memory"):
@@ -346,7 +346,7 @@ def reply(here: Scene, values: list[float], *, in_arena: bool = True) -> InferRe
 
 @pytest.mark.parametrize("in_arena", [True, False])
 @pytest.mark.parametrize("output", [RequestedOutput("Y"), RequestedOutput("Y", True), RequestedOutput("Y", False, 2)])
-def test_replies_are_what_the_loops_encoder_makes_of_them(in_arena: bool, output: RequestedOutput) -> None:
+def test_a_codec_process_encodes_replies_as_the_loop_does(in_arena: bool, output: RequestedOutput) -> None:
     request = InferRequest("m", outputs=[output])
 
     async def story(here: Scene) -> None:
@@ -364,7 +364,7 @@ def test_replies_are_what_the_loops_encoder_makes_of_them(in_arena: bool, output
 
 
 @pytest.mark.parametrize("in_arena", [True, False])
-def test_responses_to_generate_are_written_as_the_loop_writes_them(in_arena: bool) -> None:
+def test_a_codec_process_encodes_responses_to_generate_as_the_loop_does(in_arena: bool) -> None:
     async def story(here: Scene) -> None:
         data = np.arange(9, dtype=np.float32).tobytes()
         lease, offset = None, -1
@@ -399,7 +399,7 @@ def test_binary_outputs_of_a_reply_stay_where_the_worker_wrote_them() -> None:
     play(story)
 
 
-def test_a_text_reply_gives_the_outputs_memory_back_at_once() -> None:
+def test_a_text_reply_releases_the_outputs_at_once() -> None:
     async def story(here: Scene) -> None:
         response = reply(here, [1.0] * 50_000)
         outputs = response.lease
@@ -437,7 +437,7 @@ def test_a_reply_that_cannot_be_written_is_an_error() -> None:
 # ---- processes ----------------------------------------------------------------------------------------------------
 
 
-def test_no_process_runs_before_the_first_job_and_each_ends_when_it_has_none() -> None:
+def test_the_first_job_starts_a_process_and_an_idle_process_is_closed() -> None:
     async def story(here: Scene) -> None:
         assert here.codec.pids() == []
         pid = await here.pid()
@@ -494,7 +494,7 @@ def test_a_job_that_takes_too_long_ends_its_process() -> None:
     play(story, job_seconds=0.3)
 
 
-def test_a_job_that_has_not_begun_is_cancelled_at_once() -> None:
+def test_a_waiting_job_is_cancelled_at_once() -> None:
     async def story(here: Scene) -> None:
         first = here.start(here.body(numbers(10)))
         second = here.start(here.body(numbers(20)))
@@ -508,7 +508,7 @@ def test_a_job_that_has_not_begun_is_cancelled_at_once() -> None:
     play(story, most=1)
 
 
-def test_a_job_that_has_begun_and_is_cancelled_keeps_its_memory_until_it_is_over() -> None:
+def test_a_cancelled_job_keeps_its_memory_while_its_process_works() -> None:
     async def story(here: Scene) -> None:
         pid = await here.pid()
         os.kill(pid, signal.SIGSTOP)
@@ -525,7 +525,7 @@ def test_a_job_that_has_begun_and_is_cancelled_keeps_its_memory_until_it_is_over
     play(story)
 
 
-def test_stop_answers_everything() -> None:
+def test_stop_fails_all_jobs() -> None:
     async def story(here: Scene) -> None:
         os.kill(await here.pid(), signal.SIGSTOP)
         for count in (1, 2):

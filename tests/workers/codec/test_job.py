@@ -1,4 +1,4 @@
-"""Jobs of the codec: a process that answers nonsense ends, and what it was given is given back once."""
+"""Jobs of the codec: malformed answers are found, and memory is released once."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_request_whose_tensors_lie_in_the_jobs_memory(here: Scene) -> None:
 
 
 @pytest.mark.parametrize(("at", "size"), [(-8, 8), (1 << 20, 8), (0, 1 << 20), (60, 8000), (0, -8)])
-def test_memory_of_others_is_out_of_reach(here: Scene, at: int, size: int) -> None:
+def test_an_answer_with_memory_outside_the_job_is_malformed(here: Scene, at: int, size: int) -> None:
     job = here.decoding()
 
     with pytest.raises(FrameError, match="do not belong to the job"):
@@ -91,7 +91,7 @@ def test_memory_of_others_is_out_of_reach(here: Scene, at: int, size: int) -> No
         {"error": "text", "request": []},
     ],
 )
-def test_what_is_no_request(here: Scene, answer: dict[str, Any]) -> None:
+def test_malformed_requests(here: Scene, answer: dict[str, Any]) -> None:
     with pytest.raises(FrameError):
         here.decoding().outcome(answer)
 
@@ -106,17 +106,17 @@ def test_what_is_no_request(here: Scene, answer: dict[str, Any]) -> None:
         {"pieces": []},
     ],
 )
-def test_what_is_no_reply(here: Scene, answer: dict[str, Any]) -> None:
+def test_malformed_replies(here: Scene, answer: dict[str, Any]) -> None:
     with pytest.raises(FrameError):
         here.encoding().outcome(answer)
 
 
-def test_a_reply_in_no_memory_of_its_own_is_none(here: Scene) -> None:
+def test_a_reply_without_memory_for_its_text_is_malformed(here: Scene) -> None:
     with pytest.raises(FrameError, match="without any text"):
         here.encoding().outcome({"pieces": [[here.slot.offset, 8]], "length": None})
 
 
-def test_a_refusal_keeps_its_class_and_gives_everything_back(here: Scene) -> None:
+def test_a_refusal_keeps_its_class_and_releases_all_memory(here: Scene) -> None:
     job = here.decoding()
     job.granted = here.arena.allocate(100)
     job.close(job.outcome({"error": {"code": 3, "text": "no"}, "before": True}))
@@ -127,7 +127,7 @@ def test_a_refusal_keeps_its_class_and_gives_everything_back(here: Scene) -> Non
     assert here.budget.used == 0
 
 
-def test_what_was_cancelled_is_cancelled_whatever_the_answer(here: Scene) -> None:
+def test_a_cancelled_job_ignores_its_answer(here: Scene) -> None:
     job = here.decoding()
     job.cancel()
     job.close(job.outcome(here.answer(here.slot.offset)))
@@ -146,7 +146,7 @@ def test_an_answer_for_a_model_that_was_unloaded_is_refused(here: Scene) -> None
     assert outcome.error.message == "the model was unloaded"
 
 
-def test_a_reply_in_both_pieces_of_memory_gives_both_back_together(here: Scene) -> None:
+def test_a_reply_in_two_leases_releases_both_together(here: Scene) -> None:
     job = here.encoding()
     granted = job.granted = here.arena.allocate(100)
     job.close(job.outcome({"pieces": [[granted.offset, 10], [here.slot.offset, 8]], "length": 10}))
@@ -161,7 +161,7 @@ def test_a_reply_in_both_pieces_of_memory_gives_both_back_together(here: Scene) 
     assert here.budget.used == 0
 
 
-def test_a_body_that_is_in_no_arena_travels_with_the_question(here: Scene) -> None:
+def test_a_body_outside_the_arena_is_sent_with_the_job(here: Scene) -> None:
     body = Body(SIGNATURE, "1", None, b"loose bytes", None, None, False, 1000)
     job = DecodeJob(body, here.told.append)
     job.arena = here.arena
@@ -171,13 +171,13 @@ def test_a_body_that_is_in_no_arena_travels_with_the_question(here: Scene) -> No
     here.slot.release()
 
 
-def test_a_body_in_the_arena_is_told_by_its_place(here: Scene) -> None:
+def test_a_body_in_the_arena_is_sent_as_its_offset(here: Scene) -> None:
     (part,) = here.decoding().parts(7)
 
     assert f'"at": [{here.slot.offset}, 40]'.encode() in bytes(part)
 
 
-def test_tensors_of_nothing_need_no_memory(here: Scene) -> None:
+def test_empty_tensors_need_no_memory(here: Scene) -> None:
     tensor = InferTensor("X", DataType.INT32, (0,), b"", -1)
 
     assert pack_tensor(tensor, 4096) == ["X", DataType.INT32.value, (0,), 4096, 0]

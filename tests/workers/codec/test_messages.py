@@ -1,4 +1,4 @@
-"""What the front end and a codec process tell each other comes back as it was."""
+"""Messages between the front end and a codec process are unpacked as they were packed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def through_json(value: dict[str, Any]) -> dict[str, Any]:
     return read
 
 
-def test_a_question_is_one_frame() -> None:
+def test_a_job_is_one_frame() -> None:
     parts = coding.pack_job(FrameKind.DECODE, 9, b"sig", {"at": None}, [b"loose", memoryview(b"bytes")])
     frame = received(parts)
     signature, value, loose = coding.unpack_job(frame)
@@ -53,7 +53,7 @@ def test_a_question_is_one_frame() -> None:
     assert bytes(loose) == b"loosebytes"
 
 
-def test_a_question_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_too_long_for_a_frame_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coding, "LONGEST", 100)
     coding.pack_job(FrameKind.DECODE, 1, b"", {}, [bytes(90)])
 
