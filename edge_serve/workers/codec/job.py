@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from edge_serve.aio.callbacks import notify
 from edge_serve.errors import Cancelled, EdgeServeError, Unavailable, Unparsable
 from edge_serve.messages.infer import InferRequest, Lease
 from edge_serve.messages.signature import Signature
@@ -145,13 +146,13 @@ class CodecJob:
         return self.result(answer)
 
     def close(self, outcome: Any) -> None:
-        """Call `done`. The process must not use the job's memory any more."""
+        """Call `done`, and log an error of it. The process must not use the job's memory any more."""
         if isinstance(outcome, Refused):
             for lease in (self.lease, self.granted):
                 if lease is not None:
                     lease.release()
         self.lease = self.granted = None
-        self._done(outcome)
+        notify(self._done, outcome)
 
     def fail(self, error: EdgeServeError) -> None:
         """End the job with an error."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gzip
 import json
 import mmap
 import os
 import signal
+import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -480,6 +482,51 @@ def test_a_killed_process_fails_its_job_alone() -> None:
         assert lost.error.message.endswith("while it read the body of this request; try again")
         assert plain(request) == plain(in_loop(numbers(20)))
         request.lease.release()
+
+    play(story, most=1)
+
+
+def test_a_process_that_dies_before_it_is_up_fails_its_job_alone() -> None:
+    async def story(here: Scene) -> None:
+        for count in (10, 20):
+            here.start(here.body(numbers(count)))
+        (pid,) = here.codec.pids()
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: len(here.told) == 2)
+
+        lost, request = here.told
+        assert "SIGKILL" in lost.error.message
+        assert plain(request) == plain(in_loop(numbers(20)))
+        request.lease.release()
+
+    play(story, most=1)
+
+
+def test_jobs_fail_when_no_process_can_be_started_and_the_next_one_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_fork(*args: Any, **options: Any) -> None:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    async def story(here: Scene) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(subprocess, "Popen", no_fork)
+            with pytest.raises(Unavailable, match="cannot start worker codec"):
+                await here.decode(here.body(numbers(10)))
+        await here.pid()
+
+    play(story)
+
+
+def test_a_callback_that_raises_costs_neither_the_process_nor_other_jobs() -> None:
+    def broken(outcome: InferRequest | Refused) -> None:
+        assert isinstance(outcome, InferRequest)
+        assert outcome.lease is not None
+        outcome.lease.release()
+        raise ValueError("a fault of the caller")
+
+    async def story(here: Scene) -> None:
+        pid = await here.pid()
+        here.codec.decode(here.body(numbers(10)), broken)
+        assert await here.pid() == pid
 
     play(story, most=1)
 
