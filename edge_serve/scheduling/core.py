@@ -9,9 +9,9 @@ lets a `Run` wait for its resources, as Triton lets a payload wait. The instance
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest
@@ -118,6 +118,39 @@ class Scheduler(Protocol):
 
     def pending(self) -> int:
         """Return the number of queued entries."""
+
+    def free(self) -> bool:
+        """Return whether an instance is idle."""
+
+    @property
+    def gathers(self) -> bool:
+        """Whether a busy instance takes all entries: call `next` once for all that arrive together, not for each."""
+        return False
+
+    def prefer(self, rank: Callable[[int], Any]) -> None:
+        """Take the idle instance of the lowest rank from now on, if any would do. Call it before the first `add`."""
+        return
+
+    def pace(self, execution_ns: int) -> None:
+        """Record the time of an execution, if decisions depend on it."""
+        return
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether entries belong to sequences. The defaults below are for a scheduler without sequences."""
+        return False
+
+    def has_sequence(self, correlation_id: int | str) -> bool:
+        """Return whether a sequence of this ID is open, so that requests without START belong to it."""
+        return False
+
+    def open_sequences(self) -> int:
+        """Return how many sequences may still continue."""
+        return 0
+
+    def end_sequence(self, correlation_id: int | str) -> None:
+        """End a sequence that was started anew in another version. Further requests here need a START."""
+        return
 
 
 def label(request: InferRequest) -> str:

@@ -43,11 +43,11 @@ class DirectScheduler(QueuedScheduler):
 
     @property
     def gathers(self) -> bool:
-        """Whether a busy instance takes all entries: call `next` once for all that arrive together, not for each."""
+        """See `core.Scheduler`."""
         return self._current >= 0 and self._burst > 1
 
     def prefer(self, rank: Callable[[int], Any]) -> None:
-        """See `QueuedScheduler`. No run is sent ahead, because the rate limiter counts one run for each instance."""
+        """See `core.Scheduler`. No run is sent ahead, because the rate limiter counts one run for each instance."""
         self._looks_ahead = False
         super().prefer(rank)
 
@@ -74,7 +74,7 @@ class DirectScheduler(QueuedScheduler):
         super().retire_instance(instance)
 
     def pace(self, execution_ns: int) -> None:
-        """Record the time of an execution. The mean of recent ones decides how many requests may travel together."""
+        """See `core.Scheduler`. The mean of recent executions decides how many requests may travel together."""
         self._mean_ns += (execution_ns - self._mean_ns) // 8
         self._burst = min(BURST_REQUESTS, BURST_NS // max(1, self._mean_ns)) or 1
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from edge_serve.errors import Unavailable
-from edge_serve.scheduling.core import NOTHING, Entry, Wait, label
+from edge_serve.scheduling.core import NOTHING, Entry, Scheduler, Wait, label
 from edge_serve.scheduling.instances import Instances, RankedInstances
 from edge_serve.scheduling.queue import PriorityQueue
 
 
-class QueuedScheduler:
+class QueuedScheduler(Scheduler):
     """Implements all of `core.Scheduler` but `add` and `next`."""
 
     def __init__(self, queue: PriorityQueue, instances: int, passive: Collection[int] = ()) -> None:
@@ -20,7 +20,7 @@ class QueuedScheduler:
         self._stopping = False
 
     def prefer(self, rank: Callable[[int], Any]) -> None:
-        """Take the idle instance of the lowest rank from now on. Call it before the first entry is added."""
+        """See `core.Scheduler`."""
         self._instances = RankedInstances(self._instances.count(), self._instances.passive(), rank)
 
     def done(self, instance: int) -> None:
@@ -64,7 +64,7 @@ class QueuedScheduler:
         return len(self._queue)
 
     def free(self) -> bool:
-        """Return whether an instance is idle."""
+        """See `core.Scheduler`."""
         return bool(self._instances.idle)
 
     def _enqueue(self, entry: Entry, level: int, now_ns: int) -> None:

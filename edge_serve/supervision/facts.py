@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 from edge_serve.aio.turns import gathered
 from edge_serve.models.control.registry import Registry
-from edge_serve.models.extras.cached_runner import CachedRunner
-from edge_serve.models.run.driver import Driver
+from edge_serve.models.run.runner import Runner
 from edge_serve.supervision.watchdog import WAKE_SECONDS, WatchdogFacts
 from edge_serve.workers.front.pool import Workers
 from edge_serve.workers.watch.stalls import Stalls
@@ -28,8 +27,8 @@ class FactReader:
 
     async def read(self, now_ns: int) -> WatchdogFacts:
         """Return the facts. Called about once a second."""
-        waiting = [one for one in await gathered(self._drivers()) if one[2] is not None]
-        drivers = {name: driver for name, driver, _ in waiting}
+        waiting = [one for one in await gathered(self._runners()) if one[2] is not None]
+        runners = {name: runner for name, runner, _ in waiting}
         markers = {name: marker for name, _, marker in waiting}
         ages = self._stalls.look(now_ns, markers)
         await asyncio.sleep(0)
@@ -38,12 +37,10 @@ class FactReader:
             if age > WAKE_SECONDS and name not in self._woken:
                 self._woken.add(name)
                 log.warning("requests of model %s wait although an instance is free: deciding once more", name)
-                drivers[name].wake()
+                runners[name].wake()
         return WatchdogFacts(ages, self._workers.watch(now_ns))
 
-    def _drivers(self) -> Iterator[tuple[str, Driver, int | None]]:
+    def _runners(self) -> Iterator[tuple[str, Runner, int | None]]:
         """Yield each driver with the name of its model and its marker of waiting requests."""
         for served in self._registry.each_served():
-            runner = served.runner.runner if isinstance(served.runner, CachedRunner) else served.runner
-            if isinstance(runner, Driver):
-                yield f"{served.name}:{served.version}", runner, runner.standstill()
+            yield f"{served.name}:{served.version}", served.runner, served.runner.find_stall()

@@ -21,10 +21,8 @@ from edge_serve.errors import Cancelled, EdgeServeError, InvalidArgument, Unavai
 from edge_serve.golden.reader import GoldenTest
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.log_fields import model_fields
-from edge_serve.models.extras.cached_runner import CachedRunner
 from edge_serve.models.load.golden import converse, read_limited, request_of
 from edge_serve.models.load.warmup import make_requests, zeros
-from edge_serve.models.run.driver import Driver
 from edge_serve.models.versions.served import Served
 from edge_serve.protocol.inference.validate import validate
 
@@ -218,8 +216,8 @@ def _question(served: Served) -> InferRequest | None:
 
 def _past_cache(served: Served) -> Served | None:
     """Return the version without its response cache; None while it is being exchanged."""
-    runner = served.runner.runner if isinstance(served.runner, CachedRunner) else served.runner
-    if not isinstance(runner, Driver):
+    runner = served.runner.bypass_cache()
+    if runner is None:
         return None
     return served if runner is served.runner else replace(served, runner=runner)
 

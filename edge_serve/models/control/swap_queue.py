@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable
 from edge_serve.aio.callbacks import notify
 from edge_serve.errors import Cancelled, EdgeServeError, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.models.run.runner import Runner
 from edge_serve.models.run.ticket import OnResponse, Ticket
 from edge_serve.models.versions.served import Served
 from edge_serve.protocol.inference.validate import validate
@@ -35,8 +36,8 @@ class Waiter:
         return self.ticket is not None and self.ticket.hold(held)
 
 
-class SwapQueue:
-    """The runner of a version that is being swapped. Implements `served.Runner`.
+class SwapQueue(Runner):
+    """The runner of a version that is being swapped.
 
     Args:
         most: requests that may wait; more are refused.
@@ -83,7 +84,7 @@ class SwapQueue:
         for waiter in waiters:
             self._refuse(waiter, error)
 
-    def stop(self, on_idle: Callable[[], None]) -> None:
+    def stop(self, on_idle: Callable[[], None], *, sequences: bool = False) -> None:
         """Fail the queued requests, unless `open` or `fail` came before."""
         if self._target is None and self._error is None:
             self.fail(Unavailable(f"model '{self._name}' was unloaded"))
@@ -93,8 +94,8 @@ class SwapQueue:
         """Return the number of queued requests."""
         return len(self._waiters)
 
-    def oldest_batch_seconds(self) -> float | None:
-        """Return None: no batch runs here."""
+    def bypass_cache(self) -> Runner | None:
+        """Return None: the version is being swapped."""
         return None
 
     def _send(self, waiter: Waiter, target: Served) -> None:

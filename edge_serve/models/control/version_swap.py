@@ -13,15 +13,13 @@ from edge_serve.models.control.instance_updater import InstanceUpdater
 from edge_serve.models.control.records import ModelRecord, VersionRecord
 from edge_serve.models.control.swap_queue import SwapQueue
 from edge_serve.models.ensemble.flight import Lookup
-from edge_serve.models.extras.cached_runner import CachedRunner
 from edge_serve.models.load.admission import Way
 from edge_serve.models.load.dependencies import LoadFailure, members_of
 from edge_serve.models.load.load_history import LoadHistory
 from edge_serve.models.load.loading import Loader, LoadPlan
 from edge_serve.models.load.memory import Memory
 from edge_serve.models.repository.repository import of_version
-from edge_serve.models.run.driver import Driver
-from edge_serve.models.versions.draining_versions import DrainingVersions, open_sequences
+from edge_serve.models.versions.draining_versions import DrainingVersions
 from edge_serve.models.versions.lifecycle import VersionEvent, VersionState
 from edge_serve.models.versions.served import Served
 from edge_serve.models.versions.unloading_versions import Departing
@@ -95,7 +93,7 @@ class VersionSwapper:
         self.leaving.update(tasks)
         for task in tasks:
             task.add_done_callback(self.leaving.discard)
-        quick = [] if any(open_sequences(served) for served in regrouped.values()) else tasks
+        quick = [] if any(served.runner.open_sequences() for served in regrouped.values()) else tasks
         if quick:
             await asyncio.wait(quick)
         return bool(wanted) or not (regrouped and stay)
@@ -310,15 +308,15 @@ class VersionSwapper:
             late = True
             log.warning(
                 "model %s version %s still has %d requests and %d open sequences after %g s",
-                served.name, served.version, served.runner.in_flight(), open_sequences(served), self._drain_seconds,
+                served.name, served.version, served.runner.in_flight(), served.runner.open_sequences(),
+                self._drain_seconds,
                 extra=model_fields(served.name, served.version),
             )  # fmt: skip
         self._elders.remove(served)
         await self._loader.close(served)
         served.lineage.close(served.statistics)
-        runner = served.runner.runner if isinstance(served.runner, CachedRunner) else served.runner
-        if late and isinstance(runner, Driver):
-            runner.give_up(_too_late(served, self._drain_seconds))
+        if late:
+            served.runner.fail_all(_too_late(served, self._drain_seconds))
         self.departing.close(served)
         text, extra = "model %s version %s unloaded in %.2f s", model_fields(served.name, served.version)
         log.info(text, served.name, served.version, time.monotonic() - started, extra=extra)
@@ -372,10 +370,7 @@ async def _answered(served: Served, sequences: bool) -> None:
     ended."""
     await served.unheld()  # requests whose bodies are still being decoded are not in the queue yet
     idle = asyncio.Event()
-    if sequences and isinstance(served.runner, Driver):
-        served.runner.stop(idle.set, sequences=True)
-    else:
-        served.runner.stop(idle.set)
+    served.runner.stop(idle.set, sequences=sequences)
     await idle.wait()
     await served.unheld()  # responses that are still being encoded
 

@@ -17,13 +17,14 @@ from edge_serve.models.ensemble.flight import Ensemble, Flight, Lookup
 from edge_serve.models.ensemble.shared_memory import refusal
 from edge_serve.models.ensemble.stream import StreamFlight
 from edge_serve.models.ensemble.traced import traced_ensemble
+from edge_serve.models.run.runner import Runner
 from edge_serve.models.run.ticket import OnResponse, Ticket
 from edge_serve.scheduling.core import label
 from edge_serve.scheduling.ensemble.plan import EnsemblePlan
 
 
-class EnsembleRunner:
-    """Executes requests by calling other models. Implements `served.Runner`.
+class EnsembleRunner(Runner):
+    """Executes requests by calling other models.
 
     Args:
         lookup: finds the version that a step calls; raises an EdgeServeError when it does not serve.
@@ -48,8 +49,7 @@ class EnsembleRunner:
         self._on_idle: Callable[[], None] | None = None
 
     def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Ticket:
-        """Run a request. `on_response` is called exactly once, possibly before this returns. For a decoupled ensemble
-        it is called any number of times, the last with `final`."""
+        """See `Runner`."""
         ensemble = self._ensemble
         if request.compute is not None:
             ensemble = traced_ensemble(ensemble, request.compute)
@@ -68,19 +68,15 @@ class EnsembleRunner:
             flight.start()
         return flight
 
-    def stop(self, on_idle: Callable[[], None]) -> None:
-        """Accept no new requests. `on_idle` is called once all accepted ones are answered."""
+    def stop(self, on_idle: Callable[[], None], *, sequences: bool = False) -> None:
+        """See `Runner`. Sequences are open in the members."""
         self._stopping = True
         self._on_idle = on_idle
         self._check_idle()
 
     def in_flight(self) -> int:
-        """Return the number of requests accepted and not answered."""
+        """See `Runner`."""
         return self._in_flight
-
-    def oldest_batch_seconds(self) -> float | None:
-        """Return None: batches run in the members."""
-        return None
 
     def _landed(self) -> None:
         self._in_flight -= 1

@@ -17,7 +17,7 @@ from itertools import count
 from struct import Struct
 
 from edge_serve.clock import Clock
-from edge_serve.errors import Cancelled, Unavailable
+from edge_serve.errors import Cancelled, EdgeServeError, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.signature import Signature
@@ -25,8 +25,8 @@ from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.tensors import InferTensor
 from edge_serve.models.extras.response_cache import CachedResponse, Key, ResponseCache
 from edge_serve.models.run import statistics as record
+from edge_serve.models.run.runner import Runner
 from edge_serve.models.run.ticket import OnResponse, Ticket
-from edge_serve.models.versions.served import Runner
 from edge_serve.scheduling.ordering import ResponseOrder
 
 log = logging.getLogger(__name__)
@@ -43,8 +43,8 @@ _SIZES = Struct("<QQQQ")
 _owners = count(1)
 
 
-class CachedRunner:
-    """A response cache before another runner. Implements `served.Runner`.
+class CachedRunner(Runner):
+    """A response cache before another runner, to which it forwards all but the look-up of requests.
 
     Args:
         personal: every response may depend on the request's parameters and its sequence, because other backends than
@@ -102,18 +102,50 @@ class CachedRunner:
         on_response(self._response(request, look, answer))
         return _ANSWERED
 
-    def stop(self, on_idle: Callable[[], None]) -> None:
-        """Accept no new requests. `on_idle` is called once all accepted ones are answered."""
+    def stop(self, on_idle: Callable[[], None], *, sequences: bool = False) -> None:
+        """See `Runner`."""
         self._stopping = True
-        self.runner.stop(on_idle)
+        self.runner.stop(on_idle, sequences=sequences)
+
+    def fail_all(self, error: EdgeServeError) -> None:
+        """See `Runner`."""
+        self.runner.fail_all(error)
 
     def in_flight(self) -> int:
-        """Return the number of requests accepted and not answered."""
+        """See `Runner`."""
         return self.runner.in_flight()
 
     def oldest_batch_seconds(self) -> float | None:
-        """Return the age of the oldest running batch; None = no batch runs."""
+        """See `Runner`."""
         return self.runner.oldest_batch_seconds()
+
+    def has_sequence(self, correlation_id: int | str) -> bool:
+        """See `Runner`."""
+        return self.runner.has_sequence(correlation_id)
+
+    def open_sequences(self) -> int:
+        """See `Runner`."""
+        return self.runner.open_sequences()
+
+    def end_sequence(self, correlation_id: int | str) -> None:
+        """See `Runner`."""
+        self.runner.end_sequence(correlation_id)
+
+    def ignore_sequences(self) -> None:
+        """See `Runner`."""
+        self.runner.ignore_sequences()
+
+    def find_stall(self) -> int | None:
+        """See `Runner`."""
+        return self.runner.find_stall()
+
+    def wake(self) -> None:
+        """See `Runner`."""
+        self.runner.wake()
+
+    def bypass_cache(self) -> Runner | None:
+        """See `Runner`."""
+        return self.runner.bypass_cache()
 
     def close(self) -> None:
         """Remove the version's responses from the cache."""

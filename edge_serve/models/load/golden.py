@@ -23,7 +23,8 @@ from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import InferTensor
 from edge_serve.models.run.driver import Driver
-from edge_serve.models.versions.served import Runner, Served
+from edge_serve.models.run.runner import Runner
+from edge_serve.models.versions.served import Served
 from edge_serve.protocol.inference.validate import validate
 
 T = TypeVar("T")

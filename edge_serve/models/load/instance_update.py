@@ -102,6 +102,6 @@ class InstanceUpdate:
 
 def driver_of(served: Served) -> Driver:
     """Return the driver of a version that is no ensemble, also behind a response cache."""
-    runner = getattr(served.runner, "runner", served.runner)
-    assert isinstance(runner, Driver)
+    runner = served.runner.bypass_cache()
+    assert isinstance(runner, Driver), "an ensemble has no instances"
     return runner

@@ -61,7 +61,6 @@ from edge_serve.scheduling.ensemble.plan import ensemble_plan
 from edge_serve.scheduling.keys import shape_key_for
 from edge_serve.scheduling.ordering import ResponseOrder
 from edge_serve.scheduling.policy import scheduler_for
-from edge_serve.scheduling.queued import QueuedScheduler
 from edge_serve.workers.front.pool import Workers
 from edge_serve.workers.launch.cgroups import MEMORY_PARAMETER
 from edge_serve.workers.memory.arena import Arena, Budget
@@ -378,7 +377,7 @@ class Loader:
             order = ResponseOrder()
         statistics = self._new_statistics(config)
         scheduler = scheduler_for(config, len(instances), passive)
-        if limited is not None and isinstance(scheduler, QueuedScheduler):
+        if limited is not None:
             scheduler.prefer(limited.standing)
         name, version, loop = signature.model_name, signature.model_version, asyncio.get_running_loop()
         iterative = config.sequence_batching.iterative_sequence

@@ -6,6 +6,7 @@ driver           the driver: asks a scheduler, and sends batches to workers
 iterative        the drivers of iterative models
 outage           detects that a version has had no worker for too long
 reshape          `reshape`: converts shapes between client and model
+runner           the interface of a runner
 sequence_driver  the driver of models with sequences
 shared_lease     one output slot shared by several responses
 statistics       updates the statistics of a version

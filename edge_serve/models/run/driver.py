@@ -19,13 +19,11 @@ from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.run import statistics as record
 from edge_serve.models.run.controls import Controls
 from edge_serve.models.run.outage import WorkerOutage
+from edge_serve.models.run.runner import Runner
 from edge_serve.models.run.shared_lease import shares
 from edge_serve.models.run.ticket import OnResponse
 from edge_serve.scheduling.core import Entry, Run, Scheduler, Wait
-from edge_serve.scheduling.direct import DirectScheduler
 from edge_serve.scheduling.ordering import ResponseOrder
-from edge_serve.scheduling.queued import QueuedScheduler
-from edge_serve.scheduling.sequence.sequences import SequenceScheduler
 from edge_serve.workers.front.frames.reply import BatchReply
 
 
@@ -75,7 +73,7 @@ class Job(Entry):
         return self.driver.hold(self, held)
 
 
-class Driver:
+class Driver(Runner):
     """Runs one version. Is the `ModelListener` of its opened model.
 
     Args:
@@ -111,9 +109,9 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
         self._on_idle: Callable[[], None] | None = None
-        self._direct = scheduler if isinstance(scheduler, DirectScheduler) else None
-        self._pace = self._direct.pace if self._direct is not None else None
-        self._sequences = scheduler if isinstance(scheduler, SequenceScheduler) else None
+        self._is_stateful = scheduler.is_stateful
+        #: receives the times of executions; None = they do not matter
+        self._pace: Callable[[int], None] | None = scheduler.pace
         #: whether it is idle only when its open sequences have ended
         self._awaits_sequences = False
         self._gathering = False
@@ -122,8 +120,7 @@ class Driver:
         self._absence = WorkerOutage(name, loop, self._on_absence)
 
     def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Job:
-        """Queue a request. `on_response` is called exactly once, possibly before this returns. For a decoupled model it
-        is called any number of times, the last with `final`."""
+        """See `Runner`."""
         now = self._clock.now_ns()
         job = Job(self, request, rows, shape_key, now, on_response)
         if self._order is not None:
@@ -193,11 +190,7 @@ class Driver:
         return self._scheduler.has_instance(instance)
 
     def stop(self, on_idle: Callable[[], None], *, sequences: bool = False) -> None:
-        """Accept no new requests. `on_idle` is called once all accepted ones are answered.
-
-        Args:
-            sequences: open sequences may continue, and `on_idle` waits for their ends.
-        """
+        """See `Runner`."""
         self._scheduler.stop()
         self._on_idle = on_idle
         self._awaits_sequences = sequences
@@ -205,8 +198,8 @@ class Driver:
             self._pump()  # starts the clocks of idle sequences
         self._check_idle()
 
-    def give_up(self, error: EdgeServeError) -> None:
-        """Fail all accepted requests with `error`. The model is closed, so no worker will answer them."""
+    def fail_all(self, error: EdgeServeError) -> None:
+        """See `Runner`."""
         self._awaits_sequences = False
         for entry in self._scheduler.drain():
             self.statistics.pending -= 1
@@ -216,51 +209,47 @@ class Driver:
         self._absence.stop()
 
     def has_sequence(self, correlation_id: int | str) -> bool:
-        """Return whether a sequence of this ID is open."""
-        return self._sequences is not None and self._sequences.has(correlation_id)
+        """See `Runner`."""
+        return self._scheduler.has_sequence(correlation_id)
 
     def open_sequences(self) -> int:
-        """Return how many sequences may still continue."""
-        return self._sequences.open() if self._sequences is not None else 0
+        """See `Runner`."""
+        return self._scheduler.open_sequences()
 
     def end_sequence(self, correlation_id: int | str) -> None:
-        """End a sequence, because its ID was started anew in another version. Its slot becomes free."""
-        if self._sequences is not None:
-            self._sequences.end(correlation_id)
+        """See `Runner`."""
+        if self._is_stateful:
+            self._scheduler.end_sequence(correlation_id)
             self._pump()
             self._check_idle()
 
-    def await_no_sequences(self) -> None:
-        """Stop waiting for open sequences, because no client can reach them any more. Accepted requests are still
-        answered."""
+    def ignore_sequences(self) -> None:
+        """See `Runner`."""
         self._awaits_sequences = False
         self._check_idle()
 
     def in_flight(self) -> int:
-        """Return the number of requests accepted and not answered."""
+        """See `Runner`."""
         return self.statistics.pending - self.held + sum(len(jobs) for _, jobs in self._batches.values())
 
     def oldest_batch_seconds(self) -> float | None:
-        """Return the age of the oldest running batch; None = no batch runs."""
+        """See `Runner`."""
         since_ns = self._running_since_ns()
         return None if since_ns is None else (self._clock.now_ns() - since_ns) / 1e9
 
     def _running_since_ns(self) -> int | None:
         return self.model.running_since_ns() if self._batches else None
 
-    def standstill(self) -> int | None:
-        """Return a marker if requests wait although an instance is free, no batch runs, and no timer is set; else None.
-
-        The marker changes when requests move. Requests of sequences may wait for each other, and do not count.
-        """
-        queue = self._scheduler if isinstance(self._scheduler, QueuedScheduler) else None
-        if queue is None or not queue.pending() or self._batches or not queue.free():
+    def find_stall(self) -> int | None:
+        """See `Runner`."""
+        scheduler = self._scheduler
+        if self._is_stateful or not scheduler.pending() or self._batches or not scheduler.free():
             return None
         is_waiting = self._timer is not None and self._timer_ns > self._clock.now_ns()
         return None if is_waiting else self._next_batch
 
     def wake(self) -> None:
-        """Ask the scheduler again, in case a wake-up was lost."""
+        """See `Runner`."""
         self._pump()
 
     # ---- events from the worker ---------------------------------------------------------------------------------
@@ -270,7 +259,7 @@ class Driver:
         jobs = self._batches.pop(reply.batch_id)[1]
         if not reply.last:
             self._scheduler.done(instance)
-        if self.statistics.pending or self._sequences is not None:
+        if self.statistics.pending or self._is_stateful:
             self._pump()
         self._answer(jobs, reply)
         self._check_idle()
@@ -303,7 +292,7 @@ class Driver:
 
     def _on_arrival(self, request: InferRequest) -> None:
         """Ask the scheduler after a request was queued."""
-        if request.compute is None and (self._direct is None or not self._direct.gathers):
+        if request.compute is None and not self._scheduler.gathers:
             self._pump()
         else:  # more arrive in this turn of the loop: from the same read, or from the same batch of an ensemble's step
             self._pump_soon()

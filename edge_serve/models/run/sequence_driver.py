@@ -16,5 +16,5 @@ class SequenceDriver(Driver):
     def _on_arrival(self, request: InferRequest) -> None:
         """Schedule a decision, unless every instance is busy: then the end of a batch decides, or the request's own
         clock."""
-        if self._sequences is None or self._sequences.free() or request.deadline_ns or request.timeout_us:
+        if self._scheduler.free() or request.deadline_ns or request.timeout_us:
             self._pump_soon()

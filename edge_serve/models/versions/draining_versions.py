@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from edge_serve.messages.infer import SEQUENCE_START
-from edge_serve.models.run.driver import Driver
 from edge_serve.models.versions.served import Served
 
 
@@ -18,7 +17,7 @@ class DrainingVersions:
 
     def add(self, served: Served) -> bool:
         """Add a version if it has open sequences. Return whether it has."""
-        if not open_sequences(served):
+        if not served.runner.open_sequences():
             return False
         known = self._versions.setdefault(served.identity, [])
         if served not in known:
@@ -36,8 +35,7 @@ class DrainingVersions:
     def remove_all(self, name: str) -> None:
         """Remove all versions of a model that is unloaded. They drain without waiting for their open sequences."""
         for served in self._versions.pop(name, ()):
-            if isinstance(served.runner, Driver):
-                served.runner.await_no_sequences()
+            served.runner.ignore_sequences()
 
     def of_version(self, name: str, version: str) -> Served | None:
         """Return the version of this number that was added last."""
@@ -51,18 +49,10 @@ class DrainingVersions:
         elders = [one for one in self._versions.get(name, ()) if not version or one.version == version]
         if flags & SEQUENCE_START:
             for one in elders:
-                if one is not now and isinstance(one.runner, Driver):
+                if one is not now:
                     one.runner.end_sequence(correlation_id)
             return None
-        if not _has(now, correlation_id):
-            return next((one for one in reversed(elders) if one is not now and _has(one, correlation_id)), None)
-        return None
-
-
-def _has(served: Served, correlation_id: int | str) -> bool:
-    return isinstance(served.runner, Driver) and served.runner.has_sequence(correlation_id)
-
-
-def open_sequences(served: Served) -> int:
-    """Return how many sequences of a version may still continue."""
-    return served.runner.open_sequences() if isinstance(served.runner, Driver) else 0
+        if now.runner.has_sequence(correlation_id):
+            return None
+        others = (one for one in reversed(elders) if one is not now)
+        return next((one for one in others if one.runner.has_sequence(correlation_id)), None)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Protocol
 
 from edge_serve.aio.tasks import start_task
 from edge_serve.config.model.model_config_pb2 import ModelConfig
@@ -19,6 +18,7 @@ from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.repository.repository import namespace_of
 from edge_serve.models.run.reshape import reshape_inputs, reshape_outputs
+from edge_serve.models.run.runner import Runner
 from edge_serve.models.run.ticket import OnResponse, Ticket
 from edge_serve.models.versions.instance_group import Placed
 from edge_serve.models.versions.lineage import Lineage
@@ -36,18 +36,6 @@ INLINE_BYTES = 32 * 1024
 HEALTH_SECONDS = 5.0
 
 _SICK = "it fails on a request that it has answered before (--self-inference-interval-secs)"
-
-
-class Runner(Protocol):
-    """Executes the requests of a version: a driver over workers, or an ensemble over other models."""
-
-    def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Ticket: ...
-
-    def stop(self, on_idle: Callable[[], None]) -> None: ...
-
-    def in_flight(self) -> int: ...
-
-    def oldest_batch_seconds(self) -> float | None: ...
 
 
 @dataclass(slots=True, eq=False)

@@ -18,7 +18,7 @@ from collections.abc import Collection
 
 from edge_serve.errors import Cancelled, EdgeServeError, InvalidArgument, Unavailable
 from edge_serve.messages.infer import SEQUENCE_START, InferRequest
-from edge_serve.scheduling.core import NOTHING, Decision, Entry, Refuse, Run, SequenceBatching, Wait, label
+from edge_serve.scheduling.core import NOTHING, Decision, Entry, Refuse, Run, Scheduler, SequenceBatching, Wait, label
 from edge_serve.scheduling.instances import Instances
 from edge_serve.scheduling.sequence.clocks import Clocks, earlier
 from edge_serve.scheduling.sequence.sequence import Sequence, ends, no_start, sequence_expired, starts, worker_lost
@@ -27,7 +27,7 @@ from edge_serve.scheduling.sequence.slots import SequenceSlots
 log = logging.getLogger(__name__)
 
 
-class SequenceScheduler(ABC):
+class SequenceScheduler(Scheduler, ABC):
     """Implements `core.Scheduler` for stateful models, except the choice of what runs next.
 
     Args:
@@ -199,16 +199,21 @@ class SequenceScheduler(ABC):
         """Refuse new sequences; open ones continue."""
         self._stopping = True
 
-    def has(self, correlation_id: int | str) -> bool:
-        """Return whether a sequence of this ID is open, so that requests without START belong to it."""
+    @property
+    def is_stateful(self) -> bool:
+        """See `core.Scheduler`."""
+        return True
+
+    def has_sequence(self, correlation_id: int | str) -> bool:
+        """See `core.Scheduler`."""
         return (sequence := self._known.get(correlation_id)) is not None and not sequence.ended
 
-    def open(self) -> int:
-        """Return how many sequences may still continue."""
+    def open_sequences(self) -> int:
+        """See `core.Scheduler`."""
         return sum(not sequence.ended and sequence.closed is None for sequence in self._known.values())
 
-    def end(self, correlation_id: int | str) -> None:
-        """End a sequence that was started anew in another version. Further requests here need a START."""
+    def end_sequence(self, correlation_id: int | str) -> None:
+        """See `core.Scheduler`."""
         sequence = self._known.get(correlation_id)
         if sequence is None or sequence.ended or sequence.closed is not None:
             return
@@ -233,7 +238,8 @@ class SequenceScheduler(ABC):
         return taken
 
     def free(self) -> bool:
-        """Return whether an instance is idle."""
+        """See `core.Scheduler`."""
+
         return bool(self._instances.idle)
 
     def pending(self) -> int:

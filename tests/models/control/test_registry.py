@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +13,7 @@ from google.protobuf import text_format
 
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable
+from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.control.registry import Registry
@@ -20,18 +21,23 @@ from edge_serve.models.load.loading import Loader, LoadPlan
 from edge_serve.models.repository.names import check_name, parse_version
 from edge_serve.models.repository.override import Override
 from edge_serve.models.repository.repository import FoundModel, Repository, fingerprint, versions
+from edge_serve.models.run.runner import Runner
+from edge_serve.models.run.ticket import OnResponse, Ticket
 from edge_serve.models.versions.lineage import Lineage
 from edge_serve.models.versions.served import Served
 
 
-class Idle:
+class Idle(Runner):
     """A runner that is busy until told otherwise."""
 
     def __init__(self, busy: bool) -> None:
         self.busy = busy
         self.on_idle: Callable[[], None] | None = None
 
-    def stop(self, on_idle: Callable[[], None]) -> None:
+    def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Ticket:
+        raise NotImplementedError
+
+    def stop(self, on_idle: Callable[[], None], *, sequences: bool = False) -> None:
         if self.busy:
             self.on_idle = on_idle
         else:

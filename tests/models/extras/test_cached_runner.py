@@ -13,6 +13,7 @@ from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.messages.tensors import DataType, InferTensor, Shape, Unseen
 from edge_serve.models.extras.cached_runner import MOST_INPUT_BYTES, CachedRunner
 from edge_serve.models.extras.response_cache import ResponseCache
+from edge_serve.models.run.runner import Runner
 from edge_serve.models.run.statistics import new_statistics
 from edge_serve.models.run.ticket import OnResponse
 from tests.leases import Slot
@@ -33,7 +34,7 @@ class Ticks:
         return self.now
 
 
-class Model:
+class Model(Runner):
     """A runner that answers when it is told to, each time with a new number."""
 
     def __init__(self) -> None:
@@ -55,7 +56,7 @@ class Model:
     def hold(self, held: bool) -> bool:
         return False
 
-    def stop(self, on_idle: Callable[[], None]) -> None:
+    def stop(self, on_idle: Callable[[], None], *, sequences: bool = False) -> None:
         self.stopped = True
 
     def in_flight(self) -> int:
@@ -63,6 +64,15 @@ class Model:
 
     def oldest_batch_seconds(self) -> float | None:
         return float(len(self.asked)) or None
+
+    def has_sequence(self, correlation_id: int | str) -> bool:
+        return correlation_id == 7
+
+    def open_sequences(self) -> int:
+        return 2
+
+    def find_stall(self) -> int | None:
+        return 5
 
     def answer(
         self,
@@ -345,3 +355,12 @@ def test_what_lies_in_a_clients_memory_is_run_without_a_look() -> None:
         world.model.answer()
 
     assert (world.model.runs, world.counts) == (2, (0, 0))
+
+
+def test_all_but_the_look_up_is_forwarded() -> None:
+    world = World()
+    model = world.runner.bypass_cache()
+    assert isinstance(model, Model)
+    assert (world.runner.open_sequences(), world.runner.find_stall()) == (2, 5)
+    assert world.runner.has_sequence(7)
+    assert not world.runner.has_sequence(8)

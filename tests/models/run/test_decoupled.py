@@ -178,7 +178,7 @@ def test_no_clock_runs_on_for_a_stream_that_has_ended(end: str) -> None:
             scene.return_from_execute()
         else:
             scene.driver.on_lost(0, Internal("died"))
-        scene.driver.give_up(Internal("closed"))
+        scene.driver.fail_all(Internal("closed"))
         del scene
         gc.collect()
         assert driver() is None

@@ -418,7 +418,7 @@ def test_giving_up_answers_everything() -> None:
         here = Scene(batcher())
         for id in "abc":
             here.submit(id)
-        here.driver.give_up(Unavailable("swapped"))
+        here.driver.fail_all(Unavailable("swapped"))
 
         assert sorted(here.answers()) == [("a", "swapped"), ("b", "swapped"), ("c", "swapped")]
         here.check()

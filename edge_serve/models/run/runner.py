@@ -1,0 +1,71 @@
+"""The interface of a runner, which executes the requests of a version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Protocol
+
+from edge_serve.errors import EdgeServeError
+from edge_serve.messages.infer import InferRequest
+from edge_serve.models.run.ticket import OnResponse, Ticket
+
+
+class Runner(Protocol):
+    """A driver over workers, an ensemble over other models, or a part that stands before one of them.
+
+    The defaults are for runners without sequences, batches, and queues of their own.
+    """
+
+    def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Ticket:
+        """Queue a request. `on_response` is called exactly once, possibly before this returns. For a decoupled model it
+        is called any number of times, the last with `final`."""
+
+    def stop(self, on_idle: Callable[[], None], *, sequences: bool = False) -> None:
+        """Accept no new requests. `on_idle` is called once all accepted ones are answered.
+
+        Args:
+            sequences: open sequences may continue, and `on_idle` waits for their ends.
+        """
+
+    def fail_all(self, error: EdgeServeError) -> None:
+        """Fail all accepted requests with `error`. The model is closed, so no worker will answer them."""
+        return
+
+    def in_flight(self) -> int:
+        """Return the number of requests accepted and not answered."""
+
+    def oldest_batch_seconds(self) -> float | None:
+        """Return the age of the oldest running batch; None = no batch runs here."""
+        return None
+
+    def has_sequence(self, correlation_id: int | str) -> bool:
+        """Return whether a sequence of this ID is open."""
+        return False
+
+    def open_sequences(self) -> int:
+        """Return how many sequences may still continue."""
+        return 0
+
+    def end_sequence(self, correlation_id: int | str) -> None:
+        """End a sequence, because its ID was started anew in another version. Its slot becomes free."""
+        return
+
+    def ignore_sequences(self) -> None:
+        """Stop waiting for open sequences, because no client can reach them any more. Accepted requests are still
+        answered."""
+        return
+
+    def find_stall(self) -> int | None:
+        """Return a marker if requests wait although an instance is free, no batch runs, and no timer is set; else None.
+
+        The marker changes when requests move. Requests of sequences may wait for each other, and do not count.
+        """
+        return None
+
+    def wake(self) -> None:
+        """Ask the scheduler again, in case a wake-up was lost."""
+        return
+
+    def bypass_cache(self) -> Runner | None:
+        """Return the runner without a response cache before it; None while the version is being swapped."""
+        return self
