@@ -1,95 +1,80 @@
-"""One gRPC call: hands the messages of its stream to a method, and sends the answer.
-
-Large messages are inflated, deflated, and prepared in a thread, because that would block the event loop.
-"""
+"""One gRPC call: hands the messages of its stream to a method, and sends the answer."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from edge_serve.aio.offload import offload
-from edge_serve.aio.tasks import start_task
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.grpc import wire as grpc_wire
-from edge_serve.protocol.grpc.wire import PREFIX, MessageTooLarge
+from edge_serve.protocol.grpc.wire import PREFIX
 from edge_serve.protocol.http2.frames import Code
+from edge_serve.protocol.http2.stream import Http2Stream
 from edge_serve.protocol.http2.streams import StreamTable
 from edge_serve.transport.door.body_memory import BodyMemory
 from edge_serve.transport.grpc.call_head import CallHead, DeadlineExceeded, HeadRefused
 from edge_serve.transport.grpc.deflater import SMALL, Deflater
-from edge_serve.transport.grpc.messages import Message, MessagePlace, MessageStream
+from edge_serve.transport.grpc.inflater import Inflater
+from edge_serve.transport.grpc.messages import (
+    PLACED_FROM,
+    PREFIX_SIZE,
+    Message,
+    MessagePlace,
+    MessageReader,
+)
 from edge_serve.transport.grpc.methods import Conversation, Prepare, Streaming, Unary
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from edge_serve.transport.grpc.connection import GrpcConnection
 
-#: bytes to which a message may grow when the event loop inflates it
-_SMALL_INFLATED = 256 * 1024
-_PREFIX_SIZE = PREFIX.size
+log = logging.getLogger(__name__)
 
 FAULT = Internal("the server failed to handle this request, its log says why")
 
 
-class CallConnection(Protocol):
-    """The part of `GrpcConnection` that calls use."""
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop: ...
-    @property
-    def memory(self) -> BodyMemory: ...
-    @property
-    def inflating(self) -> asyncio.Lock: ...
-
-    def add(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None) -> None:
-        """Push bytes without a flush; `answered` follows."""
-
-    def count_denied(self) -> None:
-        """Count a call that access control denied."""
-
-    def answered(self) -> None:
-        """Flush the bytes of `add`, now or at the end of this turn of the loop."""
-
-
-class GrpcCall(MessageStream):
+class GrpcCall(Http2Stream):
     """A call: its request messages, its answer, and its deadline.
 
     Attributes:
         asked: its interpreted head.
+        finished: the end of the answer is written, though it may wait to be sent. Further messages are discarded.
         on_cancelled: called when the client cancels the call, or its deadline passes.
     """
 
     __slots__ = (
-        "_conversation",
-        "_deflater",
-        "_line",
-        "_message",
-        "_started",
-        "_steps",
-        "_timer",
-        "asked",
-        "on_cancelled",
-    )
+        "_connection", "_conversation", "_deflater", "_inflater", "_max_message", "_message", "_reader", "_started",
+        "_timer", "asked", "finished", "on_cancelled",
+    )  # fmt: skip
 
     def __init__(
-        self, table: StreamTable, line: CallConnection, stream_id: int, due: int, asked: CallHead, max_message: int
+        self,
+        table: StreamTable,
+        connection: GrpcConnection,
+        stream_id: int,
+        due: int,
+        asked: CallHead,
+        max_message: int,
     ) -> None:
-        MessageStream.__init__(self, table, stream_id, due, max_message)
+        Http2Stream.__init__(self, table, stream_id, due)
+        self._max_message = max_message
+        self.finished = False
+        #: assembles messages that do not arrive in one piece; None = none of them has
+        self._reader: MessageReader | None = None
         self.asked = asked
         self.on_cancelled: Callable[[], None] | None = None
-        self._line = line
+        self._connection = connection
         self._conversation: Conversation | None = None
         self._started = False
         self._deflater: Deflater | None = None
         self._timer: asyncio.TimerHandle | None = None
         #: the only message of a unary call; released with the call, unless a request takes over its lease
         self._message: Message | None = None
-        #: steps that wait for a thread to inflate or prepare a message; None = no thread works for this call
-        self._steps: deque[Callable[[], None]] | None = None
+        #: inflates and prepares messages, in order; None = no message has asked for that
+        self._inflater: Inflater | None = None
 
     # ---- events from the connection ------------------------------------------------------------------------------
 
@@ -98,27 +83,53 @@ class GrpcCall(MessageStream):
         refusal = asked.refusal
         if refusal is not None:
             if asked.denied:
-                self._line.count_denied()
+                self._connection.count_denied()
             if isinstance(refusal, HeadRefused):
                 self._end_with(partial(grpc_wire.refusal, self.id, refusal.status))
             else:
                 self.fail(refusal)
             return
         if asked.timeout_ns:
-            self._timer = self._line.loop.call_later(asked.timeout_ns / 1e9, self._on_deadline)
+            self._timer = self._connection.loop.call_later(asked.timeout_ns / 1e9, self._on_deadline)
         method = asked.method
         if type(method) is Streaming:
-            self._guarded(partial(self._open, method))
+            self.guard(partial(self._open, method))
+
+    def on_data(self, data: bytes, start: int, stop: int) -> None:
+        reader = self._reader
+        if stop - start >= PREFIX_SIZE and (reader is None or not reader.midway):
+            flag, length = PREFIX.unpack_from(data, start)
+            if start + PREFIX_SIZE + length == stop and length < PLACED_FROM and flag < 2:  # nearly always
+                self.take(Message(data[start + PREFIX_SIZE : stop]), flag)
+                return
+        if self.finished:
+            return
+        if reader is None:
+            reader = self._reader = MessageReader(self, self._max_message)
+        reader.read(data, start, stop)
+
+    def place(self, size: int) -> memoryview | None:
+        return None if self._reader is None else self._reader.place(size)
+
+    def on_placed(self, size: int) -> None:
+        assert self._reader is not None, "it has returned the memory"
+        self._reader.on_placed(size)
+
+    def overdue(self, now_ns: int, rate: int, wait: float) -> EdgeServeError | None:
+        """See `Claim.overdue`."""
+        return None if self._reader is None else self._reader.overdue(now_ns, rate, wait)
 
     def take(self, message: Message, compressed: int) -> None:
+        """Handle a complete message."""
         if compressed and not self.closed:
-            self._in_turn(partial(self._inflate, message))
-        elif message.offset < 0 and len(message.data) > SMALL and self._prepares is not None:
-            self._in_turn(partial(self._prepare, message))
+            self._open_inflater().inflate(message)
+        elif message.offset < 0 and len(message.data) > SMALL and (prepare := self._prepare) is not None:
+            self._open_inflater().prepare(message, partial(prepare, self.asked, message))
         else:
-            self._hand_over(message)
+            self.hand_over(message)
 
-    def _hand_over(self, message: Message) -> None:
+    def hand_over(self, message: Message) -> None:
+        """Pass a complete message, inflated and prepared, to the method."""
         if self._conversation is not None:
             self._in_turn(partial(self._hand_on, message))
         elif self.finished:
@@ -131,18 +142,24 @@ class GrpcCall(MessageStream):
 
     @property
     def memory(self) -> BodyMemory:
-        return self._line.memory
+        """The memory budget of all doors."""
+        return self._connection.memory
 
     def find_place(self, beginning: bytes, length: int) -> MessagePlace | None:
+        """Return memory for a message; None = ordinary memory.
+
+        Raises:
+            EdgeServeError: the message is refused.
+        """
         method = self.asked.method
         if isinstance(method, (Unary, Streaming)) and method.place is not None:
             return method.place(beginning, length)
         return None
 
     def on_end(self) -> None:
-        if self.midway:
+        if self._reader is not None and self._reader.midway:
             self.fail(Internal("the stream ends within a message"))
-        elif self._steps is not None or self._conversation is not None:
+        elif self._conversation is not None or (self._inflater is not None and self._inflater.busy):
             self._in_turn(self._hand_on_end)
         else:
             self._answer()
@@ -165,8 +182,11 @@ class GrpcCall(MessageStream):
         """Return "read" or "message" if the client must read or send, with a value that changes with its progress."""
         if self.queue is not None and self._conversation is None:
             return "read", (len(self.queue), self.queue[0].left)
-        if not self.ended and not self.waits and (self.midway or self._conversation is None):
-            return "message", (self.receivable >> 10, self.filled >> 10)
+        reader = self._reader
+        if self.ended or (reader is not None and reader.waits):
+            return None
+        if self._conversation is None or (reader is not None and reader.midway):
+            return "message", (self.receivable >> 10, 0 if reader is None else reader.filled >> 10)
         return None
 
     def give_up(self, on: str) -> None:
@@ -187,14 +207,14 @@ class GrpcCall(MessageStream):
             return
         self.on_cancelled = None
         table = self.table
-        if not self.asked.deflate and table.sender.takes(self, size + _PREFIX_SIZE):
-            line = self._line
+        if not self.asked.deflate and table.sender.takes(self, size + PREFIX_SIZE):
+            connection = self._connection
             whole = size + grpc_wire.WHOLE_OVERHEAD
-            line.add((grpc_wire.before(self.id, size), *parts, grpc_wire.ok(self.id)), whole, on_sent)
-            if self._timer is not None or self._message is not None:
+            connection.add((grpc_wire.before(self.id, size), *parts, grpc_wire.ok(self.id)), whole, on_sent)
+            if self._timer is not None or self._message is not None or self._reader is not None:
                 self._drop()
             table.done(self)
-            line.answered()
+            connection.answered()
             return
         self.write(parts, size, on_sent)
         self.finish()
@@ -234,7 +254,7 @@ class GrpcCall(MessageStream):
             EdgeServeError: the client may only read them.
         """
         if self.asked.unchangeable is not None:
-            self._line.count_denied()
+            self._connection.count_denied()
             raise self.asked.unchangeable
 
     def cut(self, error: EdgeServeError) -> None:
@@ -247,7 +267,7 @@ class GrpcCall(MessageStream):
     def _send(self, flag: int, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None) -> int:
         self._start()
         prefix = PREFIX.pack(flag, size)
-        size += _PREFIX_SIZE
+        size += PREFIX_SIZE
         return 0 if self.table.sender.send(self, (prefix, *parts), size, on_sent) else size
 
     def _start(self) -> None:
@@ -292,7 +312,9 @@ class GrpcCall(MessageStream):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self.drop()
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.discard()
         message, self._message = self._message, None
         if message is not None:
             message.release()
@@ -324,7 +346,7 @@ class GrpcCall(MessageStream):
     def _open(self, method: Streaming) -> None:
         self._conversation = method.open(self)
 
-    def _guarded(self, step: Callable[[], None]) -> None:
+    def guard(self, step: Callable[[], None]) -> None:
         """Run a step. An exception in it fails this call, and not the connection."""
         try:
             step()
@@ -350,80 +372,17 @@ class GrpcCall(MessageStream):
 
     def _in_turn(self, step: Callable[[], None]) -> None:
         """Run a step after those that wait for a thread."""
-        if self._steps is None:
-            self._guarded(step)
+        if self._inflater is None:
+            self.guard(step)
         else:
-            self._steps.append(step)
+            self._inflater.run(step)
 
-    def _inflate(self, message: Message) -> None:
-        data, encoding = message.data, self.asked.encoding
-        if not (self.closed or self.finished or encoding):
-            self.fail(Internal("a compressed message, but no grpc-encoding says how"))
-        if self.closed or self.finished:
-            message.release()
-            return
-        if len(data) <= SMALL:
-            try:
-                inflated = grpc_wire.inflate(data, encoding, min(_SMALL_INFLATED, self.max_message))
-            except MessageTooLarge:
-                pass
-            except EdgeServeError as error:
-                message.release()
-                self.fail(error)
-                return
-            else:
-                message.release()
-                self.take(Message(inflated), 0)
-                return
-        self._steps = self._steps or deque()
-        start_task(self._inflate_elsewhere(message, encoding), "inflate")
-
-    async def _inflate_elsewhere(self, compressed: Message, encoding: str) -> None:
-        message: Message | None = None
-        try:
-            async with self._line.inflating:  # one at a time, because their inflated sizes are unknown
-                data = await offload(grpc_wire.inflate, compressed.data, encoding, self.max_message)
-                compressed.release()
-                if not self.closed and not self.finished:
-                    message = self.charged(data)
-        except EdgeServeError as error:
-            self.fail(error)
-        except Exception:
-            self.fail_by_us()
-        finally:
-            compressed.release()
-        self._end_step(None if message is None else partial(self.take, message, 0))
+    def _open_inflater(self) -> Inflater:
+        if self._inflater is None:
+            self._inflater = Inflater(self, self._connection.inflating, self.asked.encoding, self._max_message)
+        return self._inflater
 
     @property
-    def _prepares(self) -> Prepare | None:
+    def _prepare(self) -> Prepare | None:
         method = self.asked.method
         return method.prepare if isinstance(method, (Unary, Streaming)) else None
-
-    def _prepare(self, message: Message) -> None:
-        prepare = self._prepares
-        if self.closed or self.finished or prepare is None:
-            message.release()
-            return
-        self._steps = self._steps or deque()
-        start_task(self._prepare_elsewhere(prepare, message), "prepare a large message")
-
-    async def _prepare_elsewhere(self, prepare: Prepare, message: Message) -> None:
-        try:
-            await prepare(self.asked, message)
-        except Exception:
-            message.release()
-            self.fail_by_us()
-            self._end_step(None)
-        else:
-            self._end_step(partial(self._hand_over, message))
-
-    def _end_step(self, then: Callable[[], None] | None) -> None:
-        """Continue after the work of a thread: run `then`, and the steps that waited."""
-        steps, self._steps = self._steps or deque(), None
-        if then is not None:
-            steps.appendleft(then)
-        while steps:
-            if self._steps is not None:
-                self._steps.extend(steps)
-                return
-            self._guarded(steps.popleft())

@@ -71,7 +71,7 @@ class _Waits:
 
 
 class GrpcConnection(LoopSocket):
-    """One client's connection. Implements `StreamHost` for HTTP/2, and `CallConnection` for calls."""
+    """One client's connection. Implements `StreamHost` for HTTP/2."""
 
     __slots__ = (
         "_counted", "_full", "_http2", "_in_flight", "_keepalive", "_leaving_ns", "_out", "_phase", "_scheduled",
@@ -171,9 +171,11 @@ class GrpcConnection(LoopSocket):
     # ---- for calls -----------------------------------------------------------------------------------------------
 
     def add(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None) -> None:
+        """Push bytes without a flush; `answered` follows."""
         self._out.add(parts, size, on_sent)
 
     def answered(self) -> None:
+        """Flush the bytes of `add`: now if no call is open, otherwise at the end of this turn of the loop."""
         if not self._scheduled:
             if self._table.open:
                 self._schedule()
@@ -187,13 +189,16 @@ class GrpcConnection(LoopSocket):
 
     @property
     def inflating(self) -> asyncio.Lock:
+        """The lock of the door for inflating a large message."""
         return self._shared.inflating
 
     @property
     def memory(self) -> BodyMemory:
+        """The memory budget of all doors."""
         return self._shared.sharing.memory
 
     def count_denied(self) -> None:
+        """Count a call that access control denied."""
         self._understanding.count_denied()
 
     # ---- events from HTTP/2 --------------------------------------------------------------------------------------

@@ -6,7 +6,9 @@ the memory in which it will be read.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import InferRequest, Lease, Room
@@ -16,9 +18,11 @@ from edge_serve.protocol.grpc import wire as grpc_wire
 from edge_serve.protocol.grpc.wire import PREFIX
 from edge_serve.protocol.http1.body_buffer import SMALL as LARGE
 from edge_serve.protocol.http1.body_buffer import pages
-from edge_serve.protocol.http2.stream import INITIAL_WINDOW, Http2Stream
-from edge_serve.protocol.http2.streams import StreamTable
+from edge_serve.protocol.http2.stream import INITIAL_WINDOW
 from edge_serve.transport.door.body_memory import BodyMemory, Claim, ClaimedLease, ClaimOnly
+
+if TYPE_CHECKING:
+    from edge_serve.transport.grpc.call import GrpcCall
 
 #: messages from here on are offered to `find_place`
 PLACED_FROM = 32 * 1024
@@ -28,7 +32,7 @@ _FIRST_STEP = 16 * 1024
 _AT_ONCE = 512 * 1024
 #: bytes of a message's beginning that `find_place` receives
 SHOWN = 4096
-_PREFIX_SIZE = PREFIX.size
+PREFIX_SIZE = PREFIX.size
 
 
 @dataclass(slots=True)
@@ -62,33 +66,25 @@ class MessagePlace:
     shift: int
 
 
-class MessageStream(Http2Stream):
-    """A stream whose bytes are messages.
+class MessageReader:
+    """Assembles messages that do not arrive in one piece, or that are large.
+
+    Args:
+        call: receives the messages.
+        max_message: bytes of the longest message that is accepted.
 
     Attributes:
-        max_message: bytes of the longest message that is accepted.
         filled: bytes of the arriving message so far.
-        finished: the end of the answer is written, though it may wait to be sent. Further messages are discarded.
     """
 
     __slots__ = (
-        "_beginning",
-        "_claim",
-        "_flag",
-        "_lease",
-        "_length",
-        "_placed",
-        "_prefix",
-        "_store",
+        "_beginning", "_call", "_claim", "_flag", "_lease", "_length", "_max_message", "_placed", "_prefix", "_store",
         "filled",
-        "finished",
-        "max_message",
     )  # fmt: skip
 
-    def __init__(self, table: StreamTable, stream_id: int, due: int, max_message: int) -> None:
-        Http2Stream.__init__(self, table, stream_id, due)
-        self.max_message = max_message
-        self.finished = False
+    def __init__(self, call: GrpcCall, max_message: int) -> None:
+        self._call = call
+        self._max_message = max_message
         #: the arriving message: its length (-1 = none), its flag, its prefix so far, its memory
         self._length = -1
         self._flag = 0
@@ -103,39 +99,8 @@ class MessageStream(Http2Stream):
         #: the beginning for `find_place`, kept while the claim waits for memory
         self._beginning = b""
 
-    # Subclasses implement:
-
-    def take(self, message: Message, compressed: int) -> None:
-        """Handle a complete message."""
-        raise NotImplementedError
-
-    def find_place(self, beginning: bytes, length: int) -> MessagePlace | None:
-        """Return memory for a message; None = ordinary memory.
-
-        Raises:
-            EdgeServeError: the message is refused.
-        """
-
-    @property
-    def memory(self) -> BodyMemory:
-        """The memory budget for messages of at least PLACED_FROM bytes."""
-        raise NotImplementedError
-
-    def fail(self, error: EdgeServeError) -> None:
-        """Fail the call, because its messages cannot be read."""
-        raise NotImplementedError
-
-    # Events from the connection.
-
-    def on_data(self, data: bytes, start: int, stop: int) -> None:
-        if self._length < 0 and not self._prefix and stop - start >= _PREFIX_SIZE:
-            flag, length = PREFIX.unpack_from(data, start)
-            if start + _PREFIX_SIZE + length == stop and length < PLACED_FROM and flag < 2:  # nearly always
-                self.take(Message(data[start + _PREFIX_SIZE : stop]), flag)
-                return
-        self._assemble(data, start, stop)
-
     def place(self, size: int) -> memoryview | None:
+        """Return memory for at most `size` next bytes; None = pass them to `read`."""
         store = self._store
         if store is None:
             return None
@@ -144,6 +109,7 @@ class MessageStream(Http2Stream):
         return memoryview(store)[self.filled : min(self._length, self.filled + min(size, _AT_ONCE))] or None
 
     def on_placed(self, size: int) -> None:
+        """Handle `size` bytes that were received into the memory of `place`."""
         self.filled += size
         if self.filled == self._length and not self.waits:
             self._complete()
@@ -153,12 +119,14 @@ class MessageStream(Http2Stream):
         """A message is incomplete."""
         return self._length >= 0 or bool(self._prefix)
 
-    def drop(self) -> None:
+    def discard(self) -> None:
         """Discard the arriving message, and release its memory."""
         placed, self._placed, self._store, self._lease = self._placed, None, None, None
         if placed is not None:
             placed.lease.release()
-        self._release()
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            claim.release()
 
     @property
     def waits(self) -> bool:
@@ -174,17 +142,17 @@ class MessageStream(Http2Stream):
             return None
         return self._claim.overdue(self.filled, now_ns, rate, wait)
 
-    # Inside.
-
-    def _assemble(self, data: bytes, start: int, stop: int) -> None:
-        while not self.closed and not self.finished:
+    def read(self, data: bytes, start: int, stop: int) -> None:
+        """Read bytes of messages: `data[start:stop]`."""
+        call = self._call
+        while not call.closed and not call.finished:
             if self._length < 0:
                 if start == stop:
                     return
-                missing = _PREFIX_SIZE - len(self._prefix)
+                missing = PREFIX_SIZE - len(self._prefix)
                 self._prefix += data[start : min(stop, start + missing)]
                 start = min(stop, start + missing)
-                if len(self._prefix) < _PREFIX_SIZE:
+                if len(self._prefix) < PREFIX_SIZE:
                     return
                 self._announce(*PREFIX.unpack(self._prefix))
                 self._prefix = b""
@@ -193,7 +161,7 @@ class MessageStream(Http2Stream):
                 if here >= self._length and self._length < PLACED_FROM:
                     end = start + self._length
                     self._length = -1
-                    self.take(Message(data[start:end]), self._flag)
+                    call.take(Message(data[start:end]), self._flag)
                     start = end
                 elif here:
                     self._begin(data[start : min(stop, start + SHOWN)], here)
@@ -206,10 +174,10 @@ class MessageStream(Http2Stream):
 
     def _announce(self, flag: int, length: int) -> None:
         self._flag, self._length = flag, length
-        if length > self.max_message:
-            self.fail(grpc_wire.too_large(length, self.max_message))
+        if length > self._max_message:
+            self._call.fail(grpc_wire.too_large(length, self._max_message))
         elif flag > 1:
-            self.fail(Internal(f"a message with the flag {flag}, expected 0 or 1"))
+            self._call.fail(Internal(f"a message with the flag {flag}, expected 0 or 1"))
 
     def _begin(self, beginning: bytes, here: int) -> None:
         """Acquire memory for a message that arrives in several pieces."""
@@ -223,24 +191,24 @@ class MessageStream(Http2Stream):
                 elif not self._flag:
                     self._find(beginning)
             except EdgeServeError as error:
-                self.fail(error)
+                self._call.fail(error)
                 return
         if self._store is None:
             large = length > LARGE
             self._store = memoryview(pages(length)) if large else bytearray(min(length, max(_FIRST_STEP, here)))
         if not self.waits:
-            self.widen(length - here)
+            self._call.widen(length - here)
 
     def _claim_for(self, length: int) -> None:
         if length > INITIAL_WINDOW:
-            self._claim = self.memory.claim(length, self._on_admitted, INITIAL_WINDOW)
+            self._claim = self._call.memory.claim(length, self._on_admitted, INITIAL_WINDOW)
         else:  # the stream's window lets all of it arrive, so it cannot wait
-            self._claim = self.memory.growing(self.fail)
+            self._claim = self._call.memory.growing(self._call.fail)
             self._claim.grow(length, 1)
 
     def _find(self, beginning: bytes) -> None:
         """Find a place, and use it if its memory is ready; otherwise `_on_ready` uses it later."""
-        self._placed = placed = self.find_place(beginning, self._length)
+        self._placed = placed = self._call.find_place(beginning, self._length)
         if placed is not None and not placed.lease.is_ready:
             placed.lease.when_ready(self._on_ready)
         elif placed is not None:
@@ -254,13 +222,13 @@ class MessageStream(Http2Stream):
     def _on_admitted(self) -> None:
         """Handle the granted claim: find a place, and continue there."""
         early = self._store
-        if self.closed or early is None:
+        if self._call.closed or early is None:
             return
         try:
             if not self._flag:
                 self._find(self._beginning)
         except EdgeServeError as error:
-            self.fail(error)
+            self._call.fail(error)
             return
         self._beginning = b""
         if not self.waits:
@@ -269,10 +237,10 @@ class MessageStream(Http2Stream):
     def _on_ready(self) -> None:
         """Handle that the memory of the place is ready, or has failed."""
         placed, early = self._placed, self._store
-        if self.closed or placed is None or early is None:
+        if self._call.closed or placed is None or early is None:
             return
         if placed.lease.error is not None:
-            self.fail(placed.lease.error)
+            self._call.fail(placed.lease.error)
             return
         self._use(placed)
         self._go_on(early)
@@ -284,27 +252,7 @@ class MessageStream(Http2Stream):
         if self.filled == self._length:
             self._complete()
         else:
-            self.widen(self._length - self.filled)
-
-    def charged(self, data: bytes) -> Message:
-        """Return a message of inflated bytes, with a claim on memory for them.
-
-        Raises:
-            EdgeServeError: the memory budget is used up.
-        """
-        claim = self.memory.growing(self.fail)
-        try:
-            claim.grow(len(data), 1)
-        except EdgeServeError:
-            claim.release()
-            raise
-        claim.settle()
-        return Message(data, ClaimOnly(claim))
-
-    def _release(self) -> None:
-        claim, self._claim = self._claim, None
-        if claim is not None:
-            claim.release()
+            self._call.widen(self._length - self.filled)
 
     def _fill(self, data: bytes, start: int, stop: int) -> int:
         """Copy bytes into the message's memory, and return the position after them."""
@@ -330,6 +278,22 @@ class MessageStream(Http2Stream):
         if claim is not None:
             claim.settle()
         if placed is not None and lease is not None:
-            self.take(Message(store, lease, lease.offset + placed.shift), self._flag)
+            self._call.take(Message(store, lease, lease.offset + placed.shift), self._flag)
         else:
-            self.take(Message(store, ClaimOnly(claim) if claim is not None else None), self._flag)
+            self._call.take(Message(store, ClaimOnly(claim) if claim is not None else None), self._flag)
+
+
+def claim_message(data: bytes, memory: BodyMemory, on_fault: Callable[[EdgeServeError], None]) -> Message:
+    """Return a message of inflated bytes, with a claim on memory for them.
+
+    Raises:
+        EdgeServeError: the memory budget is used up.
+    """
+    claim = memory.growing(on_fault)
+    try:
+        claim.grow(len(data), 1)
+    except EdgeServeError:
+        claim.release()
+        raise
+    claim.settle()
+    return Message(data, ClaimOnly(claim))

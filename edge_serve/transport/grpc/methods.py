@@ -40,7 +40,7 @@ class Unary:
 
     Attributes:
         answer: answers by `reply` or `fail`, now or later. The call fails with an EdgeServeError that it raises.
-        place: see `MessageStream.find_place`.
+        place: see `GrpcCall.find_place`.
         prepare: prepares a large message in ordinary memory in a thread, before `answer` receives it.
     """
 

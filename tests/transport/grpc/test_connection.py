@@ -16,7 +16,7 @@ from edge_serve.protocol.http2.heads import literal
 from edge_serve.transport.grpc.call_head import GrpcSettings
 from edge_serve.transport.grpc.door_state import GrpcLimits
 from edge_serve.transport.grpc.keepalive import KeepaliveSettings
-from edge_serve.transport.grpc.messages import MessageStream
+from edge_serve.transport.grpc.messages import MessageReader
 from tests.transport.grpc_raw import Raw, RawScene, block, message, raw_scene
 from tests.transport.grpc_scene import INFERENCE, GrpcFakeService, infer_request
 from tests.transport.v2_scene import FakeLease
@@ -154,7 +154,7 @@ def test_memory_of_an_answer_is_given_back_when_the_kernel_has_taken_it() -> Non
 
 
 def test_without_memory_for_what_comes_the_connection_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    def place(self: MessageStream, size: int) -> memoryview | None:
+    def place(self: MessageReader, size: int) -> memoryview | None:
         raise MemoryError
 
     async def main(scene: RawScene) -> None:
@@ -164,7 +164,7 @@ def test_without_memory_for_what_comes_the_connection_ends(monkeypatch: pytest.M
         raw.send(frames.frame(DATA, END_STREAM, 1, whole))
         assert await raw.ended()
 
-    monkeypatch.setattr(MessageStream, "place", place)
+    monkeypatch.setattr(MessageReader, "place", place)
     run(main)
 
 
