@@ -80,15 +80,19 @@ def total(paths: Iterable[str]) -> int:
     return sum(code_lines(file.read_text()) for file in {file for path in paths for file in files(path)})
 
 
+def missing(number: int) -> list[str]:
+    """Return the paths of a decision that do not exist."""
+    return [path for path in PATHS[number] if not (ROOT / path).exists()]
+
+
 def cost(number: int) -> tuple[int, int]:
     """Count the code lines and the test lines of a decision.
 
     Raises:
         FileNotFoundError: PATHS names a path that does not exist.
     """
-    for path in PATHS[number]:
-        if not (ROOT / path).exists():
-            raise FileNotFoundError(f"decision {number}: {path} does not exist; correct PATHS in {__file__}")
+    if paths := missing(number):
+        raise FileNotFoundError(f"decision {number}: {paths[0]} does not exist; correct PATHS in {__file__}")
     code = [path for path in PATHS[number] if not path.startswith("tests/")]
     return total(code), total({*PATHS[number]} - {*code} | {tests_of(path) for path in code})
 

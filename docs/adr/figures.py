@@ -1,6 +1,6 @@
-"""The small measurements that the decisions in this folder quote: `python -m docs.adr.figures NAME`.
+"""Small measurements for the decisions in this folder: `python -m docs.adr.figures NAME`.
 
-Each answers one question with the real code beside what was considered instead; medians, this machine's.
+Each compares the real code with an alternative and prints medians of this machine.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from edge_serve.protocol.http2 import frames as wire
 from edge_serve.protocol.http2.connection import Http2
 from edge_serve.protocol.http2.heads import StreamHead, encode
 from edge_serve.protocol.v2.routes import RouteGroup
-from edge_serve.transport.grpc.call import GrpcCall, Unary
+from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.grpc.call_head import CallHead, GrpcSettings, HeadInterpreter
+from edge_serve.transport.grpc.methods import Unary
 from edge_serve.transport.grpc_service.infer import GrpcInference
 from edge_serve.workers.child.frames.execute import decode_execute
 from edge_serve.workers.front.frames.execute import encode_execute
@@ -46,7 +47,7 @@ LARGE = 8 << 20
 
 
 def microseconds(action: Callable[[], object], times: int) -> float:
-    """Median of one call."""
+    """Return the median time of one call."""
     taken = []
     for _ in range(times):
         before = time.perf_counter_ns()
@@ -56,7 +57,7 @@ def microseconds(action: Callable[[], object], times: int) -> float:
 
 
 def arenas() -> dict[str, float]:
-    """A segment for each request, or a slot of a long-lived arena: get it, fill it, give it back."""
+    """Measure a segment for each request, and a slot of a long-lived arena: allocate, fill, release."""
     arena = Arena("figures", Budget(1 << 30))
 
     def fresh(data: bytes) -> None:
@@ -80,7 +81,7 @@ def arenas() -> dict[str, float]:
 
 
 def frames() -> dict[str, float]:
-    """A request of two INT32[16] tensors to bytes and back: our structs, and pickle."""
+    """Measure a request of two INT32[16] tensors to bytes and back, with our structs and with pickle."""
     tensor = {"data_type": "TYPE_INT32", "dims": [16]}
     names = ("INPUT0", "INPUT1")
     layout = TensorLayout({"name": "m", "max_batch_size": 8, "input": [{"name": name, **tensor} for name in names]})
@@ -100,7 +101,7 @@ def frames() -> dict[str, float]:
 
 
 def packets() -> dict[str, int]:
-    """The longest message that a socket pair of packets takes; a stream has no such limit."""
+    """Find the longest message of a SOCK_SEQPACKET pair; a stream has no such limit."""
 
     def fits(size: int) -> bool:
         left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -122,7 +123,7 @@ _READER = "import socket,sys; s=socket.socket(fileno=int(sys.argv[1])); b=bytear
 
 
 def sending() -> dict[str, float]:
-    """CPU of this process to send a head and 602 KB: an asyncio transport, and `sendmsg` on the bare socket."""
+    """Measure the CPU time to send a head and 602 KB, with an asyncio transport and with `sendmsg` on a bare socket."""
     head, body = b"HTTP/1.1 200 OK\r\n\r\n", bytes(PICTURE)
 
     async def by_transport(sock: socket.socket, times: int) -> None:
@@ -170,7 +171,7 @@ def sending() -> dict[str, float]:
 
 
 def grpc() -> dict[str, float]:
-    """A ModelInferRequest of two INT32[16] and its response: by hand, and with protobuf (unchecked)."""
+    """Measure a ModelInferRequest of two INT32[16] and its response: our codec, and protobuf without validation."""
     spec = {name: TensorSpec(name, DataType.INT32, (16,)) for name in ("INPUT0", "INPUT1")}
     signature = Signature("m", "1", "python", 8, spec, spec, required=2)
     message = ModelInferRequest(model_name="m", id="17", raw_input_contents=[bytes(64)] * 2)
@@ -198,13 +199,13 @@ def grpc() -> dict[str, float]:
     return {
         "request by hand, us": microseconds(lambda: decoder.decode(data), 5000),
         "request by protobuf, us": microseconds(parse, 5000),
-        "response by hand, us": microseconds(lambda: encoder.encode(response, request, signature), 5000),
+        "response by hand, us": microseconds(lambda: b"".join(encoder.parts(response, request, signature)[0]), 5000),
         "response by protobuf, us": microseconds(write, 5000),
     }
 
 
 class _Echo:
-    """A service of one model that answers at once, and all that is around the calls of one connection."""
+    """A service with one model that answers at once, and the surroundings of one connection's calls."""
 
     regions = NamedRegions()
     arena = None
@@ -225,7 +226,7 @@ class _Echo:
     def cancel(self) -> None: ...
 
     def serve(self, path: str) -> Http2:
-        """A connection whose calls ask this."""
+        """Return a connection whose calls this service answers."""
         inference = GrpcInference(cast(Any, self), MonotonicClock())
         self._understanding = HeadInterpreter({path: Unary(RouteGroup.INFERENCE, inference.infer)}, GrpcSettings())
         self._http2 = Http2(cast(Any, self), cast(Any, self), MonotonicClock(), 1 << 20)
@@ -235,7 +236,7 @@ class _Echo:
         asked = head.meaning
         if not isinstance(asked, CallHead):
             asked = self._understanding.of(head)
-        return GrpcCall(self._http2, cast(Any, self), stream, head.content_length, asked, 1 << 30)
+        return GrpcCall(self._http2.table, cast(Any, self), stream, head.content_length, asked, 1 << 30)
 
     def push(self, parts: Sequence[Buffer], size: int, on_sent: object = None) -> None:
         self.sent = b"".join(parts)
@@ -246,7 +247,7 @@ class _Echo:
 
 
 def http2() -> dict[str, float]:
-    """A ModelInfer of two INT32[16], from the bytes that a client sends to those that it gets; no socket, no worker."""
+    """Measure a ModelInfer of two INT32[16] from the client's bytes to the answer's, without socket and worker."""
     spec = {name: TensorSpec(name, DataType.INT32, (16,)) for name in ("INPUT0", "INPUT1")}
     echo = _Echo(Signature("m", "1", "python", 8, spec, spec, required=2))
     path = "/inference.GRPCInferenceService/ModelInfer"
