@@ -25,7 +25,7 @@ from edge_serve.protocol.v2.infer_response import InferEncoder
 from edge_serve.protocol.v2.routes import Operation
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.replies import refuse
-from edge_serve.transport.v2.codec_offload import run_for_client
+from edge_serve.transport.v2.codec_offload import Held, run_for_client
 from edge_serve.transport.v2.generate import StreamTicket
 from edge_serve.transport.v2.head import JSON, PLAIN, V2Request
 from edge_serve.workers.codec.codec import Codec
@@ -43,15 +43,13 @@ _READ = {Operation.INFER, Operation.GENERATE, Operation.GENERATE_STREAM}
 OnResponse = Callable[[InferResponse], None]
 
 
-class ServedVersion(Protocol):
+class ServedVersion(Held, Protocol):
     """A loaded model version, as `InferService.lookup` returns it."""
 
     @property
     def signature(self) -> Signature: ...
     @property
     def arena(self) -> Arena | None: ...
-    def hold(self) -> None: ...
-    def let_go(self) -> None: ...
 
 
 class InferService(Protocol):
