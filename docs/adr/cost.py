@@ -32,7 +32,7 @@ PATHS = {
          *(f"{_DOORS}/door/{name}.py" for name in ("access", "body_admission", "body_memory", "reloaded"))],
     14: ["edge_serve/observe/status", f"{_DOORS}/http/page.py"],
     15: ["deploy"],
-    16: ["edge_serve/supervision", "edge_serve/systemd/notify.py", f"{_WORKERS}/watch"],
+    16: ["edge_serve/supervision", "edge_serve/systemd/notify.py", f"{_WORKERS}/watch", f"{_WORKERS}/front/hangs.py"],
     17: [f"{_WORKERS}/front/busy_poll.py", f"{_WORKERS}/wire/polling_wait.py"],
     19: [f"{_WORKERS}/launch/landlock.py", f"{_WORKERS}/launch/sandbox.py"],
     20: ["edge_serve/observe/metrics/gpu.py"],
