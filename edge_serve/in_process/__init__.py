@@ -6,7 +6,7 @@
     responses  the responses of one stream that the caller has not taken yet
     arrays     NumPy arrays into tensors and back
 
-It is the seat of Triton's in-process API: the server of `edge_serve.server` with its doors shut, models in worker
+It corresponds to Triton's in-process API: the server of `edge_serve.server` with its doors shut, models in worker
 processes included. Layer 7; nothing imports it but programs. Start reading in `session`.
 """
 

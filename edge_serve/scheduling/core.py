@@ -43,14 +43,14 @@ class Run:
     """The decision to execute `entries` as one batch on an idle `instance`, which is busy until `done` or `lost`.
 
     Attributes:
-        seats: of stateful models: the seat in the instance that each entry's sequence has.
-        in_place: an entry's seat is its row in the batch: rows between are filled with null requests.
+        slots: for stateful models, the slot of each entry's sequence in the instance.
+        in_place: an entry's slot is its row in the batch: rows between are filled with null requests.
         each: execute the entries one after the other, each alone; one hop to the worker serves them all.
     """
 
     instance: int
     entries: list[Entry]
-    seats: Sequence[int] = ()
+    slots: Sequence[int] = ()
     in_place: bool = False
     each: bool = False
 

@@ -60,16 +60,16 @@ class Controls:
         """Return the requests of a batch for the worker: with controls and slots, and with null requests in empty
         slots."""
         requests: list[InferRequest] = []
-        if run.in_place and len(run.seats) <= run.seats[-1]:
-            requests = [self._null_request(run.entries[0].request)] * (run.seats[-1] + 1)
-        for entry, seat in zip(run.entries, run.seats, strict=True):
+        if run.in_place and len(run.slots) <= run.slots[-1]:
+            requests = [self._null_request(run.entries[0].request)] * (run.slots[-1] + 1)
+        for entry, slot in zip(run.entries, run.slots, strict=True):
             request = entry.request
-            request.seat = seat
+            request.seat = slot
             request.inputs += self._booleans[request.flags & (SEQUENCE_START | SEQUENCE_END)]
             if self._correlation_id is not None:
                 request.inputs.append(self._id_tensor(*self._correlation_id, request.correlation_id))
             if requests:
-                requests[seat] = request
+                requests[slot] = request
         return requests or [entry.request for entry in run.entries]
 
     def remove(self, request: InferRequest) -> None:

@@ -327,7 +327,7 @@ class Driver(Runner):
         jobs: list[Job] = run.entries  # type: ignore[assignment]  # every entry added here is a Job
         batch_id = self._next_batch
         self._next_batch += 1
-        for position, job in zip(run.seats if run.in_place else range(len(jobs)), jobs, strict=True):
+        for position, job in zip(run.slots if run.in_place else range(len(jobs)), jobs, strict=True):
             job.batch_id = batch_id
             job.position = position
         self.statistics.pending -= len(jobs)

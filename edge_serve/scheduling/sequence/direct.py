@@ -23,18 +23,18 @@ class DirectSequences(SequenceScheduler):
         super().__init__(batching, rows, instances, passive)
         self._enough = batching.minimum_slot_utilization * rows
         self._delay_ns = batching.max_queue_delay_us * 1000 if batching.minimum_slot_utilization else 0
-        #: of each instance: sequences with something to run, by seat
+        #: of each instance: sequences with something to run, by slot
         self._waiting: dict[int, dict[int, Sequence]] = {n: {} for n in range(instances)}
 
     def _changed(self, sequence: Sequence) -> None:
         waiting = self._waiting[sequence.instance]
         if sequence.queue and sequence.running is None:
-            waiting[sequence.seat] = sequence
+            waiting[sequence.slot] = sequence
         else:
-            waiting.pop(sequence.seat, None)
+            waiting.pop(sequence.slot, None)
 
     def _left(self, sequence: Sequence) -> None:
-        self._waiting[sequence.instance].pop(sequence.seat, None)
+        self._waiting[sequence.instance].pop(sequence.slot, None)
 
     def _added(self, instance: int) -> None:
         self._waiting[instance] = {}
@@ -68,14 +68,14 @@ class DirectSequences(SequenceScheduler):
             return self._run(instance, [sequence], True)
         oldest = min(waiting.values(), key=_arrival)
         key = oldest.queue[0].shape_key
-        seats = sorted(seat for seat, sequence in waiting.items() if sequence.queue[0].shape_key == key)
-        return self._run(instance, [waiting.pop(seat) for seat in seats], True)
+        slots = sorted(slot for slot, sequence in waiting.items() if sequence.queue[0].shape_key == key)
+        return self._run(instance, [waiting.pop(slot) for slot in slots], True)
 
     def _check(self) -> None:
         super()._check()
-        for instance, seat, sequence in self._seats:
+        for instance, slot, sequence in self.slots:
             ready = bool(sequence.queue) and sequence.running is None
-            assert (self._waiting[instance].get(seat) is sequence) == ready
+            assert (self._waiting[instance].get(slot) is sequence) == ready
         assert sum(map(len, self._waiting.values())) <= len(self._queued)
 
 

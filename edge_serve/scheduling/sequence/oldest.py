@@ -68,7 +68,7 @@ class OldestSequences(SequenceScheduler):
         for batcher in self._batchers.values():
             batcher._check()
         offered = 0
-        for _, _, sequence in self._seats:
+        for _, _, sequence in self.slots:
             if sequence.offered is not None:
                 assert sequence.running is None
                 assert sequence.offered is sequence.queue[0]

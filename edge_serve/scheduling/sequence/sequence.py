@@ -16,13 +16,13 @@ class Sequence:
 
     Attributes:
         queue: the waiting requests, in the order of arrival.
-        instance, seat: where it sits; both -1 while it has no seat.
+        instance, slot: its place; both -1 while it has no slot.
         running: its request that executes now.
         offered: the first request of the queue, if it is in a batcher.
         ended: whether the last request had END, so that only a START may follow.
         closed: why requests are refused until the next START; None = they are not.
         used_ns: when its last request arrived or finished.
-        expires_ns: when it leaves the backlog for want of a seat; 0 = never.
+        expires_ns: when it is removed from the backlog without a slot; 0 = never.
         clock_ns: when its timer rings next; 0 = none is set.
     """
 
@@ -36,7 +36,7 @@ class Sequence:
         "offered",
         "queue",
         "running",
-        "seat",
+        "slot",
         "used_ns",
     )
 
@@ -44,7 +44,7 @@ class Sequence:
         self.id = id
         self.queue: deque[Entry] = deque()
         self.instance = -1
-        self.seat = -1
+        self.slot = -1
         self.running: Entry | None = None
         self.offered: Entry | None = None
         self.ended = False
@@ -61,7 +61,7 @@ class Sequence:
     def next_deadline_ns(self) -> int:
         """Return the earliest deadline among the waiting requests and the wait for a slot; 0 = none."""
         clocks = [entry.request.deadline_ns for entry in self.queue if entry.request.deadline_ns]
-        if self.expires_ns and self.seat < 0:
+        if self.expires_ns and self.slot < 0:
             clocks.append(self.expires_ns)
         return min(clocks, default=0)
 

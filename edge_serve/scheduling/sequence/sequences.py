@@ -31,14 +31,14 @@ class SequenceScheduler(Scheduler, ABC):
     """Implements `core.Scheduler` for stateful models, except the choice of what runs next.
 
     Args:
-        seats: sequences that may sit in one instance.
+        slots: the number of slots in each instance.
     """
 
-    def __init__(self, batching: SequenceBatching, seats: int, instances: int, passive: Collection[int] = ()) -> None:
+    def __init__(self, batching: SequenceBatching, slots: int, instances: int, passive: Collection[int] = ()) -> None:
         self._batching = batching
         self._idle_ns = max(1, batching.max_sequence_idle_us) * 1000
         self._instances = Instances(instances, passive)
-        self._seats: SequenceSlots[Sequence] = SequenceSlots([n for n in range(instances) if n not in passive], seats)
+        self.slots: SequenceSlots[Sequence] = SequenceSlots([n for n in range(instances) if n not in passive], slots)
         #: by correlation ID, the one idle for longest first
         self._known: OrderedDict[int | str, Sequence] = OrderedDict()
         self._backlog: OrderedDict[Sequence, None] = OrderedDict()
@@ -93,10 +93,10 @@ class SequenceScheduler(Scheduler, ABC):
         sequence.queue.append(entry)
         self._queued[entry] = sequence
         self._touch(sequence, now_ns)
-        if sequence.seat >= 0:
+        if sequence.slot >= 0:
             self._changed(sequence)
         else:
-            self._wait_for_seat(sequence, request, now_ns)
+            self._wait_for_slot(sequence, request, now_ns)
         if request.deadline_ns:
             self._clocks.set(sequence, request.deadline_ns, len(self._known))
 
@@ -127,13 +127,13 @@ class SequenceScheduler(Scheduler, ABC):
         self._running[instance] = []
         self._added(instance)
         if not passive:
-            self._seats.add(instance)
-            self._fill_seats()
+            self.slots.add(instance)
+            self._fill_slots()
 
     def retire_instance(self, instance: int) -> None:
         """See `core.Scheduler`."""
         self._settle_finished(0)
-        self._seats.close(instance)
+        self.slots.close(instance)
         self._retiring.add(instance)
         self._remove_if_empty(instance)
 
@@ -142,10 +142,10 @@ class SequenceScheduler(Scheduler, ABC):
         return self._instances.has(instance)
 
     def _remove_if_empty(self, instance: int) -> None:
-        if instance in self._retiring and not self._seats.at(instance):
+        if instance in self._retiring and not self.slots.at(instance):
             self._retiring.remove(instance)
             self._instances.retire(instance)
-            self._seats.discard(instance)
+            self.slots.discard(instance)
             self._removed(instance)
             del self._running[instance]
 
@@ -157,27 +157,27 @@ class SequenceScheduler(Scheduler, ABC):
         if instance not in self._running:  # it was retiring, and has just finished its last batch
             return
         self._running[instance] = []
-        homeless = self._seats.remove(instance)
-        for sequence in homeless:
+        evicted = self.slots.remove(instance)
+        for sequence in evicted:
             self._left(sequence)
-            sequence.instance = sequence.seat = -1
+            sequence.instance = sequence.slot = -1
             sequence.running = None
             for entry in sequence.cut_to_start():
                 self._refuse(entry, worker_lost() if self._batching.iterative else no_start(entry.request))
             if not sequence.queue:
                 self._forget(sequence)
-        for sequence in reversed(homeless):
+        for sequence in reversed(evicted):
             if sequence.queue:
                 self._backlog[sequence] = None
                 self._backlog.move_to_end(sequence, last=False)
         self._remove_if_empty(instance)
-        self._fill_seats()
+        self._fill_slots()
 
     def back(self, instance: int) -> None:
         """See `core.Scheduler`."""
         self._instances.back(instance)
-        self._seats.restore(instance)
-        self._fill_seats()
+        self.slots.restore(instance)
+        self._fill_slots()
 
     def cancel(self, entry: Entry) -> bool:
         """See `core.Scheduler`. The rest of its sequence is refused."""
@@ -231,7 +231,7 @@ class SequenceScheduler(Scheduler, ABC):
         self._backlog.clear()
         for sequence in list(self._known.values()):
             sequence.queue.clear()
-            if sequence.seat >= 0:
+            if sequence.slot >= 0:
                 self._changed(sequence)
             elif not sequence.running:
                 self._forget(sequence)
@@ -281,23 +281,23 @@ class SequenceScheduler(Scheduler, ABC):
         sequence.closed = None
         return sequence
 
-    def _wait_for_seat(self, sequence: Sequence, request: InferRequest, now_ns: int) -> None:
+    def _wait_for_slot(self, sequence: Sequence, request: InferRequest, now_ns: int) -> None:
         if sequence not in self._backlog:
             self._backlog[sequence] = None
-            self._fill_seats()
-        if request.timeout_us and sequence.seat < 0:
+            self._fill_slots()
+        if request.timeout_us and sequence.slot < 0:
             expires_ns = now_ns + request.timeout_us * 1000
             sequence.expires_ns = min(sequence.expires_ns or expires_ns, expires_ns)
             self._clocks.set(sequence, sequence.expires_ns, len(self._known))
 
-    def _fill_seats(self) -> None:
+    def _fill_slots(self) -> None:
         while self._backlog:
             sequence = next(iter(self._backlog))
-            place = self._seats.take(sequence)
+            place = self.slots.take(sequence)
             if place is None:
                 return
             del self._backlog[sequence]
-            sequence.instance, sequence.seat = place
+            sequence.instance, sequence.slot = place
             sequence.expires_ns = 0
             self._changed(sequence)
 
@@ -312,14 +312,14 @@ class SequenceScheduler(Scheduler, ABC):
             sequence.offered = None
             del self._queued[entry]
             entries.append(entry)
-        return Run(instance, entries, [sequence.seat for sequence in sequences], in_place)
+        return Run(instance, entries, [sequence.slot for sequence in sequences], in_place)
 
     def _settle_finished(self, now_ns: int) -> None:
         """Continue the sequences whose request has run, or remove those that have ended."""
         finished, self._finished = self._finished, []
         for sequence in finished:
             entry, sequence.running = sequence.running, None
-            if sequence.seat < 0 or entry is None:
+            if sequence.slot < 0 or entry is None:
                 continue
             if now_ns:
                 self._touch(sequence, now_ns)
@@ -328,24 +328,24 @@ class SequenceScheduler(Scheduler, ABC):
             if sequence.queue and not (over and (self._backlog or sequence.instance in self._retiring)):
                 self._changed(sequence)
             elif sequence.queue:  # the next sequence of this ID waits in the backlog like the others
-                self._unseat(sequence)
+                self._release_slot(sequence)
                 self._backlog[sequence] = None
             elif over or sequence.closed is not None:
-                self._unseat(sequence)
+                self._release_slot(sequence)
                 if sequence.closed is None:
                     self._forget(sequence)
             else:
                 self._changed(sequence)
         if finished:
-            self._fill_seats()
+            self._fill_slots()
 
     # ---- removing -------------------------------------------------------------------------------------------------
 
-    def _unseat(self, sequence: Sequence) -> None:
+    def _release_slot(self, sequence: Sequence) -> None:
         self._left(sequence)
         instance = sequence.instance
-        self._seats.give_back(instance, sequence.seat)
-        sequence.instance = sequence.seat = -1
+        self.slots.release(instance, sequence.slot)
+        sequence.instance = sequence.slot = -1
         if self._retiring:
             self._remove_if_empty(instance)
 
@@ -355,10 +355,10 @@ class SequenceScheduler(Scheduler, ABC):
 
     def _dismiss(self, sequence: Sequence) -> None:
         """Remove a sequence without waiting or running requests."""
-        if sequence.seat >= 0:
-            self._unseat(sequence)
+        if sequence.slot >= 0:
+            self._release_slot(sequence)
         self._forget(sequence)
-        self._fill_seats()
+        self._fill_slots()
 
     def _refuse(self, entry: Entry, error: EdgeServeError) -> None:
         del self._queued[entry]
@@ -377,17 +377,17 @@ class SequenceScheduler(Scheduler, ABC):
         self._after_cut(sequence)
 
     def _after_cut(self, sequence: Sequence) -> None:
-        if sequence.seat >= 0:
+        if sequence.slot >= 0:
             self._changed(sequence)
             if sequence.busy:
                 return
-            self._unseat(sequence)
+            self._release_slot(sequence)
         elif not sequence.queue:
             del self._backlog[sequence]
             sequence.expires_ns = 0
         if not sequence.busy and sequence.closed is None:
             self._forget(sequence)
-        self._fill_seats()
+        self._fill_slots()
 
     # ---- clocks ---------------------------------------------------------------------------------------------------
 
@@ -411,7 +411,7 @@ class SequenceScheduler(Scheduler, ABC):
         self._known.move_to_end(sequence.id)
 
     def _expire(self, sequence: Sequence, now_ns: int) -> None:
-        if sequence.seat < 0 and 0 < sequence.expires_ns <= now_ns:
+        if sequence.slot < 0 and 0 < sequence.expires_ns <= now_ns:
             for entry in list(sequence.queue):
                 self._refuse(entry, sequence_expired())
             sequence.queue.clear()
@@ -428,23 +428,23 @@ class SequenceScheduler(Scheduler, ABC):
 
     def _check(self) -> None:
         self._instances._check()
-        self._seats._check()
-        assert all(self._seats.at(instance) for instance in self._retiring), "an empty instance is kept"
-        seated = {sequence: (instance, seat) for instance, seat, sequence in self._seats}
+        self.slots._check()
+        assert all(self.slots.at(instance) for instance in self._retiring), "an empty instance is kept"
+        placed = {sequence: (instance, slot) for instance, slot, sequence in self.slots}
         sequences = set(self._known.values())
-        assert seated.keys() | self._backlog.keys() <= sequences, "a slot is taken by an unknown sequence"
-        assert not seated.keys() & self._backlog.keys()
+        assert placed.keys() | self._backlog.keys() <= sequences, "a slot is taken by an unknown sequence"
+        assert not placed.keys() & self._backlog.keys()
         waiting = {entry: sequence for sequence in sequences for entry in sequence.queue}
         assert waiting == self._queued
         finishing = set(self._finished)
         for sequence in sequences:
             assert self._known[sequence.id] is sequence
-            assert (sequence.instance, sequence.seat) == seated.get(sequence, (-1, -1))
-            assert (sequence in self._backlog) == (sequence.seat < 0 and bool(sequence.queue))
-            assert sequence.seat >= 0 or sequence.busy or sequence.closed is not None
+            assert (sequence.instance, sequence.slot) == placed.get(sequence, (-1, -1))
+            assert (sequence in self._backlog) == (sequence.slot < 0 and bool(sequence.queue))
+            assert sequence.slot >= 0 or sequence.busy or sequence.closed is not None
             if sequence.running is not None and sequence not in finishing:
                 assert sequence in self._running[sequence.instance]
-            if sequence.seat < 0 and sequence.queue:
+            if sequence.slot < 0 and sequence.queue:
                 assert starts(sequence.queue[0]), "a sequence would begin in its middle"
             if sequence.closed is not None:
                 assert not sequence.ended

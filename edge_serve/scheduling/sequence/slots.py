@@ -16,12 +16,12 @@ class SequenceSlots(Generic[T]):
     def __init__(self, instances: Collection[int], count: int) -> None:
         self._count = count
         self._taken: dict[int, dict[int, T]] = {instance: {} for instance in instances}
-        #: seats below this one were taken before
+        #: slots below this one were taken at some time
         self._fresh = dict.fromkeys(instances, 0)
-        #: heap of (seat, instance): those given back, and the first fresh one of each instance
+        #: heap of (slot, instance): released slots, and the first fresh one of each instance
         self._free = [(0, instance) for instance in instances]
         self._away: set[int] = set()
-        #: instances whose free seats are not taken any more
+        #: instances whose free slots are not taken any more
         self._closed: set[int] = set()
         heapify(self._free)
 
@@ -44,23 +44,23 @@ class SequenceSlots(Generic[T]):
         self._away.discard(instance)
         self._closed.discard(instance)
 
-    def take(self, who: T) -> tuple[int, int] | None:
+    def take(self, sequence: T) -> tuple[int, int] | None:
         """Take the lowest free slot, and return (instance, slot); None if all are taken."""
         if not self._free:
             return None
-        seat, instance = heappop(self._free)
-        if seat == self._fresh[instance]:
-            self._fresh[instance] = seat + 1
-            if seat + 1 < self._count:
-                heappush(self._free, (seat + 1, instance))
-        self._taken[instance][seat] = who
-        return instance, seat
+        slot, instance = heappop(self._free)
+        if slot == self._fresh[instance]:
+            self._fresh[instance] = slot + 1
+            if slot + 1 < self._count:
+                heappush(self._free, (slot + 1, instance))
+        self._taken[instance][slot] = sequence
+        return instance, slot
 
-    def give_back(self, instance: int, seat: int) -> None:
+    def release(self, instance: int, slot: int) -> None:
         """Release a slot."""
-        del self._taken[instance][seat]
+        del self._taken[instance][slot]
         if instance not in self._closed:
-            heappush(self._free, (seat, instance))
+            heappush(self._free, (slot, instance))
 
     def at(self, instance: int) -> dict[int, T]:
         """Return the sequences in an instance, by slot."""
@@ -75,7 +75,7 @@ class SequenceSlots(Generic[T]):
         self._taken[instance] = {}
         self._free = [free for free in self._free if free[1] != instance]
         heapify(self._free)
-        return [taken[seat] for seat in sorted(taken)]
+        return [taken[slot] for slot in sorted(taken)]
 
     def restore(self, instance: int) -> None:
         """Make all slots of an instance available that was lost."""
@@ -87,13 +87,13 @@ class SequenceSlots(Generic[T]):
 
     def __iter__(self) -> Iterator[tuple[int, int, T]]:
         for instance, taken in self._taken.items():
-            for seat, who in taken.items():
-                yield instance, seat, who
+            for slot, sequence in taken.items():
+                yield instance, slot, sequence
 
     def _check(self) -> None:
         assert len(set(self._free)) == len(self._free)
         for instance, taken in self._taken.items():
-            free = {seat for seat, where in self._free if where == instance}
+            free = {slot for slot, where in self._free if where == instance}
             assert not free & taken.keys()
             if instance in self._closed:
                 assert not free

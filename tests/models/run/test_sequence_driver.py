@@ -28,7 +28,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 
 def scene(kind: Kind, rows: int = 1) -> Scene:
-    """One instance; a sequence that is not heard of keeps its seat for a minute."""
+    """One instance; a sequence that is not heard of keeps its slot for a minute."""
     batching = SequenceBatching(max_batch_size=rows, max_sequence_idle_us=60_000_000)
     return Scene(kind(batching, 1), driver=SequenceDriver)
 
@@ -64,14 +64,14 @@ def test_the_time_of_a_request_ends_while_every_instance_works(kind: Kind, limit
     play(story)
 
 
-def test_who_waits_for_a_seat_runs_when_the_sequence_that_has_it_starts_anew_elsewhere(kind: Kind) -> None:
+def test_who_waits_for_a_slot_runs_when_the_sequence_that_has_it_starts_anew_elsewhere(kind: Kind) -> None:
     async def story() -> None:
         here = scene(kind)
         here.submit("a", correlation_id=1, flags=SEQUENCE_START)
         await until(lambda: here.model.batches)
         here.reply()
         here.submit("b", correlation_id=2, flags=BOTH)
-        await asyncio.sleep(0.01)  # decided: there is no seat
+        await asyncio.sleep(0.01)  # decided: there is no slot
         here.driver.end_sequence(1)
         await until(lambda: len(here.model.batches) == 2)
         here.reply(1)

@@ -17,7 +17,7 @@ KINDS = ["direct", "oldest"]
 
 
 def batcher(kind: str, rows: int = 2, instances: int = 1) -> SequenceScheduler:
-    """With `rows` seats in each instance."""
+    """With `rows` slots in each instance."""
     make = DirectSequences if kind == "direct" else OldestSequences
     return make(SequenceBatching(rows, IDLE // 1000, oldest=kind == "oldest"), instances)
 
@@ -61,18 +61,18 @@ def refusal(scheduler: SequenceScheduler, entry: Entry, now: int = 0) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_requests_of_a_sequence_run_one_after_the_other_in_their_seat(kind: str) -> None:
+def test_requests_of_a_sequence_run_one_after_the_other_in_their_slot(kind: str) -> None:
     scheduler = batcher(kind)
     add(scheduler, "1s", "2s", "1", "1e")
-    seats = []
+    slots = []
     for expected in (["1s", "2s"], ["1"], ["1e"]):
         (run,), _, _ = settle(scheduler, 0)
         assert [entry.request.id for entry in run.entries] == expected
-        seats.append(run.seats[0])
+        slots.append(run.slots[0])
         assert settle(scheduler, 0)[0] == [], "a sequence runs twice at a time"
         scheduler.done(run.instance)
 
-    assert seats == [0, 0, 0]
+    assert slots == [0, 0, 0]
     scheduler._check()
 
 
@@ -89,7 +89,7 @@ def test_a_sequence_keeps_its_instance(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_without_a_free_seat_sequences_wait_first_come_first_served(kind: str) -> None:
+def test_without_a_free_slot_sequences_wait_first_come_first_served(kind: str) -> None:
     scheduler = batcher(kind, 1)
     add(scheduler, "1s", "2s", "3s", "2e", "3e")
     assert runs(scheduler) == [["1s"]]
@@ -137,7 +137,7 @@ def test_numbers_and_texts_are_different_ids(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_idle_sequence_is_forgotten_and_its_seat_given_away(kind: str) -> None:
+def test_an_idle_sequence_is_removed_and_its_slot_reused(kind: str) -> None:
     scheduler = batcher(kind, 1)
     add(scheduler, "1s")
     assert [runs(scheduler), runs(scheduler)] == [[["1s"]], []]
@@ -150,7 +150,7 @@ def test_an_idle_sequence_is_forgotten_and_its_seat_given_away(kind: str) -> Non
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_sequence_that_waits_too_long_for_a_seat_is_refused_and_forgotten(kind: str) -> None:
+def test_a_sequence_that_waits_too_long_for_a_slot_is_refused_and_removed(kind: str) -> None:
     scheduler = batcher(kind, 1)
     add(scheduler, "1s")
     runs(scheduler)
@@ -206,7 +206,7 @@ def test_a_lost_worker_takes_its_sequences_with_it(kind: str) -> None:
     add(scheduler, "1s", "2s")
     runs(scheduler)
     add(scheduler, "1", "1s", "2")
-    where = {sequence.id: instance for instance, _, sequence in scheduler._seats}
+    where = {sequence.id: instance for instance, _, sequence in scheduler.slots}
     scheduler.lost(where[1])
     found, refusals, _ = settle(scheduler, 0)
 
@@ -218,7 +218,7 @@ def test_a_lost_worker_takes_its_sequences_with_it(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_those_that_lost_their_seat_are_seated_before_those_that_never_had_one(kind: str) -> None:
+def test_those_that_lost_their_slot_get_one_before_those_that_never_had_one(kind: str) -> None:
     scheduler = batcher(kind, 1)
     add(scheduler, "1se", "2s", "1s")
     settle(scheduler, 0)
@@ -251,10 +251,10 @@ def test_direct_tells_the_row_of_each_sequence() -> None:
     add(scheduler, "3", "1")
     (run,), _, _ = settle(scheduler, 0)
 
-    assert ([entry.request.id for entry in run.entries], list(run.seats), run.in_place) == (["1", "3"], [0, 2], True)
+    assert ([entry.request.id for entry in run.entries], list(run.slots), run.in_place) == (["1", "3"], [0, 2], True)
 
 
-def test_direct_waits_until_enough_seats_have_something_or_the_oldest_has_waited() -> None:
+def test_direct_waits_until_enough_slots_have_something_or_the_oldest_has_waited() -> None:
     rules = SequenceBatching(4, 1_000_000, minimum_slot_utilization=0.5, max_queue_delay_us=3_000)
     scheduler = DirectSequences(rules, 1)
     add(scheduler, "1s")
@@ -288,7 +288,7 @@ def test_oldest_has_more_candidates_than_rows_and_runs_the_oldest_of_their_heads
     scheduler.done(0)
 
     assert runs(scheduler) == [["3s", "1"]]
-    assert runs(scheduler) == [], "the fourth has no seat"
+    assert runs(scheduler) == [], "the fourth has no slot"
 
 
 def test_oldest_waits_for_a_preferred_batch() -> None:

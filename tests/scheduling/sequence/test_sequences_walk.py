@@ -1,5 +1,5 @@
 """Random starts, ends, cancellations, timeouts and deaths of workers: no state crosses ids, every request is answered
-once, every seat comes back."""
+once, every slot comes back."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONFIGS = {
 
 
 class World:
-    """Clients with ids, instances with memory per seat, and a record of what became of every request."""
+    """Clients with ids, instances with memory per slot, and a record of what became of every request."""
 
     def __init__(self, batching: SequenceBatching, instances: int, seed: int) -> None:
         self.random = Random(seed)
@@ -44,10 +44,10 @@ class World:
         self.running: dict[int, Run] = {}
         self.lost: set[int] = set()
         self.instances = set(range(instances))
-        #: retiring instance -> the ids that had a seat in it
+        #: retiring instance -> the ids that had a slot in it
         self.retiring: dict[int, set[object]] = {}
         self.next_number = instances
-        #: (instance, seat) -> (id, which use of it, steps that ran)
+        #: (instance, slot) -> (id, which use of it, steps that ran)
         self.memory: dict[tuple[int, int], tuple[object, int, int]] = {}
         self.uses: Counter[int | str] = Counter()
         self.steps: Counter[int | str] = Counter()
@@ -91,12 +91,12 @@ class World:
         assert run.instance in self.instances or run.instance in self.retiring
         assert len(run.entries) <= max(1, self.batching.max_batch_size)
         assert len({entry.shape_key for entry in run.entries}) == 1
-        assert len(set(run.seats)) == len(run.entries)
+        assert len(set(run.slots)) == len(run.entries)
         if run.in_place:
-            assert list(run.seats) == sorted(run.seats)
-            assert run.seats[-1] < max(1, self.batching.max_batch_size)
+            assert list(run.slots) == sorted(run.slots)
+            assert run.slots[-1] < max(1, self.batching.max_batch_size)
         self.running[run.instance] = run
-        for entry, seat in zip(run.entries, run.seats, strict=True):
+        for entry, slot in zip(run.entries, run.slots, strict=True):
             self.waiting.remove(entry)
             id, use, step = self.where[entry]
             assert run.instance in self.instances or id in self.retiring[run.instance]
@@ -104,8 +104,8 @@ class World:
             if entry.request.flags & SEQUENCE_START:
                 assert step == 0
             else:
-                assert self.memory[run.instance, seat] == (id, use, step), "it would get another's state"
-            self.memory[run.instance, seat] = (id, use, step + 1)
+                assert self.memory[run.instance, slot] == (id, use, step), "it would get another's state"
+            self.memory[run.instance, slot] = (id, use, step + 1)
 
     def finish(self, instance: int) -> None:
         run = self.running.pop(instance)
@@ -141,7 +141,7 @@ class World:
     def retire(self) -> None:
         instance = self.random.choice(sorted(self.instances))
         self.instances.remove(instance)
-        self.retiring[instance] = {one.id for where, _, one in self.scheduler._seats if where == instance}
+        self.retiring[instance] = {one.id for where, _, one in self.scheduler.slots if where == instance}
         self.scheduler.retire_instance(instance)
 
     def see_who_is_gone(self) -> None:
@@ -214,7 +214,7 @@ def test_state_never_crosses_ids_and_each_request_is_answered_once(config: str, 
     world.now += 1000 * MS
     world.scheduler._look_at_clock(world.now)
     world.scheduler._check()
-    assert not list(world.scheduler._seats), "a seat leaked"
+    assert not list(world.scheduler.slots), "a slot leaked"
     assert all(world.scheduler.has_instance(one) for one in world.instances)
     assert not any(world.scheduler.has_instance(one) for one in world.retiring), "an instance never ends"
     assert not world.scheduler._known
