@@ -48,7 +48,7 @@ class Recorder:
         self.exchanges.append(exchange)
         self.bodies.append(bytes(exchange.body))
         path = exchange.head.path
-        exchange.on_abandoned = lambda: self.abandoned.append(path)
+        exchange.on_cancelled = lambda: self.abandoned.append(path)
         if self._handle is not None:
             self._handle(exchange)
         elif not self.hold:

@@ -233,7 +233,7 @@ class FakeExchange:
     head: RequestHead
     body: Buffer = b""
     lease: Lease | None = None
-    on_abandoned: Callable[[], None] | None = None
+    on_cancelled: Callable[[], None] | None = None
     on_drained: Callable[[], None] | None = None
     status: int = 0
     content: bytes = b""

@@ -24,7 +24,7 @@ class Exchange(Protocol):
     #: additional header fields of the answer (set by an application that wraps another, such as `Cors`)
     extra: Sequence[tuple[str, str]]
     #: called once if the client disconnects before the answer is complete (set by the application)
-    on_abandoned: Callable[[], None] | None
+    on_cancelled: Callable[[], None] | None
 
     def reply(
         self,

@@ -64,7 +64,7 @@ class HttpExchange:
         "held",
         "held_size",
         "lease",
-        "on_abandoned",
+        "on_cancelled",
         "on_drained",
         "progress",
     )
@@ -76,7 +76,7 @@ class HttpExchange:
         self.lease = lease
         self.claim: Claim | None = None
         self.extra: Sequence[tuple[str, str]] = ()
-        self.on_abandoned: Callable[[], None] | None = None
+        self.on_cancelled: Callable[[], None] | None = None
         self.on_drained: Callable[[], None] | None = None
         self.progress = Progress.WAITING
         self.closes = False
@@ -173,9 +173,9 @@ class HttpExchange:
         for _, _, on_sent in held:
             if on_sent is not None:
                 on_sent()
-        on_abandoned, self.on_abandoned = self.on_abandoned, None
-        if on_abandoned is not None and self.progress is not Progress.DONE:
-            on_abandoned()
+        on_cancelled, self.on_cancelled = self.on_cancelled, None
+        if on_cancelled is not None and self.progress is not Progress.DONE:
+            on_cancelled()
 
     def _start_answer(self) -> ExchangeConnection | None:
         if self.progress is not Progress.WAITING:

@@ -72,6 +72,6 @@ class MetricsApplication:
             page = await self._render()
         except Exception:
             log.exception("writing the metrics page failed")
-            exchange.reply(500, (error_body("the server failed to write the metrics page: see its log"),))
+            exchange.reply(500, (error_body("the server failed to write the metrics page, its log says why"),))
             return
         exchange.reply(200, page, content_type=CONTENT_TYPE)

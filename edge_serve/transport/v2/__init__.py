@@ -1,15 +1,17 @@
-"""The v2 protocol over HTTP: decode, call the service, encode. Start reading in `application`.
+"""The v2 protocol over HTTP: decodes requests, calls the service, encodes responses. Start reading in `application`.
 
-application      the v2 protocol over HTTP: decode, call the service, encode (server src/http_server.cc
-call_service     what every door needs of service.Service, inference aside
-codec_offload    runs a codec job for a request
-edge             routes beside the v2 protocol
-generate         `generate` and `generate_stream`
-generate_routes  `generate` and `generate_stream` over HTTP: decode, call the service
-head             what a request head says about a v2 request, worked out once per head
-infer            `infer` over HTTP: decode, call the service, encode
-redaction        the status document as clients of other hosts see it
-settings         `/v2/logging` and `/v2/trace/setting` over HTTP
-shared_memory    `/v2/systemsharedmemory` and `/v2/cudasharedmemory` over HTTP (server src/http_server.cc)
-traced           inference over HTTP while requests are traced
+May import `transport/door`, `transport/http`, `transport/sockets`, and every room below `transport`.
+
+application      the application: access checks, dispatch by operation, and the short operations
+call_service     interface of the service for all operations except inference
+codec_offload    runs jobs that would block the event loop in a codec process
+edge             routes beside the v2 protocol: status document, status page, safe mode, reload
+generate         the answers to `generate` and `generate_stream`
+generate_routes  the requests of `generate` and `generate_stream`
+head             the parts of a request head that the v2 protocol uses, read once per distinct head
+infer            the operation `infer`
+redaction        the status document for clients that may not read the log
+settings         the operations `/v2/logging` and `/v2/trace/setting`
+shared_memory    the operations on shared memory regions
+traced           exchanges that record the timestamps of traced requests
 """

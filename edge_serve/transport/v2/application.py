@@ -1,7 +1,8 @@
-"""The v2 protocol over HTTP: decode, call the service, encode (server src/http_server.cc, `HTTPAPIServer`).
+"""The v2 protocol over HTTP: decodes requests, calls the service, encodes responses (server src/http_server.cc,
+`HTTPAPIServer`).
 
-Inference is in `v2_infer`. What a request head says is worked out once per head (`v2_head.py`), because clients
-repeat theirs. Errors become replies in `replies.refuse`.
+`infer` and `generate_routes` have inference. Clients repeat their request heads, so `head` reads each distinct head
+once. `replies.refuse` turns errors into replies.
 """
 
 from __future__ import annotations
@@ -45,26 +46,26 @@ from edge_serve.workers.codec.codec import Codec
 
 log = logging.getLogger(__name__)
 
-#: kinds of clients that are remembered: local ones, others, and those with certificates one by one
+#: applications kept for peers: one for local clients, one for others, and one for each client certificate
 _PEERS = 64
-#: statistics of more models are written in pieces
+#: statistics of more models are encoded in pieces
 MANY_MODELS = 32
 _FEW_HEADS = 16
-#: errors of clients are counted for the models that they ask
+#: operations whose client errors are counted for their model
 _INFERENCE = frozenset((Operation.INFER, Operation.GENERATE, Operation.GENERATE_STREAM))
 
 
 class V2Service(InferService, CallService, StatusService, Protocol):
-    """What this door needs of service.Service."""
+    """The service, as this application uses it."""
 
 
 class V2Application:
     """Answers v2 requests.
 
     Args:
-        config_to_json: a completed configuration as Triton's JSON (config/model/json_form.py).
-        codec: does what the loop has no time for; None = the loop does it.
-        access: who may do what; None = everybody everything. See `for_peer`.
+        config_to_json: converts a completed configuration to Triton's JSON (config/model/json_form.py).
+        codec: does the work that would block the loop; None = the loop does all work.
+        access: the access policy; None = all clients may do everything. See `for_peer`.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class V2Application:
         self._all: WeakSet[V2Application] = WeakSet([self])
         runtime = SettingsRoutes(service)
         memory = SharedMemory(service)
-        #: None = no client is asked for its role
+        #: access checks; None = none
         self._gate: AccessGate | None = None
         self._edge = edge = Edge(service, settings.ui)
         self._handlers: dict[Operation, Callable[[Exchange, Route], None]] = {
@@ -120,7 +121,7 @@ class V2Application:
         }
 
     def for_peer(self, peer: Peer) -> V2Application:
-        """The same for one client, or for all that are alike: with what it may do, and its own remembered heads."""
+        """Return the application for one client, or for all equal clients, with its access checks and memo of heads."""
         known = self._for_peers.get(peer)
         if known is None:
             known = copy.copy(self)
@@ -146,15 +147,15 @@ class V2Application:
         settings = replace(self._settings, restricted={}) if peer.administrator else self._settings
         if self._access is None:
             return V2HeadReader(settings)
-        # of clients with certificates there may be many, each with a reader of its own
+        # many clients may have certificates, each with a reader of its own
         heads = V2HeadReader(settings, gate, *(() if peer.certificate is None else (_FEW_HEADS,)))
         self._access.tell(heads)
         return heads
 
-    # ---- the seam to the connection -----------------------------------------------------------------------------
+    # ---- implementation of `Application` -----------------------------------------------------------------------------
 
     def check(self, head: RequestHead, length: int) -> None:
-        """A client that may not do this need not send its body, nor one whose body is too large."""
+        """Refuse a request that the client may not make, or whose body is too large, before the body is read."""
         request = self._heads.read(head)
         if request.denied and request.refusal is not None:
             self._count_denied()
@@ -166,7 +167,7 @@ class V2Application:
             raise
 
     def place(self, head: RequestHead, length: int) -> Room | None:
-        """Tensor memory for the body of an inference request."""
+        """Return tensor memory for the body of an inference request."""
         return self._inference.place(self._heads.read(head), length)
 
     def _count_denied(self) -> None:
@@ -178,7 +179,7 @@ class V2Application:
             self._service.count_client_error(route.model, route.version, error)
 
     def handle(self, exchange: Exchange) -> None:
-        """Answer, now or later."""
+        """Answer a request, now or later."""
         request = self._heads.read(exchange.head)
         try:
             if request.refusal is not None:
@@ -196,7 +197,7 @@ class V2Application:
             elif request.route.operation is Operation.STATUS:
                 self._edge.status(exchange, self._gate)
             else:
-                self._handler(request.route)(exchange, request.route)
+                self._find_handler(request.route)(exchange, request.route)
         except EdgeServeError as error:
             _release(exchange)
             self._count_client_error(request.route, error)
@@ -206,7 +207,7 @@ class V2Application:
             _release(exchange)
             refuse(exchange, Internal("the server failed to handle this request, its log says why"), JSON)
 
-    def _handler(self, route: Route) -> Callable[[Exchange, Route], None]:
+    def _find_handler(self, route: Route) -> Callable[[Exchange, Route], None]:
         handler = self._handlers.get(route.operation)
         if handler is None:
             raise Unsupported(f"'{route.operation.title}' is not supported by this version of the server")
@@ -215,17 +216,17 @@ class V2Application:
     # ---- health and metadata ------------------------------------------------------------------------------------
 
     def _live(self, exchange: Exchange, route: Route) -> None:
-        self._health(exchange, "live", self._service.live())
+        self._reply_health(exchange, "live", self._service.live())
 
     def _ready(self, exchange: Exchange, route: Route) -> None:
-        self._health(exchange, "ready", self._service.ready())
+        self._reply_health(exchange, "ready", self._service.ready())
 
-    def _health(self, exchange: Exchange, what: str, good: bool) -> None:
+    def _reply_health(self, exchange: Exchange, name: str, good: bool) -> None:
         if self._service.exiting():
             raise Unavailable("Server exiting")
         status = 200 if good else 400
         if self._settings.health_json:
-            exchange.reply(status, (orjson.dumps({what: good}),))
+            exchange.reply(status, (orjson.dumps({name: good}),))
         else:
             exchange.reply(status, content_type=PLAIN)
 
@@ -238,7 +239,7 @@ class V2Application:
         except (NotFound, InvalidArgument, Unavailable):
             if self._service.exiting():
                 raise
-            ready = False  # Triton 2.51 does not tell these apart
+            ready = False  # Triton 2.51 does not distinguish these
         if not ready:
             raise InvalidArgument("Model version not ready")
         if self._settings.health_json:
@@ -258,9 +259,11 @@ class V2Application:
         if len(models) <= MANY_MODELS:
             exchange.reply(200, (bodies.statistics(models),))
         else:
-            start_task(self._statistics_of_many(exchange, models), "statistics")
+            start_task(self._reply_statistics_in_pieces(exchange, models), "statistics")
 
-    async def _statistics_of_many(self, exchange: Exchange, models: Sequence[tuple[str, str, ModelStatistics]]) -> None:
+    async def _reply_statistics_in_pieces(
+        self, exchange: Exchange, models: Sequence[tuple[str, str, ModelStatistics]]
+    ) -> None:
         pieces = [b",".join(made) async for made in in_pieces(bodies.statistics_of_each(models))]
         exchange.reply(200, (bodies.STATISTICS_HEAD, b",".join(filter(None, pieces)), bodies.STATISTICS_TAIL))
 
@@ -278,18 +281,18 @@ class V2Application:
     def _load(self, exchange: Exchange, route: Route) -> None:
         _check_repository(route)
         if len(exchange.body) <= SMALL_BYTES:
-            self._begin_load(exchange, route, bodies.read_load_request(exchange.body))
+            self._start_load(exchange, route, bodies.read_load_request(exchange.body))
         else:
             start_task(self._load_large(exchange, route), "read a large load request")
 
     async def _load_large(self, exchange: Exchange, route: Route) -> None:
-        """With files: to read it takes long."""
+        """Load a model with a large request, whose files take long to decode."""
         try:
-            self._begin_load(exchange, route, await offload(bodies.read_load_request, exchange.body))
+            self._start_load(exchange, route, await offload(bodies.read_load_request, exchange.body))
         except EdgeServeError as error:
             refuse(exchange, error, JSON)
 
-    def _begin_load(self, exchange: Exchange, route: Route, parameters: Mapping[str, Parameter | bytes]) -> None:
+    def _start_load(self, exchange: Exchange, route: Route, parameters: Mapping[str, Parameter | bytes]) -> None:
         self._service.load_model(route.model, parameters, lambda error: _finish(exchange, error))
 
     def _unload(self, exchange: Exchange, route: Route) -> None:

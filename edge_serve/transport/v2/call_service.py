@@ -1,4 +1,4 @@
-"""What every door needs of service.Service, inference aside."""
+"""Interface of the service (service.Service) for all operations except inference, as every door uses it."""
 
 from __future__ import annotations
 

@@ -58,9 +58,9 @@ def run_for_client(
     """Do the same, and cancel the job when the client of `exchange` disconnects."""
 
     def done(outcome: Outcome) -> None:
-        exchange.on_abandoned = None
+        exchange.on_cancelled = None
         then(outcome)
 
     ticket = run_in_codec(served, start, done)
     if ticket is not None:
-        exchange.on_abandoned = ticket.cancel
+        exchange.on_cancelled = ticket.cancel

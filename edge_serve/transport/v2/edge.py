@@ -1,6 +1,6 @@
-"""Routes beside the v2 protocol: the status document, the page that shows it, leaving safe mode, and a reload.
+"""Routes beside the v2 protocol: the status document, the status page, leaving safe mode, and a reload.
 
-docs/status.md, docs/supervision.md, and docs/model_control.md tell users about them.
+They are documented in docs/status.md, docs/supervision.md, and docs/model_control.md.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.page import Headers, PageFile, page_files
 from edge_serve.transport.http.replies import refuse
 from edge_serve.transport.v2.head import JSON
-from edge_serve.transport.v2.redaction import for_strangers
+from edge_serve.transport.v2.redaction import redact
 
-#: documents with more models are written in pieces
+#: documents with more models are encoded in pieces
 MANY_MODELS = 32
-#: a reload request is not longer
+#: largest reload request
 MOST_RELOAD_BYTES = 256 << 10
 _NO_STORE: Headers = (("Cache-Control", "no-store"),)
 
 
 def read_reload(body: bytes) -> tuple[list[str], bool]:
-    """Return the models and `unload_first` of a reload request; no body = all models that have changed.
+    """Return the models and `unload_first` of a reload request; an empty body = all models that have changed.
 
     Raises:
-        InvalidArgument: the body is no such request.
+        InvalidArgument: the body is not a reload request.
     """
     if not body:
         return [], False
@@ -45,7 +45,7 @@ def read_reload(body: bytes) -> tuple[list[str], bool]:
     try:
         found = orjson.loads(body) if len(body) <= MOST_RELOAD_BYTES else None
     except orjson.JSONDecodeError as error:
-        raise InvalidArgument(f"the reload request is no JSON ({error}): {expected}") from None
+        raise InvalidArgument(f"the reload request is not JSON ({error}): {expected}") from None
     names = found.get("models", []) if isinstance(found, dict) and found.keys() <= {"models", "unload_first"} else None
     unload_first = found.get("unload_first", False) if isinstance(found, dict) else None
     if not isinstance(names, list) or not all(map(_is_name, names)) or not isinstance(unload_first, bool):
@@ -58,7 +58,7 @@ def _is_name(found: object) -> bool:
 
 
 class StatusService(Protocol):
-    """What these routes need of service.Service."""
+    """The service, as these routes use it."""
 
     def status(self, done: Callable[[dict[str, Any]], None]) -> None: ...
     def leave_safe_mode(self) -> list[str]: ...
@@ -67,20 +67,20 @@ class StatusService(Protocol):
     ) -> None: ...
 
 
-def _json(document: dict[str, Any]) -> bytes:
+def _encode_json(document: dict[str, Any]) -> bytes:
     try:
         return orjson.dumps(document)
-    except TypeError:  # lone surrogates: the name of a directory that is no UTF-8
+    except TypeError:  # lone surrogates: the name of a directory that is not UTF-8
         return json.dumps(document).encode()
 
 
 async def _reply_in_pieces(exchange: Exchange, document: dict[str, Any]) -> None:
-    """Write a document with many models. Other callbacks have their turn meanwhile."""
-    pieces = [b",".join(made) async for made in in_pieces(map(_json, document["models"])) if made]
+    """Reply with a document of many models; other callbacks run between its pieces."""
+    pieces = [b",".join(made) async for made in in_pieces(map(_encode_json, document["models"])) if made]
     rows = [part for piece in pieces for part in (b",", piece)][1:]
     try:
-        rest = orjson.dumps({**document, "models": orjson.Fragment(b"[\0]")})  # JSON has no such byte
-    except TypeError:  # as in `_json`
+        rest = orjson.dumps({**document, "models": orjson.Fragment(b"[\0]")})  # a byte that JSON never contains
+    except TypeError:  # as in `_encode_json`
         await asyncio.sleep(0)
         exchange.reply(200, (json.dumps(document).encode(),), headers=_NO_STORE)
         return
@@ -93,7 +93,7 @@ class Edge:
     """Answers these routes.
 
     Args:
-        ui: whether there is a page (`--allow-ui`).
+        ui: whether to serve the status page (`--allow-ui`).
     """
 
     def __init__(self, service: StatusService, ui: bool) -> None:
@@ -101,50 +101,50 @@ class Edge:
         self._files = page_files() if ui else {}
 
     def status(self, exchange: Exchange, gate: AccessGate | None) -> None:
-        """GET /edge-serve/status, whole or as other hosts see it, and with the role of the client."""
+        """Answer GET /edge-serve/status with the whole or the redacted document, and the role of the client."""
         field = exchange.head.get
         role, refusal = (Role.ADMIN, "") if gate is None else gate.role_of_page(field)
         client = {"role": role.word, "admin_refusal": refusal}
         whole = gate is None or gate.may_read_log(field)
 
         def reply(document: dict[str, Any]) -> None:
-            shown = {**(document if whole else for_strangers(document)), "client": client}
+            shown = {**(document if whole else redact(document)), "client": client}
             if len(shown["models"]) <= MANY_MODELS:
-                exchange.reply(200, (_json(shown),), headers=_NO_STORE)
+                exchange.reply(200, (_encode_json(shown),), headers=_NO_STORE)
             else:
                 start_task(_reply_in_pieces(exchange, shown), "status document")
 
         self._service.status(reply)
 
     def leave_safe_mode(self, exchange: Exchange, route: Route) -> None:
-        """POST /edge-serve/safe-mode/leave"""
-        exchange.reply(200, (_json({"left_out": self._service.leave_safe_mode()}),))
+        """Answer POST /edge-serve/safe-mode/leave."""
+        exchange.reply(200, (_encode_json({"left_out": self._service.leave_safe_mode()}),))
 
     def reload(self, exchange: Exchange, route: Route) -> None:
-        """POST /edge-serve/reload"""
+        """Answer POST /edge-serve/reload."""
         names, unload_first = read_reload(bytes(exchange.body))
 
         def done(found: list[ReloadResult] | EdgeServeError) -> None:
             if isinstance(found, EdgeServeError):
                 refuse(exchange, found, JSON)
             else:
-                exchange.reply(200, (_json({"models": [asdict(one) for one in found]}),), headers=_NO_STORE)
+                exchange.reply(200, (_encode_json({"models": [asdict(one) for one in found]}),), headers=_NO_STORE)
 
         self._service.reload(names, unload_first, done)
 
     def page(self, exchange: Exchange, route: Route) -> None:
-        """GET /ui and the files that it loads"""
-        self._file(route.file).reply(exchange)
+        """Answer GET /ui, and the files that it loads."""
+        self._find_file(route.file).reply(exchange)
 
     def root(self, exchange: Exchange, route: Route) -> None:
-        """GET /: a browser is led to the page, any other client is told what Triton tells it."""
-        self._file("")
+        """Answer GET /: redirect browsers to the status page, and answer other clients like Triton."""
+        self._find_file("")
         if "text/html" not in (exchange.head.get("accept") or "").lower():
             raise PathNotFound
-        # relative: behind a proxy this door may have another path
+        # relative: behind a proxy the path may have a prefix
         exchange.reply(302, content_type=None, headers=(("Location", "ui"), ("Vary", "Accept"), *_NO_STORE))
 
-    def _file(self, name: str) -> PageFile:
+    def _find_file(self, name: str) -> PageFile:
         """Return a file of the page.
 
         Raises:

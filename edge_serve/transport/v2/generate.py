@@ -1,15 +1,14 @@
-"""`generate` and `generate_stream`: one JSON reply, or server-sent events.
+"""The answers to `generate` and `generate_stream`: one JSON reply, or server-sent events.
 
-Which status an answer has is Triton's (server src/http_server.cc, GenerateRequestClass): what is refused before it
-reaches the model has the error's own status; once it has, the first response decides, and any error of it is a 400.
+The status of an answer is Triton's (server src/http_server.cc, GenerateRequestClass). A request that is refused before
+it reaches the model is answered with the error's own status. After that the first response decides: 400 for an error.
 
-A model pushes its responses as fast as its client reads: when too much waits for the client, the sender of this one
-request is made to wait (`backlog`). Where nobody can be made to wait (the responses of an ensemble), and where the
-client is not to blame (an earlier request of its connection is unanswered, and holding this one might keep that from
-its end), responses are kept up to MAX_UNREAD bytes; beyond that the request is cancelled and its stream ended with an
-error.
+A model sends responses as fast as the client reads: when too many bytes wait for the client, the sender of this
+request is paused (`backlog`). Two senders are not paused: that of an ensemble cannot be, and that of a request behind
+an unanswered one of the same connection might delay the earlier one. Their responses are kept up to MAX_UNREAD bytes;
+beyond that the request is cancelled and its stream ended with an error.
 
-A response whose JSON the loop has no time for is written elsewhere (`Writer`); those after it wait for it.
+A response whose JSON would block the loop is encoded in a codec process (`Writer`); later responses wait for it.
 """
 
 from __future__ import annotations
@@ -44,27 +43,27 @@ _NOT_ONE = (
 
 
 class StreamTicket(Protocol):
-    """What this needs of models.ticket.Ticket."""
+    """Handle for a submitted request (models.run.ticket.Ticket); `hold` pauses and resumes its responses."""
 
     def cancel(self) -> None: ...
     def hold(self, held: bool) -> bool: ...
 
 
-#: has a response written, whose lease it takes, and tells the text or why there is none; what is under way, if it is
+#: encodes a response, whose lease it takes, and passes on the text or the error; returns the job unless it is done
 Writer = Callable[[InferResponse, Callable[["bytes | EdgeServeError"], None]], "CodecTicket | None"]
 
 
 class GenerateAnswer:
-    """What becomes of a request: shared by both forms.
+    """The answer to a request: base class of both forms.
 
     Args:
-        write: for long responses; None = the loop writes them.
+        write: encodes long responses; None = the loop encodes them.
 
     Attributes:
-        refusal: why the request was not accepted; the caller answers it.
-        exchange: how it is answered.
-        over: the client has its answer, or has gone; what still comes is thrown away.
-        on_error: called with each error of a request that was accepted.
+        refusal: the error of a request that was not accepted, which the caller answers.
+        exchange: the request to answer.
+        over: the client has its answer, or has disconnected; further responses are discarded.
+        on_error: called with each error of an accepted request.
     """
 
     def __init__(self, exchange: Exchange, write: Writer | None = None) -> None:
@@ -74,37 +73,37 @@ class GenerateAnswer:
         self._ticket: StreamTicket | None = None
         self.exchange = exchange
         self._write = write
-        #: the first is being written elsewhere, the others come after it
+        #: responses to send in order; a codec process may be encoding the first one
         self._unwritten: deque[InferResponse] = deque()
-        self._writing = self._telling = False
+        self._writing = self._delivering = False
         self._job: CodecTicket | None = None
-        exchange.on_abandoned = self._on_abandoned
+        exchange.on_cancelled = self._on_cancelled
 
     def on_response(self, response: InferResponse) -> None:
-        """Take a response; see service.infer."""
+        """Take a response; see `Service.infer`."""
         if self._ticket is None and response.error is not None:
             self.refusal, self.over = response.error, True
         elif response.error is not None and self.on_error is not None and not self.over:
             self.on_error(response.error)
         if self._unwritten or (self._write is not None and not self.over and is_long(response)):
             self._unwritten.append(response)
-            self._waits(response)
-            self._go_on()
+            self._add_waiting(response)
+            self._deliver_unwritten()
         else:
-            self._tell(response)
+            self._deliver(response)
 
-    def _tell(self, response: InferResponse) -> None:
-        data, failed = (b"", False) if self.over else _body(response)
+    def _deliver(self, response: InferResponse) -> None:
+        data, failed = (b"", False) if self.over else _encode(response)
         if response.lease is not None:
             response.lease.release()
         if not self.over:
             self._take(data, failed, response.final)
 
-    def _go_on(self) -> None:
-        """Tell of what waits, in order, up to a response that has to be written elsewhere first."""
-        if self._telling:  # it was written at once: the loop below goes on
+    def _deliver_unwritten(self) -> None:
+        """Deliver waiting responses in order, up to one that a codec process has to encode."""
+        if self._delivering:  # called within `_write`: the loop below continues
             return
-        self._telling = True
+        self._delivering = True
         while self._unwritten and not self._writing:
             response = self._unwritten[0]
             if self._write is not None and not self.over and is_long(response):
@@ -113,44 +112,44 @@ class GenerateAnswer:
                 self._job = job if self._writing else None
             else:
                 self._unwritten.popleft()
-                self._waits_no_more(response)
-                self._tell(response)
-        self._telling = False
+                self._remove_waiting(response)
+                self._deliver(response)
+        self._delivering = False
 
     def _on_written(self, text: bytes | EdgeServeError) -> None:
         self._writing, self._job = False, None
         response = self._unwritten.popleft()
-        self._waits_no_more(response)
+        self._remove_waiting(response)
         if not self.over:
             failed = isinstance(text, EdgeServeError)
             self._take(error_body(text.message) if isinstance(text, EdgeServeError) else text, failed, response.final)
-        self._go_on()
+        self._deliver_unwritten()
 
-    def _waits(self, response: InferResponse) -> None:
-        """A response waits until it, or one before it, is written."""
+    def _add_waiting(self, response: InferResponse) -> None:
+        """Count a response that waits until it, or one before it, is encoded."""
 
-    def _waits_no_more(self, response: InferResponse) -> None:
-        """It is written, or needs not be."""
+    def _remove_waiting(self, response: InferResponse) -> None:
+        """Count a response that waits no more."""
 
-    def accepted(self, ticket: StreamTicket) -> None:
-        """The request is on its way."""
+    def accept(self, ticket: StreamTicket) -> None:
+        """Take the handle of the request, which the service has accepted."""
         self._ticket = ticket
         if self.over:
             ticket.cancel()
 
     def _take(self, data: bytes, failed: bool, final: bool) -> None:
-        """A response as JSON, empty when it only tells that none follows."""
+        """Take the JSON of a response; it is empty if the response only marks the end."""
         raise NotImplementedError
 
     def _stop(self) -> None:
-        """Want nothing more of the model."""
+        """Cancel the request and the job under way."""
         self.over = True
         if self._ticket is not None:
             self._ticket.cancel()
         if self._job is not None:
             self._job.cancel()
 
-    def _on_abandoned(self) -> None:
+    def _on_cancelled(self) -> None:
         self._stop()
 
 
@@ -158,8 +157,8 @@ def _size(response: InferResponse) -> int:
     return sum(len(tensor.data) for tensor in response.outputs)
 
 
-def _body(response: InferResponse) -> tuple[bytes, bool]:
-    """The JSON text of a response, empty when it is none, and whether it is an error."""
+def _encode(response: InferResponse) -> tuple[bytes, bool]:
+    """Return the JSON of a response, empty if it only marks the end, and whether it is an error."""
     if response.error is not None:
         return error_body(response.error.message), True
     if response.null:
@@ -170,12 +169,12 @@ def _body(response: InferResponse) -> tuple[bytes, bool]:
         return error_body(error.message), True
     except Exception:
         extra = model_fields(response.model_name, response.model_version, response.id)
-        log.exception("a response of model %s cannot be encoded", response.model_name, extra=extra)
+        log.exception("encoding a response of model %s failed", response.model_name, extra=extra)
         return error_body("the server failed to encode the response, its log says why"), True
 
 
 class Single(GenerateAnswer):
-    """`generate`: the only response."""
+    """The answer to `generate`: a single response."""
 
     def __init__(self, exchange: Exchange, write: Writer | None = None) -> None:
         super().__init__(exchange, write)
@@ -197,12 +196,12 @@ class Single(GenerateAnswer):
 
     def _reply(self, status: int, data: bytes) -> None:
         self.over = True
-        self.exchange.on_abandoned = None
+        self.exchange.on_cancelled = None
         self.exchange.reply(status, (data,))
 
 
 class EventStream(GenerateAnswer):
-    """`generate_stream`: each response as an event, when it comes."""
+    """The answer to `generate_stream`: each response as an event, as soon as the model sends it."""
 
     def __init__(self, exchange: Exchange, write: Writer | None = None) -> None:
         super().__init__(exchange, write)
@@ -230,16 +229,16 @@ class EventStream(GenerateAnswer):
         self._waiting.append(data)
         self._backlog.add(len(data))
         if self._backlog.must_hold() and not self._final:
-            self._hold()
+            self._pause()
 
-    def _hold(self) -> None:
+    def _pause(self) -> None:
         if self._ticket is not None and not self.exchange.behind:
             self._backlog.held = self._ticket.hold(True)
         if self._backlog.is_too_much():
-            self._cut()
+            self._end_unread()
 
-    def _cut(self) -> None:
-        """The client reads too slowly: it gets what waits, and then an error."""
+    def _end_unread(self) -> None:
+        """End a stream that the client reads too slowly with the waiting responses and an error."""
         text = f"the stream was ended because the client left more than {backlog.MAX_UNREAD} bytes of it unread"
         self._waiting.append(generate.encode_event(error_body(text)))
         self._final = True
@@ -251,35 +250,35 @@ class EventStream(GenerateAnswer):
             data = self._waiting.popleft()
             self._backlog.take(len(data))
             self._blocked = not self.exchange.write(data)
-        self._let_go()
+        self._resume()
         if self._final and not self._waiting and not self._blocked:
             self._end()
 
-    def _let_go(self) -> None:
+    def _resume(self) -> None:
         if self._backlog.may_go_on() and self._ticket is not None:
             self._backlog.held = False
             self._ticket.hold(False)
 
-    def _waits(self, response: InferResponse) -> None:
+    def _add_waiting(self, response: InferResponse) -> None:
         self._backlog.add(_size(response))
         if self._backlog.must_hold() and self._ticket is not None and not response.final:
             self._backlog.held = self._ticket.hold(True)
 
-    def _waits_no_more(self, response: InferResponse) -> None:
+    def _remove_waiting(self, response: InferResponse) -> None:
         self._backlog.take(_size(response))
-        self._let_go()
+        self._resume()
 
     def _end(self) -> None:
         self.over = True
-        self.exchange.on_abandoned = self.exchange.on_drained = None
+        self.exchange.on_cancelled = self.exchange.on_drained = None
         self.exchange.end()
 
 
 def check_encoding(encoding: str | None) -> None:
-    """The body is as it is.
+    """Check that the body is not compressed.
 
     Raises:
-        InvalidArgument: it is compressed.
+        InvalidArgument: the body is compressed.
     """
     if encoding and encoding.strip().lower() != "identity":
         raise InvalidArgument("Unsupported content-encoding, only 'identity' is supported.")

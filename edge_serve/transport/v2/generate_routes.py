@@ -1,6 +1,6 @@
-"""Requests of `generate` and `generate_stream` over HTTP: decodes the body and calls the service.
+"""The requests of `generate` and `generate_stream`: decodes them, and calls the service. `generate` has the answers.
 
-Module `generate` sends the answer. As with `infer`, a codec process decodes and encodes large JSON.
+As for `infer`, the loop decodes small requests, and a codec process those that would block the loop.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Generation:
     """Answers generate requests.
 
     Args:
-        codec: None = the loop decodes and encodes large bodies too.
+        codec: None = the loop does all coding.
     """
 
     def __init__(self, service: InferService, max_input_size: int, codec: Codec | None) -> None:
@@ -37,39 +37,39 @@ class Generation:
         self._limits = NO_LIMITS if codec is None else LOOP_LIMITS
 
     def handle(
-        self, exchange: Exchange, asked: V2Request, form: Callable[[Exchange, Writer | None], GenerateAnswer]
+        self, exchange: Exchange, v2_request: V2Request, form: Callable[[Exchange, Writer | None], GenerateAnswer]
     ) -> None:
         """Answer a request, now or later.
 
         Args:
-            form: `Single` or `Stream`.
+            form: `Single` or `EventStream`.
 
         Raises:
-            EdgeServeError: the request is refused before it reaches the model.
+            EdgeServeError: the request was refused before it reached the model.
         """
-        route = asked.route
+        route = v2_request.route
         served = self._service.lookup(route.model, route.version)
         check_encoding(exchange.head.get("content-encoding"))
         body = exchange.body
         try:
             request = generate.read(body, served.signature, route.version, self._max_input_size, self._limits)
         except TooExpensive:
-            self._decode_in_codec(exchange, asked, served, form)
+            self._decode_in_codec(exchange, v2_request, served, form)
             return
         if exchange.lease is not None:
-            exchange.lease.release()  # nothing of the request is a view of its text
+            exchange.lease.release()  # the request has no view of its text
             exchange.lease = None
-        self._run(request, self._answer(exchange, asked, served, form), self._service.infer)
+        self._run(request, self._answer(exchange, v2_request, served, form), self._service.infer)
 
     def _answer(
         self,
         exchange: Exchange,
-        asked: V2Request,
+        v2_request: V2Request,
         served: ServedVersion,
         form: Callable[[Exchange, Writer | None], GenerateAnswer],
     ) -> GenerateAnswer:
-        answer = form(exchange, self._writer(served))
-        answer.on_error = partial(self._service.count_client_error, asked.route.model, asked.route.version)
+        answer = form(exchange, self._make_writer(served))
+        answer.on_error = partial(self._service.count_client_error, v2_request.route.model, v2_request.route.version)
         return answer
 
     def _run(
@@ -78,21 +78,21 @@ class Generation:
         ticket = infer(request, answer.on_response)
         if answer.refusal is not None:
             raise answer.refusal
-        answer.accepted(ticket)
+        answer.accept(ticket)
 
     # ---- in a codec process -------------------------------------------------------------------------------------
 
     def _decode_in_codec(
         self,
         exchange: Exchange,
-        asked: V2Request,
+        v2_request: V2Request,
         served: ServedVersion,
         form: Callable[[Exchange, Writer | None], GenerateAnswer],
     ) -> None:
-        assert self._codec is not None, "without a codec, nothing is too expensive"
+        assert self._codec is not None, "without a codec nothing is too expensive"
         body = Body(
             served.signature,
-            asked.route.version,
+            v2_request.route.version,
             served.arena,
             exchange.body,
             exchange.lease,
@@ -103,36 +103,36 @@ class Generation:
         )
 
         def refuse_it(error: EdgeServeError) -> None:
-            self._service.count_client_error(asked.route.model, asked.route.version, error)
-            refuse(exchange, error, asked.error_type)
+            self._service.count_client_error(v2_request.route.model, v2_request.route.version, error)
+            refuse(exchange, error, v2_request.error_type)
 
         def on_read(outcome: InferRequest | Refused) -> None:
             if isinstance(outcome, Refused):
                 refuse_it(outcome.error)
                 return
             try:
-                answer = self._answer(exchange, asked, served, form)
+                answer = self._answer(exchange, v2_request, served, form)
                 self._run(outcome, answer, partial(self._service.infer_held, served))
             except EdgeServeError as error:
                 refuse_it(error)
 
         run_for_client(exchange, served, partial(self._codec.decode, body), on_read)
 
-    def _writer(self, served: ServedVersion) -> Writer | None:
+    def _make_writer(self, served: ServedVersion) -> Writer | None:
         codec = self._codec
         if codec is None:
             return None
 
         def write(response: InferResponse, then: Callable[[bytes | EdgeServeError], None]) -> CodecTicket | None:
             def on_written(outcome: Encoded | Refused) -> None:
-                then(outcome.error if isinstance(outcome, Refused) else _text(outcome))
+                then(outcome.error if isinstance(outcome, Refused) else _take_text(outcome))
 
             return run_in_codec(served, partial(codec.encode_generated, response, served.signature), on_written)
 
         return write
 
 
-def _text(encoded: Encoded) -> bytes:
+def _take_text(encoded: Encoded) -> bytes:
     """Copy the JSON text out of its memory, and release that."""
     buffers: list[Buffer] = encoded.buffers
     text = b"".join(buffers)

@@ -1,6 +1,6 @@
-"""What a request head says about a v2 request, worked out once per head.
+"""The parts of a request head that the v2 protocol uses, read once per distinct head.
 
-Heads with equal bytes are one object (protocol/http1), so a client that repeats itself costs a dictionary look-up.
+Heads with equal bytes are one object (protocol/http1), so a repeated head costs a dictionary look-up.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from edge_serve.aio.memo import Memo
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.protocol.http1.head import RequestHead
 from edge_serve.protocol.inference import compression
@@ -31,14 +32,14 @@ PLAIN = "text/plain"
 _PLAIN_ERRORS = frozenset(
     (
         Operation.INFER, Operation.MODEL_READY, Operation.SERVER_LIVE, Operation.SERVER_READY,
-        Operation.PAGE, Operation.ROOT,  # which may not be there
+        Operation.PAGE, Operation.ROOT,  # with --allow-ui=false they do not exist
     )
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class V2Settings:
-    """What this door needs to know of the settings.
+    """Settings of the v2 protocol over HTTP.
 
     Attributes:
         max_input_size: --http-max-input-size.
@@ -57,14 +58,15 @@ class V2Settings:
 
 @dataclass(slots=True)
 class V2Request:
-    """A request head, understood.
+    """The parts of a request head that the v2 protocol uses.
 
     Attributes:
-        refusal: the answer, when the head alone decides it; `refusal_type` is its content type.
-        denied: this client may not do this.
-        error_type: the content type of errors on the way to the operation.
+        error_type: the content type of errors before the operation starts.
+        refusal: the error to answer, if the head alone decides the answer.
+        refusal_type: the content type of `refusal`.
+        denied: the access policy refused the request.
         length_text: `Inference-Header-Content-Length` of an infer request.
-        compressed: the body has to be inflated.
+        compressed: the body has to be decompressed.
         accept: the encoding of the reply.
         timeout_ns: from `timeout-ms`; 0 = none.
         forwarded: headers that become parameters.
@@ -86,36 +88,33 @@ _NOWHERE = Route(Operation.SERVER_METADATA, allowed=False)
 
 
 class V2HeadReader:
-    """Reads heads, and remembers those that come again.
+    """Reads heads, with a memo of recent ones.
 
     Args:
-        gate: stands between these clients and the operations.
-        remembered: how many heads.
+        gate: access checks of the clients; None = none.
+        limit: number of heads in the memo.
     """
 
-    _MAX_REMEMBERED_SIZE = 2048
+    _MEMO_HEAD_BYTES = 2048
 
-    def __init__(self, settings: V2Settings, gate: AccessGate | None = None, remembered: int = 512) -> None:
+    def __init__(self, settings: V2Settings, gate: AccessGate | None = None, limit: int = 512) -> None:
         self._gate = gate
-        self._most = remembered
         self._restricted = settings.restricted
         self._pattern = forwarding.compile_pattern(settings.header_forward_pattern)
-        self._known: dict[RequestHead, V2Request] = {}
+        self._memo: Memo[RequestHead, V2Request] = Memo(limit)
 
     def read(self, head: RequestHead) -> V2Request:
-        """What the head says; what is wrong with it is in `refusal`."""
-        request = self._known.get(head)
+        """Read a head; its errors are in `refusal`."""
+        request = self._memo.get(head)
         if request is None:
             request = self._read(head)
-            if sum(len(name) + len(value) for name, value in head.headers) <= self._MAX_REMEMBERED_SIZE:
-                if len(self._known) >= self._most:
-                    self._known.clear()
-                self._known[head] = request
+            if sum(len(name) + len(value) for name, value in head.headers) <= self._MEMO_HEAD_BYTES:
+                self._memo.add(head, request)
         return request
 
     def forget(self) -> None:
-        """What the gate has said may be otherwise now."""
-        self._known.clear()
+        """Clear the memo, because the access policy has changed."""
+        self._memo.clear()
 
     def _read(self, head: RequestHead) -> V2Request:
         try:
@@ -129,7 +128,7 @@ class V2HeadReader:
         restriction = self._restricted.get(operation.group)
         if restriction is not None and head.get(restriction[0].lower()) != restriction[1]:
             request.refusal = Restricted(restriction[0])
-        elif self._gate is not None and (refusal := self._refusal(operation, head)) is not None:
+        elif self._gate is not None and (refusal := self._check_access(operation, head)) is not None:
             request.refusal, request.refusal_type, request.denied = refusal, JSON, True
         elif not route.allowed:
             request.refusal, request.refusal_type = MethodNotAllowed(operation.methods), request.error_type
@@ -137,8 +136,8 @@ class V2HeadReader:
             self._read_infer(head, request)
         return request
 
-    def _refusal(self, operation: Operation, head: RequestHead) -> EdgeServeError | None:
-        assert self._gate is not None, "the caller has looked"
+    def _check_access(self, operation: Operation, head: RequestHead) -> EdgeServeError | None:
+        assert self._gate is not None, "the caller has checked it"
         return self._gate.refusal(role_of_operation(operation, head.method), head.get)
 
     def _read_infer(self, head: RequestHead, request: V2Request) -> None:
@@ -146,7 +145,7 @@ class V2HeadReader:
             request.compressed = compression.is_compressed(head.get("content-encoding") or "")
             request.length_text = head.get("inference-header-content-length")
             request.accept = compression.choose(head.get("accept-encoding") or "identity")
-            request.timeout_ns = _timeout_ns(head.get("timeout-ms"))
+            request.timeout_ns = _parse_timeout_ns(head.get("timeout-ms"))
         except EdgeServeError as error:
             request.refusal = error
             return
@@ -160,7 +159,7 @@ class V2HeadReader:
 _MAX_TIMEOUT_MS = 2**53
 
 
-def _timeout_ns(text: str | None) -> int:
+def _parse_timeout_ns(text: str | None) -> int:
     if text is None:
         return 0
     if not (text.isascii() and text.isdigit()) or len(text) > 16 or int(text) > _MAX_TIMEOUT_MS:

@@ -1,7 +1,8 @@
-"""`infer` over HTTP: decodes the request, calls the service, and encodes the response.
+"""The operation `infer` over HTTP: decodes requests, calls the service, encodes responses.
 
-Small bodies are decoded and encoded on the event loop. Large ones (`TooExpensive`) are decoded and encoded by a codec
-process. Meanwhile the request is not in the model's queue, so the door holds the model version: it stays loaded.
+A small request is decoded in the call, and its response is encoded in the callback of the worker's reply. Coding that
+would block the loop (`TooExpensive`) is done in a codec process. The model version and its memory are kept meanwhile,
+because the request is not in the model's queue.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ log = logging.getLogger(__name__)
 _BINARY = "application/octet-stream"
 _ALIGNMENT = 64
 _UNBOUNDED = 1 << 62
-#: a codec process decodes large bodies of these operations
-_READ = {Operation.INFER, Operation.GENERATE, Operation.GENERATE_STREAM}
+#: operations whose large bodies a codec process decodes
+_DECODED = {Operation.INFER, Operation.GENERATE, Operation.GENERATE_STREAM}
 
 OnResponse = Callable[[InferResponse], None]
 
@@ -53,7 +54,7 @@ class ServedVersion(Held, Protocol):
 
 
 class InferService(Protocol):
-    """The part of `service.Service` that inference needs. `infer_held` takes the result of `lookup`."""
+    """The service, as `infer` uses it; `infer_held` takes the version that `lookup` returned."""
 
     def lookup(self, name: str, version: str) -> ServedVersion: ...
     def lease(self, name: str, version: str, nbytes: int) -> Room | None: ...
@@ -65,13 +66,13 @@ class InferService(Protocol):
 
 
 class RegionLookup(shared_memory.Regions, Protocol):
-    """The part of `workers.memory.regions.Regions` that inference needs."""
+    """Shared memory regions, as `infer` uses them."""
 
     def resolve(self, request: InferRequest) -> None: ...
 
 
 class _ShiftedLease:
-    """A lease whose body starts `shift` bytes in, so that the tensors behind the JSON part are aligned."""
+    """A lease whose body starts after `shift` bytes, so that the tensors behind its JSON part are aligned."""
 
     __slots__ = ("_lease", "arena", "offset", "view")
 
@@ -100,7 +101,7 @@ class Inference:
     """Answers infer requests.
 
     Args:
-        codec: None = the loop decodes and encodes large bodies too.
+        codec: None = the loop does all coding.
     """
 
     def __init__(self, service: InferService, max_input_size: int, clock: Clock, codec: Codec | None) -> None:
@@ -114,52 +115,53 @@ class Inference:
         self._most_inflated = _UNBOUNDED if codec is None else SMALL_BYTES
         self._most_deflated = _UNBOUNDED if codec is None else SMALL_DEFLATE_BYTES
 
-    def check(self, asked: V2Request, length: int) -> None:
-        """Check the length of a body against --http-max-input-size, which does not limit binary tensors.
+    def check(self, v2_request: V2Request, length: int) -> None:
+        """Check the length of a body that is not binary against --http-max-input-size.
 
         Raises:
-            EdgeServeError: the body is too long.
+            EdgeServeError: the body is too large.
         """
-        text = asked.length_text
-        if (asked.refusal is not None or asked.compressed or text is None) and length > self._max_input_size:
+        text = v2_request.length_text
+        if (v2_request.refusal is not None or v2_request.compressed or text is None) and length > self._max_input_size:
             raise refuse_json_size(length, self._max_input_size)
 
-    def place(self, asked: V2Request, length: int) -> Room | None:
-        """Return tensor memory for a body that needs it, or None.
-
-        A binary body needs it, with its first tensor aligned to 64 bytes, and a body that a codec process decodes.
-        """
-        text = asked.length_text
+    def place(self, v2_request: V2Request, length: int) -> Room | None:
+        """Return tensor memory for a binary body, its first tensor aligned to 64 bytes, or for one for the codec."""
+        text = v2_request.length_text
         shift = 0
-        if asked.refusal is not None or asked.compressed or text is None:
-            if length <= self._most_inflated or asked.refusal is not None or asked.route.operation not in _READ:
+        if v2_request.refusal is not None or v2_request.compressed or text is None:
+            if (
+                length <= self._most_inflated
+                or v2_request.refusal is not None
+                or v2_request.route.operation not in _DECODED
+            ):
                 return None
         else:
             try:
                 shift = -(parse_header_length(text, length) or 0) % _ALIGNMENT
             except InvalidArgument:
-                return None  # `handle` answers it
-        lease = self._service.lease(asked.route.model, asked.route.version, length + shift)
+                return None  # `handle` answers the error
+        lease = self._service.lease(v2_request.route.model, v2_request.route.version, length + shift)
         if lease is None or not shift:
             return lease
         return _ShiftedLease(lease, shift, length)
 
-    def handle(self, exchange: Exchange, asked: V2Request) -> None:
+    def handle(self, exchange: Exchange, v2_request: V2Request) -> None:
         """Answer a request, now or later.
 
         Raises:
-            EdgeServeError: the request is refused before its body is read.
+            EdgeServeError: the request was refused before its body was decoded.
         """
-        route = asked.route
+        route = v2_request.route
         served = self._service.lookup(route.model, route.version)
         signature = served.signature
         if signature.decoupled:
             raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
         body, lease = exchange.body, exchange.lease
         try:
-            if asked.compressed:
+            if v2_request.compressed:
                 body = compression.decompress(body, self._max_input_size, self._most_inflated)
-            length = parse_header_length(asked.length_text, len(body))
+            length = parse_header_length(v2_request.length_text, len(body))
             try:
                 request = self._decoder.decode(
                     signature,
@@ -167,46 +169,46 @@ class Inference:
                     body,
                     length,
                     offset=-1 if lease is None else lease.offset,
-                    forwarded=asked.forwarded,
+                    forwarded=v2_request.forwarded,
                 )
             except EdgeServeError as error:
                 if lease is not None:
                     lease.release()
-                self._refuse(exchange, asked, error, JSON)
+                self._refuse(exchange, v2_request, error, JSON)
                 return
         except TooExpensive:
-            self._decode_in_codec(exchange, asked, served)
+            self._decode_in_codec(exchange, v2_request, served)
             return
         request.lease = lease
-        if asked.timeout_ns:
-            request.deadline_ns = self._clock.now_ns() + asked.timeout_ns
-        self._run(exchange, asked, request, served)
+        if v2_request.timeout_ns:
+            request.deadline_ns = self._clock.now_ns() + v2_request.timeout_ns
+        self._run(exchange, v2_request, request, served)
 
     def _run(
         self,
         exchange: Exchange,
-        asked: V2Request,
+        v2_request: V2Request,
         request: InferRequest,
         served: ServedVersion,
     ) -> None:
         answered = False
-        error_type = JSON  # of a refusal by the scheduler; as in Triton, a model's own error is of another type
+        error_type = JSON  # of errors of the scheduler; as in Triton, errors of the model have another type
 
         def on_response(response: InferResponse) -> None:
             nonlocal answered
             answered = True
-            exchange.on_abandoned = None
-            self._answer(exchange, asked, request, served, response, error_type)
+            exchange.on_cancelled = None
+            self._answer(exchange, v2_request, request, served, response, error_type)
 
         ticket = self._service.infer_held(served, request, on_response)
         error_type = PLAIN
         if not answered:
-            exchange.on_abandoned = ticket.cancel
+            exchange.on_cancelled = ticket.cancel
 
     def _answer(
         self,
         exchange: Exchange,
-        asked: V2Request,
+        v2_request: V2Request,
         request: InferRequest,
         served: ServedVersion,
         response: InferResponse,
@@ -215,115 +217,115 @@ class Inference:
         lease = response.lease
         try:
             if response.error is not None:
-                self._refuse(exchange, asked, response.error, error_type)
-            elif self._write(exchange, asked, request, served, response):
-                return  # the lease is released when the answer is sent
+                self._refuse(exchange, v2_request, response.error, error_type)
+            elif self._write(exchange, v2_request, request, served, response):
+                return  # the exchange or the codec releases the lease
         except EdgeServeError as error:
-            self._refuse(exchange, asked, error, PLAIN)
+            self._refuse(exchange, v2_request, error, PLAIN)
         except Exception:
             extra = model_fields(response.model_name, response.model_version, response.id)
-            log.exception("a response of model %s cannot be encoded", response.model_name, extra=extra)
+            log.exception("encoding a response of model %s failed", response.model_name, extra=extra)
             refuse(exchange, Internal("the server failed to encode the response, its log says why"), PLAIN)
         if lease is not None:
             lease.release()
 
-    def _refuse(self, exchange: Exchange, asked: V2Request, error: EdgeServeError, content_type: str) -> None:
-        self._service.count_client_error(asked.route.model, asked.route.version, error)
+    def _refuse(self, exchange: Exchange, v2_request: V2Request, error: EdgeServeError, content_type: str) -> None:
+        self._service.count_client_error(v2_request.route.model, v2_request.route.version, error)
         refuse(exchange, error, content_type)
 
     def _write(
         self,
         exchange: Exchange,
-        asked: V2Request,
+        v2_request: V2Request,
         request: InferRequest,
         served: ServedVersion,
         response: InferResponse,
     ) -> bool:
-        """Send the response, encoded here or by a codec process. Return whether the response's lease was taken over."""
+        """Encode and send the response. Return whether its lease is released when that is done."""
         try:
             buffers, length = self._encoder.encode(response, request, served.signature)
-            if asked.accept != "identity":
+            if v2_request.accept != "identity":
                 if sum(map(len, buffers)) > self._most_deflated:
                     raise TooExpensive
-                buffers = [compression.compress(buffers, asked.accept)]
+                buffers = [compression.compress(buffers, v2_request.accept)]
         except TooExpensive:
-            self._encode_in_codec(exchange, asked, request, served, response)
+            self._encode_in_codec(exchange, v2_request, request, served, response)
             return True
-        in_lease = length is not None and asked.accept == "identity"
-        _send(exchange, asked, buffers, length, response.lease if in_lease else None)
+        in_lease = length is not None and v2_request.accept == "identity"
+        _send(exchange, v2_request, buffers, length, response.lease if in_lease else None)
         return in_lease
 
     # ---- in a codec process -------------------------------------------------------------------------------------
 
-    def _decode_in_codec(self, exchange: Exchange, asked: V2Request, served: ServedVersion) -> None:
+    def _decode_in_codec(self, exchange: Exchange, v2_request: V2Request, served: ServedVersion) -> None:
         body = Body(
             served.signature,
-            asked.route.version,
+            v2_request.route.version,
             served.arena,
             exchange.body,
             exchange.lease,
-            asked.length_text,
-            asked.compressed,
+            v2_request.length_text,
+            v2_request.compressed,
             self._max_input_size,
         )
-        deadline_ns = self._clock.now_ns() + asked.timeout_ns if asked.timeout_ns else 0
+        deadline_ns = self._clock.now_ns() + v2_request.timeout_ns if v2_request.timeout_ns else 0
 
         def on_read(outcome: InferRequest | Refused) -> None:
             if isinstance(outcome, Refused):
-                self._refuse(exchange, asked, outcome.error, asked.error_type if outcome.before else JSON)
-            elif self._resolve_regions(exchange, asked, outcome):
+                self._refuse(exchange, v2_request, outcome.error, v2_request.error_type if outcome.before else JSON)
+            elif self._resolve_regions(exchange, v2_request, outcome):
                 outcome.deadline_ns = deadline_ns
-                if asked.forwarded:
-                    outcome.parameters.update(asked.forwarded)
-                self._run(exchange, asked, outcome, served)
+                if v2_request.forwarded:
+                    outcome.parameters.update(v2_request.forwarded)
+                self._run(exchange, v2_request, outcome, served)
 
         run_for_client(exchange, served, partial(self._required_codec.decode, body), on_read)
 
-    def _resolve_regions(self, exchange: Exchange, asked: V2Request, request: InferRequest) -> bool:
-        """Look up the shared memory that a decoded request names. If it is missing, answer so and return False."""
+    def _resolve_regions(self, exchange: Exchange, v2_request: V2Request, request: InferRequest) -> bool:
+        """Find the shared memory that a decoded request names. Return False if that failed, which is answered."""
         try:
             if request.shared:
                 self._service.regions.resolve(request)
         except EdgeServeError as error:
             if request.lease is not None:
                 request.lease.release()
-            self._refuse(exchange, asked, error, JSON)
+            self._refuse(exchange, v2_request, error, JSON)
             return False
         return True
 
     def _encode_in_codec(
         self,
         exchange: Exchange,
-        asked: V2Request,
+        v2_request: V2Request,
         request: InferRequest,
         served: ServedVersion,
         response: InferResponse,
     ) -> None:
         def on_written(outcome: Encoded | Refused) -> None:
             if isinstance(outcome, Refused):
-                self._refuse(exchange, asked, outcome.error, PLAIN)
+                self._refuse(exchange, v2_request, outcome.error, PLAIN)
             else:
-                _send(exchange, asked, outcome.buffers, outcome.length, outcome.lease)
+                _send(exchange, v2_request, outcome.buffers, outcome.length, outcome.lease)
 
-        encode = partial(self._required_codec.encode, response, request, served.signature, asked.accept)
+        encode = partial(self._required_codec.encode, response, request, served.signature, v2_request.accept)
         run_for_client(exchange, served, encode, on_written)
 
     @property
     def _required_codec(self) -> Codec:
-        assert self._codec is not None, "without a codec, nothing is too expensive"
+        assert self._codec is not None, "without a codec nothing is too expensive"
         return self._codec
 
 
 def _send(
-    exchange: Exchange, asked: V2Request, buffers: Sequence[Buffer], length: int | None, lease: Lease | None
+    exchange: Exchange, v2_request: V2Request, buffers: Sequence[Buffer], length: int | None, lease: Lease | None
 ) -> None:
     """Send the reply. Release `lease`, which has the memory of the buffers, after the last byte."""
     content_type = JSON
     headers: tuple[tuple[str, str], ...] = ()
     if length is not None:
         content_type, headers = _BINARY, (("Inference-Header-Content-Length", str(length)),)
-    if asked.accept != "identity":
-        headers = (*headers, ("Content-Encoding", asked.accept))
+    if v2_request.accept != "identity":
+        headers = (*headers, ("Content-Encoding", v2_request.accept))
     exchange.reply(
         200, buffers, content_type=content_type, headers=headers, on_sent=None if lease is None else lease.release
     )

@@ -1,7 +1,7 @@
-"""The status document as clients of other hosts see it: without lines of the log, reasons of faults, and paths.
+"""The status document for clients that may not read the log: without log lines, reasons of errors, and paths.
 
-Lines of the log and reasons quote paths, and texts of models. Clients on this device, and those that show a token or a
-certificate with the role `read`, see the whole document (`access.policy.Policy.may_read_log`).
+Log lines and reasons quote paths, and texts of models. Clients on this device, and clients with a token or a
+certificate of the role `read`, get the whole document (`access.policy.Policy.may_read_log`).
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ Document = dict[str, Any]
 HIDDEN = "the reason is shown on the device itself, and to clients with a token"
 
 
-def for_strangers(document: Document) -> Document:
-    """Return a document for clients that may not see the log; `log_hidden` says so."""
+def redact(document: Document) -> Document:
+    """Return a document for clients that may not read the log; `log_hidden` marks it."""
     return {
         **document,
-        "server": _server(document["server"]),
-        "models": [_model(row) for row in document["models"]],
-        "workers": [_worker(row) for row in document["workers"]],
-        "updates": _updates(document.get("updates")),
+        "server": _redact_server(document["server"]),
+        "models": [_redact_model(row) for row in document["models"]],
+        "workers": [_redact_worker(row) for row in document["workers"]],
+        "updates": _redact_updates(document.get("updates")),
         "events": [],
         "errors": [],
         "log_hidden": True,
     }
 
 
-def _server(server: Document) -> Document:
+def _redact_server(server: Document) -> Document:
     waiting, failed = (list(map(plain_name, server[key])) for key in ("waiting_for", "failed"))
     reason = server["reason"]
     if reason and server["state"] != "stopping":
@@ -48,11 +48,11 @@ def _server(server: Document) -> Document:
     }
 
 
-def _model(row: Document) -> Document:
+def _redact_model(row: Document) -> Document:
     return {**row, "name": plain_name(row["name"]), "reason": HIDDEN if row["reason"] else ""}
 
 
-def _updates(updates: Document | None) -> Document | None:
+def _redact_updates(updates: Document | None) -> Document | None:
     if updates is None:
         return None
     hidden = {key: HIDDEN if updates[key] else "" for key in ("problem", "error", "paused")}
@@ -60,5 +60,5 @@ def _updates(updates: Document | None) -> Document | None:
     return {**updates, **hidden, "bundles": bundles}
 
 
-def _worker(row: Document) -> Document:
+def _redact_worker(row: Document) -> Document:
     return {**row, "label": plain_name(row["label"]), "models": [plain_name(name) for name in row["models"]]}

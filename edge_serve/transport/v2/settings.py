@@ -1,4 +1,4 @@
-"""`/v2/logging` and `/v2/trace/setting` over HTTP."""
+"""The operations `/v2/logging` and `/v2/trace/setting` over HTTP."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edge_serve.transport.door.exchange import Exchange
 
 
 class SettingsService(Protocol):
-    """What these operations need of service.Service."""
+    """The service, as these operations use it."""
 
     def log_settings(self) -> LogSettings: ...
     def update_log_settings(self, settings: LogSettings) -> None: ...
@@ -20,20 +20,20 @@ class SettingsService(Protocol):
 
 
 class SettingsRoutes:
-    """The two operations: GET shows what applies, POST changes it first."""
+    """Answers the two operations: GET returns the settings, POST changes them first."""
 
     def __init__(self, service: SettingsService) -> None:
         self._service = service
 
     def logging(self, exchange: Exchange, route: Route) -> None:
-        """/v2/logging"""
+        """Answer GET and POST /v2/logging."""
         service = self._service
         if exchange.head.method == "POST":
             service.update_log_settings(settings.read_log_settings(exchange.body, service.log_settings()))
         exchange.reply(200, (settings.log_settings(service.log_settings()),))
 
     def trace(self, exchange: Exchange, route: Route) -> None:
-        """/v2/trace/setting and /v2/models/{m}/trace/setting"""
+        """Answer GET and POST /v2/trace/setting and /v2/models/{m}/trace/setting."""
         current = self._service.trace_settings(route.model)
         if exchange.head.method == "POST":
             self._service.update_trace_settings(route.model, settings.read_trace_changes(exchange.body))

@@ -1,4 +1,4 @@
-"""`/v2/systemsharedmemory` and `/v2/cudasharedmemory` over HTTP (server src/http_server.cc)."""
+"""The operations on shared memory regions over HTTP (server src/http_server.cc)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edge_serve.transport.door.exchange import Exchange
 
 
 class SharedMemoryService(Protocol):
-    """What these operations need of service.Service."""
+    """The service, as these operations use it."""
 
     def check_shm(self) -> None: ...
     def system_shm_status(self, name: str) -> Sequence[RegionStatus]: ...
@@ -25,39 +25,39 @@ class SharedMemoryService(Protocol):
 
 
 class SharedMemory:
-    """The six operations."""
+    """Answers the six operations."""
 
     def __init__(self, service: SharedMemoryService) -> None:
         self._service = service
 
     def system_status(self, exchange: Exchange, route: Route) -> None:
-        """GET /v2/systemsharedmemory[/region/{r}]/status"""
+        """Answer GET /v2/systemsharedmemory[/region/{r}]/status."""
         exchange.reply(200, (bodies.shared_memory(self._service.system_shm_status(route.region)),))
 
     def register_system(self, exchange: Exchange, route: Route) -> None:
-        """POST /v2/systemsharedmemory/region/{r}/register"""
-        self._service.check_shm()  # before the body is looked at
+        """Answer POST /v2/systemsharedmemory/region/{r}/register."""
+        self._service.check_shm()  # before the body is read
         _check_name(route, "system")
         self._service.register_system_shm(route.region, *bodies.read_shared_memory(exchange.body))
         exchange.reply(200)
 
     def unregister_system(self, exchange: Exchange, route: Route) -> None:
-        """POST /v2/systemsharedmemory[/region/{r}]/unregister"""
+        """Answer POST /v2/systemsharedmemory[/region/{r}]/unregister."""
         self._service.unregister_system_shm(route.region)
         exchange.reply(200)
 
     def cuda_status(self, exchange: Exchange, route: Route) -> None:
-        """GET /v2/cudasharedmemory[/region/{r}]/status"""
+        """Answer GET /v2/cudasharedmemory[/region/{r}]/status."""
         exchange.reply(200, (bodies.shared_memory(self._service.cuda_shm_status(route.region)),))
 
     def register_cuda(self, exchange: Exchange, route: Route) -> None:
-        """POST /v2/cudasharedmemory/region/{r}/register"""
+        """Answer POST /v2/cudasharedmemory/region/{r}/register."""
         self._service.check_shm()
         _check_name(route, "cuda")
         self._service.register_cuda_shm(route.region)
 
     def unregister_cuda(self, exchange: Exchange, route: Route) -> None:
-        """POST /v2/cudasharedmemory[/region/{r}]/unregister"""
+        """Answer POST /v2/cudasharedmemory[/region/{r}]/unregister."""
         self._service.unregister_cuda_shm(route.region)
         exchange.reply(200)
 

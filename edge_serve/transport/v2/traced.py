@@ -32,8 +32,8 @@ class TracedExchange:
         self.arrival = Arrival([("HTTP_RECV_START", begun), ("HTTP_RECV_END", now_ns)])
         self.head, self.body, self.lease, self.extra = exchange.head, exchange.body, exchange.lease, exchange.extra
         self._exchange = exchange
-        self._on_abandoned: Callable[[], None] | None = None
-        exchange.on_abandoned = self._abandoned
+        self._on_cancelled: Callable[[], None] | None = None
+        exchange.on_cancelled = self._abandoned
 
     def reply(
         self,
@@ -73,13 +73,13 @@ class TracedExchange:
         self.arrival.leave()
 
     @property
-    def on_abandoned(self) -> Callable[[], None] | None:
+    def on_cancelled(self) -> Callable[[], None] | None:
         """See `Exchange`."""
-        return self._on_abandoned
+        return self._on_cancelled
 
-    @on_abandoned.setter
-    def on_abandoned(self, call: Callable[[], None] | None) -> None:
-        self._on_abandoned = call
+    @on_cancelled.setter
+    def on_cancelled(self, call: Callable[[], None] | None) -> None:
+        self._on_cancelled = call
 
     @property
     def on_drained(self) -> Callable[[], None] | None:
@@ -97,8 +97,8 @@ class TracedExchange:
 
     def _abandoned(self) -> None:
         self.arrival.leave()
-        if self._on_abandoned is not None:
-            self._on_abandoned()
+        if self._on_cancelled is not None:
+            self._on_cancelled()
 
 
 class TracedInference(Inference):
@@ -110,15 +110,15 @@ class TracedInference(Inference):
         super().__init__(service, max_input_size, clock, codec)
         self._tracing = tracing
 
-    def handle(self, exchange: Exchange, asked: V2Request) -> None:
+    def handle(self, exchange: Exchange, v2_request: V2Request) -> None:
         """See `Inference.handle`."""
-        super().handle(TracedExchange(exchange, self._tracing.now_ns()), asked)
+        super().handle(TracedExchange(exchange, self._tracing.now_ns()), v2_request)
 
-    def _run(self, exchange: Exchange, asked: V2Request, request: InferRequest, served: ServedVersion) -> None:
+    def _run(self, exchange: Exchange, v2_request: V2Request, request: InferRequest, served: ServedVersion) -> None:
         assert isinstance(exchange, TracedExchange), "`handle` makes it one"
         self._tracing.arrival = exchange.arrival
         try:
-            super()._run(exchange, asked, request, served)
+            super()._run(exchange, v2_request, request, served)
         finally:
             self._tracing.arrival = None
 
@@ -131,10 +131,10 @@ class TracedGeneration(Generation):
         self._tracing = tracing
 
     def handle(
-        self, exchange: Exchange, asked: V2Request, form: Callable[[Exchange, Writer | None], GenerateAnswer]
+        self, exchange: Exchange, v2_request: V2Request, form: Callable[[Exchange, Writer | None], GenerateAnswer]
     ) -> None:
         """See `Generation.handle`."""
-        super().handle(TracedExchange(exchange, self._tracing.now_ns()), asked, form)
+        super().handle(TracedExchange(exchange, self._tracing.now_ns()), v2_request, form)
 
     def _run(
         self, request: InferRequest, answer: GenerateAnswer, infer: Callable[[InferRequest, OnResponse], StreamTicket]

@@ -20,7 +20,7 @@ class RecordingExchange:
 
     body: Buffer = b""
     lease: Lease | None = None
-    on_abandoned: Callable[[], None] | None = None
+    on_cancelled: Callable[[], None] | None = None
     on_drained: Callable[[], None] | None = None
     behind = False
     extra: Sequence[tuple[str, str]] = ()

@@ -23,7 +23,7 @@ class Model:
     def handle(self, exchange: Exchange) -> None:
         self.streams.append(EventStream(exchange))
         self.tickets.append(FakeTicket(can_hold=True))
-        self.streams[-1].accepted(self.tickets[-1])
+        self.streams[-1].accept(self.tickets[-1])
 
     def respond(self, number: int = 0, text: str = PIECE, *, final: bool = False) -> None:
         output = InferTensor("out", DataType.BYTES, (1,), join_bytes([text]))

@@ -148,16 +148,16 @@ def test_a_client_that_leaves_cancels_its_request() -> None:
     door.service.later = True
     exchange = door.infer(REQUEST)
     assert exchange.status == 0
-    assert exchange.on_abandoned is not None
-    exchange.on_abandoned()
+    assert exchange.on_cancelled is not None
+    exchange.on_cancelled()
     assert door.service.ticket.cancelled == 1
     door.service.waiting.pop()()
     assert exchange.status == 200
-    assert exchange.on_abandoned is None
+    assert exchange.on_cancelled is None
 
 
 def test_nothing_is_left_to_cancel_once_answered_at_once() -> None:
-    assert Door().infer(REQUEST).on_abandoned is None
+    assert Door().infer(REQUEST).on_cancelled is None
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------
@@ -355,7 +355,7 @@ def test_heads_are_remembered_within_bounds() -> None:
     door = Door()
     for number in range(600):
         assert door.call("GET", f"/v2/models/m?{number}").status == 200
-    assert len(door.application._heads._known) <= 512
-    before = len(door.application._heads._known)
+    assert len(door.application._heads._memo) <= 512
+    before = len(door.application._heads._memo)
     assert door.call("GET", "/v2/models/m", headers={"X-Long": "y" * 5000}).status == 200
-    assert len(door.application._heads._known) == before
+    assert len(door.application._heads._memo) == before

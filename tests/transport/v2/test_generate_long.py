@@ -60,7 +60,7 @@ def long_response(value: int, *, final: bool = False, lease: FakeLease | None = 
 def scene(kind: type[GenerateAnswer], *, can_hold: bool = True) -> tuple[Wire, GenerateAnswer, FakeTicket, Elsewhere]:
     wire, ticket, elsewhere = Wire(), FakeTicket(can_hold=can_hold), Elsewhere()
     answer = kind(wire, elsewhere)
-    answer.accepted(ticket)
+    answer.accept(ticket)
     return wire, answer, ticket, elsewhere
 
 

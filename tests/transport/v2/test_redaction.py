@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from edge_serve.transport.v2.redaction import HIDDEN, for_strangers
+from edge_serve.transport.v2.redaction import HIDDEN, redact
 
 
 def _document(**server: Any) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def _document(**server: Any) -> dict[str, Any]:
 
 def test_paths_and_reasons_are_left_out_and_the_rest_is_there() -> None:
     document = _document()
-    seen = for_strangers(document)
+    seen = redact(document)
 
     assert seen["server"] == {
         "state": "not ready", "reason": "failed: a; waiting for b", "safe_mode": "", "waiting_for": ["b"],
@@ -38,9 +38,7 @@ def test_paths_and_reasons_are_left_out_and_the_rest_is_there() -> None:
 def test_the_state_of_the_server_keeps_its_words() -> None:
     stopping = "requests that were accepted are answered"
 
-    assert for_strangers(_document(state="stopping", reason=stopping))["server"]["reason"] == stopping
-    assert for_strangers(_document(state="ready", reason="", waiting_for=[], failed=[]))["server"]["reason"] == ""
-    safe = for_strangers(
-        _document(state="safe mode", reason="left out a", safe_mode="left out a", waiting_for=[], failed=[])
-    )
+    assert redact(_document(state="stopping", reason=stopping))["server"]["reason"] == stopping
+    assert redact(_document(state="ready", reason="", waiting_for=[], failed=[]))["server"]["reason"] == ""
+    safe = redact(_document(state="safe mode", reason="left out a", safe_mode="left out a", waiting_for=[], failed=[]))
     assert (safe["server"]["reason"], safe["server"]["safe_mode"]) == (HIDDEN, HIDDEN)

@@ -83,8 +83,8 @@ def test_generate_is_traced_too(door: Door) -> None:
 def test_a_client_that_goes_ends_it_with_the_models_last_word(door: Door) -> None:
     door.service.later = True
     exchange = door.post("/v2/models/m/infer", BODY)
-    assert exchange.on_abandoned is not None
-    exchange.on_abandoned()
+    assert exchange.on_cancelled is not None
+    exchange.on_cancelled()
     assert door.service.ticket.cancelled
     assert not door.complete
     door.service.waiting.pop()()
