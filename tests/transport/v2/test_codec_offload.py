@@ -49,14 +49,14 @@ def test_the_version_is_held_until_the_job_is_done() -> None:
     here.done[0]("request")
 
     assert (here.outcomes, here.served.held) == (["request"], 0)
-    assert here.exchange.on_abandoned is None
+    assert here.exchange.on_cancelled is None
 
 
 def test_a_client_that_disconnects_cancels_the_job() -> None:
     here = Scene()
     here.run(here.start)
-    assert here.exchange.on_abandoned is not None
-    here.exchange.on_abandoned()
+    assert here.exchange.on_cancelled is not None
+    here.exchange.on_cancelled()
 
     assert here.job.cancelled == 1
     assert here.served.held == 1, "the process may still use the version's memory"
@@ -71,4 +71,4 @@ def test_a_job_that_is_done_at_once_leaves_nothing_to_cancel() -> None:
 
     here.run(start)
     assert (here.outcomes, here.served.held) == (["refused"], 0)
-    assert here.exchange.on_abandoned is None
+    assert here.exchange.on_cancelled is None
