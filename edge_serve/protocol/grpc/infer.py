@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
+from edge_serve.aio.memo import Memo
 from edge_serve.errors import Internal
 from edge_serve.messages.infer import InferRequest, Parameter, RequestedOutput
 from edge_serve.messages.shared_memory import Regions
@@ -185,7 +186,7 @@ class GrpcInferDecoder:
     def __init__(self, signature_of: Lookup, regions: Regions) -> None:
         self._regions = regions
         self._signature_of = signature_of
-        self._templates: dict[bytes, _Template] = {}
+        self._templates: Memo[bytes, _Template] = Memo(self._MAX_TEMPLATES)
 
     def decode(
         self, data: Buffer, forwarded: Mapping[str, str] | None = None, offset: int = -1
@@ -238,8 +239,6 @@ class GrpcInferDecoder:
     def _remember(self, parts: MessageParts, request: InferRequest, signature: Signature, wants_final: bool) -> None:
         if len(parts.head) > self._MAX_TEMPLATE_SIZE or len(parts.raw) != len(request.inputs) or request.shared:
             return  # typed contents, or a region whose name may mean another one next time
-        if len(self._templates) >= self._MAX_TEMPLATES:
-            del self._templates[next(iter(self._templates))]  # the oldest
         inputs = [
             _Input(
                 tensor.name,
@@ -250,7 +249,7 @@ class GrpcInferDecoder:
             )
             for tensor in request.inputs
         ]
-        self._templates[parts.head] = _Template(
+        template = _Template(
             signature,
             request.model_name,
             request.model_version,
@@ -264,6 +263,7 @@ class GrpcInferDecoder:
             request.rows,
             wants_final,
         )
+        self._templates.add(parts.head, template)
 
 
 def parse(data: bytes) -> ModelInferRequest:

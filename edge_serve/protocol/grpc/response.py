@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from edge_serve.aio.memo import Memo
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, InferResponse, Parameter
 from edge_serve.messages.signature import Signature
@@ -18,6 +19,7 @@ from edge_serve.protocol.inference.classification import classify
 _Key = tuple[object, ...]
 #: the model's name and version; the outputs' descriptions; the prefix of each output's data; the size of all, with data
 _Head = tuple[bytes, bytes, list[bytes], int]
+_MAX_HEADS = 1024
 _FINAL = "triton_final_response"
 _INT64 = range(-(2**63), 2**63)
 
@@ -42,10 +44,8 @@ def delimited(tag: int, data: Buffer) -> bytes:
 class GrpcInferEncoder:
     """Encodes responses, with a memo of the parts that repeat."""
 
-    _MAX_HEADS = 1024
-
     def __init__(self) -> None:
-        self._heads: dict[_Key, _Head] = {}
+        self._heads: Memo[_Key, _Head] = Memo(_MAX_HEADS)
 
     def parts(
         self, response: InferResponse, request: InferRequest, signature: Signature, *, final: bool | None = None
@@ -70,10 +70,7 @@ class GrpcInferEncoder:
         )
         head = self._heads.get(key)
         if head is None:
-            head = _head(response, outputs)
-            if len(self._heads) >= self._MAX_HEADS:
-                del self._heads[next(iter(self._heads))]  # the oldest
-            self._heads[key] = head
+            head = self._heads.add(key, _head(response, outputs))
         names, described, befores, size = head
         parts: list[Buffer] = [names]
         if response.id:

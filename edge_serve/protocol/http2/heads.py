@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from hpack import Decoder, HPACKError, OversizedHeaderListError
 
+from edge_serve.aio.memo import Memo
 from edge_serve.protocol.http2.frames import Code, ConnectionFault, StreamFault
 
 # its debug lines contain every header, tokens included, which do not belong in a log
@@ -25,7 +26,7 @@ MAX_LIST = 16 * 1024
 #: a longer one is not decoded, so the dynamic tables of both sides differ, and the connection is closed
 _HARD_LIST = 4 * MAX_LIST
 _TABLE_SIZE = 4096
-_MAX_REMEMBERED = 64
+_MAX_HEADS = 64
 
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 #: RFC 9113 8.2.1 forbids blanks at both ends too, but gRPC's clients send them and its servers accept them
@@ -62,7 +63,7 @@ class HeaderBlockReader:
     def __init__(self) -> None:
         self._decoder = Decoder(max_header_list_size=_HARD_LIST)
         self._decoder.max_allowed_table_size = _TABLE_SIZE
-        self._heads: dict[bytes, StreamHead] = {}
+        self._heads: Memo[bytes, StreamHead] = Memo(_MAX_HEADS)
 
     def read(self, block: bytes) -> StreamHead:
         """Decode the header block of a request.
@@ -76,9 +77,7 @@ class HeaderBlockReader:
         fields, unchanged = self._decode(block)
         head = _head(fields)
         if unchanged:
-            if len(self._heads) >= _MAX_REMEMBERED:
-                self._heads.clear()
-            self._heads[block] = head
+            self._heads.add(block, head)
         return head
 
     def forget(self) -> None:

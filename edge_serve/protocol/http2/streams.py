@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from edge_serve.aio.memo import Memo
 from edge_serve.clock import Clock
 from edge_serve.protocol.http2 import frames as frames
 from edge_serve.protocol.http2.allowance import WASTED_REQUEST, Allowance
@@ -56,7 +57,7 @@ class StreamTable:
         self.last = 0
         self.over = self.leaving = False
         #: streams that were reset, oldest first: frames for them may still arrive
-        self.recent: dict[int, None] = {}
+        self.recent: Memo[int, None] = Memo(_MAX_RECENT)
 
     def fail(self, fault: ConnectionFault) -> None:
         """Close the connection with GOAWAY, which gives the reason."""
@@ -118,9 +119,7 @@ class StreamTable:
 
     def remember(self, stream_id: int) -> None:
         """Add a stream to the recently closed ones, whose frames are ignored."""
-        if len(self.recent) >= _MAX_RECENT:
-            del self.recent[next(iter(self.recent))]
-        self.recent[stream_id] = None
+        self.recent.add(stream_id, None)
 
     def push(self, data: bytes) -> None:
         """Push frames other than DATA, which need no window."""

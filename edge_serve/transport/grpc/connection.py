@@ -74,13 +74,24 @@ class GrpcConnection(LoopSocket):
     """One client's connection. Implements `StreamHost` for HTTP/2."""
 
     __slots__ = (
-        "_counted", "_full", "_http2", "_in_flight", "_keepalive", "_leaving_ns", "_out", "_phase", "_scheduled",
-        "_shared", "_table", "_understanding", "_waits",
+        "_counted",
+        "_full",
+        "_http2",
+        "_in_flight",
+        "_interpreter",
+        "_keepalive",
+        "_leaving_ns",
+        "_out",
+        "_phase",
+        "_scheduled",
+        "_shared",
+        "_table",
+        "_waits",
     )  # fmt: skip
 
-    def __init__(self, sock: StreamSocket, shared: GrpcDoorState, understanding: HeadInterpreter) -> None:
+    def __init__(self, sock: StreamSocket, shared: GrpcDoorState, interpreter: HeadInterpreter) -> None:
         self._shared = shared
-        self._understanding = understanding
+        self._interpreter = interpreter
         self._out = GrpcOutput(sock, self._schedule)
         self._http2 = Http2(self, self._out, shared.clock, shared.limits.unsent)
         self._table = self._http2.table
@@ -199,14 +210,14 @@ class GrpcConnection(LoopSocket):
 
     def count_denied(self) -> None:
         """Count a call that access control denied."""
-        self._understanding.count_denied()
+        self._interpreter.count_denied()
 
     # ---- events from HTTP/2 --------------------------------------------------------------------------------------
 
     def open_stream(self, stream_id: int, head: StreamHead) -> GrpcCall:
         asked = head.meaning
         if type(asked) is not CallHead:
-            asked = self._understanding.of(head)
+            asked = self._interpreter.of(head)
         if self._full and asked.method is not None and asked.method.group is not RouteGroup.HEALTH:
             asked = CallHead(refusal=self._in_flight.refusal())
         return GrpcCall(self._table, self, stream_id, head.content_length, asked, self._shared.max_message)

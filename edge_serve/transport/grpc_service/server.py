@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from edge_serve.aio.memo import Memo
 from edge_serve.aio.offload import offload
 from edge_serve.aio.tasks import start_task
 from edge_serve.clock import Clock
@@ -85,7 +86,7 @@ class GrpcServer(Door[GrpcConnection]):
         self._watchers = Watchers(service)
         self._service = service
         self._methods = _methods(service, clock, self._watchers)
-        self._understandings: dict[Peer, HeadInterpreter] = {}
+        self._interpreters: Memo[Peer, HeadInterpreter] = Memo(_PEERS)
         self._access = access
         if access is not None:
             access.tell(self)
@@ -132,20 +133,17 @@ class GrpcServer(Door[GrpcConnection]):
     def _connect(self, sock: socket.socket | TlsSocket, peer: Peer) -> GrpcConnection:
         assert self._shared is not None, "listeners come after it"
         kind = TlsGrpcConnection if isinstance(sock, TlsSocket) else GrpcConnection
-        return kind(sock, self._shared, self._understanding_of(peer))
+        return kind(sock, self._shared, self._interpreter_of(peer))
 
     def _refusal(self, reason: str) -> bytes:
         return goaway(0, Code.ENHANCE_YOUR_CALM, reason)
 
-    def _understanding_of(self, peer: Peer) -> HeadInterpreter:
+    def _interpreter_of(self, peer: Peer) -> HeadInterpreter:
         """Return the interpreter of this client's heads, which clients with equal rights share."""
-        known = self._understandings.get(peer)
+        known = self._interpreters.get(peer)
         if known is None:
             gate = None if self._access is None else self._access.gate(peer)
-            known = HeadInterpreter(self._methods, self._settings, gate)
-            if len(self._understandings) >= _PEERS:
-                self._understandings.clear()
-            self._understandings[peer] = known
+            known = self._interpreters.add(peer, HeadInterpreter(self._methods, self._settings, gate))
         return known
 
     def trace(self, tracing: Tracing | None) -> None:
