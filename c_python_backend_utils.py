@@ -1,4 +1,4 @@
-"""The module that the classes of `triton_python_backend_utils` say they come from; pickle looks them up here.
+"""The `__module__` of the classes of `triton_python_backend_utils`; pickle imports them from here.
 
 In the stub of a real Triton a built-in module of this name comes first.
 """

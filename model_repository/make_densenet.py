@@ -12,10 +12,10 @@ import numpy as np
 from onnx_file import Graph
 from torch_weights import Array
 
-#: of each stage: blocks, size of the kernel, stride of the first block, expansion, channels
+#: for each stage: blocks, kernel size, stride of the first block, expansion, channels
 STAGES = ((1, 3, 1, 1, 16), (2, 3, 2, 6, 24), (2, 5, 2, 6, 40), (3, 3, 2, 6, 80), (3, 5, 1, 6, 112), (4, 5, 2, 6, 192),
           (1, 3, 1, 6, 320))  # fmt: skip
-#: of TensorFlow's batch normalisation, with which the network was trained
+#: epsilon of TensorFlow's batch normalisation, with which the network was trained
 EPSILON = 1e-3
 #: old enough for every ONNX Runtime that edge-serve supports
 OPSET = 17
@@ -61,7 +61,7 @@ class _Network:
         self._limits = [self.graph.weights(f"limit.{value}", np.array(value, np.float32)) for value in (0, 6)]
 
     def block(self, x: str, size: int, name: str, kernel: int, stride: int, expansion: int) -> tuple[str, int]:
-        """Add an inverted residual block (MBConv); return its output and that one's height and width."""
+        """Add an inverted residual block (MBConv); return its output, and the output's height and width."""
         before = x
         if expansion > 1:
             x, size = self.convolution(x, size, f"{name}._expand_conv", f"{name}._bn0")
@@ -81,7 +81,7 @@ class _Network:
         self, x: str, size: int, name: str, norm: str, *, stride: int = 1, depthwise: bool = False,
         activation: bool = True,
     ) -> tuple[str, int]:  # fmt: skip
-        """Add a convolution and ReLU6; return its output and that one's height and width."""
+        """Add a convolution and ReLU6; return its output, and the output's height and width."""
         raw = self._weights[f"{name}.weight"].astype(np.float64)
         gamma, beta, mean, variance = (
             self._weights[f"{norm}.{part}"].astype(np.float64)
@@ -91,7 +91,7 @@ class _Network:
         weight = self.graph.weights(f"{name}.weight", (raw * factor[:, None, None, None]).astype(np.float32))
         bias = self.graph.weights(f"{name}.bias", (beta - mean * factor).astype(np.float32))
         kernel, after = raw.shape[2], -(-size // stride)
-        padding = max((after - 1) * stride + kernel - size, 0)  # TensorFlow's "same": the odd one comes last
+        padding = max((after - 1) * stride + kernel - size, 0)  # TensorFlow's "same" padding: an odd pixel is last
         left, right = padding // 2, padding - padding // 2
         x = self.graph.node(
             "Conv", [x, weight, bias], f"{name}.out", kernel_shape=(kernel, kernel), strides=(stride, stride),

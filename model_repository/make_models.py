@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Makes the ONNX files of the quickstart models: `.venv/bin/python model_repository/make_models.py [FOLDER]`.
 
-The files are a few hundred bytes each and committed, so that serving them needs no `onnx` package; this script is how
-they came to be, and tests/model_repository/test_quickstart.py holds them equal. Needs `onnx`: `make test` installs it.
+The files are a few hundred bytes each and committed, so that serving them needs no `onnx` package; this script
+made them, and tests/model_repository/test_quickstart.py compares them. Needs `onnx`: `make test` installs it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ IR_VERSION, OPSET = 8, 17
 def make(
     name: str, element: int, inputs: dict[str, int], size: int, nodes: Sequence[onnx.NodeProto]
 ) -> onnx.ModelProto:
-    """A model whose tensors are all [batch, size].
+    """Make a model whose tensors are all [batch, size].
 
     Args:
-        element: type of the outputs, which are those of INPUT, INPUT0, ... in their order with OUT for IN.
+        element: type of the outputs; OUTPUT, OUTPUT0, ... belong to INPUT, INPUT0, ...
         inputs: name -> element type.
     """
 
@@ -83,7 +83,7 @@ def dyna_sequence() -> onnx.ModelProto:
 
 
 def node(operation: str, inputs: list[str], output: str, **attributes: int) -> onnx.NodeProto:
-    """One node with one output."""
+    """Return a node with one output."""
     return helper.make_node(operation, inputs, [output], **attributes)
 
 
@@ -97,7 +97,7 @@ MODELS = {
 
 
 def main(folder: Path) -> None:
-    """Write `<folder>/<model>/1/model.onnx` for each."""
+    """Write `<folder>/<model>/1/model.onnx` for each model."""
     for name, build in MODELS.items():
         path = folder / name / "1" / "model.onnx"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """Writes an ONNX file with NumPy alone: the few messages of onnx.proto that a network of convolutions needs.
 
-The package `onnx` does the same and more, but it and what it needs are 23 MB to download. The format is Protocol
+The package `onnx` does the same and more, but it is a download of 23 MB with its dependencies. The format is Protocol
 Buffers' (a tag, then a number or a length and bytes); field numbers are those of onnx.proto3.
 """
 

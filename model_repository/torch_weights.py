@@ -2,7 +2,7 @@
 
 Such a file is a row of pickles (a magic number, the protocol, the machine, names and shapes, a list of storages),
 followed by the numbers of each storage behind their count. A pickle may name any function to be called; this reader
-knows the few that weights need, and refuses every other.
+permits the few functions that weights need, and refuses all others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-#: kind of storage -> its numbers
+#: kind of storage -> its NumPy type
 _TYPES = {"FloatStorage": "<f4", "LongStorage": "<i8"}
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 
@@ -33,7 +33,7 @@ class _Tensor:
     stride: Sequence[int]
 
     def array(self, storages: dict[str, Array]) -> Array:
-        """Return the tensor, whose axes may lie in the storage in any order."""
+        """Return the tensor; its axes may have any order in the storage."""
         numbers = storages[self.storage][self.offset :]
         last = sum((size - 1) * stride for size, stride in zip(self.size, self.stride, strict=True))
         if min(self.stride, default=0) < 0 or not 0 <= last < len(numbers):
@@ -74,13 +74,13 @@ def read_weights(file: BinaryIO) -> dict[str, Array]:
     """Return the tensors by name.
 
     Raises:
-        ValueError: the file is of another kind, or names something that is no weight.
+        ValueError: the file has another format, or names a function that weights do not need.
     """
     types: dict[str, str] = {}
     try:
         if (_Reader(file, types).load(), _Reader(file, types).load()) != (_MAGIC, _PROTOCOL):
             raise ValueError("expected a file that torch.save wrote before PyTorch 1.6")
-        _Reader(file, types).load()  # the machine, which was little-endian as all are
+        _Reader(file, types).load()  # facts about the machine that wrote the file: always little-endian
         tensors: dict[str, _Tensor] = _Reader(file, types).load()
         storages = {}
         for key in _Reader(file, types).load():

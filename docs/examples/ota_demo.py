@@ -1,7 +1,7 @@
 """The demo of edge-ota, `make ota-demo`: a publisher, its web server, and a device, all on this machine.
 
-It runs the commands of docs/ota.md in a directory of its own while clients send requests, checks what each one leads
-to, and removes everything at the end. It needs no root and no systemd, and takes about a minute.
+It runs the commands of docs/ota.md in a directory of its own while clients send requests, checks the result of each
+command, and removes everything at the end. It needs no root and no systemd, and takes about a minute.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ PROGRAMS = Path(sys.executable).parent
 #: seconds that a command, or the start of a server, may take
 PATIENCE = 120.0
 CLIENTS = 4
-#: between two requests of a client: the two cores of a small machine are for the update, too
+#: seconds between two requests of a client: a small machine needs its two cores for the update, too
 PAUSE_SECONDS = 0.01
-#: words of the environment that would change what this demo shows
+#: environment variables that would change the result of this demo
 _OURS = ("EDGE_SERVE_", "EDGE_OTA_")
 
 
 class Failed(Exception):
-    """A step did not do what this demo is to show."""
+    """A step of the demo had another result than expected."""
 
 
 class Load:
@@ -123,10 +123,10 @@ class Demo:
         }
 
     def ota(self, command: str, status: int = 0) -> str:
-        """Run `edge-ota COMMAND`, and show it with its output, which is returned.
+        """Run `edge-ota COMMAND`, print it, and return its output.
 
         Raises:
-            Failed: its exit status is another one than `status`.
+            Failed: its exit status is not `status`.
         """
         return self._run(f"edge-ota {command}", status)
 
@@ -166,10 +166,10 @@ class Demo:
 
     @contextlib.contextmanager
     def server(self, command: str, name: str, ready: str) -> Iterator[str]:
-        """Run a server; yield the word of its log that follows the text `ready`.
+        """Run a server. Yield the word that follows the text `ready` in its log.
 
         Raises:
-            Failed: it ended, or did not start in time; with its log.
+            Failed: the server ended, or did not start in time; the text has its log.
         """
         path = self.base / f"{name}.log"
         print(f"$ {command} &", flush=True)
@@ -187,7 +187,7 @@ class Demo:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it started."""
+    """Kill a process and its children."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -196,10 +196,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def run(demo: Demo) -> None:
-    """Play the whole story.
+    """Run all steps.
 
     Raises:
-        Failed: a step did not do what it is to show.
+        Failed: a step had another result than expected.
     """
     _title("The publisher makes keys, and serves the repository")
     shutil.copytree(CHECKOUT / "model_repository/simple", demo.base / "lab/simple")

@@ -1,4 +1,4 @@
-"""Answers its input."""
+"""Returns its input."""
 
 import triton_python_backend_utils as pb_utils
 
