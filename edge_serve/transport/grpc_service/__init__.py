@@ -7,5 +7,5 @@ infer       ModelInfer
 reflection  server reflection
 server      the gRPC server: its methods, its connections, its certificates
 stream      one ModelStreamInfer call
-traced      records trace timestamps of inference calls
+traced      records trace timestamps of inference calls: a tracer, and a call that marks its answer
 """

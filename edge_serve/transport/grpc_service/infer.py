@@ -15,6 +15,7 @@ from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer
+from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.protocol.grpc.infer import GrpcInferDecoder, names, peek
 from edge_serve.protocol.grpc.response import GrpcInferEncoder
 from edge_serve.transport.grpc.call import GrpcCall
@@ -22,6 +23,7 @@ from edge_serve.transport.grpc.call_head import CallHead
 from edge_serve.transport.grpc.large import decode, prepare
 from edge_serve.transport.grpc.messages import Message, MessagePlace
 from edge_serve.transport.grpc_service.stream import GrpcInferService, InferStream
+from edge_serve.transport.grpc_service.traced import GrpcTracer, TracedCall
 
 log = logging.getLogger(__name__)
 
@@ -43,9 +45,15 @@ class UnaryCall(Protocol):
 
 
 class GrpcInference:
-    """Answers ModelInfer, and opens ModelStreamInfer."""
+    """Answers ModelInfer, and opens ModelStreamInfer.
 
-    def __init__(self, service: GrpcInferService, clock: Clock) -> None:
+    Args:
+        tracing: receives the times of requests and answers; None = do not record them.
+    """
+
+    def __init__(self, service: GrpcInferService, clock: Clock, tracing: Tracing | None = None) -> None:
+        self._tracing = tracing
+        self._tracer = None if tracing is None else GrpcTracer(tracing, streams=False)
         self._service = service
         self._clock = clock
         self._decoder = GrpcInferDecoder(self._signature_of, service.regions)
@@ -94,9 +102,20 @@ class GrpcInference:
         ticket = self._service.infer(request, on_response)
         call.on_cancelled = ticket.cancel
 
+    @property
+    def answer(self) -> Callable[[UnaryCall, Message], None]:
+        """The function that answers ModelInfer: `infer`, observed if requests are traced."""
+        return self.infer if self._tracer is None else self._infer_traced
+
+    def _infer_traced(self, call: UnaryCall, message: Message) -> None:
+        assert self._tracer is not None, "`answer` is `infer` without one"
+        with self._tracer.observe() as arrival:
+            self.infer(TracedCall(call, arrival), message)
+
     def stream(self, call: GrpcCall) -> InferStream:
         """Return the conversation that answers a ModelStreamInfer."""
-        return InferStream(call, self._service, self._decoder, self._encoder)
+        tracer = None if self._tracing is None else GrpcTracer(self._tracing, streams=True)
+        return InferStream(call, self._service, self._decoder, self._encoder, tracer)
 
     def _answer(self, call: UnaryCall, request: InferRequest, signature: Signature, response: InferResponse) -> None:
         lease = response.lease

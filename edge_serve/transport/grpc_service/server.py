@@ -36,7 +36,6 @@ from edge_serve.transport.grpc_service.health import WATCH, Watchers
 from edge_serve.transport.grpc_service.infer import GrpcInference
 from edge_serve.transport.grpc_service.reflection import REFLECTION, Reflection
 from edge_serve.transport.grpc_service.stream import GrpcInferService
-from edge_serve.transport.grpc_service.traced import TracedGrpcInference
 from edge_serve.transport.sockets.tls import TlsSocket
 from edge_serve.transport.v2.call_service import CallService
 
@@ -148,9 +147,7 @@ class GrpcServer(Door[GrpcConnection]):
 
     def trace(self, tracing: Tracing | None) -> None:
         """Record this door's trace timestamps from now on; None = record none."""
-        service, clock = self._service, self._clock
-        of = GrpcInference(service, clock) if tracing is None else TracedGrpcInference(service, clock, tracing)
-        self._methods.update(_inference(of))
+        self._methods.update(_inference(GrpcInference(self._service, self._clock, tracing)))
         self.forget()
 
     def forget(self) -> None:
@@ -159,10 +156,10 @@ class GrpcServer(Door[GrpcConnection]):
             connection.forget_heads()
 
 
-def _inference(of: GrpcInference) -> dict[str, Method]:
+def _inference(inference: GrpcInference) -> dict[str, Method]:
     return {
-        MODEL_INFER: Unary(RouteGroup.INFERENCE, of.infer, True, of.place, of.prepare),
-        MODEL_STREAM_INFER: Streaming(RouteGroup.INFERENCE, of.stream, True, of.place, of.prepare),
+        MODEL_INFER: Unary(RouteGroup.INFERENCE, inference.answer, True, inference.place, inference.prepare),
+        MODEL_STREAM_INFER: Streaming(RouteGroup.INFERENCE, inference.stream, True, inference.place, inference.prepare),
     }
 
 

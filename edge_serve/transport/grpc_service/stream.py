@@ -28,6 +28,7 @@ from edge_serve.protocol.grpc.response import GrpcInferEncoder
 from edge_serve.transport.grpc.call_head import CallHead
 from edge_serve.transport.grpc.large import decode
 from edge_serve.transport.grpc.messages import Message
+from edge_serve.transport.grpc_service.traced import GrpcTracer
 from edge_serve.transport.sockets import backlog
 from edge_serve.transport.sockets.backlog import Backlog
 from edge_serve.transport.v2.generate import StreamTicket
@@ -110,8 +111,14 @@ class InferStream:
     """Answers one ModelStreamInfer call: its open requests, and the order of its responses."""
 
     def __init__(
-        self, call: StreamCall, service: GrpcInferService, decoder: GrpcInferDecoder, encoder: GrpcInferEncoder
+        self,
+        call: StreamCall,
+        service: GrpcInferService,
+        decoder: GrpcInferDecoder,
+        encoder: GrpcInferEncoder,
+        tracer: GrpcTracer | None = None,
     ) -> None:
+        self._tracer = tracer
         self._call = call
         self._service = service
         self._decoder = decoder
@@ -171,7 +178,11 @@ class InferStream:
             return
         self._reading_on = True  # an answer that comes at once calls this again
         while unread and self._wants_more() and not self._over:
-            self._submit(unread.popleft())
+            if self._tracer is None:
+                self._submit(unread.popleft())
+            else:
+                with self._tracer.observe():
+                    self._submit(unread.popleft())
         self._reading_on = False
         self._paused = not self._wants_more()
         if not (self._over or self._paused):
