@@ -55,6 +55,6 @@ class DrainReport:
 
     def unanswered(self) -> str:
         """The models that load, and those that have requests to answer; "" = there are none."""
-        loading = self._registry.incidents.loading()
+        loading = self._registry.load_history.loading()
         parts = [listed(self._registry.busy()), f"models that load ({', '.join(loading)})" if loading else ""]
         return " and ".join(filter(None, parts))

@@ -164,7 +164,7 @@ class ServerProcess:
             failures = await self.start()
             if failures and self._config.exit_on_error and not self._supervisor.safe_mode:
                 text = "exiting because %d model(s) failed to load: %s; --exit-on-error=false serves the others"
-                log.error(text, len(failures), ", ".join(map(plain_name, sorted(self._registry.incidents.failed))))
+                log.error(text, len(failures), ", ".join(map(plain_name, sorted(self._registry.load_history.failed))))
                 self._supervisor.fails(f"{len(failures)} model(s) failed to load: {failures[0].strip()}")
                 await self._shut_down(FAILED)
                 return FAILED
@@ -280,12 +280,12 @@ class ServerProcess:
         except EdgeServeError as error:
             if config.exit_on_error:
                 raise
-            self._registry.incidents.unreadable = error.message
+            self._registry.load_history.unreadable = error.message
             log.error("%s; --exit-on-error=false: the server is live, and not ready until it can be read", error)
             failures = []
         self.service.started = True
         await self._entrance.let_in()
-        if not self._registry.incidents.unreadable:
+        if not self._registry.load_history.unreadable:
             await self._log_table()
             if not (failures and config.exit_on_error) or self._supervisor.safe_mode:
                 self._log_ready(time.monotonic() - started)
@@ -320,7 +320,7 @@ class ServerProcess:
         await gathered(map(write, rows))
 
     def _log_ready(self, seconds: float) -> None:
-        served, failed = len(self._registry.served()), len(self._registry.incidents.failed)
+        served, failed = len(self._registry.served()), len(self._registry.load_history.failed)
         models = f"{served} {'model' if served == 1 else 'models'}"
         left = f"; {failed} failed: see the table" if failed else ""
         log.info("edge-serve %s ready in %.2f s with %s%s", __version__, seconds, models, left)

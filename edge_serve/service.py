@@ -131,7 +131,7 @@ class Service:
 
     def ready(self) -> bool:
         """Return whether all models that count can answer."""
-        running = self.started and not self.stopping and not self.registry.incidents.unreadable
+        running = self.started and not self.stopping and not self.registry.load_history.unreadable
         return running and (not self.options.strict_readiness or self.registry.is_ready())
 
     def exiting(self) -> bool:

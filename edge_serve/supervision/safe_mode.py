@@ -66,7 +66,7 @@ class CrashWatch:
         found, prints = await offload(self._models, last)
         self._record = next_record(last, _boot(), lambda name: prints.get(name, ""), sorted(found), now_ns)
         self._others = not set(found) <= self._record.left_out.keys()
-        self._registry.incidents.on_change = self._save
+        self._registry.load_history.on_change = self._save
         if self._record.deaths or self._record.trying:
             self._registry.load_at_once(1)
         if self._record.deaths:
@@ -105,7 +105,7 @@ class CrashWatch:
         if self._removed():
             log.info("%s was removed", self._path)
             self.leave()
-        if not started or self._load is not None or self._registry.incidents.loading():
+        if not started or self._load is not None or self._registry.load_history.loading():
             settled = False
         else:
             settled = True
@@ -150,8 +150,8 @@ class CrashWatch:
     # ---- inside -------------------------------------------------------------------------------------------------
 
     def _leave_out(self) -> None:
-        incidents = self._registry.incidents
-        incidents.left_out.update(self._record.reasons)
+        load_history = self._registry.load_history
+        load_history.left_out.update(self._record.reasons)
         for name, reason in self._record.reasons.items():
             log.critical("safe mode: model %s is left out: %s", name, reason)
         if self._record.reasons:
@@ -167,9 +167,9 @@ class CrashWatch:
 
     def _readmit(self) -> list[str]:
         """Load what would have been loaded; the names of all that were left out."""
-        incidents = self._registry.incidents
-        names, skipped = sorted(incidents.left_out), sorted(incidents.skipped)
-        incidents.readmit(names)
+        load_history = self._registry.load_history
+        names, skipped = sorted(load_history.left_out), sorted(load_history.skipped)
+        load_history.readmit(names)
         if skipped:
             # beside nothing else they share a worker, as at a start
             beside = bool(self._registry.served())
@@ -185,18 +185,18 @@ class CrashWatch:
     def _end(self, phase: StartPhase, suspects: Suspects) -> None:
         if self._record.phase is not StartPhase.ALIVE:  # this process has not begun its record, or has ended it
             return
-        self._registry.incidents.on_change = lambda: None
+        self._registry.load_history.on_change = lambda: None
         self._record = replace(self._record, phase=phase, now=suspects)
         self._write()
 
     def _save(self) -> None:
         """Write what has changed: what is loading, and who is left out no more."""
-        incidents = self._registry.incidents
+        load_history = self._registry.load_history
         if self._record.phase is StartPhase.ALIVE:
             left_out = self._record.left_out
             if not self._record.trying:
-                left_out = {name: seen for name, seen in left_out.items() if name in incidents.left_out}
-            now = replace(self._record.now, loading=tuple(incidents.loading()))
+                left_out = {name: seen for name, seen in left_out.items() if name in load_history.left_out}
+            now = replace(self._record.now, loading=tuple(load_history.loading()))
             self._record = replace(self._record, now=now, left_out=left_out)
             self._write()
 

@@ -215,7 +215,7 @@ def _question(served: Served) -> InferRequest | None:
 
 
 def _past_cache(served: Served) -> Served | None:
-    """Return the version without its response cache; None while it is being exchanged."""
+    """Return the version without its response cache; None while it is being swapped."""
     runner = served.runner.bypass_cache()
     if runner is None:
         return None
@@ -234,7 +234,7 @@ async def _ask(served: Served, question: InferRequest, seconds: float) -> EdgeSe
 
     past_cache = _past_cache(served)
     if past_cache is None:
-        return Unavailable("it is being exchanged")
+        return Unavailable("it is being swapped")
     ticket = past_cache.submit(question, on_response)
     try:
         return await asyncio.wait_for(asyncio.shield(done), seconds)

@@ -30,7 +30,7 @@ class ServicePhase:
 
 def status_line(
     phase: ServicePhase,
-    standings: Sequence[ModelSummary],
+    summaries: Sequence[ModelSummary],
     lacking: Sequence[ModelSummary] = (),
     unread: Mapping[str, str] | None = None,
 ) -> str:
@@ -40,7 +40,7 @@ def status_line(
         lacking: required models that are not ready; told once the models of the start are loaded.
         unread: models of the repository that could not be read, and why: they failed, too.
     """
-    counted = [one for one in standings if one.word != "unloaded"]
+    counted = [one for one in summaries if one.word != "unloaded"]
     troubled = [one for one in counted if one.word != "ready"]
     serving = len(counted) - sum(not one.serves for one in troubled)
     required = {one.name: one.reason for one in lacking if phase.loaded and not phase.safe and one.reason}

@@ -96,13 +96,13 @@ class Supervisor:
     async def look(self) -> None:
         """Tell what has changed. What concerns each model is looked at in pieces."""
         registry, now = self._watched.registry, self._clock.now_ns()
-        standings = await gathered(registry.standings())
+        summaries = await gathered(registry.summaries())
         await asyncio.sleep(0)
         if not self._stopping:
-            self._tell_standing(self._line(standings))
+            self._tell_standing(self._line(summaries))
         await asyncio.sleep(0)
         if not self._started or self._reloading:
-            self._extend(now, standings)
+            self._extend(now, summaries)
         await self._feed(now)
         if self._crashes is not None:
             await asyncio.sleep(0)
@@ -126,7 +126,7 @@ class Supervisor:
             start_task(self._tell_reloaded(), "end of a reload")
 
     async def _tell_reloaded(self) -> None:
-        line = self._line(await gathered(self._watched.registry.standings()))
+        line = self._line(await gathered(self._watched.registry.summaries()))
         self._notifier.tell(notify.ready(line, os.getpid()))
 
     def stop_begins(self, seconds: float) -> None:
@@ -144,7 +144,7 @@ class Supervisor:
     def fails(self, text: str, errno: int | None = None) -> None:
         """The process ends because of `text`."""
         self._stopping = True
-        failed = sorted(self._watched.registry.incidents.failed)
+        failed = sorted(self._watched.registry.load_history.failed)
         if self._crashes is not None and failed and errno is None:
             self._crashes.fail(failed)
         self._notifier.tell(notify.failed(text, errno))
@@ -161,18 +161,18 @@ class Supervisor:
     @property
     def safe_mode(self) -> str:
         """Why models are left out; "" = none is."""
-        left_out = self._watched.registry.incidents.left_out
+        left_out = self._watched.registry.load_history.left_out
         return f"left out {', '.join(sorted(left_out))}, {next(iter(left_out.values()))}" if left_out else ""
 
     # ---- inside -------------------------------------------------------------------------------------------------
 
     def _phase(self) -> ServicePhase:
-        incidents = self._watched.registry.incidents
-        return ServicePhase(self._watched.service.started, self.safe_mode, incidents.unreadable)
+        load_history = self._watched.registry.load_history
+        return ServicePhase(self._watched.service.started, self.safe_mode, load_history.unreadable)
 
-    def _line(self, standings: Sequence[ModelSummary]) -> str:
+    def _line(self, summaries: Sequence[ModelSummary]) -> str:
         registry = self._watched.registry
-        return status_line(self._phase(), standings, registry.lacking(), registry.unread())
+        return status_line(self._phase(), summaries, registry.unready_required(), registry.unread())
 
     def _tell_standing(self, line: str) -> None:
         """READY=1 once the models of the start are loaded, or failed to: a start that waited for a required model which
@@ -180,7 +180,7 @@ class Supervisor:
         if not self._started and self._watched.service.started:
             self._started = True
             self._status = line
-            if self._watched.registry.lacking():
+            if self._watched.registry.unready_required():
                 log.error("the server is live and not ready: %s", line)
             self._notifier.tell(notify.ready(line, os.getpid()))
         elif line != self._status:
@@ -201,12 +201,12 @@ class Supervisor:
         elif decision.hopeless:
             self._notifier.tell(notify.trigger(reason))
 
-    def _extend(self, now: int, standings: Sequence[ModelSummary]) -> None:
+    def _extend(self, now: int, summaries: Sequence[ModelSummary]) -> None:
         """More time for loads that move: a model more is there, or a worker computes."""
         if now - self._extended_ns < EXTEND_EVERY * 1e9:
             return
         self._extended_ns = now
-        done = sum(one.word != "loading" for one in standings)
+        done = sum(one.word != "loading" for one in summaries)
         progress = (done, self._watched.workers.workers(), round(self._watched.workers.cpu_seconds(), 1))
         if progress != self._progress:
             self._progress = progress

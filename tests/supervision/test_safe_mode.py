@@ -115,7 +115,7 @@ def test_the_command_says_who_is_left_out_and_forgets_it(
 
 def test_a_missing_state_directory_is_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
-    registry = cast(Registry, SimpleNamespace(incidents=LoadHistory(), served=list))
+    registry = cast(Registry, SimpleNamespace(load_history=LoadHistory(), served=list))
     for directory in (tmp_path / "a" / "b", tmp_path / "file" / "b"):
         watch = CrashWatch(directory, registry, Repository([tmp_path]))
         asyncio.run(watch.begin(0))

@@ -8,22 +8,22 @@ from edge_serve.models.control.records import ModelSummary
 from edge_serve.supervision.standing import ServicePhase, status_line
 
 
-def standings(**words: str) -> list[ModelSummary]:
+def summaries(**words: str) -> list[ModelSummary]:
     return [ModelSummary(name, word) for name, word in words.items()]
 
 
 @pytest.mark.parametrize(
     ("found", "line"),
     [
-        (standings(), "looking for models"),
-        (standings(a="loading"), "0 of 1 model ready, loading a"),
-        (standings(a="ready", b="ready", c="loading", d="failed"), "1 model failed: d; 2 serve, loading c"),
-        (standings(a="ready", gone="unloaded"), "1 model ready"),
+        (summaries(), "looking for models"),
+        (summaries(a="loading"), "0 of 1 model ready, loading a"),
+        (summaries(a="ready", b="ready", c="loading", d="failed"), "1 model failed: d; 2 serve, loading c"),
+        (summaries(a="ready", gone="unloaded"), "1 model ready"),
         (
-            standings(a="loading", b="loading", c="loading", d="loading", e="loading", f="loading"),
+            summaries(a="loading", b="loading", c="loading", d="loading", e="loading", f="loading"),
             "0 of 6 models ready, loading a b c d and 2 more",
         ),
-        (standings(a="restarting", b="ready"), "1 of 2 models ready, restarting a"),
+        (summaries(a="restarting", b="ready"), "1 of 2 models ready, restarting a"),
     ],
 )
 def test_status_lines(found: list[ModelSummary], line: str) -> None:
@@ -32,7 +32,7 @@ def test_status_lines(found: list[ModelSummary], line: str) -> None:
 
 def test_safe_mode_comes_first() -> None:
     phase = ServicePhase(loaded=True, safe="left out det")
-    assert status_line(phase, standings(a="ready")) == "safe mode: left out det; 1 model ready"
+    assert status_line(phase, summaries(a="ready")) == "safe mode: left out det; 1 model ready"
 
 
 def test_required_models_that_are_not_ready_and_models_that_cannot_be_read_are_told_with_their_reasons() -> None:

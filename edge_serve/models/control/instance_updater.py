@@ -45,8 +45,8 @@ class InstanceUpdater:
         try:
             for version, served in versions.items():
                 try:
-                    regrouping = self._loader.regroup(served, plan)
-                    await self._prepare(plan, regrouping)
+                    update = self._loader.plan_instance_update(served, plan)
+                    await self._prepare(plan, update)
                 except EdgeServeError as error:
                     text, extra = (
                         "failed to change the instances of '%s' version %d: %s",
@@ -55,34 +55,34 @@ class InstanceUpdater:
                     log.error(text, plan.name, version, error.as_triton(), extra=extra)
                     reason = f"version {version} is at READY state: {error.as_triton()};"
                     raise LoadFailure(plan.name, reason) from error
-                prepared.append(regrouping)
+                prepared.append(update)
             yield prepared
         except BaseException:
             for one in prepared:
                 await one.abandon()
             raise
 
-    async def _prepare(self, plan: LoadPlan, regrouping: InstanceUpdate) -> None:
-        opened, count = regrouping.served.opened, len(regrouping.added)
+    async def _prepare(self, plan: LoadPlan, update: InstanceUpdate) -> None:
+        opened, count = update.served.opened, len(update.added)
         if self.memory is None or not count or opened is None:
-            await regrouping.prepare()
+            await update.prepare()
             return
         each = opened.memory_bytes() // max(1, len(opened.numbers))
         async with self.memory.admit(f"{plan.name} ({count} more instances)", each * count, 0, joins=True):
-            await regrouping.prepare()
+            await update.prepare()
 
-    def commit(self, regrouping: InstanceUpdate) -> list[asyncio.Task[None]]:
+    def commit(self, update: InstanceUpdate) -> list[asyncio.Task[None]]:
         """Give work to the new instances. Return a task for each removed instance, done when it is closed."""
-        free = {number: asyncio.Event() for number in regrouping.removed}
-        regrouping.commit(lambda number: free[number].set())
-        served = regrouping.served
+        free = {number: asyncio.Event() for number in update.removed}
+        update.commit(lambda number: free[number].set())
+        served = update.served
         text, extra = "model %s version %s: %d instances added, %d removed", model_fields(served.name, served.version)
-        log.info(text, served.name, served.version, len(regrouping.added), len(free), extra=extra)
+        log.info(text, served.name, served.version, len(update.added), len(free), extra=extra)
         create = asyncio.get_running_loop().create_task
-        return [create(self._remove(regrouping, *one), name=f"remove {served.name}") for one in free.items()]
+        return [create(self._remove(update, *one), name=f"remove {served.name}") for one in free.items()]
 
-    async def _remove(self, regrouping: InstanceUpdate, number: int, free: asyncio.Event) -> None:
-        served, late = regrouping.served, None
+    async def _remove(self, update: InstanceUpdate, number: int, free: asyncio.Event) -> None:
+        served, late = update.served, None
         try:
             await asyncio.wait_for(free.wait(), self._drain_seconds)
         except asyncio.TimeoutError:
@@ -93,6 +93,6 @@ class InstanceUpdater:
             text = "model %s version %s: an instance that was removed still has work after %g s, and is closed"
             extra = model_fields(served.name, served.version)
             log.warning(text, served.name, served.version, self._drain_seconds, extra=extra)
-        await regrouping.remove(number)
+        await update.remove(number)
         if late is not None:
-            regrouping.cut_off(number, late)
+            update.fail_instance(number, late)

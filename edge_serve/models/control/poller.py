@@ -163,7 +163,7 @@ class Poller:
             changes = self._watch.look(models, time.monotonic(), settle, unreadable)
             await self._act(changes)
         if changes.again is None:
-            self._registry.incidents.unreadable = ""
+            self._registry.load_history.unreadable = ""
         return changes.again
 
     async def _act(self, changes: Changes) -> None:
@@ -175,11 +175,11 @@ class Poller:
                 self._unloading.add(task)  # it may take as long as its last request, and must not delay other models
                 task.add_done_callback(self._unloading.discard)
             else:
-                self._registry.incidents.reasons.pop(name, None)
-        load = list(dict.fromkeys([*changes.load, *self._registry.strayed()]))
+                self._registry.load_history.reasons.pop(name, None)
+        load = list(dict.fromkeys([*changes.load, *self._registry.find_rebound()]))
         if load:
             log.info("changed in the repository: %s", ", ".join(load))
-            self._registry.incidents.readmit(load)
+            self._registry.load_history.readmit(load)
             try:
                 await self._registry.load_all(load, own_worker=True)
             except Exception:  # a bug must not end the polling

@@ -57,7 +57,7 @@ class VersionRecord:
         """Whether it does not keep the server from being ready: healthy, being swapped, unloaded, or its failure
         dismissed."""
         if self.state is VersionState.READY:
-            return self.served is not None and (self.served.healthy or self.served.exchanging)
+            return self.served is not None and (self.served.healthy or self.served.swapping)
         return self.state is VersionState.GONE and not self.failed
 
 

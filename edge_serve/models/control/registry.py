@@ -22,7 +22,7 @@ from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.models.control.failures import dismiss_gone
 from edge_serve.models.control.records import ModelRecord, ModelSummary, readiness, repository_index
-from edge_serve.models.control.required import absent, lacking
+from edge_serve.models.control.required import absent, unready_required
 from edge_serve.models.control.version_swap import VersionSwapper, settled
 from edge_serve.models.load.batch import LoadBatch, Results
 from edge_serve.models.load.dependencies import (
@@ -66,9 +66,9 @@ class Registry:
         retries: further tries to load a version that failed (`--model-load-retry-count`).
 
     Attributes:
-        elders: replaced versions with open sequences.
-        incidents: which models are loading, failed, or left out.
-        departing: versions that were replaced or unloaded, and drain.
+        draining: replaced versions with open sequences.
+        load_history: which models are loading, failed, or left out.
+        unloading: versions that were replaced or unloaded, and drain.
     """
 
     def __init__(
@@ -85,21 +85,21 @@ class Registry:
         #: required models that were not in the repository at the start, and the probable reason
         self._absent: dict[str, str] = {}
         self._models: dict[str, ModelRecord] = {}
-        self.elders = DrainingVersions()
-        self.incidents = LoadHistory()
-        self._planner = Planner(repository, loader, self.incidents)
-        self._turnover = VersionSwapper(loader, at_once, self.lookup, self.elders, drain_seconds, retries)
+        self.draining = DrainingVersions()
+        self.load_history = LoadHistory()
+        self._planner = Planner(repository, loader, self.load_history)
+        self._swapper = VersionSwapper(loader, at_once, self.lookup, self.draining, drain_seconds, retries)
 
-        self._turnover.incidents = self.incidents
-        self.departing = self._turnover.departing
+        self._swapper.load_history = self.load_history
+        self.unloading = self._swapper.unloading
 
     def load_at_once(self, count: int) -> None:
         """Set how many versions may load at the same time."""
-        self._turnover.load_at_once(count)
+        self._swapper.load_at_once(count)
 
     def admit(self, memory: Memory | None, most_waiting: int) -> None:
         """See `VersionSwapper.admit`."""
-        self._turnover.admit(memory, most_waiting)
+        self._swapper.admit(memory, most_waiting)
 
     # ---- asking -------------------------------------------------------------------------------------------------
 
@@ -131,20 +131,20 @@ class Registry:
         Args:
             version: the version that the request names; "" = none.
         """
-        if not self.elders:
+        if not self.draining:
             return served
-        return self.elders.find(served.identity, version, correlation_id, flags, served) or served
+        return self.draining.find(served.identity, version, correlation_id, flags, served) or served
 
     def _unknown(self, name: str, lack: str) -> NotFound:
         """Return the error for a model without a version to serve. It says that the load failed, but not why."""
-        advice = _FAILED_TO_LOAD if name in self.incidents.reasons else ""
+        advice = _FAILED_TO_LOAD if name in self.load_history.reasons else ""
         return NotFound(with_advice(f"Request for unknown model: '{name}' {lack}", advice))
 
     def _serving(self, name: str, version: str) -> Served:
         if self._repository.namespaced:
             name = self._identity(name)
         if not version:
-            served = self._turnover.highest.get(name)
+            served = self._swapper.highest.get(name)
             if served is not None:
                 return served
         record = self._models.get(name)
@@ -156,9 +156,9 @@ class Registry:
         if known is None:
             raise NotFound(f"Request for unknown model: '{name}' version {int(version)} is not found")
         if known.served is None or known.state is not VersionState.READY:
-            elder = self.elders.of_version(name, version)
-            if elder is not None:
-                return elder
+            replaced = self.draining.of_version(name, version)
+            if replaced is not None:
+                return replaced
             raise Unavailable(f"Request for unknown model: '{name}' version {int(version)} is not at ready state")
         return known.served
 
@@ -170,7 +170,7 @@ class Registry:
         """
         if name in self._models:
             return name
-        found = [identity for identity in self._turnover.highest if plain_name(identity) == name]
+        found = [identity for identity in self._swapper.highest if plain_name(identity) == name]
         if len(found) > 1:
             text = f"There are {len(found)} identifiers of model '{name}' in global map, "
             raise InvalidArgument(f"{text}model namespace must be provided to resolve ambiguity.")
@@ -200,15 +200,15 @@ class Registry:
 
     def busy(self) -> list[BusyVersion]:
         """Return the versions that have requests to answer, draining ones included."""
-        return busy_versions({*self.served(), *self.departing.versions})
+        return busy_versions({*self.served(), *self.unloading.versions})
 
     def series(self) -> Iterator[ModelSeries]:
         """Yield the values on the metrics page of each version that serves."""
-        return (self.departing.add_to(served.series(), served) for served in self.each_served())
+        return (self.unloading.add_to(served.series(), served) for served in self.each_served())
 
     def readiness(self) -> Iterator[Readiness]:
         """Yield the readiness of each version that serves or should serve."""
-        untried = {**self.incidents.reasons, **self._repository.faults, **self.incidents.left_out}
+        untried = {**self.load_history.reasons, **self._repository.faults, **self.load_history.left_out}
         return readiness(self._models, untried)
 
     def is_ready(self) -> bool:
@@ -217,28 +217,28 @@ class Registry:
 
         The server is not ready in safe mode, while it leaves safe mode, and if it could not read its repositories.
         """
-        if self.incidents.left_out or self.incidents.returning or self.incidents.unreadable:
+        if self.load_history.left_out or self.load_history.returning or self.load_history.unreadable:
             return False
         if not self._required:
             return all(map(attrgetter("settled"), self._models.values()))
-        if not self._required.issubset(map(plain_name, self._turnover.highest)):
+        if not self._required.issubset(map(plain_name, self._swapper.highest)):
             return False
         return all(record.settled for name, record in self._models.items() if plain_name(name) in self._required)
 
-    def standings(self) -> Iterator[ModelSummary]:
+    def summaries(self) -> Iterator[ModelSummary]:
         """Yield the state of every model that was asked for."""
         return (record.standing() for _, record in sorted(self._models.items()))
 
     def unread(self) -> dict[str, str]:
         """Return the models of which no version could be tried, with the reasons. They have no record."""
-        reasons = {**self.incidents.reasons, **self._repository.faults}.items()
+        reasons = {**self.load_history.reasons, **self._repository.faults}.items()
         return {plain_name(name): reason for name, reason in reasons if name not in self._models}
 
-    def lacking(self) -> list[ModelSummary]:
+    def unready_required(self) -> list[ModelSummary]:
         """Return the required models that are not ready, with the reasons."""
         if not self._required:
             return []
-        return lacking(self._required, self.standings(), {**self._absent, **self.unread()})
+        return unready_required(self._required, self.summaries(), {**self._absent, **self.unread()})
 
     async def find_required(self) -> None:
         """Log each required model that is not in the repositories.
@@ -257,7 +257,7 @@ class Registry:
         Args:
             found: what `scan` returned.
         """
-        reasons = {**self.incidents.reasons, **self.incidents.left_out}
+        reasons = {**self.load_history.reasons, **self.load_history.left_out}
         faults = self._repository.faults if found is not None else {}
         return repository_index(found or {}, self._models, reasons, faults, ready_only=ready_only)
 
@@ -282,9 +282,9 @@ class Registry:
             wanted = sorted(found.keys() - self._repository.faults.keys())
         else:
             wanted = list(dict.fromkeys(one for name in names for one in self._repository.named(name)))
-        wanted = self.incidents.wanted(wanted)
+        wanted = self.load_history.wanted(wanted)
         results = await self._load(wanted, None, own_worker=own_worker)
-        self.incidents.failed = {name for name in wanted if results[name] is not None}
+        self.load_history.failed = {name for name in wanted if results[name] is not None}
         errors = [error for error in (results[name] for name in wanted) if error is not None]
         return [
             error.message for error in errors if names is not None or not isinstance(error.__cause__, UnreadableEntry)
@@ -294,15 +294,15 @@ class Registry:
     def unloading_first(self, names: Iterable[str]) -> Iterator[None]:
         """Inside the context, unload the versions of `names` that serve before their successors load. Requests wait."""
         names = frozenset(names)
-        self._turnover.unload_first |= names
+        self._swapper.unload_first |= names
         try:
             yield
         finally:
-            self._turnover.unload_first -= names
+            self._swapper.unload_first -= names
 
     def why_not(self, name: str) -> str:
         """Return the reason why the last load of a model failed or was not tried; "" = neither."""
-        return self.incidents.reasons.get(name, "") or self.unread().get(name, "")
+        return self.load_history.reasons.get(name, "") or self.unread().get(name, "")
 
     async def load(self, name: str, override: Override | None = None, *, own_worker: bool = True) -> None:
         """Load or reload a model, and the members of an ensemble.
@@ -313,19 +313,19 @@ class Registry:
         """
         check_name(name)
         wanted = self._repository.named(name)
-        self.incidents.readmit(wanted)
+        self.load_history.readmit(wanted)
         results = await self._load(wanted, override, own_worker=own_worker)
         for error in (results[one] for one in wanted):
             if error is not None:
                 raise error
-        self.incidents.unreadable = ""
+        self.load_history.unreadable = ""
 
     async def _load(self, wanted: Sequence[str], override: Override | None, *, own_worker: bool) -> Results:
         """Load models, and reload the ensembles that need one of them. Return the error of each model, or None."""
         try:
             return await self._load_planned(wanted, override, own_worker=own_worker)
         finally:
-            self.incidents.returning.difference_update(wanted)
+            self.load_history.returning.difference_update(wanted)
 
     async def _load_planned(self, wanted: Sequence[str], override: Override | None, *, own_worker: bool) -> Results:
         plans, results = await self._planner.plans(wanted, override)
@@ -337,24 +337,26 @@ class Registry:
                 if name in plans:
                     self._models[name].explicit = True
             await batch.run(lambda plan: self._load_one(plan, batch, own_worker=own_worker))
-            self._remember(batch.results)
+            self._record_reasons(batch.results)
             for name in plans:
                 record = self._models[name]
                 if batch.results[name] is None and record.plan is not None:
                     record.dismiss(record.plan.versions)
             return batch.results
 
-    def _remember(self, results: Results) -> None:
+    def _record_reasons(self, results: Results) -> None:
         for name, error in results.items():
             cause = error.__cause__ if error is not None else None
             if error is None and name in self._models and not self._models[name].ready():
                 continue  # an ensemble that failed before, and was not tried because its members did not change
             if error is None or isinstance(cause, UnreadableEntry):  # the repository keeps its reason while it lasts
-                self.incidents.reasons.pop(name, None)
+                self.load_history.reasons.pop(name, None)
             elif not isinstance(cause, NotFound):  # clients may send any name
-                self.incidents.reasons[name] = (cause if isinstance(cause, EdgeServeError) else error).message.strip()
+                self.load_history.reasons[name] = (
+                    cause if isinstance(cause, EdgeServeError) else error
+                ).message.strip()
 
-    def strayed(self) -> list[str]:
+    def find_rebound(self) -> list[str]:
         """Return the ensembles whose steps would refer to other models if they were loaded now."""
         plans = [record.plan for record in self._models.values() if record.plan is not None]
         return [plan.name for plan in plans if not self._repository.bound(plan.config, plan.name)]
@@ -407,7 +409,7 @@ class Registry:
                 record.barren = True
                 text = f"at least one version must be available under the version policy of model '{plan.name}'"
                 raise LoadFailure(plan.name, with_advice(text, plan.advice))
-            changed = await self._turnover.swap(record, plan, own_worker=own_worker)
+            changed = await self._swapper.swap(record, plan, own_worker=own_worker)
         except LoadFailure as error:
             if members_of(plan.config):
                 self._give_up(record, plan, batch.results, error)
@@ -429,7 +431,7 @@ class Registry:
         return replace(plan, config=config)
 
     def _member(self, name: str, results: Results) -> MemberFacts:
-        record, served = self._models.get(name), self._turnover.highest.get(name)
+        record, served = self._models.get(name), self._swapper.highest.get(name)
         known = record is not None and (record.plan is not None or isinstance(results.get(name), LoadFailure))
         return MemberFacts(
             served.config if served is not None else None,
@@ -447,7 +449,7 @@ class Registry:
         try:
             self._fit(record.plan, results)
         except LoadFailure:
-            self._turnover.retire(record)
+            self._swapper.retire(record)
 
     # ---- unloading ----------------------------------------------------------------------------------------------
 
@@ -463,8 +465,8 @@ class Registry:
                 them.
             begun: called once the first of them accepts no more requests.
         """
-        for one in [one for one in self.incidents.reasons if name in (one, plain_name(one))]:
-            del self.incidents.reasons[one]
+        for one in [one for one in self.load_history.reasons if name in (one, plain_name(one))]:
+            del self.load_history.reasons[one]
         for one in [one for one in self._models if name in (one, plain_name(one))]:
             await self._unload(one, unload_dependents, begun)
 
@@ -479,11 +481,11 @@ class Registry:
                 self._models[one].plan = None
                 self._models[one].explicit = self._models[one].barren = False
                 self._models[one].dismiss()
-                self.incidents.reasons.pop(one, None)
+                self.load_history.reasons.pop(one, None)
             if begun is not None:
                 asyncio.get_running_loop().call_soon(begun)
             for wave in outermost_first(dependents(going, needs) | going, needs):
-                await self._turnover.retire_all(self._models[one] for one in wave)
+                await self._swapper.retire_all(self._models[one] for one in wave)
 
     async def close(self, timeout: float) -> int:
         """Unload everything, ensembles before their members, within `timeout` seconds.
@@ -495,10 +497,10 @@ class Registry:
         await settled(self.served, timeout / 2)  # accepted requests may call any model
         for wave in outermost_first(self._models, self._needs()):
             left = max(0.0, end - time.monotonic())
-            await self._turnover.retire_all((self._models[name] for name in wave), left)
-        if not self._turnover.leaving:
+            await self._swapper.retire_all((self._models[name] for name in wave), left)
+        if not self._swapper.leaving:
             return 0
-        _, busy = await asyncio.wait(self._turnover.leaving, timeout=max(0.0, end - time.monotonic()))
+        _, busy = await asyncio.wait(self._swapper.leaving, timeout=max(0.0, end - time.monotonic()))
         return len(busy)
 
     async def dismiss_gone(self) -> None:

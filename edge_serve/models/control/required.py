@@ -17,17 +17,17 @@ def absent(required: Iterable[str], found: Collection[str]) -> dict[str, str]:
     return reasons
 
 
-def lacking(
-    required: Iterable[str], standings: Iterable[ModelSummary], others: Mapping[str, str]
+def unready_required(
+    required: Iterable[str], summaries: Iterable[ModelSummary], others: Mapping[str, str]
 ) -> list[ModelSummary]:
     """Return the required models that are not ready.
 
     Args:
-        standings: of the models that were asked for.
+        summaries: of the models that were asked for.
         others: model without a record -> why it was not loaded.
     """
     known: dict[str, ModelSummary] = {}
-    for one in sorted(standings, key=lambda one: one.word == "ready"):
+    for one in sorted(summaries, key=lambda one: one.word == "ready"):
         known.setdefault(one.name, one)  # if several models have one name, take the one that is not ready
     found = [
         known.get(name) or ModelSummary(name, "absent", others.get(name, "not loaded")) for name in sorted(required)

@@ -58,7 +58,7 @@ class SwapQueue(Runner):
         elif self._error is not None:
             self._refuse(waiter, self._error)
         elif len(self._waiters) >= self._most:
-            text = f"model '{self._name}' is being exchanged and {self._most} requests wait for it (--swap-queue-size)"
+            text = f"model '{self._name}' is being swapped and {self._most} requests wait for it (--swap-queue-size)"
             self._refuse(waiter, Unavailable(f"Exceeds maximum queue size: {text}"))
         else:
             self._waiters[waiter] = None

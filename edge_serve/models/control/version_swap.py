@@ -22,7 +22,7 @@ from edge_serve.models.repository.repository import of_version
 from edge_serve.models.versions.draining_versions import DrainingVersions
 from edge_serve.models.versions.lifecycle import VersionEvent, VersionState
 from edge_serve.models.versions.served import Served
-from edge_serve.models.versions.unloading_versions import Departing
+from edge_serve.models.versions.unloading_versions import UnloadingVersions
 
 log = logging.getLogger(__name__)
 
@@ -42,16 +42,22 @@ class VersionSwapper:
     Attributes:
         highest: model -> the highest version that serves.
         leaving: one task for each version that drains.
-        departing: the versions that drain, and the counters of those that are closed.
-        incidents: records which models are loading.
+        unloading: the versions that drain, and the counters of those that are closed.
+        load_history: records which models are loading.
     """
 
     def __init__(
-        self, loader: Loader, at_once: int, lookup: Lookup, elders: DrainingVersions, drain_seconds: float, retries: int
+        self,
+        loader: Loader,
+        at_once: int,
+        lookup: Lookup,
+        draining: DrainingVersions,
+        drain_seconds: float,
+        retries: int,
     ) -> None:
         self._loader = loader
         self._lookup = lookup
-        self._elders = elders
+        self._draining = draining
         self._drain_seconds = drain_seconds
         self._retries = retries
         self._memory: Memory | None = None
@@ -59,11 +65,11 @@ class VersionSwapper:
         self._slots = asyncio.Semaphore(at_once)
         self.highest: dict[str, Served] = {}
         self.leaving: set[asyncio.Task[None]] = set()
-        self.departing = Departing()
+        self.unloading = UnloadingVersions()
         #: models whose serving versions are unloaded before the new ones load, although memory may hold both
         self.unload_first: frozenset[str] = frozenset()
-        self.incidents = LoadHistory()
-        self._regrouper = InstanceUpdater(loader, drain_seconds)
+        self.load_history = LoadHistory()
+        self._instance_updater = InstanceUpdater(loader, drain_seconds)
 
     def load_at_once(self, count: int) -> None:
         """Set how many versions may load at the same time."""
@@ -72,7 +78,7 @@ class VersionSwapper:
     def admit(self, memory: Memory | None, most_waiting: int) -> None:
         """Load only versions that fit into `memory`; None = all. `most_waiting` requests may wait in a swap queue."""
         self._memory, self._most_waiting = memory, most_waiting
-        self._regrouper.memory = memory
+        self._instance_updater.memory = memory
 
     async def swap(self, record: ModelRecord, plan: LoadPlan, *, own_worker: bool) -> bool:
         """Load every version of `plan`. When all are loaded, they take over; when one fails, none does.
@@ -84,19 +90,23 @@ class VersionSwapper:
             Whether more than instances changed, so that ensembles must be made anew.
         """
         changed = [version for version in plan.versions if not _stays(record, plan, version)]
-        regrouped = {version: served for version in changed if (served := _regroups(record, plan, version)) is not None}
-        wanted = [version for version in changed if version not in regrouped]
+        updated = {
+            version: served
+            for version in changed
+            if (served := _changes_instances_only(record, plan, version)) is not None
+        }
+        wanted = [version for version in changed if version not in updated]
         stay = all(known.version in plan.versions for known in record.ready())
-        async with self._regrouper.prepared(plan, regrouped) as regroupings:
+        async with self._instance_updater.prepared(plan, updated) as updates:
             await self._swap(record, plan, wanted, own_worker)
-            tasks = [task for one in regroupings for task in self._regrouper.commit(one)]
+            tasks = [task for one in updates for task in self._instance_updater.commit(one)]
         self.leaving.update(tasks)
         for task in tasks:
             task.add_done_callback(self.leaving.discard)
-        quick = [] if any(served.runner.open_sequences() for served in regrouped.values()) else tasks
+        quick = [] if any(served.runner.open_sequences() for served in updated.values()) else tasks
         if quick:
             await asyncio.wait(quick)
-        return bool(wanted) or not (regrouped and stay)
+        return bool(wanted) or not (updated and stay)
 
     async def _swap(self, record: ModelRecord, plan: LoadPlan, wanted: list[int], own_worker: bool) -> None:
         for version in wanted:
@@ -107,8 +117,8 @@ class VersionSwapper:
         failures = {v: r for v, r in zip(wanted, opened, strict=True) if isinstance(r, EdgeServeError)}
         if failures:
             await self._abandon(record, opened, failures)
-            await self._bring_back(record, plan, wanted)
-            self._close_rooms(record, failures)
+            await self._reload_unloaded(record, plan, wanted)
+            self._fail_queued(record, failures)
             if plan.kept is None:
                 for known in record.failed():
                     known.directory = plan.directory / str(known.version)
@@ -129,17 +139,17 @@ class VersionSwapper:
                 return await self._open_each(plan, wanted, own_worker)
             going = [known for known in record.ready() if known.version in wanted or known.version not in plan.versions]
             if going and plan.name in self.unload_first:
-                await self._send_away(record, going)
+                await self._unload_first(record, going)
                 going = []
             if self._memory is None:
                 return await self._open_each(plan, wanted, own_worker)
             files = sum(max(0, row[2]) for version in wanted for row in of_version(plan.print, version))
-            replaced = sum(_comes_back(known) for known in going)
+            replaced = sum(_freed_bytes(known) for known in going)
             joins = self._loader.joins(plan, own_worker=own_worker)
             try:
                 async with self._memory.admit(plan.name, files, replaced, joins=joins) as way:
                     if way is Way.INSTEAD:
-                        await self._send_away(record, going)
+                        await self._unload_first(record, going)
                     opened = await self._open_each(plan, wanted, own_worker)
             except EdgeServeError as error:
                 log.error("failed to load '%s': %s", plan.name, error.message, extra=model_fields(plan.name))
@@ -149,8 +159,8 @@ class VersionSwapper:
             self._memory.measured(plan.name, sum(took))
         return opened
 
-    async def _send_away(self, record: ModelRecord, going: list[VersionRecord]) -> None:
-        """Close versions that serve. Requests for them wait until `_take_over` or `_close_rooms`."""
+    async def _unload_first(self, record: ModelRecord, going: list[VersionRecord]) -> None:
+        """Close versions that serve. Requests for them wait until `_take_over` or `_fail_queued`."""
         text = "model %s: memory holds one version only, so what serves is unloaded first; requests wait"
         log.warning(text, record.name, extra=model_fields(record.name))
         tasks = []
@@ -158,11 +168,11 @@ class VersionSwapper:
             old = known.served
             assert old is not None, "only versions that serve go"
             known.served = old.stand_in(SwapQueue(record.name, self._most_waiting))
-            tasks.append(self._retire_quietly(old, replaced=False))
+            tasks.append(self._start_drain(old, replaced=False))
         self._refresh(record)
         await asyncio.wait(tasks)
 
-    async def _bring_back(self, record: ModelRecord, plan: LoadPlan, wanted: list[int]) -> None:
+    async def _reload_unloaded(self, record: ModelRecord, plan: LoadPlan, wanted: list[int]) -> None:
         """Load the versions again that were unloaded first, because their successors failed, so that queued requests
         are answered.
 
@@ -179,19 +189,19 @@ class VersionSwapper:
             if isinstance(back, Served):
                 room.open(back)
                 back.replace(known.served)
-                self._retire_quietly(known.served, replaced=True)
+                self._start_drain(known.served, replaced=True)
                 known.served = back
                 text = "model %s version %s serves again, because its successor failed to load"
                 log.warning(text, record.name, known.version, extra=model_fields(record.name, known.version))
         self._refresh(record)
 
-    def _close_rooms(self, record: ModelRecord, failures: dict[int, EdgeServeError]) -> None:
+    def _fail_queued(self, record: ModelRecord, failures: dict[int, EdgeServeError]) -> None:
         """Fail the queued requests: the new versions failed to load, and the old ones are unloaded."""
         for known in record.ready():
             if known.served is not None and isinstance(known.served.runner, SwapQueue):
                 error = failures.get(known.version) or next(iter(failures.values()))
                 known.served.runner.fail(error)
-                self._retire_quietly(known.served, replaced=False)
+                self._start_drain(known.served, replaced=False)
                 known.served = None
                 known.move(VersionEvent.RETIRED)
                 known.move(VersionEvent.DRAINED, error.as_triton())
@@ -204,7 +214,7 @@ class VersionSwapper:
 
         async def open(version: int) -> Served | EdgeServeError:
             async with self._slots if own_slot.locked() and not self._slots.locked() else own_slot:
-                with self.incidents.load(plan.name):
+                with self.load_history.load(plan.name):
                     return await self._open_with_retries(plan, version, own_worker)
 
         return await asyncio.gather(*map(open, wanted))
@@ -250,7 +260,7 @@ class VersionSwapper:
                 if isinstance(known.served.runner, SwapQueue):
                     known.served.runner.open(served)
                 served.replace(known.served)
-                self._retire_quietly(known.served, replaced=True)
+                self._start_drain(known.served, replaced=True)
             else:
                 known.move(VersionEvent.LOADED)
             known.served = served
@@ -266,7 +276,7 @@ class VersionSwapper:
     def retire(self, record: ModelRecord) -> list[asyncio.Task[None]]:
         """Take all versions of a model out of service. Return a task for each, done when it is closed."""
         tasks = [self._retire(version, replaced=False) for version in record.ready()]
-        self._elders.remove_all(record.name)
+        self._draining.remove_all(record.name)
         self._refresh(record)
         return tasks
 
@@ -280,7 +290,7 @@ class VersionSwapper:
         served, known.served = known.served, None
         assert served is not None, "only a version that serves is retired"
         known.move(VersionEvent.RETIRED)
-        task = self._retire_quietly(served, replaced=replaced)
+        task = self._start_drain(served, replaced=replaced)
 
         def drained(_: asyncio.Task[None]) -> None:
             if known.state is VersionState.DRAINING:  # it may have been loaded again meanwhile
@@ -289,11 +299,11 @@ class VersionSwapper:
         task.add_done_callback(drained)
         return task
 
-    def _retire_quietly(self, served: Served, *, replaced: bool) -> asyncio.Task[None]:
+    def _start_drain(self, served: Served, *, replaced: bool) -> asyncio.Task[None]:
         """Drain and close a version. One that was replaced also waits for its open sequences to end."""
         served.leaving = True
-        sequences = replaced and self._elders.add(served)
-        self.departing.add(served)
+        sequences = replaced and self._draining.add(served)
+        self.unloading.add(served)
         task = asyncio.get_running_loop().create_task(self._drain(served, sequences), name=f"drain {served.name}")
         self.leaving.add(task)
         task.add_done_callback(self.leaving.discard)
@@ -312,21 +322,21 @@ class VersionSwapper:
                 self._drain_seconds,
                 extra=model_fields(served.name, served.version),
             )  # fmt: skip
-        self._elders.remove(served)
+        self._draining.remove(served)
         await self._loader.close(served)
         served.lineage.close(served.statistics)
         if late:
             served.runner.fail_all(_too_late(served, self._drain_seconds))
-        self.departing.close(served)
+        self.unloading.close(served)
         text, extra = "model %s version %s unloaded in %.2f s", model_fields(served.name, served.version)
         log.info(text, served.name, served.version, time.monotonic() - started, extra=extra)
 
     def _refresh(self, record: ModelRecord) -> None:
         ready = record.ready()
         before = self.highest.get(record.name)
-        if before is not None and any(known.served is before for known in ready[:-1]) and self._elders.add(before):
+        if before is not None and any(known.served is before for known in ready[:-1]) and self._draining.add(before):
             # it still serves, but the highest version starts new sequences without a version from now on
-            asyncio.get_running_loop().call_later(self._drain_seconds, self._elders.remove, before)
+            asyncio.get_running_loop().call_later(self._drain_seconds, self._draining.remove, before)
         if ready and ready[-1].served is not None:
             self.highest[record.name] = ready[-1].served
         else:
@@ -339,14 +349,14 @@ def _stays(record: ModelRecord, plan: LoadPlan, version: int) -> bool:
     return ready and not members_of(plan.config) and plan.keeps(version, record.plan)
 
 
-def _regroups(record: ModelRecord, plan: LoadPlan, version: int) -> Served | None:
+def _changes_instances_only(record: ModelRecord, plan: LoadPlan, version: int) -> Served | None:
     """Return the version that serves, if only its instances are to change."""
     known = record.versions.get(version)
     served = known.served if known is not None and known.state is VersionState.READY else None
-    return served if not members_of(plan.config) and plan.regroups(version, record.plan, served) else None
+    return served if not members_of(plan.config) and plan.changes_instances_only(version, record.plan, served) else None
 
 
-def _comes_back(known: VersionRecord) -> int:
+def _freed_bytes(known: VersionRecord) -> int:
     """Return the memory that is certainly free once a version is unloaded: that of its own processes."""
     opened = known.served.opened if known.served is not None else None
     return opened.own_memory_bytes() if opened is not None else 0
@@ -368,11 +378,11 @@ def _too_late(served: Served, seconds: float) -> Unavailable:
 async def _answered(served: Served, sequences: bool) -> None:
     """Wait until `served` has answered all accepted requests; with `sequences`, also until its open sequences have
     ended."""
-    await served.unheld()  # requests whose bodies are still being decoded are not in the queue yet
+    await served.wait_released()  # requests whose bodies are still being decoded are not in the queue yet
     idle = asyncio.Event()
     served.runner.stop(idle.set, sequences=sequences)
     await idle.wait()
-    await served.unheld()  # responses that are still being encoded
+    await served.wait_released()  # responses that are still being encoded
 
 
 async def settled(served: Callable[[], Iterable[Served]], seconds: float) -> None:

@@ -37,7 +37,7 @@ MOST_INPUT_BYTES = 4 * 1024 * 1024
 MOST_ANSWER_BYTES = 16 * 1024 * 1024
 
 #: backends that mark the responses of models that read more than their inputs, or that never pass more to a model
-TELLS_WHAT_IT_READ = frozenset({"onnxruntime", "onnxruntime_onnx", "python"})
+MARKS_PERSONAL = frozenset({"onnxruntime", "onnxruntime_onnx", "python"})
 
 _SIZES = Struct("<QQQQ")
 _owners = count(1)
@@ -77,7 +77,7 @@ class CachedRunner(Runner):
         self._order: ResponseOrder[tuple[OnResponse, InferResponse]] | None = ResponseOrder() if ordered else None
         self._owner = next(_owners)
         self._stopping = False
-        self._told_large = False
+        self._logged_large = False
         self._most_bytes = min(cache.size, MOST_ANSWER_BYTES)
 
     def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Ticket:
@@ -184,14 +184,14 @@ class CachedRunner(Runner):
             if answer is not None:
                 self._cache.put(key, answer)
             else:
-                self._tell_large()
+                self._log_large()
         elif isinstance(response.error, (Cancelled, Unavailable)):  # it was not executed
             return
         record.record_cache_miss(self._statistics, lookup_ns + self._clock.now_ns() - start, self._clock.now_ns())
 
-    def _tell_large(self) -> None:
-        if not self._told_large:
-            self._told_large = True
+    def _log_large(self) -> None:
+        if not self._logged_large:
+            self._logged_large = True
             log.warning(
                 "an answer of model '%s' takes more than %d bytes, the most that the response cache keeps of one "
                 "(--cache-config=local,size=%d); it is not kept, and neither are others like it",

@@ -38,7 +38,7 @@ from edge_serve.workers.wire.layout import INLINE, padded
 #: how often to check a call of an ensemble: its next member may close a cycle
 LOOK_SECONDS = 0.1
 
-_CIRCLE = (
+_DEADLOCK = (
     "every instance of {name} waits for the instance that makes this call, so it would never be answered. Models "
     "that call themselves or each other need an instance for each level (instance_group)"
 )
@@ -163,10 +163,10 @@ class ModelCalls:
         place = _place_of(asked)
         if asked.call.blocking and asked.instance >= 0:
             if not self._waits.begin(place, call.waits_for):
-                call.refuse_circle()
+                call.refuse_deadlock()
                 return
             self._resting[place] = [asked]
-            self._look_later(place)
+            self._schedule_check(place)
         elif asked in self._resting.get(place, ()):  # its instance came to rest while it was prepared
             self._rest(place)
 
@@ -196,16 +196,16 @@ class ModelCalls:
         calls = [self._accepted.get(asked) for one in stuck for asked in self._resting.get(one, ())]
         waiting = [call for call in calls if call is not None and call.is_queued]
         if waiting:
-            max(waiting, key=_number).refuse_circle()
-        self._look_later(place)
+            max(waiting, key=_number).refuse_deadlock()
+        self._schedule_check(place)
 
-    def _look_later(self, place: Place) -> None:
+    def _schedule_check(self, place: Place) -> None:
         """Check again later if an ensemble was called: it does not notify when its request moves to the next member."""
         calls = self._resting.get(place, ())
         if any((call := self._accepted.get(asked)) is not None and call.is_of_ensemble for asked in calls):
-            self._loop.call_later(LOOK_SECONDS, self._look_again, place, calls)
+            self._loop.call_later(LOOK_SECONDS, self._check_again, place, calls)
 
-    def _look_again(self, place: Place, calls: Sequence[InboundCall]) -> None:
+    def _check_again(self, place: Place, calls: Sequence[InboundCall]) -> None:
         if self._resting.get(place) is calls:
             self._rest(place)
 
@@ -272,7 +272,7 @@ class _Call:
 
     _numbers = itertools.count(1)
 
-    __slots__ = ("_accepted", "_asked", "_circle", "_on_answer", "_served", "_ticket", "final", "number")
+    __slots__ = ("_accepted", "_asked", "_deadlocked", "_on_answer", "_served", "_ticket", "final", "number")
 
     def __init__(self, asked: InboundCall, served: Served, on_answer: Callable[[InboundCall, bool], None]) -> None:
         self.number = next(self._numbers)
@@ -280,7 +280,7 @@ class _Call:
         self._asked = asked
         self._served = served
         self._on_answer = on_answer
-        self._accepted = self._circle = False
+        self._accepted = self._deadlocked = False
         self._ticket: Ticket | None = None
 
     def start(self, request: InferRequest) -> None:
@@ -295,10 +295,12 @@ class _Call:
             ticket.cancel()
 
     def _on_response(self, response: InferResponse) -> None:
-        if self._circle:
+        if self._deadlocked:
             name = f"'{self._served.name}'"
-            response.error = Internal(_CIRCLE.format(name=f"a member of {name}" if self.is_of_ensemble else name))
-        if response.error is not None and (self._circle or (not self._accepted and self._served.opened is not None)):
+            response.error = Internal(_DEADLOCK.format(name=f"a member of {name}" if self.is_of_ensemble else name))
+        if response.error is not None and (
+            self._deadlocked or (not self._accepted and self._served.opened is not None)
+        ):
             response.error = _in_call(self._asked, response.error)
         self.final = response.final
         self._on_answer(self._asked, response.final)
@@ -322,10 +324,10 @@ class _Call:
         """Whether it calls an ensemble, and so moves from member to member."""
         return isinstance(running(self._ticket), Flight) if self._ticket is not None else False
 
-    def refuse_circle(self) -> None:
+    def refuse_deadlock(self) -> None:
         """Answer the call, which is queued, with the error that explains the deadlock."""
         assert self._ticket is not None, "it was started"
-        self._circle = True
+        self._deadlocked = True
         self._ticket.cancel()
 
 

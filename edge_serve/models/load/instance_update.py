@@ -91,7 +91,7 @@ class InstanceUpdate:
         await self._opened.remove(number)
         self._release(number)
 
-    def cut_off(self, number: int, error: EdgeServeError) -> None:
+    def fail_instance(self, number: int, error: EdgeServeError) -> None:
         """Fail the unfinished requests of an instance that is closed."""
         self._opened.listener.on_lost(number, error)
 

@@ -30,7 +30,7 @@ from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.ensemble.ensemble import EnsembleRunner, member_labels
 from edge_serve.models.ensemble.flight import Lookup
-from edge_serve.models.extras.cached_runner import TELLS_WHAT_IT_READ, CachedRunner
+from edge_serve.models.extras.cached_runner import MARKS_PERSONAL, CachedRunner
 from edge_serve.models.extras.rate_limit import LimitedModel, RateLimitGate
 from edge_serve.models.extras.response_cache import ResponseCache
 from edge_serve.models.load.dependencies import members_of
@@ -125,7 +125,7 @@ class LoadPlan:
             and _of_one_version(self.config) == _of_one_version(before.config)
         )
 
-    def regroups(self, version: int, before: LoadPlan | None, served: Served | None) -> bool:
+    def changes_instances_only(self, version: int, before: LoadPlan | None, served: Served | None) -> bool:
         """Return whether only the instances of a version that serves change, as in Triton's ConfigChangeRequiresReload
         (core src/model_config_utils.cc).
 
@@ -228,7 +228,7 @@ class Loader:
         served.load_seconds = time.monotonic() - started
         return served
 
-    def regroup(self, served: Served, plan: LoadPlan) -> InstanceUpdate:
+    def plan_instance_update(self, served: Served, plan: LoadPlan) -> InstanceUpdate:
         """Plan the change of instances that the plan's `instance_group` asks for; everything else stays.
 
         Raises:
@@ -266,7 +266,7 @@ class Loader:
         if plan.golden is not None and self._options.proves(plan.name):
             await prove_with(served, plan.golden, self._proof_seconds, runner(self._new_statistics(config)))
         served.load_seconds = time.monotonic() - started
-        self._put_cache_before(served)
+        self._add_cache(served)
         return served
 
     async def _open(self, plan: LoadPlan, version: int, arena: Arena, own_worker: bool) -> Served:
@@ -290,7 +290,7 @@ class Loader:
             raise
         if limited is not None:
             served.on_close += (limited.close,)
-        self._put_cache_before(served)
+        self._add_cache(served)
         await served.check_health()  # the model's own `is_ready` counts from the start, as in Triton
         return served
 
@@ -334,7 +334,7 @@ class Loader:
         message."""
         return self._workers.load_seconds + KILL_SECONDS
 
-    def _put_cache_before(self, served: Served) -> None:
+    def _add_cache(self, served: Served) -> None:
         """Put a response cache before the runner if the model's configuration and the server's settings both say so."""
         config, cache = served.config, self._cache
         if cache is None or not config.response_cache.enable or served.signature.decoupled:
@@ -342,7 +342,7 @@ class Loader:
         is_ensemble = config.HasField("ensemble_scheduling")
         runner = CachedRunner(
             served.runner, served.signature, served.statistics, cache, self._clock,
-            personal=is_ensemble or config.backend not in TELLS_WHAT_IT_READ,
+            personal=is_ensemble or config.backend not in MARKS_PERSONAL,
             keep_parameters=not is_ensemble, ordered=config.dynamic_batching.preserve_ordering,
         )  # fmt: skip
         served.runner, served.cached = runner, True

@@ -34,13 +34,13 @@ class Planner:
     """Reads the configurations of models.
 
     Args:
-        incidents: knows which models are left out.
+        load_history: knows which models are left out.
     """
 
-    def __init__(self, repository: Repository, loader: Loader, incidents: LoadHistory) -> None:
+    def __init__(self, repository: Repository, loader: Loader, load_history: LoadHistory) -> None:
         self._repository = repository
         self._loader = loader
-        self._incidents = incidents
+        self._load_history = load_history
         #: one at a time, in the order of the load requests, so that the last one to read is the last one to load
         self._turn = asyncio.Lock()
 
@@ -78,7 +78,7 @@ class Planner:
                 raise NotFound(await self._nowhere(name))
             if found.ambiguous:
                 raise InvalidArgument(f"model '{name}' appears in two or more repositories")
-            self._incidents.check(name)
+            self._load_history.check(name)
             return await self._read(found, override)
         except UnreadableEntry as error:  # the repository has logged it
             raise _unreadable(name, error.message) from error

@@ -138,7 +138,7 @@ class Repository:
             for path, directory in self._directories(root):
                 name = _identity(root, path.name) if self.namespaced else path.name
                 if not is_text(path.name):
-                    self._tell_nameless(path)
+                    self._log_nameless(path)
                 elif directory is not None and has_controls(path.name):
                     faults[name] = f"the name of a model must not contain {CONTROLS}"
                 elif isinstance(directory, Path):
@@ -235,7 +235,7 @@ class Repository:
             self._rest[found.name] = now + min(_REST * (now - began), _LONGEST_REST)
             raise
 
-    def _tell_nameless(self, directory: Path) -> None:
+    def _log_nameless(self, directory: Path) -> None:
         """Log a directory that no client could ask for, and no index could list."""
         if directory not in self.nameless:
             self.nameless.add(directory)

@@ -117,7 +117,7 @@ class Driver(Runner):
         self._gathering = False
         #: instances that get no new work -> what to call when they have none left
         self._retiring: dict[int, Callable[[], None]] = {}
-        self._absence = WorkerOutage(name, loop, self._on_absence)
+        self._outage = WorkerOutage(name, loop, self._on_outage)
 
     def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Job:
         """See `Runner`."""
@@ -126,8 +126,8 @@ class Driver(Runner):
         if self._order is not None:
             job.place = self._order.enter()
         try:
-            if self._absence.is_long:
-                raise self._absence.error()
+            if self._outage.is_long:
+                raise self._outage.error()
             self._scheduler.add(job, now)
         except EdgeServeError as error:
             self._fail(job, error, record.REJECTED)
@@ -170,7 +170,7 @@ class Driver(Runner):
     def add_instance(self, instance: int, *, passive: bool = False) -> None:
         """Add an instance. No other had its number before."""
         self._scheduler.add_instance(instance, passive=passive)
-        self._absence.back(instance)
+        self._outage.back(instance)
         self._pump()
 
     def retire_instance(self, instance: int, on_free: Callable[[], None]) -> None:
@@ -183,7 +183,7 @@ class Driver(Runner):
     def _check_retired(self) -> None:
         for instance in [one for one in self._retiring if not self._works(one)]:
             self._loop.call_soon(self._retiring.pop(instance))
-            self._absence.remove(instance, sum(other != instance for other in self.model.numbers))
+            self._outage.remove(instance, sum(other != instance for other in self.model.numbers))
 
     def _works(self, instance: int) -> bool:
         """Return whether an instance that retires may still get work, or has unfinished work."""
@@ -206,7 +206,7 @@ class Driver(Runner):
             self._fail(entry, error, record.REJECTED)  # type: ignore[arg-type]
         for instance in list(self.model.numbers):
             self.on_lost(instance, error)
-        self._absence.stop()
+        self._outage.stop()
 
     def has_sequence(self, correlation_id: int | str) -> bool:
         """See `Runner`."""
@@ -271,21 +271,21 @@ class Driver(Runner):
         for key in lost:
             for job in self._batches.pop(key)[1]:
                 self._fail(job, error, record.BACKEND)
-        self._absence.lost(instance, len(self.model.numbers))
+        self._outage.lost(instance, len(self.model.numbers))
         self._pump()
         self._check_idle()
 
     def on_back(self, instance: int) -> None:
         """Give work to an instance whose worker was restarted."""
-        self._absence.back(instance)
+        self._outage.back(instance)
         self._scheduler.back(instance)
         self._pump()
 
-    def _on_absence(self) -> None:
+    def _on_outage(self) -> None:
         """Fail the queued requests: the version has had no worker for too long."""
         for entry in self._scheduler.drain():
             self.statistics.pending -= 1
-            self._fail(entry, self._absence.error(), record.REJECTED)  # type: ignore[arg-type]
+            self._fail(entry, self._outage.error(), record.REJECTED)  # type: ignore[arg-type]
         self._check_idle()
 
     # ---- acting on decisions ------------------------------------------------------------------------------------

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from edge_serve.errors import Unavailable
 
 #: how long requests wait while no instance has a worker; an immediate restart takes less
-ABSENCE_SECONDS = 5.0
+OUTAGE_SECONDS = 5.0
 
 
 class WorkerOutage:
     """The outage of one version: the time in which no instance has a worker.
 
     Args:
-        on_long: called when the outage has lasted for ABSENCE_SECONDS.
+        on_long: called when the outage has lasted for OUTAGE_SECONDS.
 
     Attributes:
         is_long: whether the outage has lasted so long, and has not ended.
@@ -34,7 +34,7 @@ class WorkerOutage:
         """Note that an instance, of so many `instances`, has no worker."""
         self._lost.add(instance)
         if self._timer is None and len(self._lost) >= instances:
-            self._timer = self._loop.call_later(ABSENCE_SECONDS, self._on_timer)
+            self._timer = self._loop.call_later(OUTAGE_SECONDS, self._on_timer)
 
     def back(self, instance: int) -> None:
         """Note that an instance has a worker again."""
@@ -47,7 +47,7 @@ class WorkerOutage:
         """Note that an instance was removed, and so many are left."""
         self._lost.discard(instance)
         if self._timer is None and self._lost and len(self._lost) >= instances:
-            self._timer = self._loop.call_later(ABSENCE_SECONDS, self._on_timer)
+            self._timer = self._loop.call_later(OUTAGE_SECONDS, self._on_timer)
 
     def stop(self) -> None:
         """Cancel the timer."""
@@ -57,7 +57,7 @@ class WorkerOutage:
     def error(self) -> Unavailable:
         """Return the error for requests that do not wait any longer."""
         return Unavailable(
-            f"model '{self._model}' has had no worker for {ABSENCE_SECONDS:g} s: it keeps dying or does not open "
+            f"model '{self._model}' has had no worker for {OUTAGE_SECONDS:g} s: it keeps dying or does not open "
             "again, the server's log says why"
         )
 

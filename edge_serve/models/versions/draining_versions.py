@@ -46,13 +46,13 @@ class DrainingVersions:
 
         A START belongs to `now`, and ends an older sequence with its id.
         """
-        elders = [one for one in self._versions.get(name, ()) if not version or one.version == version]
+        draining = [one for one in self._versions.get(name, ()) if not version or one.version == version]
         if flags & SEQUENCE_START:
-            for one in elders:
+            for one in draining:
                 if one is not now:
                     one.runner.end_sequence(correlation_id)
             return None
         if now.runner.has_sequence(correlation_id):
             return None
-        others = (one for one in reversed(elders) if one is not now)
+        others = (one for one in reversed(draining) if one is not now)
         return next((one for one in others if one.runner.has_sequence(correlation_id)), None)

@@ -83,7 +83,7 @@ class Served:
     #: it was replaced or unloaded, and drains
     leaving: bool = False
     #: it stands in for a version that was unloaded before its successor is loaded: not ready, and its requests wait
-    exchanging: bool = False
+    swapping: bool = False
     #: a stand-in has its counters (`stand_in`)
     has_stand_in: bool = False
     _holds: int = 0
@@ -125,7 +125,7 @@ class Served:
     def healthy(self) -> bool:
         """Whether every instance has a worker, the model reported ready, and the last self-test passed."""
         opened = self.opened
-        if self.leaving or self.exchanging or self.sick:
+        if self.leaving or self.swapping or self.sick:
             return False
         return opened is None or (opened.complete and self._refused_at != opened.restarts)
 
@@ -148,7 +148,7 @@ class Served:
         """Return a copy without the model, whose requests `runner` takes and whose counters continue. The model may be
         unloaded."""
         other = replace(
-            self, runner=runner, opened=None, arena=None, kept=None, exchanging=True, on_close=(), _holds=0, _free=None
+            self, runner=runner, opened=None, arena=None, kept=None, swapping=True, on_close=(), _holds=0, _free=None
         )
         self.has_stand_in = True
         return other
@@ -164,7 +164,7 @@ class Served:
         if not self._holds and self._free is not None:
             self._free.set()
 
-    async def unheld(self) -> None:
+    async def wait_released(self) -> None:
         """Wait until all references are released."""
         while self._holds:
             self._free = asyncio.Event()

@@ -10,7 +10,7 @@ from edge_serve.models.versions.served import Served
 from edge_serve.observe.metrics.source import ModelSeries
 
 
-class Departing:
+class UnloadingVersions:
     """Keeps the server's counters from falling when a version is closed.
 
     Attributes:

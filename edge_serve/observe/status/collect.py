@@ -132,12 +132,12 @@ class Collector:
     async def document(self) -> Document:
         """With what the machine said when it was last looked at. Facts of many models are gathered in pieces."""
         rooms = self._rooms
-        counters = rooms.registry.departing.counters(rooms.registry.served())
+        counters = rooms.registry.unloading.counters(rooms.registry.served())
         await asyncio.sleep(0)
         models: list[ModelFacts] = []
         async for made in in_pieces(map(model_facts, rooms.registry.each_served())):
             models += made
-        models = with_draining(models, map(model_facts, rooms.registry.departing.versions))
+        models = with_draining(models, map(model_facts, rooms.registry.unloading.versions))
         await asyncio.sleep(0)
         index = await gathered(rooms.registry.index(ready_only=False, found=self._readings.found or {}))
         await asyncio.sleep(0)
@@ -179,10 +179,10 @@ class Collector:
             host=socket.gethostname(),
             protocol=TRITON_VERSION,
             required=tuple(self._rooms.required),
-            lacking=tuple((one.name, one.reason or one.word) for one in self._rooms.registry.lacking()),
+            lacking=tuple((one.name, one.reason or one.word) for one in self._rooms.registry.unready_required()),
             safe_mode=self._rooms.safe_mode(),
             unanswered=listed(self._rooms.registry.busy()) if service.stopping else "",
-            unreadable=self._rooms.registry.incidents.unreadable,
+            unreadable=self._rooms.registry.load_history.unreadable,
             explicit=service.options.explicit,
             doors=dict(self._rooms.doors),
         )
@@ -203,7 +203,7 @@ def model_facts(served: Served) -> ModelFacts:
         signature.max_batch_size,
         signature.decoupled,
         opened.complete if opened else True,
-        served.healthy or served.exchanging,
+        served.healthy or served.swapping,
         served.runner.in_flight(),
         served.runner.oldest_batch_seconds(),
         served.refusal,

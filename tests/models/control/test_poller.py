@@ -25,7 +25,7 @@ class FakeRegistry:
         self.calls: list[tuple[str, ...]] = []
         self.told = asyncio.Event()
         self.error: Exception | None = None
-        self.incidents = LoadHistory()
+        self.load_history = LoadHistory()
 
     def knows(self, name: str) -> bool:
         return name != "stranger"
@@ -34,7 +34,7 @@ class FakeRegistry:
     def unloading_first(self, names: Iterable[str]) -> Iterator[None]:
         yield
 
-    def strayed(self) -> list[str]:
+    def find_rebound(self) -> list[str]:
         return []
 
     async def load_all(self, names: Iterable[str], *, own_worker: bool) -> list[str]:

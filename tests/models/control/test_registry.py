@@ -57,7 +57,7 @@ class FakeServed:
         self.name = self.identity = name
         self.version = str(version)
         self.healthy = True
-        self.exchanging = self.has_stand_in = False
+        self.swapping = self.has_stand_in = False
         self.holds = 0
         self.load_seconds = 0.0
         self.arena = self.opened = None
@@ -69,7 +69,7 @@ class FakeServed:
     def replace(self, before: FakeServed) -> None:
         self.lineage = before.lineage
 
-    async def unheld(self) -> None:
+    async def wait_released(self) -> None:
         """Nothing of it is under way elsewhere."""
 
 
@@ -398,7 +398,7 @@ def test_the_index_says_why_nothing_of_a_model_could_be_tried(tmp_path: Path) ->
         for name in ("bare", "nobody"):
             with pytest.raises(EdgeServeError):
                 await house.registry.load(name)
-        assert list(told()) == list(house.registry.incidents.reasons) == ["bare"]
+        assert list(told()) == list(house.registry.load_history.reasons) == ["bare"]
         assert told()["bare"][0] == "UNAVAILABLE"
         assert "at least one version" in told()["bare"][1]
 
@@ -409,7 +409,7 @@ def test_the_index_says_why_nothing_of_a_model_could_be_tried(tmp_path: Path) ->
         house.put("bare", 1)
         await house.registry.load("bare")
         assert told()["bare"] == ("READY", "")
-        assert not house.registry.incidents.reasons
+        assert not house.registry.load_history.reasons
 
     play(tmp_path, work)
 
@@ -457,7 +457,7 @@ def test_each_version_that_serves_or_should_has_its_readiness(tmp_path: Path) ->
 
         (tmp_path / "m" / "2").rmdir()
         await house.registry.load("m")
-        house.registry.incidents.left_out["fatal"] = "the server died over it"
+        house.registry.load_history.left_out["fatal"] = "the server died over it"
         assert told() == [("bare", "", False), ("fatal", "", False), ("m", "1", True), ("unread", "", False)]
 
         house.serving("m").healthy = False
@@ -499,7 +499,7 @@ def test_a_failed_version_counts_no_more_when_a_load_without_it_succeeds(tmp_pat
 
         assert house.registry.is_ready()
         assert ("m", "2", "UNAVAILABLE", "Internal: v2 is bad") in house.index()  # as Triton's
-        assert [one.word for one in house.registry.standings()] == ["ready"]
+        assert [one.word for one in house.registry.summaries()] == ["ready"]
 
         house.put("m", 2)  # bad as ever
         with pytest.raises(EdgeServeError):

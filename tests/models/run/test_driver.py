@@ -342,7 +342,7 @@ def test_a_lost_worker_fails_what_it_had_and_nothing_else() -> None:
 
 
 def test_nobody_waits_for_ever_for_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(absence, "ABSENCE_SECONDS", 0.005)
+    monkeypatch.setattr(absence, "OUTAGE_SECONDS", 0.005)
 
     async def story() -> None:
         here = Scene(batcher())
@@ -515,7 +515,7 @@ def test_an_instance_that_retires_is_free_when_its_worker_dies_and_when_the_mode
 def test_when_the_last_instance_with_a_worker_retires_requests_do_not_wait_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(absence, "ABSENCE_SECONDS", 0.01)
+    monkeypatch.setattr(absence, "OUTAGE_SECONDS", 0.01)
 
     async def story() -> None:
         here = Scene(DirectScheduler(2), 2)

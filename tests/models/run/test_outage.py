@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edge_serve.models.run.outage import ABSENCE_SECONDS, WorkerOutage
+from edge_serve.models.run.outage import OUTAGE_SECONDS, WorkerOutage
 
 
 class Timer:
@@ -43,7 +43,7 @@ def test_it_begins_when_the_last_instance_is_lost() -> None:
     here.absence.lost(1, 2)
 
     (timer,) = here.timers
-    assert timer.seconds == ABSENCE_SECONDS
+    assert timer.seconds == OUTAGE_SECONDS
     assert not here.absence.is_long
     timer.ring()
     assert here.absence.is_long

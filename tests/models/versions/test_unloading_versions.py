@@ -8,7 +8,7 @@ from typing import cast
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.versions.lineage import add_up
 from edge_serve.models.versions.served import Served
-from edge_serve.models.versions.unloading_versions import Departing
+from edge_serve.models.versions.unloading_versions import UnloadingVersions
 from edge_serve.observe.metrics.source import ModelSeries
 
 
@@ -42,45 +42,45 @@ def served(version: Version) -> Served:
     return cast(Served, version)
 
 
-def total(departing: Departing, *serving: Version) -> int:
-    return add_up(departing.counters(map(served, serving))).success.count
+def total(unloading: UnloadingVersions, *serving: Version) -> int:
+    return add_up(unloading.counters(map(served, serving))).success.count
 
 
 def test_a_version_counts_while_it_serves_while_it_drains_and_after_it_is_closed() -> None:
-    departing, first, second = Departing(), Version(), Version()
+    unloading, first, second = UnloadingVersions(), Version(), Version()
     first.answer(3)
-    assert total(departing, first) == 3
+    assert total(unloading, first) == 3
 
-    departing.add(served(first))
+    unloading.add(served(first))
     first.answer(1)
     second.answer(2)
-    assert total(departing, second) == 6
+    assert total(unloading, second) == 6
 
-    departing.close(served(first))
-    assert total(departing, second) == 6
-    assert total(departing) == 4
+    unloading.close(served(first))
+    assert total(unloading, second) == 6
+    assert total(unloading) == 4
 
 
 def test_a_version_and_its_stand_in_count_once() -> None:
-    departing, first = Departing(), Version()
+    unloading, first = UnloadingVersions(), Version()
     first.answer(3)
     first.has_stand_in = True
     stand_in = Version(statistics=first.statistics)
-    departing.add(served(first))
-    assert total(departing, stand_in) == 3
-    departing.close(served(first))
-    assert total(departing, stand_in) == 3
+    unloading.add(served(first))
+    assert total(unloading, stand_in) == 3
+    unloading.close(served(first))
+    assert total(unloading, stand_in) == 3
 
-    departing.add(served(stand_in))
-    departing.close(served(stand_in))
-    assert total(departing, Version()) == 3
+    unloading.add(served(stand_in))
+    unloading.close(served(stand_in))
+    assert total(unloading, Version()) == 3
 
 
 def test_metrics_show_the_requests_of_a_replaced_load_with_its_successor() -> None:
-    departing = Departing()
+    unloading = UnloadingVersions()
     for one in (Version(requests=2, seconds=9.0), Version(version="2", requests=5, seconds=99.0)):
-        departing.add(served(one))
+        unloading.add(served(one))
     series = ModelSeries("m", "1", {}, ModelStatistics(), 0.0, in_flight=1, oldest_batch_seconds=0.5)
-    departing.add_to(series, served(Version()))
+    unloading.add_to(series, served(Version()))
 
     assert (series.in_flight, series.oldest_batch_seconds) == (3, 9.0)

@@ -54,7 +54,7 @@ class FakeRegistry:
 
     def __init__(self) -> None:
         self.found = []
-        self.incidents = LoadHistory()
+        self.load_history = LoadHistory()
 
     def index(self, *, ready_only: bool, found: dict[str, FoundModel], why: bool = False) -> list[IndexEntry]:
         self.found.append(found)
@@ -66,7 +66,7 @@ class FakeRegistry:
     each_served = served
 
     @property
-    def departing(self) -> FakeRegistry:
+    def unloading(self) -> FakeRegistry:
         return self
 
     versions: tuple[Any, ...] = ()
@@ -76,7 +76,7 @@ class FakeRegistry:
         used.success.add(1000)
         return [ModelStatistics(), used, ModelStatistics(), used]
 
-    def lacking(self) -> list[Any]:
+    def unready_required(self) -> list[Any]:
         return []
 
 
