@@ -30,6 +30,7 @@ from edge_serve.messages.settings import LogSettings, ServerLog, TraceChanges, T
 from edge_serve.messages.shared_memory import RegionStatus
 from edge_serve.messages.signature import TensorSpec
 from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.messages.trace import Arrival
 from edge_serve.models.control.poller import ReloadResult
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.ensemble.traced import check_traceable
@@ -421,11 +422,16 @@ class Service:
             return _refuse(request, error, on_response)
         return self.infer_held(served, request, on_response)
 
-    def infer_held(self, served: Served, request: InferRequest, on_response: OnResponse) -> Ticket:
+    def infer_held(
+        self, served: Served, request: InferRequest, on_response: OnResponse, arrival: Arrival | None = None
+    ) -> Ticket:
         """Run a request as `infer` does, on a version that was looked up and held when the request arrived.
 
         It was accepted then, even if the version was swapped, unloaded or stopped since. A request of a sequence still
         goes to the version that started it.
+
+        Args:
+            arrival: the timestamps that the door has recorded for a trace; None = none.
         """
         if request.correlation_id:
             served = self.registry.sequence_version(
@@ -437,6 +443,8 @@ class Service:
             except EdgeServeError as error:
                 return _refuse(request, error, on_response)
         if self.tracing.on:
+            if arrival is not None:
+                self.tracing.arrival = arrival
             on_response = self.tracing.watch(request, served.name, served.version, on_response)
         return served.submit(request, on_response)
 

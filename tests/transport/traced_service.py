@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from edge_serve.messages.infer import InferRequest, InferResponse
-from edge_serve.messages.trace import Trace
+from edge_serve.messages.trace import Arrival, Trace
 from edge_serve.observe.tracing.tracing import Tracing
 from tests.transport.v2_scene import FakeService, FakeTicket
 
@@ -17,6 +18,16 @@ class TracedService(FakeService):
         super().__init__()
         self.tracing = tracing
         self.traces: list[Trace] = []
+
+    def infer_held(
+        self,
+        served: Any,
+        request: InferRequest,
+        on_response: Callable[[InferResponse], None],
+        arrival: Arrival | None = None,
+    ) -> FakeTicket:
+        self.tracing.arrival = arrival
+        return self.infer(request, on_response)
 
     def infer(self, request: InferRequest, on_response: Callable[[InferResponse], None]) -> FakeTicket:
         on_response = self.tracing.watch(request, "m", "3", on_response)

@@ -15,6 +15,7 @@ from edge_serve.messages.shared_memory import RegionStatus
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.tensors import Buffer, DataType, InferTensor
+from edge_serve.messages.trace import Arrival
 from edge_serve.models.control.poller import ReloadResult
 from edge_serve.protocol.http1.head import HeadParser, MessageLimits, RequestHead
 from edge_serve.transport.v2.application import V2Application
@@ -205,7 +206,11 @@ class FakeService:
         self.client_errors.append((name, version, error.http_status))
 
     def infer_held(
-        self, served: Any, request: InferRequest, on_response: Callable[[InferResponse], None]
+        self,
+        served: Any,
+        request: InferRequest,
+        on_response: Callable[[InferResponse], None],
+        arrival: Arrival | None = None,
     ) -> FakeTicket:
         return self.infer(request, on_response)
 
@@ -242,6 +247,7 @@ class FakeExchange:
     on_sent: Callable[[], None] | None = None
     buffers: Sequence[Buffer] = ()
     behind: bool = False
+    arrival: Arrival | None = None
     extra: Sequence[tuple[str, str]] = ()
 
     def reply(

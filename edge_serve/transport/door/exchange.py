@@ -10,6 +10,7 @@ from typing import Protocol
 
 from edge_serve.messages.infer import Lease, Room
 from edge_serve.messages.tensors import Buffer
+from edge_serve.messages.trace import Arrival
 from edge_serve.protocol.http1.head import RequestHead
 
 
@@ -25,6 +26,10 @@ class Exchange(Protocol):
     extra: Sequence[tuple[str, str]]
     #: called once if the client disconnects before the answer is complete (set by the application)
     on_cancelled: Callable[[], None] | None
+
+    @property
+    def arrival(self) -> Arrival | None:
+        """Record of the timestamps of the request; None while requests are not traced."""
 
     def reply(
         self,

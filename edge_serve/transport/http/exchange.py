@@ -69,6 +69,8 @@ class HttpExchange:
         "progress",
     )
 
+    arrival = None
+
     def __init__(self, connection: ExchangeConnection, head: RequestHead, body: Buffer, lease: Lease | None) -> None:
         self.connection: ExchangeConnection | None = connection
         self.head = head

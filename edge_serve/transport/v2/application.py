@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
-from weakref import WeakSet
 
 import orjson
 
@@ -41,7 +40,6 @@ from edge_serve.transport.v2.head import JSON, PLAIN, V2HeadReader, V2Settings
 from edge_serve.transport.v2.infer import Inference, InferService
 from edge_serve.transport.v2.settings import SettingsRoutes
 from edge_serve.transport.v2.shared_memory import SharedMemory
-from edge_serve.transport.v2.traced import TracedGeneration, TracedInference
 from edge_serve.workers.codec.codec import Codec
 
 log = logging.getLogger(__name__)
@@ -88,8 +86,6 @@ class V2Application:
         self._codec = codec
         self._inference = Inference(service, settings.max_input_size, self._clock, codec)
         self._generation = Generation(service, settings.max_input_size, codec)
-        #: this one, and those made of it that are still there
-        self._all: WeakSet[V2Application] = WeakSet([self])
         runtime = SettingsRoutes(service)
         memory = SharedMemory(service)
         #: access checks; None = none
@@ -125,7 +121,6 @@ class V2Application:
         known = self._for_peers.get(peer)
         if known is None:
             known = copy.copy(self)
-            self._all.add(known)
             known._gate = None if self._access is None else self._access.gate(peer)
             known._heads = self._heads_of(peer, known._gate)
             if len(self._for_peers) >= _PEERS:
@@ -134,14 +129,8 @@ class V2Application:
         return known
 
     def trace(self, tracing: Tracing | None) -> None:
-        """See to it that traces tell of this door, or (None) that nothing is done for them any more."""
-        service, most, clock, codec = self._service, self._settings.max_input_size, self._clock, self._codec
-        inference, generation = Inference(service, most, clock, codec), Generation(service, most, codec)
-        if tracing is not None:
-            inference = TracedInference(service, most, clock, codec, tracing)
-            generation = TracedGeneration(service, most, codec, tracing)
-        for one in self._all:
-            one._inference, one._generation = inference, generation
+        """Trace the requests of all clients; None = trace none."""
+        self._inference.tracing = self._generation.tracing = tracing
 
     def _heads_of(self, peer: Peer, gate: AccessGate | None) -> V2HeadReader:
         settings = replace(self._settings, restricted={}) if peer.administrator else self._settings

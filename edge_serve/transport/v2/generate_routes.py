@@ -11,14 +11,16 @@ from functools import partial
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.tensors import Buffer
+from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.protocol.inference.cost import LOOP_LIMITS, NO_LIMITS, TooExpensive
 from edge_serve.protocol.v2 import generate
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.replies import refuse
 from edge_serve.transport.v2.codec_offload import CodecTicket, run_for_client, run_in_codec
-from edge_serve.transport.v2.generate import GenerateAnswer, StreamTicket, Writer, check_encoding
+from edge_serve.transport.v2.generate import GenerateAnswer, Writer, check_encoding
 from edge_serve.transport.v2.head import V2Request
-from edge_serve.transport.v2.infer import InferService, OnResponse, ServedVersion
+from edge_serve.transport.v2.infer import InferService, ServedVersion
+from edge_serve.transport.v2.traced import TracedExchange
 from edge_serve.workers.codec.codec import Codec
 from edge_serve.workers.codec.job import Body, Encoded, Refused
 
@@ -28,9 +30,13 @@ class Generation:
 
     Args:
         codec: None = the loop does all coding.
+
+    Attributes:
+        tracing: set while requests are traced.
     """
 
     def __init__(self, service: InferService, max_input_size: int, codec: Codec | None) -> None:
+        self.tracing: Tracing | None = None
         self._service = service
         self._max_input_size = max_input_size
         self._codec = codec
@@ -47,6 +53,8 @@ class Generation:
         Raises:
             EdgeServeError: the request was refused before it reached the model.
         """
+        if self.tracing is not None:
+            exchange = TracedExchange(exchange, self.tracing.now_ns())
         route = v2_request.route
         served = self._service.lookup(route.model, route.version)
         check_encoding(exchange.head.get("content-encoding"))
@@ -59,26 +67,27 @@ class Generation:
         if exchange.lease is not None:
             exchange.lease.release()  # the request has no view of its text
             exchange.lease = None
-        self._run(request, self._answer(exchange, v2_request, served, form), self._service.infer)
+        self._run(exchange, v2_request, request, served, form)
 
-    def _answer(
+    def _run(
         self,
         exchange: Exchange,
         v2_request: V2Request,
+        request: InferRequest,
         served: ServedVersion,
         form: Callable[[Exchange, Writer | None], GenerateAnswer],
-    ) -> GenerateAnswer:
+    ) -> None:
         answer = form(exchange, self._make_writer(served))
         answer.on_error = partial(self._service.count_client_error, v2_request.route.model, v2_request.route.version)
-        return answer
-
-    def _run(
-        self, request: InferRequest, answer: GenerateAnswer, infer: Callable[[InferRequest, OnResponse], StreamTicket]
-    ) -> None:
-        ticket = infer(request, answer.on_response)
+        ticket = self._service.infer_held(served, request, answer.on_response, exchange.arrival)
         if answer.refusal is not None:
-            raise answer.refusal
-        answer.accept(ticket)
+            self._refuse(exchange, v2_request, answer.refusal)
+        else:
+            answer.accept(ticket)
+
+    def _refuse(self, exchange: Exchange, v2_request: V2Request, error: EdgeServeError) -> None:
+        self._service.count_client_error(v2_request.route.model, v2_request.route.version, error)
+        refuse(exchange, error, v2_request.error_type)
 
     # ---- in a codec process -------------------------------------------------------------------------------------
 
@@ -102,19 +111,11 @@ class Generation:
             generate=True,
         )
 
-        def refuse_it(error: EdgeServeError) -> None:
-            self._service.count_client_error(v2_request.route.model, v2_request.route.version, error)
-            refuse(exchange, error, v2_request.error_type)
-
         def on_read(outcome: InferRequest | Refused) -> None:
             if isinstance(outcome, Refused):
-                refuse_it(outcome.error)
-                return
-            try:
-                answer = self._answer(exchange, v2_request, served, form)
-                self._run(outcome, answer, partial(self._service.infer_held, served))
-            except EdgeServeError as error:
-                refuse_it(error)
+                self._refuse(exchange, v2_request, outcome.error)
+            else:
+                self._run(exchange, v2_request, outcome, served, form)
 
         run_for_client(exchange, served, partial(self._codec.decode, body), on_read)
 

@@ -19,6 +19,8 @@ from edge_serve.messages.infer import InferRequest, InferResponse, Lease, Room
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer
+from edge_serve.messages.trace import Arrival
+from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.protocol.inference import compression
 from edge_serve.protocol.inference.cost import LOOP_LIMITS, NO_LIMITS, SMALL_BYTES, SMALL_DEFLATE_BYTES, TooExpensive
 from edge_serve.protocol.v2.infer import InferDecoder, parse_header_length, refuse_json_size
@@ -29,6 +31,7 @@ from edge_serve.transport.http.replies import refuse
 from edge_serve.transport.v2.codec_offload import Held, run_for_client
 from edge_serve.transport.v2.generate import StreamTicket
 from edge_serve.transport.v2.head import JSON, PLAIN, V2Request
+from edge_serve.transport.v2.traced import TracedExchange
 from edge_serve.workers.codec.codec import Codec
 from edge_serve.workers.codec.job import Body, Encoded, Refused
 from edge_serve.workers.memory.arena import Arena
@@ -58,8 +61,9 @@ class InferService(Protocol):
 
     def lookup(self, name: str, version: str) -> ServedVersion: ...
     def lease(self, name: str, version: str, nbytes: int) -> Room | None: ...
-    def infer(self, request: InferRequest, on_response: OnResponse) -> StreamTicket: ...
-    def infer_held(self, served: Any, request: InferRequest, on_response: OnResponse) -> StreamTicket: ...
+    def infer_held(
+        self, served: Any, request: InferRequest, on_response: OnResponse, arrival: Arrival | None
+    ) -> StreamTicket: ...
     def count_client_error(self, name: str, version: str, error: EdgeServeError) -> None: ...
     @property
     def regions(self) -> RegionLookup: ...
@@ -102,9 +106,13 @@ class Inference:
 
     Args:
         codec: None = the loop does all coding.
+
+    Attributes:
+        tracing: set while requests are traced.
     """
 
     def __init__(self, service: InferService, max_input_size: int, clock: Clock, codec: Codec | None) -> None:
+        self.tracing: Tracing | None = None
         self._service = service
         self._max_input_size = max_input_size
         self._clock = clock
@@ -152,6 +160,8 @@ class Inference:
         Raises:
             EdgeServeError: the request was refused before its body was decoded.
         """
+        if self.tracing is not None:
+            exchange = TracedExchange(exchange, self.tracing.now_ns())
         route = v2_request.route
         served = self._service.lookup(route.model, route.version)
         signature = served.signature
@@ -200,7 +210,7 @@ class Inference:
             exchange.on_cancelled = None
             self._answer(exchange, v2_request, request, served, response, error_type)
 
-        ticket = self._service.infer_held(served, request, on_response)
+        ticket = self._service.infer_held(served, request, on_response, exchange.arrival)
         error_type = PLAIN
         if not answered:
             exchange.on_cancelled = ticket.cancel

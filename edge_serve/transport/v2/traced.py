@@ -1,31 +1,23 @@
-"""Inference over HTTP while requests are traced: what the door sees of one (server src/http_server.cc, `StartTrace`).
+"""Exchanges that record the timestamps of traced requests (server src/http_server.cc, `StartTrace`).
 
-`v2` takes these in place of `Inference` and `Generation` as long as something is traced, so that what is not traced
-pays nothing. A stream is sent chunk by chunk, and each has a start and an end.
+While requests are traced, `Inference` and `Generation` answer through such an exchange. A stream has timestamps for
+each of its chunks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from edge_serve.clock import Clock
-from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import Buffer
 from edge_serve.messages.trace import Arrival
-from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.exchange import HttpExchange
-from edge_serve.transport.v2.generate import GenerateAnswer, StreamTicket, Writer
-from edge_serve.transport.v2.generate_routes import Generation
-from edge_serve.transport.v2.head import V2Request
-from edge_serve.transport.v2.infer import Inference, InferService, OnResponse, ServedVersion
-from edge_serve.workers.codec.codec import Codec
 
 _START, _END = "HTTP_SEND_START", "HTTP_SEND_END"
 
 
 class TracedExchange:
-    """An exchange that tells an arrival what becomes of it; implements `exchange.Exchange`."""
+    """An exchange that records its timestamps in an `Arrival`; implements `exchange.Exchange`."""
 
     def __init__(self, exchange: Exchange, now_ns: int) -> None:
         begun = (exchange.begun_ns if isinstance(exchange, HttpExchange) else 0) or now_ns
@@ -33,7 +25,7 @@ class TracedExchange:
         self.head, self.body, self.lease, self.extra = exchange.head, exchange.body, exchange.lease, exchange.extra
         self._exchange = exchange
         self._on_cancelled: Callable[[], None] | None = None
-        exchange.on_cancelled = self._abandoned
+        exchange.on_cancelled = self._cancel
 
     def reply(
         self,
@@ -44,7 +36,7 @@ class TracedExchange:
         headers: Sequence[tuple[str, str]] = (),
         on_sent: Callable[[], None] | None = None,
     ) -> None:
-        """See `Exchange`."""
+        """Send a whole answer, and record when."""
         arrival = self.arrival
         arrival.mark(_START)
 
@@ -63,9 +55,9 @@ class TracedExchange:
     def write(self, data: Buffer) -> bool:
         """See `Exchange`."""
         self.arrival.mark(_START)
-        go_on = self._exchange.write(data)
+        may_continue = self._exchange.write(data)
         self.arrival.mark(_END)
-        return go_on
+        return may_continue
 
     def end(self) -> None:
         """See `Exchange`."""
@@ -95,56 +87,7 @@ class TracedExchange:
         """See `Exchange`."""
         return self._exchange.behind
 
-    def _abandoned(self) -> None:
+    def _cancel(self) -> None:
         self.arrival.leave()
         if self._on_cancelled is not None:
             self._on_cancelled()
-
-
-class TracedInference(Inference):
-    """Answers infer requests."""
-
-    def __init__(
-        self, service: InferService, max_input_size: int, clock: Clock, codec: Codec | None, tracing: Tracing
-    ) -> None:
-        super().__init__(service, max_input_size, clock, codec)
-        self._tracing = tracing
-
-    def handle(self, exchange: Exchange, v2_request: V2Request) -> None:
-        """See `Inference.handle`."""
-        super().handle(TracedExchange(exchange, self._tracing.now_ns()), v2_request)
-
-    def _run(self, exchange: Exchange, v2_request: V2Request, request: InferRequest, served: ServedVersion) -> None:
-        assert isinstance(exchange, TracedExchange), "`handle` makes it one"
-        self._tracing.arrival = exchange.arrival
-        try:
-            super()._run(exchange, v2_request, request, served)
-        finally:
-            self._tracing.arrival = None
-
-
-class TracedGeneration(Generation):
-    """Answers generate requests."""
-
-    def __init__(self, service: InferService, max_input_size: int, codec: Codec | None, tracing: Tracing) -> None:
-        super().__init__(service, max_input_size, codec)
-        self._tracing = tracing
-
-    def handle(
-        self, exchange: Exchange, v2_request: V2Request, form: Callable[[Exchange, Writer | None], GenerateAnswer]
-    ) -> None:
-        """See `Generation.handle`."""
-        super().handle(TracedExchange(exchange, self._tracing.now_ns()), v2_request, form)
-
-    def _run(
-        self, request: InferRequest, answer: GenerateAnswer, infer: Callable[[InferRequest, OnResponse], StreamTicket]
-    ) -> None:
-        assert isinstance(answer.exchange, TracedExchange), "`handle` makes it one"
-        self._tracing.arrival = answer.exchange.arrival
-        try:
-            super()._run(request, answer, infer)
-        except BaseException:
-            answer.exchange.arrival.leave()  # whoever handles it has the exchange below
-            raise
-        finally:
-            self._tracing.arrival = None

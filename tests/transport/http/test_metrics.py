@@ -22,6 +22,7 @@ class RecordingExchange:
     lease: Lease | None = None
     on_cancelled: Callable[[], None] | None = None
     on_drained: Callable[[], None] | None = None
+    arrival = None
     behind = False
     extra: Sequence[tuple[str, str]] = ()
 
