@@ -23,7 +23,7 @@ from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import DataType, InferTensor
-from edge_serve.workers.front.busy_poll import AwakeSelector, PollPolicy
+from edge_serve.workers.front.busy_poll import PollingSelector, PollPolicy
 from edge_serve.workers.front.frames.reply import BatchReply
 from edge_serve.workers.front.pool import OpenedModel, Workers
 from edge_serve.workers.memory.arena import Arena, Budget
@@ -83,7 +83,7 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
-async def measure(count: int, batch: int, awake: PollPolicy) -> dict[str, float]:
+async def measure(count: int, batch: int, policy: PollPolicy) -> dict[str, float]:
     """Return the figures of `count` batches of `batch` requests, one after the other."""
     data = np.arange(16, dtype=np.int32).tobytes()
     requests = [
@@ -91,7 +91,7 @@ async def measure(count: int, batch: int, awake: PollPolicy) -> dict[str, float]
         for _ in range(batch)
     ]
     with tempfile.TemporaryDirectory() as directory:
-        workers = Workers(awake=awake)
+        workers = Workers(poll_policy=policy)
         arena = Arena("echo", Budget(64 << 20))
         spec = ModelSpec("echo", 1, Path(directory), Path(directory), make_config("echo"))
         warm, run = Loop(1000, requests), Loop(count, requests)
@@ -129,10 +129,10 @@ def main() -> None:
     machine = {"python": platform.python_version(), "machine": platform.machine(), "cores": os.cpu_count()}
     figures = {}
     for name, poll_us in (("sleeping", 0), ("polling", 300)):
-        awake = PollPolicy(poll_us, len(os.sched_getaffinity(0)))
-        loop = asyncio.SelectorEventLoop(AwakeSelector(awake))
+        policy = PollPolicy(poll_us, len(os.sched_getaffinity(0)))
+        loop = asyncio.SelectorEventLoop(PollingSelector(policy))
         with contextlib.closing(loop):
-            figures[name] = loop.run_until_complete(measure(options.requests, options.batch, awake))
+            figures[name] = loop.run_until_complete(measure(options.requests, options.batch, policy))
     print(json.dumps({"benchmark": "worker_hop", "batch": options.batch, **machine, **figures}, indent=2))
 
 

@@ -58,7 +58,7 @@ from edge_serve.systemd import notify
 from edge_serve.systemd.activation import inherit
 from edge_serve.transport.door.listeners import advice_on_listening
 from edge_serve.workers.codec.codec import Codec
-from edge_serve.workers.front.busy_poll import AwakeSelector, FreeCores, PollPolicy
+from edge_serve.workers.front.busy_poll import PollingSelector, PollPolicy, make_poll_policy
 from edge_serve.workers.front.pool import Hooks, Workers
 from edge_serve.workers.front.pool import ProcessLimits as WorkerLimits
 from edge_serve.workers.launch.environments import Environments
@@ -88,7 +88,7 @@ class ServerProcess:
     """
 
     def __init__(
-        self, config: ServerConfig, log_control: LogControl | None = None, awake: PollPolicy | None = None
+        self, config: ServerConfig, log_control: LogControl | None = None, poll_policy: PollPolicy | None = None
     ) -> None:
         self._config = config
         self._clock = MonotonicClock()
@@ -104,7 +104,14 @@ class ServerProcess:
         hooks = Hooks(metric=custom.apply, gone=custom.gone)
         self._sandbox = sandbox = Sandbox.of(config, os.environ)
         environments = _environments(config, sandbox)
-        self._workers = Workers(limits, self._clock, hooks, environments, awake or _awake(config), sandbox)
+        self._workers = Workers(
+            limits,
+            self._clock,
+            hooks,
+            environments,
+            poll_policy or make_poll_policy(config.busy_poll_microseconds),
+            sandbox,
+        )
         self._codec = Codec(self._budget, limits)
         loader = Loader(
             self._workers, self._budget, self._clock, _loader_options(config), _response_cache(config), _gate(config)
@@ -428,28 +435,22 @@ def _trace_settings(config: ServerConfig) -> TraceSettings:
     return TraceSettings(level, trace.rate, trace.count, trace.log_frequency, trace.file)
 
 
-def _awake(config: ServerConfig) -> PollPolicy:
-    cores = os.sched_getaffinity(0)
-    neighbours = FreeCores(cores) if config.busy_poll_microseconds and len(cores) > 1 else None
-    return PollPolicy(config.busy_poll_microseconds, len(cores), neighbours=neighbours)
-
-
 def serve(config: ServerConfig, log_control: LogControl | None = None) -> int:
     """Run a server to its end; the exit status."""
-    awake = _awake(config)
+    poll_policy = make_poll_policy(config.busy_poll_microseconds)
     if config.worker_sandbox:
         keep_out()
 
     async def main() -> int:
         try:
-            return await ServerProcess(config, log_control, awake).run()
+            return await ServerProcess(config, log_control, poll_policy).run()
         except EdgeServeError as error:
             log.error("%s", error.message)
         except OSError as error:
             log.error("%s; %s", error.strerror or error, advice_on_listening(error))
         return FAILED
 
-    make_loop = partial(asyncio.SelectorEventLoop, AwakeSelector(awake))
+    make_loop = partial(asyncio.SelectorEventLoop, PollingSelector(poll_policy))
     if sys.version_info >= (3, 11):
         with asyncio.Runner(loop_factory=make_loop) as runner:
             return runner.run(main())

@@ -45,7 +45,7 @@ def longest(path: Path, began: float, ended: float) -> Turn:
 
 def _watch(path: str) -> None:
     from edge_serve import server
-    from edge_serve.workers.front.busy_poll import AwakeSelector
+    from edge_serve.workers.front.busy_poll import PollingSelector
 
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     heaviest: list[Any] = [0.0, ""]
@@ -59,7 +59,7 @@ def _watch(path: str) -> None:
         if took > heaviest[0]:
             heaviest[:] = [took, repr(callback)[:300].replace("\t", " ").replace("\n", " ")]
 
-    class Timed(AwakeSelector):
+    class Timed(PollingSelector):
         since = 0.0
         began = 0.0
 
@@ -74,7 +74,7 @@ def _watch(path: str) -> None:
             return ready
 
     asyncio.events.Handle._run = timed  # type: ignore[assignment]  # a private name, for tests only
-    vars(server)["AwakeSelector"] = Timed
+    vars(server)["PollingSelector"] = Timed
 
 
 if __name__ == "__main__":

@@ -181,8 +181,8 @@ class ServerConfig(DoorSettings):
         _worker(
             COUNT,
             "Longest time for which the server and a worker that serves a lone client poll for each other before they "
-            "sleep: waking them takes longer than a small model does. Never more of them than cores that no "
-            "other program uses. 0 = never.",
+            "sleep, because waking them takes longer than a small model does. They poll only on cores that no other "
+            "program uses, and never if the server was started on battery or under a CPU quota. 0 = never.",
         ),
     ] = 300
     self_inference_interval_secs: Annotated[

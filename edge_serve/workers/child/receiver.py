@@ -1,4 +1,4 @@
-"""Cuts the data channel into frames. Short waits for the next frame are polled through (ADR 17)."""
+"""Cuts the data channel of an instance into frames, and polls through short waits for the next one (ADR 17)."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ class Receiver:
         self._wait = PollingWait()
 
     def receive(self, poll_us: int = 0) -> bytearray | None:
-        """The next frame with its header; None at the end of the stream.
+        """Return the next frame with its header; None at the end of the stream.
 
         Args:
-            poll_us: for how long to poll for it before going to sleep, where the last wait was short.
+            poll_us: the longest time to poll before sleeping, if the last wait was short.
         """
         if not poll_us or self._have:
             return self._receive()
         clock, most = time.monotonic_ns, poll_us * 1000
         began = clock()
         end = began + self._wait.poll_ns(most)
-        while clock() < end and not self._is_there():
+        while clock() < end and not self._has_data():
             pass
         received = self._receive()
-        self._wait.took(clock() - began, most)
+        self._wait.note(clock() - began, most)
         return received
 
-    def _is_there(self) -> bool:
-        """Something, or the end: `_receive` need not sleep."""
+    def _has_data(self) -> bool:
+        """Receive without sleeping; return whether data or the end of the stream has arrived."""
         try:
             self._have = self._socket.recv_into(self._buffer, 0, socket.MSG_DONTWAIT)
         except BlockingIOError:

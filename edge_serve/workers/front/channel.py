@@ -99,9 +99,9 @@ class Channel:
     def execute(self, batch_id: int, requests: Sequence[InferRequest], each: bool = False) -> None:
         """Send a batch (or requests to execute one by one); never blocks, never raises for what the requests hold."""
         link = self._link
-        poll = link.awake.worker_us(id(self), len(requests))
+        poll = link.poll_policy.worker_us(id(self), len(requests))
         pending = self._pending[batch_id] = PendingBatch(len(requests), 0, None, monotonic_ns(), each=each)
-        link.awake.out += 1
+        link.poll_policy.out += 1
         moves: Moves = []
         try:
             for request in requests:
@@ -186,7 +186,7 @@ class Channel:
         pending = self._pending.pop(batch_id, None)
         if pending is None:
             return
-        self._link.awake.out -= 1
+        self._link.poll_policy.out -= 1
         release_all(pending)
         error = Internal(f"the batch {reason}")
         replies = [Reply(error=(pending.refused or {}).get(i, error)) for i in range(pending.count)]
@@ -331,7 +331,7 @@ class Channel:
             self._link.layout, received, HEADER_SIZE + REPLY_HEAD.size, meta, count, slot, slot.capacity if slot else 0
         )
         del self._pending[batch_id]
-        self._link.awake.out -= 1
+        self._link.poll_policy.out -= 1
         if pending.timer is not None or pending.copies is not None:
             pending.release()
         lease = slot if in_slot else None
@@ -444,7 +444,7 @@ class Channel:
                 release_all(pending)
         for slot in self._granted.values():
             slot.release()
-        self._link.awake.out -= len(self._pending)
+        self._link.poll_policy.out -= len(self._pending)
         self._pending.clear()
         self._granted.clear()
 

@@ -54,7 +54,7 @@ class Link:
             replies ask for theirs one by one).
         timeout: the model's `execution_timeout_ms`, in seconds; 0 = none.
         hang: seconds after which a batch that does not move counts as hung; 0 = as for every model.
-        awake: is told how many batches are out.
+        poll_policy: counts the batches in flight.
         tests: its golden test is running, which is a part of loading.
         warned: warnings that the log has already (`Remote.warn_once`).
     """
@@ -65,7 +65,7 @@ class Link:
     listener: ModelListener
     timeout: float = 0.0
     hang: float = 0.0
-    awake: PollPolicy = field(default_factory=PollPolicy)
+    poll_policy: PollPolicy = field(default_factory=PollPolicy)
     tests: bool = False
     warned: set[str] = field(default_factory=set)
     row_bytes: int = field(init=False)

@@ -59,13 +59,13 @@ class Workers:
         clock: Clock | None = None,
         hooks: Hooks | None = None,
         environments: Environments | None = None,
-        awake: PollPolicy | None = None,
+        poll_policy: PollPolicy | None = None,
         sandbox: Sandbox | None = None,
     ) -> None:
         self._sandbox = sandbox
-        self._awake = awake or PollPolicy()
-        if self._awake.neighbours is not None:
-            self._awake.neighbours.own_seconds = lambda: time.process_time() + self.cpu_seconds()
+        self._poll_policy = poll_policy or PollPolicy()
+        if self._poll_policy.free_cores is not None:
+            self._poll_policy.free_cores.own_seconds = lambda: time.process_time() + self.cpu_seconds()
         self._environments = environments or Environments()
         self._limits = limits or ProcessLimits()
         self._clock = clock or MonotonicClock()
@@ -165,7 +165,7 @@ class Workers:
             EdgeServeError: it does not load; nothing of it is left.
         """
         timeout, hang = _number(spec, "execution_timeout_ms") / 1000, _number(spec, HANG_PARAMETER)
-        link = Link(spec.name, TensorLayout(spec.config), arena, listener, timeout, hang, self._awake)
+        link = Link(spec.name, TensorLayout(spec.config), arena, listener, timeout, hang, self._poll_policy)
         homes = await self.open_homes(spec, backend, dict(enumerate(instances)), link, own_worker=own_worker)
         return OpenedModel(self, link, homes)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve.workers.front import busy_poll as neighbours
-from edge_serve.workers.front.busy_poll import FreeCores, Look, PollPolicy, cores_left, idle
+from edge_serve.workers.front import busy_poll
+from edge_serve.workers.front.busy_poll import CpuSample, FreeCores, PollPolicy, free_between, idle_seconds
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ from edge_serve.workers.front.busy_poll import FreeCores, Look, PollPolicy, core
 def test_the_cores_that_are_left_are_idle_or_the_servers_own(
     cores: int, idle_s: float, own_s: float, left: int
 ) -> None:
-    assert cores_left(cores, Look(7.0, 30.0, 40.0), Look(7.25, 30.0 + idle_s, 40.0 + own_s)) == left
+    assert free_between(cores, CpuSample(7.0, 30.0, 40.0), CpuSample(7.25, 30.0 + idle_s, 40.0 + own_s)) == left
 
 
 class Machine:
@@ -56,19 +56,19 @@ class Machine:
 
 def test_it_looks_four_times_a_second_and_says_what_it_saw_last() -> None:
     machine = Machine()
-    neighbours = FreeCores((0, 1), lambda: machine.own, machine.seconds_idle, lambda: machine.now)
-    assert neighbours.cores_left() == 2  # nobody knows yet
+    free_cores = FreeCores((0, 1), lambda: machine.own, machine.seconds_idle, lambda: machine.now)
+    assert free_cores.count() == 2  # nobody knows yet
     left = []
     for others in (0.1, 1.0, 1.0, 0.2):
         for _ in range(25):
             machine.work(0.01, 0.9, others)
-            left.append(neighbours.cores_left())
+            left.append(free_cores.count())
     assert (left[24], left[49], left[74], left[99]) == (2, 1, 1, 2)
     assert machine.looks == 5
     machine.work(3600, 0, 2)  # nobody asked anything for an hour: that says nothing of now
-    assert neighbours.cores_left() == 2
+    assert free_cores.count() == 2
     machine.work(0.3, 0, 1.5)
-    assert neighbours.cores_left() == 1
+    assert free_cores.count() == 1
 
 
 def test_where_that_is_not_to_be_known_all_cores_are_taken_for_free(
@@ -78,9 +78,9 @@ def test_where_that_is_not_to_be_known_all_cores_are_taken_for_free(
         broken = tmp_path / f"stat{len(text)}"
         if text:
             broken.write_text(text)
-        monkeypatch.setattr(neighbours, "_STAT", broken)
+        monkeypatch.setattr(busy_poll, "_STAT", broken)
         found = FreeCores((0, 1))
-        assert (found.cores_left(), found.cores_left()) == (2, 2)
+        assert (found.count(), found.count()) == (2, 2)
 
 
 def test_it_goes_on_after_a_moment_without_descriptors() -> None:
@@ -94,7 +94,7 @@ def test_it_goes_on_after_a_moment_without_descriptors() -> None:
     found = FreeCores((0, 1), lambda: machine.own, seconds_idle, lambda: machine.now)
     left: list[int] = []
     for _ in range(5):
-        left.append(found.cores_left())
+        left.append(found.count())
         machine.work(0.3, 0.5, 1.0)
     assert left == [2, 1, 2, 2, 1]
 
@@ -105,23 +105,23 @@ def test_idle_time_is_that_of_the_cores_in_question(tmp_path: Path, monkeypatch:
         "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 1 2 3 400 50 6 7 8 9 10\ncpu1 1 1 1 1 1 1 1 1 1 1\n"
         "cpu10 0 0 0 700 0 0 0 0 0 0\nintr 5 6 7\ncpu11 is no line of this file\n"
     )
-    monkeypatch.setattr(neighbours, "_STAT", stat)
+    monkeypatch.setattr(busy_poll, "_STAT", stat)
     ticks = os.sysconf("SC_CLK_TCK")
-    assert idle({0, 10}) == pytest.approx((400 + 50 + 700) / ticks)
+    assert idle_seconds({0, 10}) == pytest.approx((400 + 50 + 700) / ticks)
 
 
 def test_nobody_polls_on_a_core_that_another_program_has() -> None:
     machine = Machine()
     found = FreeCores((0, 1), lambda: machine.own, machine.seconds_idle, lambda: machine.now)
-    awake = PollPolicy(50, 2, neighbours=found)
-    assert [awake.worker_us(7, 1) for _ in range(2)] == [0, 50]
+    policy = PollPolicy(50, 2, free_cores=found)
+    assert [policy.worker_us(7, 1) for _ in range(2)] == [0, 50]
     machine.work(0.3, 0.7, 1.0)
-    assert awake.worker_us(7, 1) == 0
-    awake.out = 1
-    assert awake.front_end_ns() == 0
-    awake.out = 0
+    assert policy.worker_us(7, 1) == 0
+    policy.out = 1
+    assert policy.front_end_ns() == 0
+    policy.out = 0
     machine.work(0.3, 0.7, 0.1)
-    assert awake.worker_us(7, 1) == 50
+    assert policy.worker_us(7, 1) == 50
 
 
 def test_a_program_that_computes_is_seen() -> None:
@@ -131,10 +131,10 @@ def test_a_program_that_computes_is_seen() -> None:
         try:
             assert program.stdout is not None
             program.stdout.readline()
-            before = Look(time.monotonic(), idle({core}), 0.0)
+            before = CpuSample(time.monotonic(), idle_seconds({core}), 0.0)
             time.sleep(0.5)
-            now = Look(time.monotonic(), idle({core}), 0.0)
+            now = CpuSample(time.monotonic(), idle_seconds({core}), 0.0)
         finally:
             program.kill()
     assert now.idle - before.idle < 0.25
-    assert cores_left(2, before, now) == 1
+    assert free_between(2, before, now) == 1
