@@ -23,7 +23,7 @@ SERVER = (
     f"{ROOT}/.venv/bin/edge-serve --model-repository={{repo}} --http-port={{http}} --metrics-port={{metrics}} "
     "--grpc-port={grpc} --allow-client-shm=true {flags}"
 )
-#: what this server is meant to pass so far; the rest of the kit's tags follow with their parts
+#: the tags that this server must pass
 TAGS = (
     "infer_json", "infer_binary", "dtypes", "outputs", "validation", "malformed", "parameters", "header_forward",
     "classification", "optional", "reshape", "versions", "compression", "protocol", "paths", "methods", "names",
@@ -40,7 +40,7 @@ _ROW = re.compile(r"^\| `([^`]+)` \| (\d+|all) \| (.+) \|$")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a replay came to.
+    """The result of a replay.
 
     Attributes:
         failed: steps that failed and are not listed; stale: listed rows of which no step failed.
@@ -60,7 +60,7 @@ def exceptions_in(text: str) -> dict[tuple[str, str], str]:
 
 
 def judge(results: list[dict[str, Any]], exceptions: dict[tuple[str, str], str]) -> Verdict:
-    """Failures that nobody has explained, and explanations that nothing fails."""
+    """Return the failures without a listed reason, and the listed steps that do not fail."""
     passed, failed, excused, used = 0, [], [], set()
     for result in results:
         if result["advisory"]:
@@ -81,7 +81,7 @@ def judge(results: list[dict[str, Any]], exceptions: dict[tuple[str, str], str])
 
 
 def replay(kit: Path, only: str, port: int) -> list[dict[str, Any]]:
-    """Run the kit; its results, step by step."""
+    """Run the kit and return its results, step by step."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "results.json"
         command = [sys.executable, str(kit / "run.py"), "--server-cmd", SERVER, "--only", only]
@@ -93,7 +93,7 @@ def replay(kit: Path, only: str, port: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Replay, compare with the listed differences, say what is left."""
+    """Replay, compare with the listed differences, and print the rest."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kit", type=Path, required=True)
     parser.add_argument("--only", default=",".join(TAGS), help="tags or case names")

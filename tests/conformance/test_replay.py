@@ -1,4 +1,4 @@
-"""The judgement over a replay: what is not explained fails, and so does an explanation of nothing."""
+"""The verdict on a replay: unlisted failures fail, and so do listed steps that pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the documentation as steps in the printed order; `python -m tests.docs.pages` prints what is not run, and why.
+"""Reads the documentation as steps in the printed order; `python -m tests.docs.pages` lists the commands not run.
 
 A fenced block of `sh`, `bash`, `python` or `console` is a command. A `text` block after it is its output, with `...`
 for anything at all. A block of any other kind, and one of Python, is a file if its first line is a comment with a path:
@@ -55,17 +55,17 @@ class Step:
 
 
 def pages() -> list[str]:
-    """The pages whose commands are run."""
+    """Return the pages whose commands are run."""
     return ["README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md"))]
 
 
 def steps(page: str) -> list[Step]:
-    """The steps of a page of the checkout."""
+    """Return the steps of a page of the checkout."""
     return steps_in((ROOT / page).read_text())
 
 
 def steps_in(text: str) -> list[Step]:
-    """The steps of a page."""
+    """Return the steps of a page."""
     found: list[Step] = []
     reason, vary = "", False
     for line, kind, detail, body in _parts(text):
@@ -90,7 +90,7 @@ def steps_in(text: str) -> list[Step]:
 
 
 def _parts(text: str) -> Iterator[tuple[int, str, str, str]]:
-    """The marks and blocks of a page: line, kind of mark or language, detail of the mark, content of the block."""
+    """Yield the marks and blocks of a page: line, kind of mark or language, detail of the mark, text of the block."""
     lines = iter(enumerate(text.splitlines(), 1))
     for number, line in lines:
         if mark := _MARK.fullmatch(line.strip()):
@@ -105,7 +105,7 @@ def _parts(text: str) -> Iterator[tuple[int, str, str, str]]:
 
 
 def _of_block(line: int, language: str, body: str, reason: str) -> Iterator[Step]:
-    """The steps of one fenced block; none for a block that only shows something."""
+    """Return the steps of a fenced block; none for a block without commands."""
     path = _PATH.fullmatch(body.partition("\n")[0])
     if path and language not in (*SHELLS, "console"):
         yield Step(line, "file", body, path[1])
@@ -125,7 +125,7 @@ def _of_block(line: int, language: str, body: str, reason: str) -> Iterator[Step
 
 
 def as_shown(shown: str, printed: str, vary: bool = False) -> bool:
-    """Whether `printed` is the output that a page shows, aside from blanks at the ends of lines.
+    """Return whether `printed` is the output on the page, apart from blanks at the ends of lines.
 
     With `vary`, numbers and the width of columns may differ.
     """
@@ -137,7 +137,7 @@ def as_shown(shown: str, printed: str, vary: bool = False) -> bool:
 
 
 def typed_outside_of_blocks(text: str) -> Iterator[int]:
-    """The lines of a page that look like a command but are in no fenced block, so nothing runs them."""
+    """Return the lines of a page that look like commands outside of fenced blocks, which no test runs."""
     inside = False
     for number, line in enumerate(text.splitlines(), 1):
         inside ^= line.lstrip().startswith("```")
@@ -146,7 +146,7 @@ def typed_outside_of_blocks(text: str) -> Iterator[int]:
 
 
 def summary() -> str:
-    """How many blocks of the documentation are run, and for which reasons others are not."""
+    """Return how many blocks of the documentation are run, and the reasons why others are not."""
     every = [step for page in pages() for step in steps(page)]
     left = Counter(step.detail for step in every if step.kind == "left")
     run = sum(step.kind == "command" for step in every)

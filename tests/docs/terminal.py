@@ -1,4 +1,4 @@
-"""Runs the steps of a page as a new user would: in a fresh clone, in one terminal, and servers in their own."""
+"""Runs the steps of a page as a new user would: in a fresh clone and one terminal, and servers in their own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OURS = ("EDGE_SERVE", "VIRTUAL_ENV", "PYTEST", "PYTHON", "MAKE", "MFLAGS", "GNU
 
 
 def copy_checkout(folder: Path, models: bool) -> None:
-    """Copy the files that git knows or would add, as a clone has them; with `models`, those of `make models` too."""
+    """Copy the files that git tracks or would add, as a clone has them; with `models`, also those of `make models`."""
     listed = _listed("--cached", "--others")
     fetched = _listed("--others", "--ignored", "--", "model_repository/*/*.txt", "model_repository/*.onnx")
     for name in {*listed, *(fetched if models else ())} - {""}:
@@ -46,7 +46,7 @@ def _listed(*arguments: str) -> list[str]:
 
 
 def layer(base: Path, folder: Path) -> None:
-    """Make a virtual environment with the packages of another one: installing into it leaves the other as it is."""
+    """Make a virtual environment on top of another one: an installation into it does not change the other."""
     subprocess.run([base / "bin/python", "-m", "venv", "--without-pip", folder], check=True)
     inner, outer = (next(venv.glob("lib/python3*/site-packages")) for venv in (folder, base))
     (inner / "base.pth").write_text(f"import site; site.addsitedir({str(outer)!r})\n")
@@ -60,7 +60,7 @@ def layer(base: Path, folder: Path) -> None:
 
 @contextlib.contextmanager
 def ports() -> Iterator[dict[str, str]]:
-    """For each port of the pages, a port to use: itself, unless it is busy or another run of this has it."""
+    """Return a port for each port of the pages: the same, unless it is busy or another test run uses it."""
     with open(Path(tempfile.gettempdir()) / "edge-serve-docs.lock", "w") as lock, contextlib.ExitStack() as sockets:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -119,7 +119,7 @@ class Terminal:
             process.wait()
 
     def do(self, step: Step) -> None:
-        """Do a step.
+        """Run a step.
 
         Raises:
             AssertionError: the command failed, took too long, or printed something else than the page shows.
@@ -142,12 +142,12 @@ class Terminal:
         return re.sub(rf"\b({'|'.join(PORTS)})\b", lambda match: self._ports[match[1]], text)
 
     def _directory(self) -> Path:
-        """Where the terminal is after the last `cd`."""
+        """Return the directory after the last `cd`."""
         moved = re.findall(r"^cd (.*)$", self._state.read_text(), re.MULTILINE) if self._state.exists() else []
         return Path(moved[-1]) if moved else self._clone
 
     def _run(self, line: int, command: str) -> str:
-        """Run a command until it ends, or says that it is a server that is ready."""
+        """Run a command until it ends, or until it is a server that is ready."""
         left = self._state.with_suffix(".left")
         leave = f"{{ declare -px | grep -v '^declare -[a-z]*r'; declare -f; echo \"cd $PWD\"; }} >{left}"
         script = f"[ ! -f {self._state} ] || . {self._state}\nset -euo pipefail\ntrap {_quoted(leave)} EXIT\n{command}"

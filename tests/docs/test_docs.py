@@ -17,7 +17,7 @@ _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 def pages() -> list[Path]:
-    """Every committed Markdown page of ours."""
+    """Return every committed Markdown page of this project."""
     folders = ("docs", "model_repository", "benchmarks")
     return sorted([*ROOT.glob("*.md"), *(page for folder in folders for page in (ROOT / folder).rglob("*.md"))])
 

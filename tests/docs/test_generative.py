@@ -1,6 +1,6 @@
 """docs/examples/bloom generates text: with a tiny model of random weights, against the same model alone.
 
-Needs torch and transformers (`pip install --group generative`); everybody else gets a skip that says so.
+Needs torch and transformers (`pip install --group generative`); skipped with that reason otherwise.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def make_weights(directory: Path) -> str:
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, str]]:
-    """The example, served, and the text that its model makes alone."""
+    """Serve the example. Yield the server, and the text that the model makes without a server."""
     model = tmp_path_factory.mktemp("models") / "bloom"
     shutil.copytree(EXAMPLE, model, ignore=shutil.ignore_patterns("__pycache__"))
     text = make_weights(model / "weights")
@@ -73,7 +73,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running
 
 
 def pieces(server: Running, **members: object) -> list[str]:
-    """The text of each event."""
+    """Return the text of each event."""
     status, body = server.post("/v2/models/bloom/generate_stream", {"text_input": PROMPT, **members})
     assert status == 200, body
     return [json.loads(event.removeprefix("data: "))["text_output"] for event in body.decode().split("\n\n") if event]

@@ -42,7 +42,7 @@ GATED = (
 
 
 def rows() -> dict[str, list[str]]:
-    """The first words of each row -> its answers: live, ready, ready of the model, infer, and the metric."""
+    """Return the first words of each row -> its answers: live, ready, ready of the model, infer, and the metric."""
     found = re.findall(r"^\| ([a-z][^|]*?) \|((?: [a-z0-9]+ \|){5})$", PAGE.read_text(), re.MULTILINE)
     return {state.split(":")[0]: cells.replace("|", "").split() for state, cells in found}
 
@@ -80,13 +80,13 @@ def metric(server: Running, model: str, expected: str) -> str:
 
 
 def until(server: Running, path: str, status: int) -> None:
-    """Until a health route answers `status`; the test's time limit is the limit."""
+    """Wait until a health route answers `status`; the test's time limit is the limit."""
     while server.get(path)[0] != status:
         threading.Event().wait(0.02)
 
 
 class Gates:
-    """Files that let gated models go on."""
+    """Files on which gated models wait."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -101,7 +101,7 @@ class Gates:
         (self.folder / name).unlink(missing_ok=True)
 
     def wait(self, name: str) -> None:
-        """Until a model has opened it; the test's time limit is the limit."""
+        """Wait until a model has opened the gate; the test's time limit is the limit."""
         while not (self.folder / name).exists():
             threading.Event().wait(0.02)
 

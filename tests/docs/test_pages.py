@@ -26,7 +26,7 @@ WITH_COMMANDS = [page for page in pages() if any(step.kind == "command" for step
 
 
 def run_page(page: str, folder: Path, base: Path | None, seconds: float) -> None:
-    """Do all steps of a page.
+    """Run all steps of a page.
 
     Raises:
         AssertionError: one of them failed, or printed something else than the page shows.
@@ -38,7 +38,7 @@ def run_page(page: str, folder: Path, base: Path | None, seconds: float) -> None
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The virtual environment that a new user has after the first command of the README."""
+    """Make the virtual environment that a new user has after the first command of the README."""
     clone = tmp_path_factory.mktemp("clone")
     copy_checkout(clone, models=False)
     subprocess.run(["make", "-s", ".venv/serve"], cwd=clone, check=True, stdout=subprocess.DEVNULL)

@@ -55,7 +55,7 @@ def rules() -> str:
 
 
 def queries() -> list[str]:
-    """Of the table of the page and of the dashboard, with a span that Grafana would fill in."""
+    """Return the queries of the page's table and of the dashboard, with a span that Grafana would fill in."""
     table = [
         query for row in re.findall(r"^\|.*\?.*$", (ROOT / PAGE).read_text(), re.M) for query in row.split("`")[1::2]
     ]
