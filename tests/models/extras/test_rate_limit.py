@@ -82,8 +82,7 @@ class Model:
         scheduler = DirectScheduler(instances)
         scheduler.prefer(self.limited.standing)
         self.driver = kind(name, "1", scheduler, new_statistics(), Ticks(), loop)
-        self.driver._pace = None
-        scheduler._burst = 1
+        self.driver.run_one_by_one()
         self.limited.join(self.driver, cast(OpenedModel, self.opened))
         self.got: list[InferResponse] = []
 
