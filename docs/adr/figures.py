@@ -199,7 +199,7 @@ def grpc() -> dict[str, float]:
     return {
         "request by hand, us": microseconds(lambda: decoder.decode(data), 5000),
         "request by protobuf, us": microseconds(parse, 5000),
-        "response by hand, us": microseconds(lambda: b"".join(encoder.parts(response, request, signature)[0]), 5000),
+        "response by hand, us": microseconds(lambda: b"".join(encoder.encode(response, request, signature)[0]), 5000),
         "response by protobuf, us": microseconds(write, 5000),
     }
 
@@ -235,7 +235,7 @@ class _Echo:
     def open_stream(self, stream: int, head: StreamHead) -> GrpcCall:
         asked = head.meaning
         if not isinstance(asked, CallHead):
-            asked = self._understanding.of(head)
+            asked = self._understanding.interpret(head)
         return GrpcCall(self._http2.table, cast(Any, self), stream, head.content_length, asked, 1 << 30)
 
     def push(self, parts: Sequence[Buffer], size: int, on_sent: object = None) -> None:

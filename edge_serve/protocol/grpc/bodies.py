@@ -24,12 +24,12 @@ _RESPONSE_DURATIONS = ("compute_infer", "compute_output", "success", "fail", "em
 _BATCH_DURATIONS = ("compute_input", "compute_infer", "compute_output")
 
 
-def server_metadata(metadata: ServerMetadata) -> pb.ServerMetadataResponse:
+def build_server_metadata(metadata: ServerMetadata) -> pb.ServerMetadataResponse:
     """Build the reply of ServerMetadata."""
     return pb.ServerMetadataResponse(name=metadata.name, version=metadata.version, extensions=metadata.extensions)
 
 
-def model_metadata(metadata: ModelMetadata) -> pb.ModelMetadataResponse:
+def build_model_metadata(metadata: ModelMetadata) -> pb.ModelMetadataResponse:
     """Build the reply of ModelMetadata."""
     message = pb.ModelMetadataResponse(name=metadata.name, versions=metadata.versions, platform=metadata.platform)
     for tensor in metadata.inputs:
@@ -39,7 +39,7 @@ def model_metadata(metadata: ModelMetadata) -> pb.ModelMetadataResponse:
     return message
 
 
-def repository_index(entries: Iterable[IndexEntry]) -> pb.RepositoryIndexResponse:
+def build_repository_index(entries: Iterable[IndexEntry]) -> pb.RepositoryIndexResponse:
     """Build the reply of RepositoryIndex."""
     message = pb.RepositoryIndexResponse()
     for entry in entries:
@@ -50,7 +50,7 @@ def repository_index(entries: Iterable[IndexEntry]) -> pb.RepositoryIndexRespons
 # ---- statistics -------------------------------------------------------------------------------------------------
 
 
-def statistics(models: Sequence[tuple[str, str, ModelStatistics]]) -> pb.ModelStatisticsResponse:
+def build_statistics(models: Sequence[tuple[str, str, ModelStatistics]]) -> pb.ModelStatisticsResponse:
     """Build the reply of ModelStatistics from (name, version, statistics) of each version."""
     message = pb.ModelStatisticsResponse()
     for name, version, of in models:
@@ -81,7 +81,7 @@ def _fill(message: Any, of: ModelStatistics | BatchStatistics | ResponseStatisti
 # ---- the repository ---------------------------------------------------------------------------------------------
 
 
-def load_parameters(parameters: Mapping[str, pb.ModelRepositoryParameter]) -> dict[str, Parameter | bytes]:
+def read_load_parameters(parameters: Mapping[str, pb.ModelRepositoryParameter]) -> dict[str, Parameter | bytes]:
     """Read the parameters of RepositoryModelLoad: `config` as text, and `file:<path>` as bytes.
 
     Raises:
@@ -103,7 +103,7 @@ def load_parameters(parameters: Mapping[str, pb.ModelRepositoryParameter]) -> di
     return read
 
 
-def unload_dependents(parameters: Mapping[str, pb.ModelRepositoryParameter]) -> bool:
+def read_unload_dependents(parameters: Mapping[str, pb.ModelRepositoryParameter]) -> bool:
     """Read the parameter `unload_dependents` of RepositoryModelUnload.
 
     Raises:
@@ -117,7 +117,7 @@ def unload_dependents(parameters: Mapping[str, pb.ModelRepositoryParameter]) -> 
     return value.bool_param
 
 
-def shared_memory(regions: Iterable[RegionStatus]) -> pb.SystemSharedMemoryStatusResponse:
+def build_shared_memory(regions: Iterable[RegionStatus]) -> pb.SystemSharedMemoryStatusResponse:
     """Build the reply of SystemSharedMemoryStatus."""
     message = pb.SystemSharedMemoryStatusResponse()
     for region in regions:
@@ -130,7 +130,7 @@ def shared_memory(regions: Iterable[RegionStatus]) -> pb.SystemSharedMemoryStatu
 # ---- settings ---------------------------------------------------------------------------------------------------
 
 
-def trace_settings(settings: TraceSettings) -> pb.TraceSettingResponse:
+def build_trace_settings(settings: TraceSettings) -> pb.TraceSettingResponse:
     """Build the reply of TraceSetting: the values of the HTTP reply, each as a list of strings."""
     message = pb.TraceSettingResponse()
     for name, value in orjson.loads(json_settings.trace_settings(settings)).items():
@@ -164,7 +164,7 @@ _LOG_KINDS = {
 }  # fmt: skip
 
 
-def log_settings(settings: LogSettings) -> pb.LogSettingsResponse:
+def build_log_settings(settings: LogSettings) -> pb.LogSettingsResponse:
     """Build the reply of LogSettings."""
     message = pb.LogSettingsResponse()
     for name, value in orjson.loads(json_settings.log_settings(settings)).items():

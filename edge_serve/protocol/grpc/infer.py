@@ -146,7 +146,7 @@ def peek(data: bytes) -> Beginning | None:
         return None
 
 
-def names(data: Buffer) -> tuple[str, str]:
+def read_names(data: Buffer) -> tuple[str, str]:
     """Read the model name and version of a message that may be malformed; "" = not found."""
     position, found = 0, {_MODEL: "", _VERSION: ""}
     try:

@@ -24,7 +24,7 @@ _FINAL = "triton_final_response"
 _INT64 = range(-(2**63), 2**63)
 
 
-def varint(value: int) -> bytes:
+def encode_varint(value: int) -> bytes:
     """Encode `value` as a protobuf varint."""
     if value < 0x80:
         return bytes((value,))
@@ -36,9 +36,9 @@ def varint(value: int) -> bytes:
     return bytes(parts)
 
 
-def delimited(tag: int, data: Buffer) -> bytes:
+def encode_delimited(tag: int, data: Buffer) -> bytes:
     """Encode a length-delimited field; `tag` is its first byte."""
-    return b"".join((bytes((tag,)), varint(len(data)), data))
+    return b"".join((bytes((tag,)), encode_varint(len(data)), data))
 
 
 class GrpcInferEncoder:
@@ -47,7 +47,7 @@ class GrpcInferEncoder:
     def __init__(self) -> None:
         self._heads: Memo[_Key, _Head] = Memo(_MAX_HEADS)
 
-    def parts(
+    def encode(
         self, response: InferResponse, request: InferRequest, signature: Signature, *, final: bool | None = None
     ) -> tuple[list[Buffer], int]:
         """Encode a response; return the message in parts, among them the outputs' own bytes, and its length.
@@ -74,7 +74,7 @@ class GrpcInferEncoder:
         names, described, befores, size = head
         parts: list[Buffer] = [names]
         if response.id:
-            given = delimited(0x1A, response.id.encode())
+            given = encode_delimited(0x1A, response.id.encode())
             parts.append(given)
             size += len(given)
         if response.parameters or final is not None:
@@ -88,26 +88,26 @@ class GrpcInferEncoder:
         return parts, size
 
 
-def stream_response(parts: list[Buffer], size: int) -> tuple[list[Buffer], int]:
+def wrap_response(parts: list[Buffer], size: int) -> tuple[list[Buffer], int]:
     """Wrap a ModelInferResponse of `size` bytes into a ModelStreamInferResponse."""
-    before = b"\x12" + varint(size)
+    before = b"\x12" + encode_varint(size)
     return [before, *parts], len(before) + size
 
 
-def stream_error(error: EdgeServeError, request: InferRequest, *, final: bool) -> bytes:
+def encode_stream_error(error: EdgeServeError, request: InferRequest, *, final: bool) -> bytes:
     """Encode a model's error as a ModelStreamInferResponse; `final`: no response follows."""
     inner = ModelInferResponse(model_name=request.model_name, model_version=request.model_version, id=request.id)
     inner.parameters[_FINAL].bool_param = final
     return ModelStreamInferResponse(error_message=error.message, infer_response=inner).SerializeToString()
 
 
-def stream_refusal(error: EdgeServeError, request_id: str) -> bytes:
+def encode_stream_refusal(error: EdgeServeError, request_id: str) -> bytes:
     """Encode the error of a request that did not reach its model as a ModelStreamInferResponse."""
     inner = ModelInferResponse(id=request_id)
     return ModelStreamInferResponse(error_message=error.message, infer_response=inner).SerializeToString()
 
 
-def stream_final(request: InferRequest) -> bytes:
+def encode_stream_final(request: InferRequest) -> bytes:
     """Encode an empty final response as a ModelStreamInferResponse."""
     inner = ModelInferResponse(model_name=request.model_name, model_version=request.model_version, id=request.id)
     inner.parameters[_FINAL].bool_param = True
@@ -119,7 +119,7 @@ def _head(response: InferResponse, outputs: list[InferTensor]) -> _Head:
     for tensor in outputs:
         message.outputs.add(name=tensor.name, datatype=tensor.datatype.name, shape=tensor.shape)
     names = ModelInferResponse(model_name=response.model_name, model_version=response.model_version)
-    befores = [b"\x32" + varint(len(tensor.data)) for tensor in outputs]
+    befores = [b"\x32" + encode_varint(len(tensor.data)) for tensor in outputs]
     named, described = names.SerializeToString(), message.SerializeToString()
     size = len(named) + len(described) + sum(map(len, befores)) + sum(len(tensor.data) for tensor in outputs)
     return named, described, befores, size

@@ -59,13 +59,13 @@ _TAIL = struct.Struct(f">HBBBI{len(_OK)}s")
 WHOLE_OVERHEAD = _WHOLE.size + _TAIL.size
 
 
-def head(stream: int, encoding: str = "") -> bytes:
+def build_head(stream: int, encoding: str = "") -> bytes:
     """Build the HEADERS frame of an answer that has messages."""
     block = HEADS[encoding]
     return FRAME_HEAD.pack(len(block) >> 8, len(block) & 0xFF, HEADERS, END_HEADERS, stream) + block
 
 
-def before(stream: int, size: int) -> bytes:
+def build_reply_start(stream: int, size: int) -> bytes:
     """Build the frames before the only message, of `size` bytes, of a reply: HEADERS, and the start of DATA."""
     whole = size + PREFIX.size
     return _WHOLE.pack(
@@ -74,12 +74,12 @@ def before(stream: int, size: int) -> bytes:
     )  # fmt: skip
 
 
-def ok(stream: int) -> bytes:
+def build_ok(stream: int) -> bytes:
     """Build the trailers of a successful call."""
     return _TAIL.pack(0, len(_OK), HEADERS, END_HEADERS | END_STREAM, stream, _OK)
 
 
-def fault(stream: int, code: str, text: str, *, started: bool) -> bytes:
+def build_fault(stream: int, code: str, text: str, *, started: bool) -> bytes:
     """Build the trailers of a failed call, with the fields of a head unless that is sent already (`started`)."""
     fields = literal(b"grpc-status", b"%d" % STATUS.get(code, STATUS["UNKNOWN"]))
     if text:
@@ -88,7 +88,7 @@ def fault(stream: int, code: str, text: str, *, started: bool) -> bytes:
     return FRAME_HEAD.pack(len(block) >> 8, len(block) & 0xFF, HEADERS, END_HEADERS | END_STREAM, stream) + block
 
 
-def refusal(stream: int, status: int) -> bytes:
+def build_refusal(stream: int, status: int) -> bytes:
     """Build the answer to a request that is not a gRPC call: an HTTP status."""
     block = encode(status, [])
     return FRAME_HEAD.pack(0, len(block), HEADERS, END_HEADERS | END_STREAM, stream) + block

@@ -114,13 +114,13 @@ class Http2:
         except ConnectionFault as fault:
             self.table.fail(fault)
 
-    def forget_heads(self) -> None:
+    def clear_heads(self) -> None:
         """Clear the memo of request heads, so that the host interprets each of them again."""
-        self._heads.forget()
+        self._heads.clear()
 
-    def leave(self) -> None:
+    def drain(self) -> None:
         """Ask the client to open no more streams. Those already on their way are still accepted (RFC 9113 6.8)."""
-        self.table.leaving = True
+        self.table.draining = True
         self.table.push(frames.goaway(MAX_STREAM, Code.NO_ERROR))
 
     def refuse_new(self) -> None:
@@ -229,7 +229,7 @@ class Http2:
             table.last = stream_id
             raise
         if self._refusing:
-            table.remember(stream_id)  # the client reads in GOAWAY that it was not taken
+            table.add_recent(stream_id)  # the client reads in GOAWAY that it was not taken
             return
         table.last = stream_id
         if len(table.open) >= MAX_STREAMS:
@@ -238,7 +238,7 @@ class Http2:
         table.open[stream_id] = stream
         stream.on_open()
         if flags & END_STREAM and not stream.closed:
-            table.end(stream)
+            table.end_request(stream)
 
     def _on_trailers(self, block: bytes, flags: int, stream_id: int) -> None:
         self._heads.skip(block)
@@ -251,7 +251,7 @@ class Http2:
             raise StreamFault(Code.STREAM_CLOSED)
         if not flags & END_STREAM:
             raise StreamFault(Code.PROTOCOL_ERROR)  # RFC 9113 8.1: trailers end the stream
-        self.table.end(stream)
+        self.table.end_request(stream)
 
     # ---- everything else -----------------------------------------------------------------------------------------
 
@@ -335,8 +335,8 @@ class Http2:
             self.table.check_known(stream_id, "RST_STREAM")
             self.table.allowance.spend(TRIFLE)
             return
-        self.table.forget(stream)
-        self.table.remember(stream_id)
+        self.table.close(stream)
+        self.table.add_recent(stream_id)
         self.table.allowance.spend(WASTED_REQUEST)
 
 

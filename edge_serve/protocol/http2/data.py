@@ -73,7 +73,7 @@ class DataReader:
         elif not flags & END_STREAM:
             self._table.allowance.spend(TRIFLE)
         if flags & END_STREAM and not stream.closed:
-            self._table.end(stream)
+            self._table.end_request(stream)
 
     def _account(self, stream_id: int, length: int) -> Http2Stream | None:
         """Subtract a frame from the receive windows, and return its stream; None = the stream is closed."""
@@ -151,7 +151,7 @@ class DataReader:
         if stream is not None and self._rest_ends and not stream.closed:
             self._rest_ends = False
             try:
-                self._table.end(stream)
+                self._table.end_request(stream)
             except StreamFault as fault:
                 self._table.reset(stream, fault.code)
 

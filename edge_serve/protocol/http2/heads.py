@@ -80,7 +80,7 @@ class HeaderBlockReader:
             self._heads.add(block, head)
         return head
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Clear the memo: heads that repeat are decoded again, and have no `meaning`."""
         self._heads.clear()
 

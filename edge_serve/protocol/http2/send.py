@@ -55,7 +55,7 @@ class DataSender:
         """Streams have queued bytes, and may have a window for them: `pump` when `output` has room."""
         return bool(self._ready) and self.window > 0
 
-    def takes(self, stream: Http2Stream, size: int) -> bool:
+    def reserve(self, stream: Http2Stream, size: int) -> bool:
         """Subtract `size` bytes from the windows if one frame can carry them now, and return whether it can."""
         if (
             stream.queue is None
@@ -74,7 +74,7 @@ class DataSender:
         self, stream: Http2Stream, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None
     ) -> bool:
         """Send bytes. Return False if some of them are queued; `Http2Stream.on_taken` is called when they are sent."""
-        if self.takes(stream, size):
+        if self.reserve(stream, size):
             head = FRAME_HEAD.pack(size >> 8, size & 0xFF, DATA, 0, stream.id)
             self.output.push((head, *parts), HEAD_SIZE + size, on_sent)
             return True
@@ -92,7 +92,7 @@ class DataSender:
         self.sent += 1
         if stream.queue is None:
             self.output.push((tail,), len(tail))
-            stream.table.done(stream)
+            stream.table.close_answered(stream)
             return True
         stream.queue[-1].tail = tail
         return False
@@ -135,9 +135,9 @@ class DataSender:
         if chunk.told:
             stream.on_taken(chunk.size)
         if chunk.tail and not stream.closed:
-            stream.table.done(stream)
+            stream.table.close_answered(stream)
 
-    def drop(self, stream: Http2Stream) -> None:
+    def discard(self, stream: Http2Stream) -> None:
         """Discard the queued messages, except one that is partly sent."""
         queue = stream.queue
         while queue and queue[-1].left == queue[-1].size:
@@ -147,7 +147,7 @@ class DataSender:
         if not queue:
             stream.queue = None
 
-    def forget(self, stream: Http2Stream) -> None:
+    def remove(self, stream: Http2Stream) -> None:
         """Remove a closed stream. Its queued buffers are released after the bytes that are already in the output."""
         queue, stream.queue = stream.queue, None
         self._ready.pop(stream, None)

@@ -86,7 +86,7 @@ class Http2Stream:
     def widen(self, size: int) -> None:
         """Enlarge the receive window to at least `size` bytes."""
         if size > self.receivable and not self.ended and not self.closed:
-            self.table.credit(self, size - self.receivable)
+            self.table.widen(self, size - self.receivable)
 
     def replenish(self) -> None:
         """Reopen the receive window when at most half of it is left."""

@@ -44,10 +44,10 @@ class StreamTable:
         open: the open streams, by number.
         last: number of the newest stream that was accepted.
         over: the connection reads no more: the last GOAWAY has been pushed, or the socket is closed.
-        leaving: GOAWAY has asked the client to open no more streams.
+        draining: GOAWAY has asked the client to open no more streams.
     """
 
-    __slots__ = ("allowance", "host", "last", "leaving", "open", "over", "recent", "sender")
+    __slots__ = ("allowance", "draining", "host", "last", "open", "over", "recent", "sender")
 
     def __init__(self, host: StreamHost, output: FrameOutput, clock: Clock, unsent: int) -> None:
         self.host = host
@@ -55,35 +55,35 @@ class StreamTable:
         self.allowance = Allowance(clock, self.sender)
         self.open: dict[int, Http2Stream] = {}
         self.last = 0
-        self.over = self.leaving = False
+        self.over = self.draining = False
         #: streams that were reset, oldest first: frames for them may still arrive
         self.recent: Memo[int, None] = Memo(_MAX_RECENT)
 
     def fail(self, fault: ConnectionFault) -> None:
         """Close the connection with GOAWAY, which gives the reason."""
         self.push(frames.goaway(self.last, fault.code, fault.text))
-        self.lose()
+        self.close_all()
 
-    def lose(self) -> None:
+    def close_all(self) -> None:
         """Close all streams without a frame, because the connection ends."""
         self.over = True
         for stream in list(self.open.values()):
-            self.forget(stream)
+            self.close(stream)
 
-    def credit(self, stream: Http2Stream, increment: int) -> None:
+    def widen(self, stream: Http2Stream, increment: int) -> None:
         """Enlarge the receive window of a stream."""
         increment = min(increment, MAX_WINDOW - max(0, stream.receivable))
         stream.receivable += increment
         self.push(frames.window_update(stream.id, increment))
 
-    def done(self, stream: Http2Stream) -> None:
+    def close_answered(self, stream: Http2Stream) -> None:
         """Close a stream whose answer is complete."""
         stream.closed = True
         del self.open[stream.id]
         if not stream.ended:
             self.push(frames.rst_stream(stream.id, Code.NO_ERROR))  # RFC 9113 8.1: the rest is not needed
-            self.remember(stream.id)
-        if self.leaving and not self.open:
+            self.add_recent(stream.id)
+        if self.draining and not self.open:
             self.host.on_idle()
 
     def reset(self, stream: Http2Stream, code: Code) -> None:
@@ -91,8 +91,8 @@ class StreamTable:
         if stream.closed:
             return
         self.push(frames.rst_stream(stream.id, code))
-        self.remember(stream.id)
-        self.forget(stream)
+        self.add_recent(stream.id)
+        self.close(stream)
 
     def reset_number(self, stream_id: int, code: Code) -> None:
         """Push RST_STREAM for an error on a stream, which may not be open.
@@ -105,19 +105,19 @@ class StreamTable:
             self.reset(stream, code)
         else:
             self.push(frames.rst_stream(stream_id, code))
-            self.remember(stream_id)
+            self.add_recent(stream_id)
         self.allowance.spend(WASTED_REQUEST)
 
-    def forget(self, stream: Http2Stream) -> None:
+    def close(self, stream: Http2Stream) -> None:
         """Close a stream without a frame, and call its `on_gone`."""
         stream.closed = True
         self.open.pop(stream.id, None)
-        self.sender.forget(stream)
+        self.sender.remove(stream)
         stream.on_gone()
-        if self.leaving and not self.open and not self.over:
+        if self.draining and not self.open and not self.over:
             self.host.on_idle()
 
-    def remember(self, stream_id: int) -> None:
+    def add_recent(self, stream_id: int) -> None:
         """Add a stream to the recently closed ones, whose frames are ignored."""
         self.recent.add(stream_id, None)
 
@@ -125,7 +125,7 @@ class StreamTable:
         """Push frames other than DATA, which need no window."""
         self.sender.output.push((data,), len(data))
 
-    def end(self, stream: Http2Stream) -> None:
+    def end_request(self, stream: Http2Stream) -> None:
         """Handle END_STREAM: the request is complete.
 
         Raises:

@@ -85,7 +85,7 @@ class GrpcCall(Http2Stream):
             if asked.denied:
                 self._connection.count_denied()
             if isinstance(refusal, HeadRefused):
-                self._end_with(partial(grpc_wire.refusal, self.id, refusal.status))
+                self._end_with(partial(grpc_wire.build_refusal, self.id, refusal.status))
             else:
                 self.fail(refusal)
             return
@@ -165,9 +165,9 @@ class GrpcCall(Http2Stream):
             self._answer()
 
     def on_gone(self) -> None:
-        self._drop()
+        self._release()
         if self._deflater is not None:
-            self._deflater.drop()
+            self._deflater.discard()
         self._end_conversation()
         on_cancelled, self.on_cancelled = self.on_cancelled, None
         if on_cancelled is not None:
@@ -189,7 +189,7 @@ class GrpcCall(Http2Stream):
             return "message", (self.receivable >> 10, 0 if reader is None else reader.filled >> 10)
         return None
 
-    def give_up(self, on: str) -> None:
+    def time_out(self, on: str) -> None:
         """End the call because the client made no progress `on` reading, or on its message, for too long."""
         if on == "message":
             self.fail(DeadlineExceeded("the request was not complete after a time without progress"))
@@ -207,13 +207,13 @@ class GrpcCall(Http2Stream):
             return
         self.on_cancelled = None
         table = self.table
-        if not self.asked.deflate and table.sender.takes(self, size + PREFIX_SIZE):
+        if not self.asked.deflate and table.sender.reserve(self, size + PREFIX_SIZE):
             connection = self._connection
-            whole = size + grpc_wire.WHOLE_OVERHEAD
-            connection.add((grpc_wire.before(self.id, size), *parts, grpc_wire.ok(self.id)), whole, on_sent)
+            start, end = grpc_wire.build_reply_start(self.id, size), grpc_wire.build_ok(self.id)
+            connection.add((start, *parts, end), size + grpc_wire.WHOLE_OVERHEAD, on_sent)
             if self._timer is not None or self._message is not None or self._reader is not None:
-                self._drop()
-            table.done(self)
+                self._release()
+            table.close_answered(self)
             connection.answered()
             return
         self.write(parts, size, on_sent)
@@ -259,9 +259,9 @@ class GrpcCall(Http2Stream):
 
     def cut(self, error: EdgeServeError) -> None:
         """End the call with an error at once; discard the messages that still wait."""
-        self.table.sender.drop(self)
+        self.table.sender.discard(self)
         if self._deflater is not None:
-            self._deflater.drop()
+            self._deflater.discard()
         self.fail(error)
 
     def _send(self, flag: int, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None) -> int:
@@ -273,15 +273,15 @@ class GrpcCall(Http2Stream):
     def _start(self) -> None:
         if not self._started:
             self._started = True
-            data = grpc_wire.head(self.id, self.asked.deflate)
+            data = grpc_wire.build_head(self.id, self.asked.deflate)
             self.table.sender.output.push((data,), len(data))
 
     def _ok(self) -> bytes:
         self._start()
-        return grpc_wire.ok(self.id)
+        return grpc_wire.build_ok(self.id)
 
     def _fault(self, error: EdgeServeError) -> bytes:
-        return grpc_wire.fault(self.id, error.grpc_code, error.message, started=self._started)
+        return grpc_wire.build_fault(self.id, error.grpc_code, error.message, started=self._started)
 
     def _fail_deflating(self) -> None:
         """Send an error in place of the trailers that wait for the message."""
@@ -290,12 +290,12 @@ class GrpcCall(Http2Stream):
 
     def _end_with(self, trailers: Callable[[], bytes]) -> None:
         self.finished = True
-        self._drop()
+        self._release()
         self.on_cancelled = None
         if self._deflater is None:
             self.table.sender.finish(self, trailers())
         else:
-            self._deflater.then(partial(self._end_deflated, trailers))
+            self._deflater.finish(partial(self._end_deflated, trailers))
         self._end_conversation()
 
     def _end_deflated(self, trailers: Callable[[], bytes]) -> None:
@@ -307,7 +307,7 @@ class GrpcCall(Http2Stream):
         if conversation is not None:
             conversation.on_gone()
 
-    def _drop(self) -> None:
+    def _release(self) -> None:
         """Release what only an open call needs: timer, memory, message."""
         if self._timer is not None:
             self._timer.cancel()

@@ -114,7 +114,7 @@ class HeadInterpreter:
         if self._gate is not None:
             self._gate.count_denied()
 
-    def of(self, head: StreamHead) -> CallHead:
+    def interpret(self, head: StreamHead) -> CallHead:
         """Interpret `head`, and store the result in its `meaning`."""
         asked = CallHead()
         try:

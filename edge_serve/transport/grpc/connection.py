@@ -75,12 +75,12 @@ class GrpcConnection(LoopSocket):
 
     __slots__ = (
         "_counted",
+        "_draining_ns",
         "_full",
         "_http2",
         "_in_flight",
         "_interpreter",
         "_keepalive",
-        "_leaving_ns",
         "_out",
         "_phase",
         "_scheduled",
@@ -100,7 +100,7 @@ class GrpcConnection(LoopSocket):
         self._phase = GrpcPhase.OPEN
         #: a flush is scheduled
         self._scheduled = False
-        self._leaving_ns: int | None = None
+        self._draining_ns: int | None = None
         self._waits = _Waits(since_ns=now_ns)
         #: this connection's share of the calls in flight; and whether all doors had too many at the last receive
         self._in_flight = shared.sharing.in_flight
@@ -217,7 +217,7 @@ class GrpcConnection(LoopSocket):
     def open_stream(self, stream_id: int, head: StreamHead) -> GrpcCall:
         asked = head.meaning
         if type(asked) is not CallHead:
-            asked = self._interpreter.of(head)
+            asked = self._interpreter.interpret(head)
         if self._full and asked.method is not None and asked.method.group is not RouteGroup.HEALTH:
             asked = CallHead(refusal=self._in_flight.refusal())
         return GrpcCall(self._table, self, stream_id, head.content_length, asked, self._shared.max_message)
@@ -232,8 +232,8 @@ class GrpcConnection(LoopSocket):
             self._refuse_new()
 
     def on_idle(self) -> None:
-        if self._leaving_ns is None:
-            self._table.lose()  # every call from before the last GOAWAY is answered
+        if self._draining_ns is None:
+            self._table.close_all()  # every call from before the last GOAWAY is answered
             self._schedule()
 
     # ---- for the server ------------------------------------------------------------------------------------------
@@ -256,15 +256,15 @@ class GrpcConnection(LoopSocket):
             self.close()
         return self._phase is GrpcPhase.CLOSED
 
-    def forget_heads(self) -> None:
+    def clear_heads(self) -> None:
         """Interpret the heads of the next calls again, because access or methods have changed."""
-        self._http2.forget_heads()
+        self._http2.clear_heads()
 
     def drain(self) -> None:
         """Answer the calls that are open or on their way; then close."""
-        if self._phase is GrpcPhase.OPEN and not self._table.leaving and not self._table.over:
-            self._leaving_ns = self._shared.clock.now_ns()
-            self._http2.leave()
+        if self._phase is GrpcPhase.OPEN and not self._table.draining and not self._table.over:
+            self._draining_ns = self._shared.clock.now_ns()
+            self._http2.drain()
             self._http2.ping(_LEAVING)
 
     def retire(self, waited: float) -> None:
@@ -273,8 +273,8 @@ class GrpcConnection(LoopSocket):
 
     def _refuse_new(self) -> None:
         """Refuse new calls, after the client has read GOAWAY, or has had the time to."""
-        if self._leaving_ns is not None:
-            self._leaving_ns = None
+        if self._draining_ns is not None:
+            self._draining_ns = None
             self._http2.refuse_new()
             if not self._table.open:
                 self.on_idle()
@@ -290,13 +290,13 @@ class GrpcConnection(LoopSocket):
             return
         if self._phase is not GrpcPhase.OPEN or table.over:
             return
-        if self._leaving_ns is not None and now_ns - self._leaving_ns >= limits.leave_timeout * 1e9:
+        if self._draining_ns is not None and now_ns - self._draining_ns >= limits.leave_timeout * 1e9:
             self._refuse_new()
         self._check_calls(now_ns)
-        match self._keepalive.look(now_ns, len(table.open), http2.received, table.sender.sent):
-            case Due.ASK:
+        match self._keepalive.check(now_ns, len(table.open), http2.received, table.sender.sent):
+            case Due.PING:
                 http2.ping(_ARE_YOU_THERE)
-            case Due.LEAVE:
+            case Due.DRAIN:
                 self.drain()
             case Due.CLOSE:
                 self.close()
@@ -309,7 +309,7 @@ class GrpcConnection(LoopSocket):
         self._set_reading(False)
         self._set_writing(False)
         self._sock.close()
-        self._table.lose()
+        self._table.close_all()
         self._out.drop()
         self._in_flight.now -= self._counted
         self._shared.gone(self)
@@ -343,7 +343,7 @@ class GrpcConnection(LoopSocket):
             waiting[call.id] = (mark, now_ns if before != mark else since_ns)
             waited = now_ns - waiting[call.id][1]
             if waited >= (limits.message_timeout if mark[0] == "message" else limits.write_timeout) * 1e9:
-                call.give_up(mark[0])
+                call.time_out(mark[0])
         self._waits.calls = waiting
 
     def _linger(self) -> None:

@@ -34,7 +34,7 @@ class Deflater:
         on_fault: called when a message could not be compressed (no memory); it and the rest are discarded.
     """
 
-    __slots__ = ("_dropped", "_encoding", "_jobs", "_last", "_on_fault", "_on_taken", "_send", "_task")
+    __slots__ = ("_discarded", "_encoding", "_jobs", "_last", "_on_fault", "_on_taken", "_send", "_task")
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Deflater:
         self._jobs: deque[_Job] = deque()
         self._task: asyncio.Task[None] | None = None
         self._last: Callable[[], None] | None = None
-        self._dropped = False
+        self._discarded = False
 
     def write(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None) -> int:
         """Send a message, and return how many bytes of it wait."""
@@ -64,31 +64,31 @@ class Deflater:
             self._task = asyncio.get_running_loop().create_task(self._run())
         return PREFIX.size + size
 
-    def then(self, last: Callable[[], None]) -> None:
+    def finish(self, last: Callable[[], None]) -> None:
         """Call `last` after the messages so far; no message follows."""
         if self._task is None:
             last()
         else:
             self._last = last
 
-    def drop(self) -> None:
+    def discard(self) -> None:
         """Discard the messages that are not sent."""
-        self._dropped = True
+        self._discarded = True
 
     async def _run(self) -> None:
         while self._jobs:
             job = self._jobs[0]
             flag, message = 0, b""
-            if not self._dropped:
+            if not self._discarded:
                 try:
                     flag, message = await offload(_deflate, job.parts, self._encoding)
                 except Exception:
-                    self._dropped = True
+                    self._discarded = True
                     self._on_fault()
             self._jobs.popleft()
             if job.on_sent is not None:
                 job.on_sent()
-            if not self._dropped:
+            if not self._discarded:
                 waiting = self._send(flag, message)
                 self._on_taken(PREFIX.size + job.size - waiting)
         self._task = None

@@ -46,9 +46,9 @@ class Due(enum.Enum):
 
     NOTHING = enum.auto()
     #: send a PING
-    ASK = enum.auto()
+    PING = enum.auto()
     #: drain it: the client is to connect again
-    LEAVE = enum.auto()
+    DRAIN = enum.auto()
     #: close it: the PING was not answered, or the grace period is over
     CLOSE = enum.auto()
 
@@ -60,41 +60,52 @@ class Keepalive:
         spread: 0.9 to 1.1, so that connections made together do not end together.
     """
 
-    __slots__ = ("_asked_ns", "_expires_ns", "_heard_ns", "_last_ping_ns", "_left_ns", "_pings", "_received", "_sent",
-                 "_sent_at_ping", "_settings", "_strikes")  # fmt: skip
+    __slots__ = (
+        "_drained_ns",
+        "_expires_ns",
+        "_heard_ns",
+        "_last_ping_ns",
+        "_pinged_ns",
+        "_pings",
+        "_received",
+        "_sent",
+        "_sent_at_ping",
+        "_settings",
+        "_strikes",
+    )  # fmt: skip
 
     def __init__(self, settings: KeepaliveSettings, now_ns: int, spread: float = 1.0) -> None:
         self._settings = settings
         self._expires_ns = now_ns + settings.max_age * spread * 1e9
-        self._left_ns: int | None = None
+        self._drained_ns: int | None = None
         self._heard_ns = now_ns
-        self._asked_ns: int | None = None
+        self._pinged_ns: int | None = None
         self._received = self._sent = self._pings = 0
         self._sent_at_ping = -1
         self._last_ping_ns: float = -math.inf
         self._strikes = 0
 
-    def look(self, now_ns: int, calls: int, received: int, sent: int) -> Due:
+    def check(self, now_ns: int, calls: int, received: int, sent: int) -> Due:
         """Return the action that is due, given the bytes `received` from the client and the frames `sent` to it."""
         settings = self._settings
-        if self._left_ns is None and now_ns >= self._expires_ns:
-            self._left_ns = now_ns
-            return Due.LEAVE
-        if self._left_ns is not None and now_ns - self._left_ns >= settings.age_grace * 1e9:
+        if self._drained_ns is None and now_ns >= self._expires_ns:
+            self._drained_ns = now_ns
+            return Due.DRAIN
+        if self._drained_ns is not None and now_ns - self._drained_ns >= settings.age_grace * 1e9:
             return Due.CLOSE
         if received != self._received:
-            self._received, self._heard_ns, self._asked_ns = received, now_ns, None
+            self._received, self._heard_ns, self._pinged_ns = received, now_ns, None
         if sent != self._sent:
             self._sent, self._pings = sent, 0
-        if self._asked_ns is not None:
-            return Due.CLOSE if now_ns - self._asked_ns >= settings.timeout * 1e9 else Due.NOTHING
+        if self._pinged_ns is not None:
+            return Due.CLOSE if now_ns - self._pinged_ns >= settings.timeout * 1e9 else Due.NOTHING
         if now_ns - self._heard_ns < settings.time * 1e9 or not (calls or settings.without_calls):
             return Due.NOTHING
         if settings.max_pings_without_data and self._pings >= settings.max_pings_without_data:
             return Due.NOTHING
         self._pings += 1
-        self._asked_ns = now_ns
-        return Due.ASK
+        self._pinged_ns = now_ns
+        return Due.PING
 
     def heard_ns(self, received: int) -> int:
         """Return when a check last found new bytes from the client; `sys.maxsize` if it has sent more since."""

@@ -18,7 +18,7 @@ from edge_serve.transport.sockets.tls import make_context, tls_files
 _MOST = 2**31 - 1
 
 
-def settings_of(config: ServerConfig) -> GrpcSettings:
+def read_settings(config: ServerConfig) -> GrpcSettings:
     """Return the settings that concern calls."""
     pattern = config.grpc_header_forward_pattern
     return GrpcSettings(
@@ -33,7 +33,7 @@ def settings_of(config: ServerConfig) -> GrpcSettings:
     )
 
 
-def keepalive_of(config: ServerConfig) -> KeepaliveSettings:
+def read_keepalive(config: ServerConfig) -> KeepaliveSettings:
     """Return the settings that concern the life of connections."""
     return KeepaliveSettings(
         time=config.grpc_keepalive_time / 1e3,
@@ -47,7 +47,7 @@ def keepalive_of(config: ServerConfig) -> KeepaliveSettings:
     )
 
 
-def limits_of(config: ServerConfig) -> GrpcLimits:
+def read_limits(config: ServerConfig) -> GrpcLimits:
     """Return the limits of the door."""
     return GrpcLimits(
         connections=within_files(config.grpc_max_connections, "gRPC"),

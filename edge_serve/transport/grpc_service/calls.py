@@ -17,7 +17,7 @@ from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.grpc import bodies as grpc_bodies
 from edge_serve.protocol.grpc import grpc_service_pb2 as pb
 from edge_serve.protocol.grpc.infer import Unreadable
-from edge_serve.protocol.grpc.response import delimited
+from edge_serve.protocol.grpc.response import encode_delimited
 from edge_serve.protocol.v2.routes import RouteGroup
 from edge_serve.transport.v2.call_service import CallService, Done
 
@@ -79,7 +79,7 @@ class UnaryMethod:
 
 async def _statistics_of_many(models: Sequence[tuple[str, str, ModelStatistics]], replier: Replier) -> None:
     """Serialize statistics in pieces: concatenated messages parse as one with the repeated fields of all."""
-    each = (grpc_bodies.statistics([model]).SerializeToString() for model in models)
+    each = (grpc_bodies.build_statistics([model]).SerializeToString() for model in models)
     parts = [b"".join(made) async for made in in_pieces(each)]
     replier.reply(parts, sum(map(len, parts)))
 
@@ -144,19 +144,20 @@ class UnaryCalls:
         return pb.ModelReadyResponse(ready=ready)
 
     def _server_metadata(self, request: pb.ServerMetadataRequest, _: Replier) -> Answer:
-        return grpc_bodies.server_metadata(self._service.server_metadata())
+        return grpc_bodies.build_server_metadata(self._service.server_metadata())
 
     def _model_metadata(self, request: pb.ModelMetadataRequest, _: Replier) -> Answer:
-        return grpc_bodies.model_metadata(self._service.model_metadata(request.name, request.version))
+        return grpc_bodies.build_model_metadata(self._service.model_metadata(request.name, request.version))
 
     def _model_config(self, request: pb.ModelConfigRequest, _: Replier) -> Answer:
         config = self._service.model_config(request.name, request.version)
-        return delimited(0x0A, config.SerializeToString())  # a ModelConfigResponse, without a copy into our own pool
+        # a ModelConfigResponse, without a copy of the config into the pool of grpc_service_pb2
+        return encode_delimited(0x0A, config.SerializeToString())
 
     def _model_statistics(self, request: pb.ModelStatisticsRequest, replier: Replier) -> Answer:
         models = self._service.model_statistics(request.name, request.version)
         if len(models) <= MANY_MODELS:
-            return grpc_bodies.statistics(models)
+            return grpc_bodies.build_statistics(models)
         start_task(_statistics_of_many(models, replier), "statistics")
         return None
 
@@ -167,7 +168,7 @@ class UnaryCalls:
             if isinstance(found, EdgeServeError):
                 replier.fail(found)
             else:
-                message = grpc_bodies.repository_index(found).SerializeToString()
+                message = grpc_bodies.build_repository_index(found).SerializeToString()
                 replier.reply((message,), len(message))
 
         _check_repository(request.repository_name)
@@ -175,12 +176,12 @@ class UnaryCalls:
 
     def _load(self, request: pb.RepositoryModelLoadRequest, replier: Replier) -> None:
         _check_repository(request.repository_name)
-        parameters = grpc_bodies.load_parameters(request.parameters)
+        parameters = grpc_bodies.read_load_parameters(request.parameters)
         self._service.load_model(request.model_name, parameters, _finish(replier))
 
     def _unload(self, request: pb.RepositoryModelUnloadRequest, replier: Replier) -> None:
         _check_repository(request.repository_name)
-        dependents = grpc_bodies.unload_dependents(request.parameters)
+        dependents = grpc_bodies.read_unload_dependents(request.parameters)
         self._service.unload_model(request.model_name, dependents, _finish(replier))
 
     # ---- settings -----------------------------------------------------------------------------------------------
@@ -192,19 +193,19 @@ class UnaryCalls:
             replier.check_change()
             service.update_trace_settings(model, grpc_bodies.read_trace_changes(request.settings))
             current = service.trace_settings(model)
-        return grpc_bodies.trace_settings(current)
+        return grpc_bodies.build_trace_settings(current)
 
     def _log(self, request: pb.LogSettingsRequest, replier: Replier) -> Answer:
         service = self._service
         if request.settings:
             replier.check_change()
             service.update_log_settings(grpc_bodies.read_log_settings(request.settings, service.log_settings()))
-        return grpc_bodies.log_settings(service.log_settings())
+        return grpc_bodies.build_log_settings(service.log_settings())
 
     # ---- client shared memory -----------------------------------------------------------------------------------
 
     def _system_status(self, request: pb.SystemSharedMemoryStatusRequest, _: Replier) -> Answer:
-        return grpc_bodies.shared_memory(self._service.system_shm_status(request.name))
+        return grpc_bodies.build_shared_memory(self._service.system_shm_status(request.name))
 
     def _system_register(self, request: pb.SystemSharedMemoryRegisterRequest, _: Replier) -> Answer:
         self._service.register_system_shm(request.name, request.key, request.offset, request.byte_size)

@@ -35,7 +35,7 @@ async def open_grpc(
     Raises:
         InvalidArgument: a TLS file is missing or invalid. OSError: the port is in use.
     """
-    from edge_serve.transport.grpc.options import keepalive_of, limits_of, settings_of, tls_of
+    from edge_serve.transport.grpc.options import read_keepalive, read_limits, read_settings, tls_of
     from edge_serve.transport.grpc_service.server import GrpcServer
 
     tls = tls_of(config)
@@ -43,9 +43,9 @@ async def open_grpc(
     door = GrpcServer(
         service,
         clock,
-        settings_of(config),
-        keepalive=keepalive_of(config),
-        limits=limits_of(config),
+        read_settings(config),
+        keepalive=read_keepalive(config),
+        limits=read_limits(config),
         tls=tls,
         access=access,
         sharing=sharing,

@@ -32,25 +32,25 @@ class Watchers:
         """Return a HealthCheckResponse."""
         return SERVING if self._service.ready() else NOT_SERVING
 
-    def join(self, watcher: _Watcher) -> None:
+    def subscribe(self, watcher: _Watcher) -> None:
         """Notify a watcher of changes from now on."""
         self._open.add(watcher)
 
-    def part(self, watcher: _Watcher) -> None:
+    def unsubscribe(self, watcher: _Watcher) -> None:
         """Stop notifying a watcher."""
         self._open.discard(watcher)
 
-    def look(self) -> None:
+    def notify(self) -> None:
         """Notify the watchers if the readiness has changed."""
         if self._open:
             status = self.status()
             for watcher in list(self._open):
-                watcher.tell(status)
+                watcher.notify(status)
 
     def close(self) -> None:
         """End all watches with NOT_SERVING, because the server stops."""
         for watcher in list(self._open):
-            watcher.tell(NOT_SERVING)
+            watcher.notify(NOT_SERVING)
             watcher.finish()
 
 
@@ -60,30 +60,30 @@ class _Watcher:
     def __init__(self, call: GrpcCall, watchers: Watchers) -> None:
         self._call = call
         self._watchers = watchers
-        self._told = b""
+        self._sent = b""
         self._waiting = 0
 
     def on_message(self, message: Message) -> None:
         """Handle the request."""
         message.release()
-        self._watchers.join(self)
-        self.tell(self._watchers.status())
+        self._watchers.subscribe(self)
+        self.notify(self._watchers.status())
 
     def on_end(self) -> None:
         """Do nothing: the call has one request, and its answers continue."""
 
     def on_gone(self) -> None:
         """Handle the end of the call."""
-        self._watchers.part(self)
+        self._watchers.unsubscribe(self)
 
     def on_taken(self, size: int) -> None:
         """Handle that the client has read `size` bytes that waited."""
         self._waiting -= size
 
-    def tell(self, status: bytes) -> None:
+    def notify(self, status: bytes) -> None:
         """Send a status, unless the client has it or does not read."""
-        if status != self._told and not self._waiting:
-            self._told = status
+        if status != self._sent and not self._waiting:
+            self._sent = status
             self._waiting += self._call.write((status,), len(status))
 
     def finish(self) -> None:

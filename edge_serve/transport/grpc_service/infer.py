@@ -16,7 +16,7 @@ from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer
 from edge_serve.observe.tracing.tracing import Tracing
-from edge_serve.protocol.grpc.infer import GrpcInferDecoder, names, peek
+from edge_serve.protocol.grpc.infer import GrpcInferDecoder, peek, read_names
 from edge_serve.protocol.grpc.response import GrpcInferEncoder
 from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.grpc.call_head import CallHead
@@ -89,7 +89,7 @@ class GrpcInference:
                 raise Unsupported(_DECOUPLED)
         except BaseException as error:
             if isinstance(error, EdgeServeError):
-                self._service.count_client_error(*names(message.data), error)
+                self._service.count_client_error(*read_names(message.data), error)
             message.release()
             raise
         request.lease = message.lease
@@ -123,7 +123,7 @@ class GrpcInference:
             if response.error is not None:
                 self._fail(call, request, response.error)
             else:
-                parts, size = self._encoder.parts(response, request, signature)
+                parts, size = self._encoder.encode(response, request, signature)
                 call.reply(parts, size, None if lease is None else lease.release)
                 return  # `on_sent` releases the lease
         except EdgeServeError as error:

@@ -125,7 +125,7 @@ class GrpcServer(Door[GrpcConnection]):
     def sweep(self) -> None:
         """Check the timeouts of every connection, notify watchers of health, and look for new certificates."""
         super().sweep()
-        self._watchers.look()
+        self._watchers.notify()
         if self._context is not None and (self._looking is None or self._looking.done()):
             self._looking = start_task(self._context.look(), "look for new certificates of gRPC")
 
@@ -153,7 +153,7 @@ class GrpcServer(Door[GrpcConnection]):
     def forget(self) -> None:
         """Interpret heads again on all connections, because access control or the methods have changed."""
         for connection in self.connections:
-            connection.forget_heads()
+            connection.clear_heads()
 
 
 def _inference(inference: GrpcInference) -> dict[str, Method]:

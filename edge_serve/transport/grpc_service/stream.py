@@ -23,7 +23,7 @@ from edge_serve.messages.shared_memory import Regions
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.grpc import response as grpc_response
-from edge_serve.protocol.grpc.infer import GrpcInferDecoder, Unreadable, cut, names
+from edge_serve.protocol.grpc.infer import GrpcInferDecoder, Unreadable, cut, read_names
 from edge_serve.protocol.grpc.response import GrpcInferEncoder
 from edge_serve.transport.grpc.call_head import CallHead
 from edge_serve.transport.grpc.large import decode
@@ -218,7 +218,7 @@ class InferStream:
         if isinstance(error, Unreadable):
             self._fail(error)
         else:
-            self._service.count_client_error(*names(data), error)
+            self._service.count_client_error(*read_names(data), error)
             parts = cut(data)
             self._refuse(error, "" if parts is None else parts.id, self._take_turn())
 
@@ -252,7 +252,7 @@ class InferStream:
         elif not response.null:
             return self._send(one, response)
         elif one.wants_final:
-            self._push(_whole(grpc_response.stream_final(one.request)), one.turn)
+            self._push(_whole(grpc_response.encode_stream_final(one.request)), one.turn)
         elif one.turn is not None:
             self._push(None, one.turn)
         return response.lease
@@ -260,7 +260,7 @@ class InferStream:
     def _send(self, one: _Open, response: InferResponse) -> Lease | None:
         lease = response.lease
         try:
-            inner, size = self._encoder.parts(response, one.request, one.signature, final=response.final)
+            inner, size = self._encoder.encode(response, one.request, one.signature, final=response.final)
         except EdgeServeError as error:
             self._send_error(one, response, error)
             return lease
@@ -269,7 +269,7 @@ class InferStream:
             log.exception("a response of model %s cannot be encoded", response.model_name, extra=extra)
             self._send_error(one, response, Internal("the server failed to encode the response, its log says why"))
             return lease
-        parts, size = grpc_response.stream_response(inner, size)
+        parts, size = grpc_response.wrap_response(inner, size)
         if size <= _COPIED:
             self._push(_whole(b"".join(parts)), one.turn)
             return lease
@@ -284,12 +284,12 @@ class InferStream:
         if self._call.asked.strict:
             self._fail(error)
             return
-        self._push(_whole(grpc_response.stream_error(error, one.request, final=response.final)), one.turn)
+        self._push(_whole(grpc_response.encode_stream_error(error, one.request, final=response.final)), one.turn)
 
     def _refuse(self, error: EdgeServeError, request_id: str, turn: _Turn) -> None:
         """Answer a request that did not reach its model. As in Triton, this error never ends the stream, even with
         `triton_grpc_error`."""
-        self._push(_whole(grpc_response.stream_refusal(error, request_id)), turn)
+        self._push(_whole(grpc_response.encode_stream_refusal(error, request_id)), turn)
 
     def _fail(self, error: EdgeServeError) -> None:
         if not self._over:

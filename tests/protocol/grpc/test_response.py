@@ -21,7 +21,7 @@ def response(data: bytes = bytes(12), **rest: object) -> InferResponse:
 
 
 def whole(encoder: GrpcInferEncoder, made: InferResponse, request: InferRequest = REQUEST) -> bytes:
-    parts, size = encoder.parts(made, request, SIGNATURE)
+    parts, size = encoder.encode(made, request, SIGNATURE)
     data = b"".join(parts)
     assert len(data) == size
     return data
@@ -64,7 +64,7 @@ def test_parameters_keep_their_types() -> None:
 
 @pytest.mark.parametrize("final", [True, False])
 def test_messages_of_a_stream_say_whether_they_are_the_last(final: bool) -> None:
-    parts, size = grpc_response.stream_response(*GrpcInferEncoder().parts(response(), REQUEST, SIGNATURE, final=final))
+    parts, size = grpc_response.wrap_response(*GrpcInferEncoder().encode(response(), REQUEST, SIGNATURE, final=final))
     data = b"".join(parts)
     assert len(data) == size
     read = ModelStreamInferResponse.FromString(data)
@@ -84,9 +84,10 @@ def test_classes_take_the_place_of_the_tensor() -> None:
 
 def test_errors_and_finals_of_a_stream() -> None:
     request = InferRequest("m", "", "i")
-    failed = ModelStreamInferResponse.FromString(grpc_response.stream_error(InvalidArgument("no"), request, final=True))
-    refused = ModelStreamInferResponse.FromString(grpc_response.stream_refusal(InvalidArgument("no"), "i"))
-    final = ModelStreamInferResponse.FromString(grpc_response.stream_final(request))
+    error = grpc_response.encode_stream_error(InvalidArgument("no"), request, final=True)
+    failed = ModelStreamInferResponse.FromString(error)
+    refused = ModelStreamInferResponse.FromString(grpc_response.encode_stream_refusal(InvalidArgument("no"), "i"))
+    final = ModelStreamInferResponse.FromString(grpc_response.encode_stream_final(request))
 
     assert (failed.error_message, failed.infer_response.model_name, failed.infer_response.id) == ("no", "m", "i")
     assert failed.infer_response.parameters["triton_final_response"].bool_param

@@ -36,7 +36,7 @@ def fields_of(block: bytes) -> dict[str, str]:
 @pytest.mark.parametrize("size", [0, 1, 255, 16_379, 100_000])
 def test_a_whole_reply(size: int) -> None:
     message = bytes(size)
-    reply = grpc_wire.before(7, size) + message + grpc_wire.ok(7)
+    reply = grpc_wire.build_reply_start(7, size) + message + grpc_wire.build_ok(7)
     (head, data, trailers) = frames(reply)
 
     assert len(reply) == size + grpc_wire.WHOLE_OVERHEAD
@@ -50,20 +50,20 @@ def test_a_whole_reply(size: int) -> None:
 
 
 def test_a_head_alone_is_the_same() -> None:
-    assert grpc_wire.before(9, 0).startswith(grpc_wire.head(9))
-    ((_, _, _, block),) = frames(grpc_wire.head(9, "gzip"))
+    assert grpc_wire.build_reply_start(9, 0).startswith(grpc_wire.build_head(9))
+    ((_, _, _, block),) = frames(grpc_wire.build_head(9, "gzip"))
     assert fields_of(block)["grpc-encoding"] == "gzip"
 
 
 @pytest.mark.parametrize("started", [False, True])
 def test_a_fault_says_what_and_why(started: bool) -> None:
-    ((kind, flags, stream, block),) = frames(grpc_wire.fault(5, "NOT_FOUND", "no such thing", started=started))
+    ((kind, flags, stream, block),) = frames(grpc_wire.build_fault(5, "NOT_FOUND", "no such thing", started=started))
     fields = fields_of(block)
 
     assert (kind, flags, stream) == (1, 5, 5)
     assert (fields["grpc-status"], fields["grpc-message"]) == ("5", "no such thing")
     assert (":status" in fields) is not started
-    assert "grpc-message" not in fields_of(frames(grpc_wire.fault(5, "UNKNOWN", "", started=True))[0][3])
+    assert "grpc-message" not in fields_of(frames(grpc_wire.build_fault(5, "UNKNOWN", "", started=True))[0][3])
 
 
 @given(st.text(max_size=200))

@@ -272,7 +272,7 @@ def test_what_comes_with_answered_calls_is_no_flood() -> None:
 def test_leaving_takes_what_is_on_its_way_and_then_nothing_new() -> None:
     scene = Scene()
     scene.send(headers(1))
-    scene.http2.leave()
+    scene.http2.drain()
     scene.send(headers(3, end=True))
     assert scene.streams[3].complete
     scene.http2.refuse_new()

@@ -12,46 +12,46 @@ S = 1_000_000_000
 def test_silence_is_asked_about_and_no_answer_ends_it() -> None:
     keepalive = Keepalive(KeepaliveSettings(time=10, timeout=2), 0)
 
-    assert keepalive.look(9 * S, 1, 0, 0) is Due.NOTHING
-    assert keepalive.look(10 * S, 1, 0, 0) is Due.ASK
-    assert keepalive.look(11 * S, 1, 0, 0) is Due.NOTHING
-    assert keepalive.look(12 * S, 1, 0, 0) is Due.CLOSE
+    assert keepalive.check(9 * S, 1, 0, 0) is Due.NOTHING
+    assert keepalive.check(10 * S, 1, 0, 0) is Due.PING
+    assert keepalive.check(11 * S, 1, 0, 0) is Due.NOTHING
+    assert keepalive.check(12 * S, 1, 0, 0) is Due.CLOSE
 
 
 def test_any_byte_is_an_answer() -> None:
     keepalive = Keepalive(KeepaliveSettings(time=10, timeout=2), 0)
 
-    assert keepalive.look(10 * S, 1, 0, 0) is Due.ASK
-    assert keepalive.look(13 * S, 1, 17, 0) is Due.NOTHING
-    assert keepalive.look(22 * S, 1, 17, 0) is Due.NOTHING
-    assert keepalive.look(23 * S, 1, 17, 0) is Due.ASK
+    assert keepalive.check(10 * S, 1, 0, 0) is Due.PING
+    assert keepalive.check(13 * S, 1, 17, 0) is Due.NOTHING
+    assert keepalive.check(22 * S, 1, 17, 0) is Due.NOTHING
+    assert keepalive.check(23 * S, 1, 17, 0) is Due.PING
 
 
 def test_without_calls_nobody_is_asked_unless_that_is_permitted() -> None:
-    assert Keepalive(KeepaliveSettings(time=1), 0).look(5 * S, 0, 0, 0) is Due.NOTHING
-    assert Keepalive(KeepaliveSettings(time=1, without_calls=True), 0).look(5 * S, 0, 0, 0) is Due.ASK
+    assert Keepalive(KeepaliveSettings(time=1), 0).check(5 * S, 0, 0, 0) is Due.NOTHING
+    assert Keepalive(KeepaliveSettings(time=1, without_calls=True), 0).check(5 * S, 0, 0, 0) is Due.PING
 
 
 def test_not_more_often_than_told_with_nothing_sent_between() -> None:
     keepalive = Keepalive(KeepaliveSettings(time=1, max_pings_without_data=2), 0)
     asked = 0
     for second in range(1, 20):
-        asked += keepalive.look(second * S, 1, second, 0) is Due.ASK
-        asked += keepalive.look(second * S + S // 2, 1, second, 0) is Due.ASK
+        asked += keepalive.check(second * S, 1, second, 0) is Due.PING
+        asked += keepalive.check(second * S + S // 2, 1, second, 0) is Due.PING
     assert asked == 0  # it is never silent for a second
 
-    due = [keepalive.look(second * S, 1, 100 + second // 3, 0) for second in range(30, 60)]
-    assert due.count(Due.ASK) == 2
-    assert Due.ASK in [keepalive.look(second * S, 1, 200 + second // 3, 1) for second in range(60, 66)]
+    due = [keepalive.check(second * S, 1, 100 + second // 3, 0) for second in range(30, 60)]
+    assert due.count(Due.PING) == 2
+    assert Due.PING in [keepalive.check(second * S, 1, 200 + second // 3, 1) for second in range(60, 66)]
 
 
 def test_an_old_connection_is_asked_to_leave_and_closed_after_its_grace() -> None:
     keepalive = Keepalive(KeepaliveSettings(max_age=10, age_grace=5), 0, 1.1)
 
-    assert keepalive.look(10 * S, 0, 0, 0) is Due.NOTHING
-    assert keepalive.look(11 * S, 0, 0, 0) is Due.LEAVE
-    assert keepalive.look(15 * S, 0, 0, 0) is Due.NOTHING
-    assert keepalive.look(16 * S, 0, 0, 0) is Due.CLOSE
+    assert keepalive.check(10 * S, 0, 0, 0) is Due.NOTHING
+    assert keepalive.check(11 * S, 0, 0, 0) is Due.DRAIN
+    assert keepalive.check(15 * S, 0, 0, 0) is Due.NOTHING
+    assert keepalive.check(16 * S, 0, 0, 0) is Due.CLOSE
 
 
 def test_a_client_may_ask_now_and_then_and_after_every_answer() -> None:

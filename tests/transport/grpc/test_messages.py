@@ -204,9 +204,9 @@ def test_a_client_that_leaves_while_its_answers_are_deflated_holds_nothing() -> 
         for name in ("first", "second"):
             assert deflater.write((LARGE,), len(LARGE), partial(released.append, name)) == len(LARGE) + 5
         await asyncio.sleep(0)
-        deflater.drop()
+        deflater.discard()
         ended = asyncio.Event()
-        deflater.then(ended.set)
+        deflater.finish(ended.set)
         await asyncio.wait_for(ended.wait(), 20)
         assert (sent, taken, released) == ([], [], ["first", "second"])
 

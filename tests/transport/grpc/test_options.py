@@ -17,7 +17,7 @@ from edge_serve.protocol.v2.routes import RouteGroup
 from edge_serve.transport.door.listeners import listen_tcp
 from edge_serve.transport.grpc.call_head import GrpcSettings
 from edge_serve.transport.grpc.keepalive import KeepaliveSettings
-from edge_serve.transport.grpc.options import keepalive_of, settings_of, tls_of
+from edge_serve.transport.grpc.options import read_keepalive, read_settings, tls_of
 from edge_serve.transport.grpc_service.server import GrpcServer
 from tests.transport.grpc_scene import INFERENCE, GrpcFakeService
 from tests.transport.v2_scene import FixedClock
@@ -28,8 +28,8 @@ def config(*arguments: str) -> ServerConfig:
 
 
 def test_defaults_are_tritons() -> None:
-    assert settings_of(config()) == GrpcSettings()
-    assert keepalive_of(config()) == KeepaliveSettings()
+    assert read_settings(config()) == GrpcSettings()
+    assert read_keepalive(config()) == KeepaliveSettings()
     assert tls_of(config()) is None
 
 
@@ -43,7 +43,7 @@ def test_what_is_given_gets_there() -> None:
         "--grpc-infer-response-compression-level=low",
         "--tensor-memory-bytes=1000",
     )
-    keepalive, settings = keepalive_of(given), settings_of(given)
+    keepalive, settings = read_keepalive(given), read_settings(given)
 
     assert (keepalive.time, keepalive.without_calls) == (0.005, True)
     assert (keepalive.max_age, keepalive.age_grace) == (0.007, 0.008)
