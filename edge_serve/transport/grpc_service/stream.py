@@ -22,6 +22,7 @@ from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.shared_memory import Regions
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer
+from edge_serve.models.run.ticket import OnResponse, Ticket
 from edge_serve.protocol.grpc import response as grpc_response
 from edge_serve.protocol.grpc.infer import GrpcInferDecoder, Unreadable, cut, read_names
 from edge_serve.protocol.grpc.response import GrpcInferEncoder
@@ -31,7 +32,6 @@ from edge_serve.transport.grpc.messages import Message
 from edge_serve.transport.grpc_service.traced import GrpcTracer
 from edge_serve.transport.sockets import backlog
 from edge_serve.transport.sockets.backlog import Backlog
-from edge_serve.transport.v2.generate import StreamTicket
 from edge_serve.transport.v2.infer import ServedVersion
 
 log = logging.getLogger(__name__)
@@ -40,8 +40,6 @@ log = logging.getLogger(__name__)
 PAUSE_REQUESTS = 256
 #: responses up to this many bytes are copied, which releases their slot for the next batch at once
 _COPIED = 16 * 1024
-
-OnResponse = Callable[[InferResponse], None]
 
 
 class GrpcInferService(Protocol):
@@ -52,7 +50,7 @@ class GrpcInferService(Protocol):
     def exiting(self) -> bool: ...
     def lookup(self, name: str, version: str) -> ServedVersion: ...
     def lease(self, name: str, version: str, nbytes: int) -> Room | None: ...
-    def infer(self, request: InferRequest, on_response: OnResponse) -> StreamTicket: ...
+    def infer(self, request: InferRequest, on_response: OnResponse) -> Ticket: ...
     def count_client_error(self, name: str, version: str, error: EdgeServeError) -> None: ...
 
 
@@ -103,7 +101,7 @@ class _Open:
     signature: Signature
     wants_final: bool
     turn: _Turn | None
-    ticket: StreamTicket | None = None
+    ticket: Ticket | None = None
     submitted: bool = False
 
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import orjson
 
+from edge_serve.aio.memo import Memo
 from edge_serve.aio.offload import offload
 from edge_serve.aio.tasks import start_task
 from edge_serve.aio.turns import in_pieces
@@ -80,7 +81,7 @@ class V2Application:
         self._settings = settings
         self._config_to_json = config_to_json
         self._access = access
-        self._for_peers: dict[Peer, V2Application] = {}
+        self._for_peers: Memo[Peer, V2Application] = Memo(_PEERS)
         self._heads = V2HeadReader(settings)
         self._clock = clock or MonotonicClock()
         self._codec = codec
@@ -123,9 +124,7 @@ class V2Application:
             known = copy.copy(self)
             known._gate = None if self._access is None else self._access.gate(peer)
             known._heads = self._heads_of(peer, known._gate)
-            if len(self._for_peers) >= _PEERS:
-                self._for_peers.clear()
-            self._for_peers[peer] = known
+            self._for_peers.add(peer, known)
         return known
 
     def trace(self, tracing: Tracing | None) -> None:

@@ -16,11 +16,11 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
 from edge_serve.messages.infer import InferResponse
 from edge_serve.messages.log_fields import model_fields
+from edge_serve.models.run.ticket import Ticket
 from edge_serve.protocol.inference.cost import is_long
 from edge_serve.protocol.v2 import generate
 from edge_serve.transport.door.exchange import Exchange
@@ -40,13 +40,6 @@ _NOT_ONE = (
     "generate expects model to produce exactly 1 response, use generate stream for model that generates various number "
     "of responses"
 )
-
-
-class StreamTicket(Protocol):
-    """Handle for a submitted request (models.run.ticket.Ticket); `hold` pauses and resumes its responses."""
-
-    def cancel(self) -> None: ...
-    def hold(self, held: bool) -> bool: ...
 
 
 #: encodes a response, whose lease it takes, and passes on the text or the error; returns the job unless it is done
@@ -70,7 +63,7 @@ class GenerateAnswer:
         self.refusal: EdgeServeError | None = None
         self.over = False
         self.on_error: Callable[[EdgeServeError], None] | None = None
-        self._ticket: StreamTicket | None = None
+        self._ticket: Ticket | None = None
         self.exchange = exchange
         self._write = write
         #: responses to send in order; a codec process may be encoding the first one
@@ -131,7 +124,7 @@ class GenerateAnswer:
     def _remove_waiting(self, response: InferResponse) -> None:
         """Count a response that waits no more."""
 
-    def accept(self, ticket: StreamTicket) -> None:
+    def accept(self, ticket: Ticket) -> None:
         """Take the handle of the request, which the service has accepted."""
         self._ticket = ticket
         if self.over:

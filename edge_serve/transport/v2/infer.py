@@ -14,12 +14,12 @@ from typing import Any, Protocol
 
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unsupported
-from edge_serve.messages import shared_memory
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease, Room
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer
 from edge_serve.messages.trace import Arrival
+from edge_serve.models.run.ticket import OnResponse, Ticket
 from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.protocol.inference import compression
 from edge_serve.protocol.inference.cost import LOOP_LIMITS, NO_LIMITS, SMALL_BYTES, SMALL_DEFLATE_BYTES, TooExpensive
@@ -29,12 +29,12 @@ from edge_serve.protocol.v2.routes import Operation
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.replies import refuse
 from edge_serve.transport.v2.codec_offload import Held, run_for_client
-from edge_serve.transport.v2.generate import StreamTicket
 from edge_serve.transport.v2.head import JSON, PLAIN, V2Request
 from edge_serve.transport.v2.traced import TracedExchange
 from edge_serve.workers.codec.codec import Codec
 from edge_serve.workers.codec.job import Body, Encoded, Refused
 from edge_serve.workers.memory.arena import Arena
+from edge_serve.workers.memory.regions import SharedMemoryRegions
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +43,6 @@ _ALIGNMENT = 64
 _UNBOUNDED = 1 << 62
 #: operations whose large bodies a codec process decodes
 _DECODED = {Operation.INFER, Operation.GENERATE, Operation.GENERATE_STREAM}
-
-OnResponse = Callable[[InferResponse], None]
 
 
 class ServedVersion(Held, Protocol):
@@ -63,16 +61,10 @@ class InferService(Protocol):
     def lease(self, name: str, version: str, nbytes: int) -> Room | None: ...
     def infer_held(
         self, served: Any, request: InferRequest, on_response: OnResponse, arrival: Arrival | None
-    ) -> StreamTicket: ...
+    ) -> Ticket: ...
     def count_client_error(self, name: str, version: str, error: EdgeServeError) -> None: ...
     @property
-    def regions(self) -> RegionLookup: ...
-
-
-class RegionLookup(shared_memory.Regions, Protocol):
-    """Shared memory regions, as `infer` uses them."""
-
-    def resolve(self, request: InferRequest) -> None: ...
+    def regions(self) -> SharedMemoryRegions: ...
 
 
 class _ShiftedLease:
