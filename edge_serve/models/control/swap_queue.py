@@ -16,12 +16,12 @@ from edge_serve.protocol.inference.validate import validate
 class Waiter:
     """A queued request, then the handle of the request at the new version."""
 
-    __slots__ = ("key", "on_response", "request", "room", "rows", "ticket")
+    __slots__ = ("key", "on_response", "queue", "request", "rows", "ticket")
 
     def __init__(
-        self, room: SwapQueue, request: InferRequest, rows: int, key: Hashable, on_response: OnResponse
+        self, queue: SwapQueue, request: InferRequest, rows: int, key: Hashable, on_response: OnResponse
     ) -> None:
-        self.room = room
+        self.queue = queue
         self.request, self.rows, self.key = request, rows, key
         self.on_response = on_response
         self.ticket: Ticket | None = None
@@ -30,7 +30,7 @@ class Waiter:
         if self.ticket is not None:
             self.ticket.cancel()
         else:
-            self.room.drop(self)
+            self.queue.cancel(self)
 
     def hold(self, held: bool) -> bool:
         return self.ticket is not None and self.ticket.hold(held)
@@ -64,13 +64,13 @@ class SwapQueue(Runner):
             self._waiters[waiter] = None
         return waiter
 
-    def drop(self, waiter: Waiter) -> None:
+    def cancel(self, waiter: Waiter) -> None:
         """Cancel a queued request: its client has disconnected."""
         if waiter in self._waiters:
             del self._waiters[waiter]
             self._refuse(waiter, Cancelled(""))
 
-    def open(self, target: Served) -> None:
+    def submit_all(self, target: Served) -> None:
         """Submit all queued requests to the new version, in order of arrival."""
         self._target = target
         waiters, self._waiters = self._waiters, {}
@@ -85,7 +85,7 @@ class SwapQueue(Runner):
             self._refuse(waiter, error)
 
     def stop(self, on_idle: Callable[[], None], *, sequences: bool = False) -> None:
-        """Fail the queued requests, unless `open` or `fail` came before."""
+        """Fail the queued requests, unless `submit_all` or `fail` was called before."""
         if self._target is None and self._error is None:
             self.fail(Unavailable(f"model '{self._name}' was unloaded"))
         on_idle()

@@ -180,14 +180,14 @@ class VersionSwapper:
         """
         old = record.plan
         for known in record.ready():
-            room = known.served.runner if known.served is not None else None
-            if old is None or known.served is None or not isinstance(room, SwapQueue):
+            queue = known.served.runner if known.served is not None else None
+            if old is None or known.served is None or not isinstance(queue, SwapQueue):
                 continue
             if old.directory == plan.directory and known.version in wanted:
                 continue
             back = await self._try(old, known.version, own_worker=True)
             if isinstance(back, Served):
-                room.open(back)
+                queue.submit_all(back)
                 back.replace(known.served)
                 self._start_drain(known.served, replaced=True)
                 known.served = back
@@ -258,7 +258,7 @@ class VersionSwapper:
             known = record.versions[int(served.version)]
             if known.state is VersionState.READY and known.served is not None:
                 if isinstance(known.served.runner, SwapQueue):
-                    known.served.runner.open(served)
+                    known.served.runner.submit_all(served)
                 served.replace(known.served)
                 self._start_drain(known.served, replaced=True)
             else:
@@ -268,7 +268,7 @@ class VersionSwapper:
             log.info(text, served.name, served.version, served.load_seconds, extra=extra)
         for known in replaced:
             if known.served is not None and isinstance(known.served.runner, SwapQueue):
-                known.served.runner.open(fresh[-1])
+                known.served.runner.submit_all(fresh[-1])
             self._retire(known, replaced=True)
         record.plan = plan
         self._refresh(record)

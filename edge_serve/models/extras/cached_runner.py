@@ -149,7 +149,7 @@ class CachedRunner(Runner):
 
     def close(self) -> None:
         """Remove the version's responses from the cache."""
-        self._cache.forget(self._owner)
+        self._cache.remove_owner(self._owner)
 
     def _find(self, look: _Look) -> CachedResponse | None:
         for key in look.keys(self._owner, self._always_personal, self._seen_personal):

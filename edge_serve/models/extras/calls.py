@@ -162,7 +162,7 @@ class ModelCalls:
             return
         place = _place_of(asked)
         if asked.call.blocking and asked.instance >= 0:
-            if not self._waits.begin(place, call.waits_for):
+            if not self._waits.try_wait(place, call.waits_for):
                 call.refuse_deadlock()
                 return
             self._resting[place] = [asked]
@@ -192,7 +192,7 @@ class ModelCalls:
             self._rest(place)
 
     def _rest(self, place: Place) -> None:
-        stuck = self._waits.note(place, partial(self._waits_for, self._resting[place]))
+        stuck = self._waits.add(place, partial(self._waits_for, self._resting[place]))
         calls = [self._accepted.get(asked) for one in stuck for asked in self._resting.get(one, ())]
         waiting = [call for call in calls if call is not None and call.is_queued]
         if waiting:
@@ -220,7 +220,7 @@ class ModelCalls:
         return found
 
     def _wake(self, place: Place) -> None:
-        self._waits.forget(place)
+        self._waits.remove(place)
         self._resting.pop(place, None)
 
     # ---- the repository -----------------------------------------------------------------------------------------

@@ -97,19 +97,19 @@ class ResponseCache:
         """Store a response; evict others to make room. Return False if it is larger than the whole cache."""
         if answer.size > self.size:
             return False
-        self._drop(key)
+        self._remove(key)
         while self._used + answer.size > self.size:
-            self._drop(next(iter(self._answers)))
+            self._remove(next(iter(self._answers)))
         self._answers[key] = answer
         self._used += answer.size
         return True
 
-    def forget(self, owner: int) -> None:
+    def remove_owner(self, owner: int) -> None:
         """Remove the responses of a version."""
         for key in [key for key in self._answers if key.owner == owner]:
-            self._drop(key)
+            self._remove(key)
 
-    def _drop(self, key: Key) -> None:
+    def _remove(self, key: Key) -> None:
         answer = self._answers.pop(key, None)
         if answer is not None:
             self._used -= answer.size

@@ -20,10 +20,10 @@ class WaitForGraph:
     def __init__(self) -> None:
         self._waiting: dict[Place, WaitsFor] = {}
 
-    def begin(self, place: Place, waits_for: WaitsFor) -> bool:
+    def try_wait(self, place: Place, waits_for: WaitsFor) -> bool:
         """Add an instance that waits. Return False, and add nothing, if it would wait for ever."""
         before = self._waiting.get(place)
-        if not self.note(place, waits_for):
+        if not self.add(place, waits_for):
             return True
         if before is None:
             del self._waiting[place]
@@ -31,7 +31,7 @@ class WaitForGraph:
             self._waiting[place] = before
         return False
 
-    def note(self, place: Place, waits_for: WaitsFor) -> set[Place]:
+    def add(self, place: Place, waits_for: WaitsFor) -> set[Place]:
         """Add an instance that waits. Return the instances that now wait for each other for ever, with it; empty = it
         will continue."""
         self._waiting[place] = waits_for
@@ -46,6 +46,6 @@ class WaitForGraph:
             left += new
         return seen
 
-    def forget(self, place: Place) -> None:
+    def remove(self, place: Place) -> None:
         """Remove an instance: it has an answer."""
         self._waiting.pop(place, None)

@@ -41,7 +41,7 @@ class Faults:
         with self._lock:
             known = self._all()
             for name in faults.keys() - known.keys():
-                _tell(name, faults[name])
+                _log(name, faults[name])
             self._reasons[ReadStage.FIND] = dict(faults)
             for stage in (ReadStage.WALK, ReadStage.LOAD):
                 reasons = self._reasons[stage]
@@ -51,7 +51,7 @@ class Faults:
         """Record that a model cannot be read."""
         with self._lock:
             if name not in self._all():
-                _tell(name, reason)
+                _log(name, reason)
             self._reasons[stage][name] = reason
 
     def remove(self, stage: ReadStage, name: str) -> None:
@@ -66,5 +66,5 @@ class Faults:
         return {name: reason for stage in reversed(ReadStage) for name, reason in self._reasons[stage].items()}
 
 
-def _tell(name: str, reason: str) -> None:
+def _log(name: str, reason: str) -> None:
     log.warning("model %s is left out: %s", shown(name), reason, extra=model_fields(name))

@@ -79,7 +79,7 @@ class SequenceScheduler(Scheduler, ABC):
 
     def add(self, entry: Entry, now_ns: int) -> None:
         """See `core.Scheduler`. Refuses requests of no sequence, and after `stop` those that start one."""
-        self._look_at_clock(now_ns)
+        self._apply_timeouts(now_ns)
         request = entry.request
         if entry.rows > 1:
             raise InvalidArgument(
@@ -87,7 +87,7 @@ class SequenceScheduler(Scheduler, ABC):
                 "sequence batcher"
             )
         if not request.correlation_id:
-            self._name(request)
+            self._assign_id(request)
         sequence = self._sequence_of(request)
         sequence.ended = ends(entry)
         sequence.queue.append(entry)
@@ -102,7 +102,7 @@ class SequenceScheduler(Scheduler, ABC):
 
     def next(self, now_ns: int) -> Decision:
         """See `core.Scheduler`."""
-        self._look_at_clock(now_ns)
+        self._apply_timeouts(now_ns)
         if self._refusals:
             return self._refusals.popleft()
         if not self._queued:
@@ -165,7 +165,7 @@ class SequenceScheduler(Scheduler, ABC):
             for entry in sequence.cut_to_start():
                 self._refuse(entry, worker_lost() if self._batching.iterative else no_start(entry.request))
             if not sequence.queue:
-                self._forget(sequence)
+                self._remove_sequence(sequence)
         for sequence in reversed(evicted):
             if sequence.queue:
                 self._backlog[sequence] = None
@@ -182,7 +182,7 @@ class SequenceScheduler(Scheduler, ABC):
     def cancel(self, entry: Entry) -> bool:
         """See `core.Scheduler`. The rest of its sequence is refused."""
         if (sequence := self._queued.get(entry)) is not None:
-            self._break(sequence, entry, Cancelled(""))
+            self._cut(sequence, entry, Cancelled(""))
         return sequence is not None
 
     def reschedule(self, entry: Entry, now_ns: int) -> None:
@@ -220,7 +220,7 @@ class SequenceScheduler(Scheduler, ABC):
         if sequence.busy:
             sequence.closed = no_start((sequence.running or sequence.queue[-1]).request)
         else:
-            self._dismiss(sequence)
+            self._remove_idle(sequence)
 
     def drain(self) -> list[Entry]:
         """See `core.Scheduler`."""
@@ -234,7 +234,7 @@ class SequenceScheduler(Scheduler, ABC):
             if sequence.slot >= 0:
                 self._changed(sequence)
             elif not sequence.running:
-                self._forget(sequence)
+                self._remove_sequence(sequence)
         return taken
 
     def free(self) -> bool:
@@ -248,7 +248,7 @@ class SequenceScheduler(Scheduler, ABC):
 
     # ---- adding ---------------------------------------------------------------------------------------------------
 
-    def _name(self, request: InferRequest) -> None:
+    def _assign_id(self, request: InferRequest) -> None:
         """Give a request of an iterative model a correlation ID of its own if it has none."""
         if not self._batching.iterative:
             raise InvalidArgument(
@@ -333,7 +333,7 @@ class SequenceScheduler(Scheduler, ABC):
             elif over or sequence.closed is not None:
                 self._release_slot(sequence)
                 if sequence.closed is None:
-                    self._forget(sequence)
+                    self._remove_sequence(sequence)
             else:
                 self._changed(sequence)
         if finished:
@@ -349,22 +349,22 @@ class SequenceScheduler(Scheduler, ABC):
         if self._retiring:
             self._remove_if_empty(instance)
 
-    def _forget(self, sequence: Sequence) -> None:
+    def _remove_sequence(self, sequence: Sequence) -> None:
         if self._known.get(sequence.id) is sequence:
             del self._known[sequence.id]
 
-    def _dismiss(self, sequence: Sequence) -> None:
+    def _remove_idle(self, sequence: Sequence) -> None:
         """Remove a sequence without waiting or running requests."""
         if sequence.slot >= 0:
             self._release_slot(sequence)
-        self._forget(sequence)
+        self._remove_sequence(sequence)
         self._fill_slots()
 
     def _refuse(self, entry: Entry, error: EdgeServeError) -> None:
         del self._queued[entry]
         self._refusals.append(Refuse(entry, error))
 
-    def _break(self, sequence: Sequence, entry: Entry, error: EdgeServeError) -> None:
+    def _cut(self, sequence: Sequence, entry: Entry, error: EdgeServeError) -> None:
         """Remove a waiting entry, and refuse all entries of the same start, including those that are still to come."""
         last = sequence.queue[-1]
         taken = sequence.cut(entry)
@@ -374,9 +374,9 @@ class SequenceScheduler(Scheduler, ABC):
         for other in taken:
             if other is not entry:
                 self._refuse(other, error)
-        self._after_cut(sequence)
+        self._settle_cut(sequence)
 
-    def _after_cut(self, sequence: Sequence) -> None:
+    def _settle_cut(self, sequence: Sequence) -> None:
         if sequence.slot >= 0:
             self._changed(sequence)
             if sequence.busy:
@@ -386,12 +386,12 @@ class SequenceScheduler(Scheduler, ABC):
             del self._backlog[sequence]
             sequence.expires_ns = 0
         if not sequence.busy and sequence.closed is None:
-            self._forget(sequence)
+            self._remove_sequence(sequence)
         self._fill_slots()
 
     # ---- clocks ---------------------------------------------------------------------------------------------------
 
-    def _look_at_clock(self, now_ns: int) -> None:
+    def _apply_timeouts(self, now_ns: int) -> None:
         if self._finished:
             self._settle_finished(now_ns)
         while (ringing := self._clocks.ring(now_ns)) is not None:
@@ -404,7 +404,7 @@ class SequenceScheduler(Scheduler, ABC):
             if first.busy:
                 self._touch(first, now_ns)
             else:
-                self._dismiss(first)
+                self._remove_idle(first)
 
     def _touch(self, sequence: Sequence, now_ns: int) -> None:
         sequence.used_ns = now_ns
@@ -415,10 +415,10 @@ class SequenceScheduler(Scheduler, ABC):
             for entry in list(sequence.queue):
                 self._refuse(entry, sequence_expired())
             sequence.queue.clear()
-            self._after_cut(sequence)
+            self._settle_cut(sequence)
         while late := next((e for e in sequence.queue if 0 < e.request.deadline_ns <= now_ns), None):
             error = Unavailable(f"{label(late.request)}Request deadline expired: not started within its 'timeout-ms'")
-            self._break(sequence, late, sequence_expired())
+            self._cut(sequence, late, sequence_expired())
             self._refusals.append(Refuse(late, error))
         following_ns = sequence.next_deadline_ns()
         if following_ns:

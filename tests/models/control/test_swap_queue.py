@@ -47,18 +47,18 @@ def request(id: str) -> InferRequest:
 
 def test_who_waits_goes_on_in_order_and_who_comes_later_follows() -> None:
     answers: list[InferResponse] = []
-    room, target = SwapQueue("m", 2), Target()
-    first = room.submit(request("1"), 1, "key", answers.append)
-    second = room.submit(request("2"), 1, "key", answers.append)
-    assert room.in_flight() == 2
-    room.submit(request("3"), 1, "key", answers.append)
+    queue, target = SwapQueue("m", 2), Target()
+    first = queue.submit(request("1"), 1, "key", answers.append)
+    second = queue.submit(request("2"), 1, "key", answers.append)
+    assert queue.in_flight() == 2
+    queue.submit(request("3"), 1, "key", answers.append)
     assert [(one.id, type(one.error)) for one in answers] == [("3", Unavailable)]
 
     second.cancel()
     assert [(one.id, type(one.error)) for one in answers[1:]] == [("2", Cancelled)]
     assert not first.hold(True)  # nothing comes that could be held
-    room.open(served(target, SimpleNamespace(inputs={})))
-    room.submit(request("4"), 1, "key", answers.append)
+    queue.submit_all(served(target, SimpleNamespace(inputs={})))
+    queue.submit(request("4"), 1, "key", answers.append)
     assert first.hold(True)
     assert target.held
     first.cancel()
@@ -66,17 +66,17 @@ def test_who_waits_goes_on_in_order_and_who_comes_later_follows() -> None:
     assert target.ids == ["1", "4"]
     assert target.cancelled == 1
     assert [one.id for one in answers[2:]] == ["1", "4"]
-    assert room.in_flight() == 0
+    assert queue.in_flight() == 0
 
 
 def test_nobody_is_left_behind_when_it_closes() -> None:
     answers: list[InferResponse] = []
     idle: list[bool] = []
-    room = SwapQueue("m", 5)
-    room.submit(request("1"), 1, "key", answers.append)
+    queue = SwapQueue("m", 5)
+    queue.submit(request("1"), 1, "key", answers.append)
 
-    room.stop(lambda: idle.append(True))
-    room.submit(request("2"), 1, "key", answers.append)
+    queue.stop(lambda: idle.append(True))
+    queue.submit(request("2"), 1, "key", answers.append)
 
     assert [(one.id, type(one.error)) for one in answers] == [("1", Unavailable), ("2", Unavailable)]
     assert idle == [True]

@@ -73,10 +73,10 @@ def test_what_one_version_put_in_goes_with_it() -> None:
     cache = ResponseCache(1 << 20)
     cache.put(key(1, owner=1), kept())
     cache.put(key(1, owner=2), kept())
-    cache.forget(1)
+    cache.remove_owner(1)
 
     assert (key(1, owner=1) in cache, key(1, owner=2) in cache) == (False, True)
-    cache.forget(2)
+    cache.remove_owner(2)
     assert cache.used == 0
 
 
@@ -104,7 +104,7 @@ def test_a_walk_stays_within_its_bytes(rng: random.Random) -> None:
             case 0:
                 cache.get(key(number))
             case 1:
-                cache.forget(rng.randrange(3))
+                cache.remove_owner(rng.randrange(3))
             case _:
                 fits = cache.put(key(number, rng.randrange(3)), kept(rng.randrange(3 * FRAME)))
                 assert fits or cache.size < 5 * FRAME

@@ -12,46 +12,46 @@ def on(*places: Place) -> WaitsFor:
 
 def test_an_instance_that_waits_for_itself_would_for_ever() -> None:
     waits = WaitForGraph()
-    assert not waits.begin(("a", 0), on(("a", 0)))
-    assert waits.begin(("a", 0), on(("a", 0), ("a", 1)))
+    assert not waits.try_wait(("a", 0), on(("a", 0)))
+    assert waits.try_wait(("a", 0), on(("a", 0), ("a", 1)))
 
 
 def test_the_last_one_that_closes_a_circle_is_refused() -> None:
     waits = WaitForGraph()
-    assert waits.begin(("a", 0), on(("b", 0), ("b", 1)))
-    assert waits.begin(("b", 0), on(("a", 0), ("c", 0)))
-    assert waits.begin(("b", 1), on(("a", 0), ("c", 0)))
-    assert not waits.begin(("c", 0), on(("a", 0)))
-    assert waits.begin(("c", 0), on(("d", 0)))
+    assert waits.try_wait(("a", 0), on(("b", 0), ("b", 1)))
+    assert waits.try_wait(("b", 0), on(("a", 0), ("c", 0)))
+    assert waits.try_wait(("b", 1), on(("a", 0), ("c", 0)))
+    assert not waits.try_wait(("c", 0), on(("a", 0)))
+    assert waits.try_wait(("c", 0), on(("d", 0)))
 
 
 def test_one_that_was_refused_does_not_wait() -> None:
     waits = WaitForGraph()
-    assert not waits.begin(("a", 0), on(("a", 0)))
-    assert waits.begin(("b", 0), on(("a", 0)))
+    assert not waits.try_wait(("a", 0), on(("a", 0)))
+    assert waits.try_wait(("b", 0), on(("a", 0)))
 
 
 def test_one_that_has_its_answer_does_not_wait() -> None:
     waits = WaitForGraph()
     first = on(("b", 0))
-    assert waits.begin(("a", 0), first)
-    assert not waits.begin(("b", 0), on(("a", 0)))
-    waits.forget(("a", 0))
-    assert waits.begin(("b", 0), on(("a", 0)))
+    assert waits.try_wait(("a", 0), first)
+    assert not waits.try_wait(("b", 0), on(("a", 0)))
+    waits.remove(("a", 0))
+    assert waits.try_wait(("b", 0), on(("a", 0)))
 
 
 def test_one_whose_caller_has_died_does_not_wait() -> None:
     waits = WaitForGraph()
-    assert waits.begin(("a", 0), on(("b", 0)))
-    waits._waiting[("a", 0)] = lambda: None
-    assert waits.begin(("b", 0), on(("a", 0)))
+    assert waits.try_wait(("a", 0), on(("b", 0)))
+    assert waits.add(("a", 0), lambda: None) == set()
+    assert waits.try_wait(("b", 0), on(("a", 0)))
 
 
 def test_all_that_wait_for_each_other_are_told() -> None:
     waits = WaitForGraph()
-    assert waits.note(("a", 0), on(("b", 0), ("c", 0))) == set()
-    assert waits.note(("b", 0), on(("a", 0))) == set()
-    assert waits.note(("d", 0), on(("a", 0))) == set()
-    assert waits.note(("c", 0), on(("b", 0))) == {("a", 0), ("b", 0), ("c", 0)}
-    waits.forget(("b", 0))
-    assert waits.note(("a", 0), on(("b", 0), ("c", 0))) == set()
+    assert waits.add(("a", 0), on(("b", 0), ("c", 0))) == set()
+    assert waits.add(("b", 0), on(("a", 0))) == set()
+    assert waits.add(("d", 0), on(("a", 0))) == set()
+    assert waits.add(("c", 0), on(("b", 0))) == {("a", 0), ("b", 0), ("c", 0)}
+    waits.remove(("b", 0))
+    assert waits.add(("a", 0), on(("b", 0), ("c", 0))) == set()

@@ -212,7 +212,7 @@ def test_state_never_crosses_ids_and_each_request_is_answered_once(config: str, 
     assert set(world.where) == set(world.answers)
     assert set(world.answers.values()) == {1}
     world.now += 1000 * MS
-    world.scheduler._look_at_clock(world.now)
+    world.scheduler.next(world.now)
     world.scheduler._check()
     assert not list(world.scheduler.slots), "a slot leaked"
     assert all(world.scheduler.has_instance(one) for one in world.instances)
