@@ -49,7 +49,7 @@ class Policy:
     anonymous: Role = Role.NONE
     admin_access: AdminAccess = AdminAccess.LOOPBACK
 
-    def refusal(self, peer: Peer, needed: Role, asked: AccessRequest) -> EdgeServeError | None:
+    def check(self, peer: Peer, needed: Role, asked: AccessRequest) -> EdgeServeError | None:
         """Return the error for a client that lacks the role; None if it may."""
         if peer.administrator or needed is Role.NONE:
             return None

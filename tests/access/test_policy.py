@@ -30,20 +30,20 @@ def bearer(token: str) -> AccessRequest:
 
 @pytest.mark.parametrize("needed", list(Role))
 def test_nothing_configured_and_on_this_device(needed: Role) -> None:
-    assert Policy().refusal(LOCAL, needed, AccessRequest()) is None
+    assert Policy().check(LOCAL, needed, AccessRequest()) is None
 
 
 def test_administration_from_elsewhere() -> None:
-    assert Policy().refusal(FAR, Role.INFER, AccessRequest()) is None
-    refusal = Policy().refusal(FAR, Role.ADMIN, AccessRequest())
+    assert Policy().check(FAR, Role.INFER, AccessRequest()) is None
+    refusal = Policy().check(FAR, Role.ADMIN, AccessRequest())
     assert isinstance(refusal, PermissionDenied)
     assert "from another machine" in refusal.message
     assert "--admin-access=anywhere" in refusal.message
-    assert Policy(admin_access=AdminAccess.ANYWHERE).refusal(FAR, Role.ADMIN, AccessRequest()) is None
+    assert Policy(admin_access=AdminAccess.ANYWHERE).check(FAR, Role.ADMIN, AccessRequest()) is None
 
 
 def test_administration_through_a_proxy_on_this_device() -> None:
-    refusal = Policy().refusal(LOCAL, Role.ADMIN, AccessRequest(forwarded=True))
+    refusal = Policy().check(LOCAL, Role.ADMIN, AccessRequest(forwarded=True))
     assert isinstance(refusal, PermissionDenied)
     assert "through a proxy" in refusal.message
 
@@ -51,21 +51,21 @@ def test_administration_through_a_proxy_on_this_device() -> None:
 @pytest.mark.parametrize("peer", [LOCAL, FAR])
 def test_administration_through_its_socket_only(peer: Peer) -> None:
     policy = Policy(TOKENS, admin_access=AdminAccess.SOCKET)
-    assert isinstance(policy.refusal(peer, Role.ADMIN, bearer("admin")), PermissionDenied)
-    assert policy.refusal(Peer(local=True, administrator=True), Role.ADMIN, AccessRequest()) is None
+    assert isinstance(policy.check(peer, Role.ADMIN, bearer("admin")), PermissionDenied)
+    assert policy.check(Peer(local=True, administrator=True), Role.ADMIN, AccessRequest()) is None
 
 
 def test_a_page_from_elsewhere_may_not_administrate() -> None:
     for access in AdminAccess:
-        refusal = Policy(admin_access=access).refusal(LOCAL, Role.ADMIN, AccessRequest(origin="http://evil"))
+        refusal = Policy(admin_access=access).check(LOCAL, Role.ADMIN, AccessRequest(origin="http://evil"))
         assert isinstance(refusal, PermissionDenied)
-    assert Policy().refusal(LOCAL, Role.READ, AccessRequest(origin="http://evil")) is None
+    assert Policy().check(LOCAL, Role.READ, AccessRequest(origin="http://evil")) is None
 
 
 @pytest.mark.parametrize("given", [Role.HEALTH, Role.READ, Role.INFER, Role.ADMIN])
 @pytest.mark.parametrize("needed", list(Role))
 def test_a_role_includes_the_lesser(given: Role, needed: Role) -> None:
-    refusal = Policy(TOKENS).refusal(LOCAL, needed, bearer(given.word))
+    refusal = Policy(TOKENS).check(LOCAL, needed, bearer(given.word))
     if needed <= given:
         assert refusal is None
     else:
@@ -78,37 +78,37 @@ def test_a_role_includes_the_lesser(given: Role, needed: Role) -> None:
     "authorization", [None, "Basic YTpi", "Bearer", "bearer  ", "Token admin", "admin", "Bearer x"]
 )
 def test_without_a_token_that_is_known(authorization: str | None) -> None:
-    refusal = Policy(TOKENS).refusal(LOCAL, Role.READ, AccessRequest(authorization))
+    refusal = Policy(TOKENS).check(LOCAL, Role.READ, AccessRequest(authorization))
     assert isinstance(refusal, Unauthenticated)
     assert refusal.invalid is (authorization in ("Bearer x", "Bearer", "bearer  "))
 
 
 def test_the_word_bearer_in_any_case() -> None:
-    assert Policy(TOKENS).refusal(LOCAL, Role.READ, AccessRequest("bEARER read")) is None
+    assert Policy(TOKENS).check(LOCAL, Role.READ, AccessRequest("bEARER read")) is None
 
 
 def test_anonymous_clients_may_have_a_role() -> None:
     policy = Policy(TOKENS, anonymous=Role.READ)
-    assert policy.refusal(FAR, Role.READ, AccessRequest()) is None
-    assert isinstance(policy.refusal(FAR, Role.INFER, AccessRequest()), Unauthenticated)
-    assert isinstance(policy.refusal(FAR, Role.READ, bearer("wrong")), Unauthenticated)
+    assert policy.check(FAR, Role.READ, AccessRequest()) is None
+    assert isinstance(policy.check(FAR, Role.INFER, AccessRequest()), Unauthenticated)
+    assert isinstance(policy.check(FAR, Role.READ, bearer("wrong")), Unauthenticated)
 
 
 def test_certificates() -> None:
     known, unknown = Peer(local=False, certificate=CAMERA), Peer(False, False, Certificate("cd" * 32, frozenset()))
     policy = Policy(certificates=ROLES)
-    assert policy.refusal(known, Role.INFER, AccessRequest()) is None
-    assert isinstance(policy.refusal(known, Role.ADMIN, AccessRequest()), PermissionDenied)
-    assert isinstance(policy.refusal(unknown, Role.READ, AccessRequest()), PermissionDenied)
-    assert isinstance(policy.refusal(FAR, Role.READ, AccessRequest()), Unauthenticated)
+    assert policy.check(known, Role.INFER, AccessRequest()) is None
+    assert isinstance(policy.check(known, Role.ADMIN, AccessRequest()), PermissionDenied)
+    assert isinstance(policy.check(unknown, Role.READ, AccessRequest()), PermissionDenied)
+    assert isinstance(policy.check(FAR, Role.READ, AccessRequest()), Unauthenticated)
 
 
 def test_the_higher_of_token_and_certificate_counts() -> None:
     policy = Policy(TOKENS, ROLES, admin_access=AdminAccess.ANYWHERE)
     camera = Peer(local=False, certificate=CAMERA)
-    assert policy.refusal(camera, Role.INFER, bearer("read")) is None
-    assert policy.refusal(camera, Role.ADMIN, bearer("admin")) is None
+    assert policy.check(camera, Role.INFER, bearer("read")) is None
+    assert policy.check(camera, Role.ADMIN, bearer("admin")) is None
 
 
 def test_an_admins_token_does_not_open_administration_from_elsewhere() -> None:
-    assert isinstance(Policy(TOKENS).refusal(FAR, Role.ADMIN, bearer("admin")), PermissionDenied)
+    assert isinstance(Policy(TOKENS).check(FAR, Role.ADMIN, bearer("admin")), PermissionDenied)

@@ -103,7 +103,7 @@ class AccessSettings:
 class AnswerCache(Protocol):
     """Caches answers of a gate."""
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Remove all answers: the policy has changed."""
 
 
@@ -143,7 +143,7 @@ class Access:
         """Return the access checks of one client; None if the client may do everything."""
         return None if peer.administrator else AccessGate(self, peer)
 
-    def tell(self, cache: AnswerCache) -> None:
+    def subscribe(self, cache: AnswerCache) -> None:
         """Clear `cache` after each change of the policy, for as long as it exists."""
         self._caches.add(cache)
 
@@ -173,11 +173,11 @@ class Access:
     def _changed(self) -> None:
         self.policy = self._read()
         for cache in list(self._caches):
-            cache.forget()
+            cache.clear()
 
 
 class AccessGate:
-    """Access checks of one client, or of all equal clients. Answers may be cached: see `Access.tell`."""
+    """Access checks of one client, or of all equal clients. Answers may be cached: see `Access.subscribe`."""
 
     __slots__ = ("_access", "_peer")
 
@@ -189,11 +189,11 @@ class AccessGate:
         """Count a refused request, whether or not the answer came from a cache."""
         self._access.denied += 1
 
-    def refusal(self, needed: Role, field: Field) -> EdgeServeError | None:
+    def check(self, needed: Role, field: Field) -> EdgeServeError | None:
         """Return None if the client has the role, else the error to answer. `field` reads the head or the metadata."""
         if needed is Role.NONE:
             return None
-        return self._access.policy.refusal(self._peer, needed, self._asked(field))
+        return self._access.policy.check(self._peer, needed, self._asked(field))
 
     def may_read_log(self, field: Field) -> bool:
         """Return whether the client may read the log: see `Policy.may_read_log`."""
@@ -208,8 +208,8 @@ class AccessGate:
         policy, asked, host = self._access.policy, self._asked(field), field("host")
         if host and all(self._access.is_foreign(f"{scheme}://{host}", host) for scheme in ("http", "https")):
             asked = replace(asked, origin=f"http://{host}")
-        allowed = (role for role in reversed(Role) if policy.refusal(self._peer, role, asked) is None)
-        refusal = policy.refusal(self._peer, Role.ADMIN, asked)
+        allowed = (role for role in reversed(Role) if policy.check(self._peer, role, asked) is None)
+        refusal = policy.check(self._peer, Role.ADMIN, asked)
         return next(allowed, Role.NONE), "" if refusal is None else refusal.message
 
     def _asked(self, field: Field) -> AccessRequest:

@@ -78,7 +78,7 @@ class BodyAdmission:
     def grow(self, total: int) -> int:
         """Claim memory for a chunked body. See RequestReader."""
         if self.claim is None:
-            self.claim = self._memory.growing(self._evicted)
+            self.claim = self._memory.claim_growing(self._evicted)
         return self.claim.grow(total)
 
     def hand_over(self, lease: Lease | None) -> Claim | None:

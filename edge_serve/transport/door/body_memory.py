@@ -61,7 +61,7 @@ class Claim:
         """
         return self._memory._grow(self, -(-total // step) * step, total)
 
-    def overdue(self, received: int, now_ns: int, rate: int, wait: float) -> EdgeServeError | None:
+    def check_time(self, received: int, now_ns: int, rate: int, wait: float) -> EdgeServeError | None:
         """Return the error for a body that waited too long, or arrives too slowly while others wait; else None.
 
         Called at intervals while the body is incomplete.
@@ -195,7 +195,7 @@ class BodyMemory:
             self._take(claim)
         return claim
 
-    def growing(self, evict: Evict) -> Claim:
+    def claim_growing(self, evict: Evict) -> Claim:
         """Return a claim for a new chunked body; `evict` is called with the error when an older body needs the room."""
         claim = self._new(0, None, evict)
         claim.granted = True

@@ -27,7 +27,7 @@ class InFlight:
         self.now = 0
         self.refused = 0
 
-    def refusal(self) -> Overloaded:
+    def refuse(self) -> Overloaded:
         """Count a refused request, and return the error to answer."""
         self.refused += 1
         return Overloaded(f"{self.limit} requests wait for their answers, which is this server's limit; try again")

@@ -152,12 +152,12 @@ class HeadInterpreter:
             value = fields.get(name)
             return None if value is None else value.decode("latin-1")
 
-        refusal = gate.refusal(role_of_call(path), field)
+        refusal = gate.check(role_of_call(path), field)
         if refusal is not None:
             asked.denied = True
             raise refusal
         if changes_by_message(path):
-            asked.unchangeable = gate.refusal(Role.ADMIN, field)
+            asked.unchangeable = gate.check(Role.ADMIN, field)
 
 
 def _check_is_grpc(head: StreamHead, fields: Mapping[str, bytes]) -> None:

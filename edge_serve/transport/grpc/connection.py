@@ -219,7 +219,7 @@ class GrpcConnection(LoopSocket):
         if type(asked) is not CallHead:
             asked = self._interpreter.interpret(head)
         if self._full and asked.method is not None and asked.method.group is not RouteGroup.HEALTH:
-            asked = CallHead(refusal=self._in_flight.refusal())
+            asked = CallHead(refusal=self._in_flight.refuse())
         return GrpcCall(self._table, self, stream_id, head.content_length, asked, self._shared.max_message)
 
     def on_ping(self) -> None:

@@ -140,7 +140,7 @@ class MessageReader:
         """See `Claim.overdue`."""
         if self._claim is None or self._store is None:
             return None
-        return self._claim.overdue(self.filled, now_ns, rate, wait)
+        return self._claim.check_time(self.filled, now_ns, rate, wait)
 
     def read(self, data: bytes, start: int, stop: int) -> None:
         """Read bytes of messages: `data[start:stop]`."""
@@ -203,7 +203,7 @@ class MessageReader:
         if length > INITIAL_WINDOW:
             self._claim = self._call.memory.claim(length, self._on_admitted, INITIAL_WINDOW)
         else:  # the stream's window lets all of it arrive, so it cannot wait
-            self._claim = self._call.memory.growing(self._call.fail)
+            self._claim = self._call.memory.claim_growing(self._call.fail)
             self._claim.grow(length, 1)
 
     def _find(self, beginning: bytes) -> None:
@@ -289,7 +289,7 @@ def claim_message(data: bytes, memory: BodyMemory, on_fault: Callable[[EdgeServe
     Raises:
         EdgeServeError: the memory budget is used up.
     """
-    claim = memory.growing(on_fault)
+    claim = memory.claim_growing(on_fault)
     try:
         claim.grow(len(data), 1)
     except EdgeServeError:

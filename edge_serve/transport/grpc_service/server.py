@@ -88,7 +88,7 @@ class GrpcServer(Door[GrpcConnection]):
         self._interpreters: Memo[Peer, HeadInterpreter] = Memo(_PEERS)
         self._access = access
         if access is not None:
-            access.tell(self)
+            access.subscribe(self)
         self._listeners: list[Listener] = []
         self._shared: GrpcDoorState | None = None
         of_door = DoorLimits(limits.connections, limits.handshake_timeout, self._keepalive.sweep_interval())
@@ -148,9 +148,9 @@ class GrpcServer(Door[GrpcConnection]):
     def trace(self, tracing: Tracing | None) -> None:
         """Record this door's trace timestamps from now on; None = record none."""
         self._methods.update(_inference(GrpcInference(self._service, self._clock, tracing)))
-        self.forget()
+        self.clear()
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Interpret heads again on all connections, because access control or the methods have changed."""
         for connection in self.connections:
             connection.clear_heads()

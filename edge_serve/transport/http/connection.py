@@ -211,7 +211,7 @@ class HttpConnection(LoopSocket):
         """Close the connection, or refuse the request that is being read, after a timeout."""
         claim, limits = self._intake.claim, self._shared.limits
         if claim is not None and self._phase is HttpPhase.OPEN:
-            late = claim.overdue(self._reader.received, now_ns, limits.body_rate, limits.memory_wait)
+            late = claim.check_time(self._reader.received, now_ns, limits.body_rate, limits.memory_wait)
             if late is not None:
                 self.evict(late)
                 return
@@ -281,7 +281,7 @@ class HttpConnection(LoopSocket):
                     break
                 try:
                     if in_flight.now > in_flight.limit and head.method != "GET":
-                        turn_away(exchange, in_flight.refusal())
+                        turn_away(exchange, in_flight.refuse())
                     else:
                         handle(exchange)
                 except Exception:
@@ -432,7 +432,7 @@ class HttpConnection(LoopSocket):
         if self._out.pending:
             return HttpWait.WRITE, self._out.taken
         if self._intake.waits:
-            return HttpWait.ANSWER, 0  # `Claim.overdue` has the time limit
+            return HttpWait.ANSWER, 0  # `Claim.check_time` has the time limit
         if reader.in_body and not (self._exchanges and reader.awaits_continue):
             return HttpWait.BODY, reader.received >> 10
         if self._exchanges:

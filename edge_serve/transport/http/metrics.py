@@ -55,7 +55,7 @@ class MetricsApplication:
 
     def handle(self, exchange: Exchange) -> None:
         """Answer 405 to other methods, the page for its path, and an empty 200 for any other path, like Triton."""
-        refusal = None if self._gate is None else self._gate.refusal(Role.READ, exchange.head.get)
+        refusal = None if self._gate is None else self._gate.check(Role.READ, exchange.head.get)
         if refusal is not None:
             if self._access is not None:
                 self._access.denied += 1

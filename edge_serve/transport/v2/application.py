@@ -137,7 +137,7 @@ class V2Application:
             return V2HeadReader(settings)
         # many clients may have certificates, each with a reader of its own
         heads = V2HeadReader(settings, gate, *(() if peer.certificate is None else (_FEW_HEADS,)))
-        self._access.tell(heads)
+        self._access.subscribe(heads)
         return heads
 
     # ---- implementation of `Application` -----------------------------------------------------------------------------

@@ -112,7 +112,7 @@ class V2HeadReader:
                 self._memo.add(head, request)
         return request
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Clear the memo, because the access policy has changed."""
         self._memo.clear()
 
@@ -138,7 +138,7 @@ class V2HeadReader:
 
     def _check_access(self, operation: Operation, head: RequestHead) -> EdgeServeError | None:
         assert self._gate is not None, "the caller has checked it"
-        return self._gate.refusal(role_of_operation(operation, head.method), head.get)
+        return self._gate.check(role_of_operation(operation, head.method), head.get)
 
     def _read_infer(self, head: RequestHead, request: V2Request) -> None:
         try:

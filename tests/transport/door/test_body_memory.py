@@ -24,7 +24,7 @@ class Asker:
         return self.memory.claim(size, lambda: self.woken.append(name))
 
     def growing(self) -> Claim:
-        return self.memory.growing(self.evicted.append)
+        return self.memory.claim_growing(self.evicted.append)
 
 
 def test_oldest_first_and_whole() -> None:
@@ -124,7 +124,7 @@ def test_a_walk_keeps_its_books() -> None:
         if kind == 0:
             living.append(memory.claim(generator.randrange(1, 6 * STEP), lambda: None))
         elif kind == 1:
-            claim = memory.growing(lambda error: None)
+            claim = memory.claim_growing(lambda error: None)
             living.append(claim)
         elif living:
             claim = generator.choice(living)
