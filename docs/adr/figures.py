@@ -243,7 +243,7 @@ class _Echo:
 
     add = push
 
-    def answered(self) -> None: ...
+    def flush_answer(self) -> None: ...
 
 
 def http2() -> dict[str, float]:
@@ -259,14 +259,14 @@ def http2() -> dict[str, float]:
     head = encode(None, [(name.encode(), value.encode()) for name, value in pairs])
     body = PREFIX.pack(0, len(raw)) + raw
     connection = echo.serve(path)
-    connection.receive(wire.PREFACE + wire.settings(()) + wire.window_update(0, 1 << 30))
+    connection.receive(wire.PREFACE + wire.build_settings(()) + wire.build_window_update(0, 1 << 30))
     streams = iter(range(1, 1 << 30, 2))
 
     def call() -> None:
         stream = next(streams)
         connection.receive(
-            wire.frame(wire.HEADERS, wire.END_HEADERS, stream, head)
-            + wire.frame(wire.DATA, wire.END_STREAM, stream, body)
+            wire.build_frame(wire.HEADERS, wire.END_HEADERS, stream, head)
+            + wire.build_frame(wire.DATA, wire.END_STREAM, stream, body)
         )
 
     taken = microseconds(call, 5000)

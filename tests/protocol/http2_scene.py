@@ -20,7 +20,7 @@ from edge_serve.protocol.http2.frames import (
     Code,
     Http2Setting,
 )
-from edge_serve.protocol.http2.heads import StreamHead, encode, literal
+from edge_serve.protocol.http2.heads import StreamHead, encode, encode_literal
 from edge_serve.protocol.http2.stream import Http2Stream
 from edge_serve.protocol.http2.streams import StreamTable
 
@@ -28,7 +28,7 @@ from edge_serve.protocol.http2.streams import StreamTable
 BLOCK = (
     b"\x83\x86"  # :method POST, :scheme http
     + b"\x04\x02/x"  # :path
-    + literal(b"te", b"trailers")
+    + encode_literal(b"te", b"trailers")
 )
 
 
@@ -47,7 +47,7 @@ class Time:
 
 @dataclass
 class Wire:
-    """Implements `http2_send.Output`; `pending` is set by tests."""
+    """Implements `FrameOutput`; `pending` is set by tests."""
 
     sent: bytearray = field(default_factory=bytearray)
     pending: int = 0
@@ -110,7 +110,7 @@ class Scene:
         self.http2 = Http2(self, self.wire, self.time, 256 * 1024)
         if self.greeted:
             self.http2.start()
-            self.http2.receive(PREFACE + frames.settings(self.settings))
+            self.http2.receive(PREFACE + frames.build_settings(self.settings))
             self.wire.sent.clear()
 
     # the host
@@ -163,11 +163,11 @@ class Scene:
 
 
 def headers(stream: int, *, end: bool = False, block: bytes = BLOCK) -> bytes:
-    return frames.frame(HEADERS, END_HEADERS | (END_STREAM if end else 0), stream, block)
+    return frames.build_frame(HEADERS, END_HEADERS | (END_STREAM if end else 0), stream, block)
 
 
 def data(stream: int, payload: bytes, *, end: bool = False) -> bytes:
-    return frames.frame(DATA, END_STREAM if end else 0, stream, payload)
+    return frames.build_frame(DATA, END_STREAM if end else 0, stream, payload)
 
 
 def frame_head(data: bytes) -> tuple[int, int, int, int]:
@@ -190,6 +190,8 @@ def goaway_of(payload: bytes) -> tuple[int, Code, str]:
 def answer(scene: Scene, stream: int, body: bytes = b"yes") -> None:
     """Head, body and trailers."""
     sender = scene.http2.table.sender
-    scene.wire.push((frames.frame(HEADERS, END_HEADERS, stream, encode(200, ())),), 10)
+    scene.wire.push((frames.build_frame(HEADERS, END_HEADERS, stream, encode(200, ())),), 10)
     sender.send(scene.streams[stream], (body,), len(body))
-    sender.finish(scene.streams[stream], frames.frame(HEADERS, END_HEADERS | END_STREAM, stream, literal(b"s", b"0")))
+    sender.finish(
+        scene.streams[stream], frames.build_frame(HEADERS, END_HEADERS | END_STREAM, stream, encode_literal(b"s", b"0"))
+    )

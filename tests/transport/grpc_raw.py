@@ -12,7 +12,7 @@ from hpack import Decoder
 
 from edge_serve.protocol.http2 import frames as frames
 from edge_serve.protocol.http2.frames import END_STREAM, GOAWAY, HEADERS, PREFACE, RST_STREAM, Code
-from edge_serve.protocol.http2.heads import encode, literal
+from edge_serve.protocol.http2.heads import encode
 from edge_serve.transport.door.listeners import listen_tcp
 from edge_serve.transport.grpc.call_head import GrpcSettings
 from edge_serve.transport.grpc.door_state import GrpcLimits
@@ -26,9 +26,9 @@ from tests.transport.v2_scene import FakeService
 def block(path: str = INFERENCE + "ModelInfer", method: str = "POST", **fields: str) -> bytes:
     """A head; underscores are hyphens."""
     given = {"content_type": "application/grpc", "te": "trailers", **fields}
-    head = literal(b":method", method.encode()) + literal(b":scheme", b"http") + literal(b":path", path.encode())
+    pseudo = [(b":method", method.encode()), (b":scheme", b"http"), (b":path", path.encode())]
     pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in given.items()]
-    return head + encode(None, pairs)
+    return encode(None, [*pseudo, *pairs])
 
 
 def message(data: bytes, flag: int = 0) -> bytes:
@@ -113,7 +113,7 @@ class RawScene:
         self.writers.append(writer)
         raw = Raw(reader, writer)
         if greet:
-            raw.send(PREFACE, frames.settings(()))
+            raw.send(PREFACE, frames.build_settings(()))
         return raw
 
     def sweep_after(self, seconds: float) -> None:

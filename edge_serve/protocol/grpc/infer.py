@@ -95,7 +95,7 @@ def cut(data: Buffer) -> MessageParts | None:
             length = data[position + 1]
             start = position + 2
             if length > 0x7F:
-                length, start = _varint(data, position + 1)
+                length, start = _read_varint(data, position + 1)
             stop = start + length
             if tag == _RAW:
                 if not raw:
@@ -134,7 +134,7 @@ def peek(data: bytes) -> Beginning | None:
     try:
         while True:
             tag = data[position]
-            length, start = _varint(data, position + 1)
+            length, start = _read_varint(data, position + 1)
             if tag == _RAW:
                 return Beginning(names[_MODEL], names[_VERSION], start)
             if tag not in _TAGS:
@@ -151,7 +151,7 @@ def read_names(data: Buffer) -> tuple[str, str]:
     position, found = 0, {_MODEL: "", _VERSION: ""}
     try:
         while position < len(data) and (tag := data[position]) in _TAGS:
-            length, start = _varint(data, position + 1)
+            length, start = _read_varint(data, position + 1)
             position = start + length
             if tag in found:
                 found[tag] = bytes(data[start:position]).decode()
@@ -160,7 +160,7 @@ def read_names(data: Buffer) -> tuple[str, str]:
     return found[_MODEL], found[_VERSION]
 
 
-def _varint(data: Buffer, position: int) -> tuple[int, int]:
+def _read_varint(data: Buffer, position: int) -> tuple[int, int]:
     value = shift = 0
     while shift < 35:
         byte = data[position]
@@ -219,7 +219,7 @@ class GrpcInferDecoder:
         message = parse(parts.head)
         message.id = parts.id
         decoded = self._read(message, parts.raw, None)
-        self._remember(parts, *decoded)
+        self._add_template(parts, *decoded)
         if offset >= 0:
             _set_offsets(decoded[0], parts, offset)
         if forwarded:
@@ -236,7 +236,9 @@ class GrpcInferDecoder:
             request.parameters.update(forwarded)
         return request, signature, wants_final
 
-    def _remember(self, parts: MessageParts, request: InferRequest, signature: Signature, wants_final: bool) -> None:
+    def _add_template(
+        self, parts: MessageParts, request: InferRequest, signature: Signature, wants_final: bool
+    ) -> None:
         if len(parts.head) > self._MAX_TEMPLATE_SIZE or len(parts.raw) != len(request.inputs) or request.shared:
             return  # typed contents, or a region whose name may mean another one next time
         inputs = [

@@ -74,19 +74,19 @@ def _read_parameters(parameters: Mapping[str, InferParameter], request: InferReq
         kind = value.WhichOneof("parameter_choice")
         match name:
             case "sequence_id":
-                request.correlation_id = _correlation_id(value, kind)
+                request.correlation_id = _read_correlation_id(value, kind)
             case "sequence_start":
-                request.flags |= SEQUENCE_START if _flag(name, value, kind) else 0
+                request.flags |= SEQUENCE_START if _read_flag(name, value, kind) else 0
             case "sequence_end":
-                request.flags |= SEQUENCE_END if _flag(name, value, kind) else 0
+                request.flags |= SEQUENCE_END if _read_flag(name, value, kind) else 0
             case "priority":
-                request.priority = _priority(value, kind)
+                request.priority = _read_priority(value, kind)
             case "timeout":
-                request.timeout_us = _integer(name, value, kind, "int64_param.")
+                request.timeout_us = _read_integer(name, value, kind, "int64_param.")
             case _ if name == EMPTY_FINAL:
-                wants_final = _flag(name, value, kind)
+                wants_final = _read_flag(name, value, kind)
             case _:
-                request.parameters[name] = _custom(name, value, kind)
+                request.parameters[name] = _read_custom(name, value, kind)
     return wants_final
 
 
@@ -94,13 +94,13 @@ def _wrong_kind(name: str, expected: str) -> InvalidArgument:
     return InvalidArgument(f"invalid value type for '{name}' parameter, expected {expected}")
 
 
-def _flag(name: str, value: InferParameter, kind: str | None) -> bool:
+def _read_flag(name: str, value: InferParameter, kind: str | None) -> bool:
     if kind != "bool_param":
         raise _wrong_kind(name, "bool_param.")
     return value.bool_param
 
 
-def _integer(name: str, value: InferParameter, kind: str | None, expected: str) -> int:
+def _read_integer(name: str, value: InferParameter, kind: str | None, expected: str) -> int:
     if kind != "int64_param":
         raise _wrong_kind(name, expected)
     if value.int64_param < 0:
@@ -108,13 +108,13 @@ def _integer(name: str, value: InferParameter, kind: str | None, expected: str) 
     return value.int64_param
 
 
-def _priority(value: InferParameter, kind: str | None) -> int:
+def _read_priority(value: InferParameter, kind: str | None) -> int:
     if kind == "uint64_param":
         return value.uint64_param
-    return _integer("priority", value, kind, "int64_param or uint64_param.")
+    return _read_integer("priority", value, kind, "int64_param or uint64_param.")
 
 
-def _correlation_id(value: InferParameter, kind: str | None) -> int | str:
+def _read_correlation_id(value: InferParameter, kind: str | None) -> int | str:
     if kind == "int64_param":
         return value.int64_param & (2**64 - 1)  # a C cast
     if kind != "string_param":
@@ -124,7 +124,7 @@ def _correlation_id(value: InferParameter, kind: str | None) -> int | str:
     return value.string_param
 
 
-def _custom(name: str, value: InferParameter, kind: str | None) -> Parameter:
+def _read_custom(name: str, value: InferParameter, kind: str | None) -> Parameter:
     if name.startswith("triton_"):
         raise InvalidArgument(
             "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys starting "
@@ -153,29 +153,29 @@ def _read_input(
                 f"unexpected 'content' provided when using shared memory for input tensor '{item.name}' for model "
                 f"'{model}'"
             )
-        place = _place(item.parameters, regions, item.name)
-        known = _known(datatype, item.name)
+        place = _find_place(item.parameters, regions, item.name)
+        known = _check_datatype(datatype, item.name)
         return Shared(item.name, known, shape, Unseen.buffer(place.size), -1, place.region, place.offset), taken
     if item.HasField("contents") and raw:
         raise InvalidArgument(
             f"contents field must not be specified when using raw_input_contents for '{item.name}' for model '{model}'"
         )
     if item.HasField("contents"):
-        data: Buffer = _typed(item.contents, datatype, item, model)
+        data: Buffer = _read_typed(item.contents, datatype, item, model)
     elif taken < len(raw):
         data, taken = raw[taken], taken + 1
     else:
         raise InvalidArgument(f"unable to find data for input tensor '{item.name}' for model '{model}' in request.")
-    return InferTensor(item.name, _known(datatype, item.name), shape, data), taken
+    return InferTensor(item.name, _check_datatype(datatype, item.name), shape, data), taken
 
 
-def _known(datatype: DataType | None, name: str) -> DataType:
+def _check_datatype(datatype: DataType | None, name: str) -> DataType:
     if datatype is None:
         raise InvalidArgument(f"invalid datatype for input {name}")
     return datatype
 
 
-def _typed(
+def _read_typed(
     contents: InferTensorContents, datatype: DataType | None, item: ModelInferRequest.InferInputTensor, model: str
 ) -> bytes:
     given = [field.name for field, _ in contents.ListFields()]
@@ -197,7 +197,7 @@ def _typed(
     return np.array(values, dtype=_CONTENTS[given[0]][1]).astype(datatype.numpy, copy=False).tobytes()
 
 
-def _place(parameters: Mapping[str, InferParameter], regions: Regions, tensor: str, label: str = "") -> Place:
+def _find_place(parameters: Mapping[str, InferParameter], regions: Regions, tensor: str, label: str = "") -> Place:
     """Find the part of a shared memory region that the parameters of a tensor name.
 
     Raises:
@@ -213,7 +213,7 @@ def _place(parameters: Mapping[str, InferParameter], regions: Regions, tensor: s
             f"'{tensor}'"
         )
     offset, size = (
-        _integer(name, parameters[name], parameters[name].WhichOneof("parameter_choice"), "int64_param.")
+        _read_integer(name, parameters[name], parameters[name].WhichOneof("parameter_choice"), "int64_param.")
         if name in parameters
         else 0
         for name in ("shared_memory_offset", "shared_memory_byte_size")
@@ -247,5 +247,5 @@ def _read_output(output: ModelInferRequest.InferRequestedOutputTensor, regions: 
             raise InvalidArgument("invalid value for 'classification' parameter, expected >= 0")
         if shared:
             raise InvalidArgument("output can't set both 'shared_memory_region' and 'classification'")
-    place = _place(output.parameters, regions, output.name, output.name) if shared else None
+    place = _find_place(output.parameters, regions, output.name, output.name) if shared else None
     return RequestedOutput(output.name, True, classes, place)

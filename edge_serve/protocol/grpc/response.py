@@ -62,7 +62,7 @@ class GrpcInferEncoder:
         if request.shared:  # outputs in the client's shared memory are not in the message
             outputs = [replace(one, data=b"") if is_unseen(one.data) else one for one in outputs]
         if any(output.classification for output in request.outputs):
-            outputs = _classified(outputs, request, signature)
+            outputs = _classify_outputs(outputs, request, signature)
         key = (
             response.model_name,
             response.model_version,
@@ -70,7 +70,7 @@ class GrpcInferEncoder:
         )
         head = self._heads.get(key)
         if head is None:
-            head = self._heads.add(key, _head(response, outputs))
+            head = self._heads.add(key, _build_head(response, outputs))
         names, described, befores, size = head
         parts: list[Buffer] = [names]
         if response.id:
@@ -78,7 +78,7 @@ class GrpcInferEncoder:
             parts.append(given)
             size += len(given)
         if response.parameters or final is not None:
-            given = _parameters(response.parameters, final)
+            given = _encode_parameters(response.parameters, final)
             parts.append(given)
             size += len(given)
         parts.append(described)
@@ -114,7 +114,7 @@ def encode_stream_final(request: InferRequest) -> bytes:
     return ModelStreamInferResponse(infer_response=inner).SerializeToString()
 
 
-def _head(response: InferResponse, outputs: list[InferTensor]) -> _Head:
+def _build_head(response: InferResponse, outputs: list[InferTensor]) -> _Head:
     message = ModelInferResponse()
     for tensor in outputs:
         message.outputs.add(name=tensor.name, datatype=tensor.datatype.name, shape=tensor.shape)
@@ -125,7 +125,7 @@ def _head(response: InferResponse, outputs: list[InferTensor]) -> _Head:
     return named, described, befores, size
 
 
-def _parameters(parameters: Mapping[str, Parameter], final: bool | None) -> bytes:
+def _encode_parameters(parameters: Mapping[str, Parameter], final: bool | None) -> bytes:
     message = ModelInferResponse()
     for name, value in parameters.items():
         _set(message.parameters[name], value)
@@ -145,7 +145,7 @@ def _set(parameter: InferParameter, value: Parameter) -> None:
         parameter.double_param = value
 
 
-def _classified(outputs: list[InferTensor], request: InferRequest, signature: Signature) -> list[InferTensor]:
+def _classify_outputs(outputs: list[InferTensor], request: InferRequest, signature: Signature) -> list[InferTensor]:
     wanted = {output.name: output.classification for output in request.outputs}
     batched = signature.max_batch_size > 0
     return [

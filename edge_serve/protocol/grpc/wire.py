@@ -12,7 +12,7 @@ import zlib
 from edge_serve.errors import EdgeServeError, InvalidArgument, Unsupported
 from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, FRAME_HEAD, HEADERS
-from edge_serve.protocol.http2.heads import encode, literal
+from edge_serve.protocol.http2.heads import encode, encode_literal
 
 #: the number of each status (grpc doc/statuscodes.md)
 STATUS = {
@@ -43,13 +43,13 @@ class MessageTooLarge(EdgeServeError):
     http_status, grpc_code = 413, "RESOURCE_EXHAUSTED"
 
 
-def _head(encoding: str) -> bytes:
+def _encode_head(encoding: str) -> bytes:
     named = [(b"grpc-encoding", encoding.encode())] if encoding else []
     return encode(200, [_CONTENT_TYPE, _ACCEPT, *named])
 
 
 #: the header block before the first message, by the encoding that it names
-HEADS = {encoding: _head(encoding) for encoding in ("", "gzip", "deflate")}
+HEADS = {encoding: _encode_head(encoding) for encoding in ("", "gzip", "deflate")}
 _OK = encode(None, [(b"grpc-status", b"0")])
 _PLAIN_HEAD = HEADS[""]
 
@@ -81,9 +81,9 @@ def build_ok(stream: int) -> bytes:
 
 def build_fault(stream: int, code: str, text: str, *, started: bool) -> bytes:
     """Build the trailers of a failed call, with the fields of a head unless that is sent already (`started`)."""
-    fields = literal(b"grpc-status", b"%d" % STATUS.get(code, STATUS["UNKNOWN"]))
+    fields = encode_literal(b"grpc-status", b"%d" % STATUS.get(code, STATUS["UNKNOWN"]))
     if text:
-        fields += literal(b"grpc-message", quote(text))
+        fields += encode_literal(b"grpc-message", quote(text))
     block = fields if started else encode(200, [_CONTENT_TYPE]) + fields
     return FRAME_HEAD.pack(len(block) >> 8, len(block) & 0xFF, HEADERS, END_HEADERS | END_STREAM, stream) + block
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from edge_serve.clock import Clock
 from edge_serve.protocol.http2 import frames as frames
 from edge_serve.protocol.http2.allowance import TRIFLE, WASTED_REQUEST
-from edge_serve.protocol.http2.data import CONNECTION_WINDOW, DataReader, unpadded
+from edge_serve.protocol.http2.data import CONNECTION_WINDOW, DataReader, strip_padding
 from edge_serve.protocol.http2.frames import (
     CONTINUATION,
     DATA,
@@ -78,14 +78,14 @@ class Http2:
 
     def start(self) -> None:
         """Push the server's preface: its SETTINGS (RFC 9113 3.4)."""
-        greeting = frames.settings(
+        greeting = frames.build_settings(
             (
                 (Http2Setting.MAX_CONCURRENT_STREAMS, MAX_STREAMS),
                 (Http2Setting.INITIAL_WINDOW_SIZE, INITIAL_WINDOW),
                 (Http2Setting.MAX_FRAME_SIZE, MAX_FRAME),
                 (Http2Setting.MAX_HEADER_LIST_SIZE, MAX_LIST),
             )
-        ) + frames.window_update(0, CONNECTION_WINDOW - 65_535)
+        ) + frames.build_window_update(0, CONNECTION_WINDOW - 65_535)
         self.table.push(greeting)
 
     def receive(self, data: bytes) -> None:
@@ -121,17 +121,17 @@ class Http2:
     def drain(self) -> None:
         """Ask the client to open no more streams. Those already on their way are still accepted (RFC 9113 6.8)."""
         self.table.draining = True
-        self.table.push(frames.goaway(MAX_STREAM, Code.NO_ERROR))
+        self.table.push(frames.build_goaway(MAX_STREAM, Code.NO_ERROR))
 
     def refuse_new(self) -> None:
         """Accept no more streams from now on."""
         if not self._refusing:
             self._refusing = True
-            self.table.push(frames.goaway(self.table.last, Code.NO_ERROR))
+            self.table.push(frames.build_goaway(self.table.last, Code.NO_ERROR))
 
     def ping(self, payload: bytes) -> None:
         """Push a PING; `payload` has 8 bytes."""
-        self.table.push(frames.frame(frames.PING, 0, 0, payload))
+        self.table.push(frames.build_frame(frames.PING, 0, 0, payload))
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class Http2:
 
     def _on_headers(self, data: bytes, start: int, stop: int, flags: int, stream_id: int) -> None:
         if flags & (PADDED | PRIORITIZED):
-            start, stop = unpadded(data, start, stop, flags)
+            start, stop = strip_padding(data, start, stop, flags)
             if flags & PRIORITIZED:
                 start += 5
                 if start > stop:
@@ -257,13 +257,13 @@ class Http2:
 
     def _on_control(self, payload: bytes, kind: int, flags: int, stream_id: int) -> None:
         if kind == frames.WINDOW_UPDATE:
-            self._on_window_update(frames.word(payload, "WINDOW_UPDATE"), stream_id)
+            self._on_window_update(frames.read_word(payload, "WINDOW_UPDATE"), stream_id)
         elif kind == frames.PING:
             self._on_ping(payload, flags, stream_id)
         elif kind == frames.SETTINGS:
             self._on_settings(payload, flags, stream_id)
         elif kind == frames.RST_STREAM:
-            frames.word(payload, "RST_STREAM")
+            frames.read_word(payload, "RST_STREAM")
             self._on_rst_stream(stream_id)
         elif kind == CONTINUATION:
             self._on_continuation(payload, flags)
@@ -302,7 +302,7 @@ class Http2:
             self._host.on_pong(payload)
             return
         self.table.allowance.spend(TRIFLE)
-        self.table.push(frames.frame(frames.PING, frames.ACK, 0, payload))
+        self.table.push(frames.build_frame(frames.PING, frames.ACK, 0, payload))
         self._host.on_ping()
 
     def _on_settings(self, payload: bytes, flags: int, stream_id: int) -> None:
@@ -326,7 +326,7 @@ class Http2:
                 sender.max_frame = value
             elif name == Http2Setting.ENABLE_PUSH and value > 1:
                 raise ConnectionFault(Code.PROTOCOL_ERROR, f"SETTINGS_ENABLE_PUSH is {value}")
-        self.table.push(frames.frame(frames.SETTINGS, frames.ACK, 0))
+        self.table.push(frames.build_frame(frames.SETTINGS, frames.ACK, 0))
         sender.pump()
 
     def _on_rst_stream(self, stream_id: int) -> None:

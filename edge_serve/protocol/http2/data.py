@@ -63,7 +63,7 @@ class DataReader:
         """
         stream = self._account(stream_id, stop - start)
         if flags & PADDED:
-            start, stop = unpadded(data, start, stop, flags)
+            start, stop = strip_padding(data, start, stop, flags)
         if stream is None:
             return
         if start < stop:
@@ -82,7 +82,7 @@ class DataReader:
         if receivable <= CONNECTION_WINDOW // 2:
             if receivable < 0:
                 raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "more DATA than the connection's window allows")
-            table.push(frames.window_update(0, CONNECTION_WINDOW - receivable))
+            table.push(frames.build_window_update(0, CONNECTION_WINDOW - receivable))
             receivable = CONNECTION_WINDOW
         self._receivable = receivable
         stream = table.open.get(stream_id)
@@ -163,7 +163,7 @@ def _subtract(stream: Http2Stream, size: int) -> None:
         raise StreamFault(Code.PROTOCOL_ERROR)
 
 
-def unpadded(data: bytes, start: int, stop: int, flags: int) -> tuple[int, int]:
+def strip_padding(data: bytes, start: int, stop: int, flags: int) -> tuple[int, int]:
     """Return where the payload of a frame begins and ends without its padding.
 
     Raises:

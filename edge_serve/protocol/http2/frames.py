@@ -71,15 +71,15 @@ class StreamFault(Exception):
         self.code = code
 
 
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+def build_frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     """Build a frame."""
     size = len(payload)
     return FRAME_HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream) + payload
 
 
-def settings(values: Iterable[tuple[Http2Setting, int]]) -> bytes:
+def build_settings(values: Iterable[tuple[Http2Setting, int]]) -> bytes:
     """Build a SETTINGS frame."""
-    return frame(SETTINGS, 0, 0, b"".join([_SETTING.pack(*pair) for pair in values]))
+    return build_frame(SETTINGS, 0, 0, b"".join([_SETTING.pack(*pair) for pair in values]))
 
 
 def read_settings(payload: bytes) -> list[tuple[int, int]]:
@@ -93,22 +93,22 @@ def read_settings(payload: bytes) -> list[tuple[int, int]]:
     return list(_SETTING.iter_unpack(payload))
 
 
-def window_update(stream: int, increment: int) -> bytes:
+def build_window_update(stream: int, increment: int) -> bytes:
     """Build a WINDOW_UPDATE frame; stream 0 is the connection."""
-    return frame(WINDOW_UPDATE, 0, stream, _WORD.pack(increment))
+    return build_frame(WINDOW_UPDATE, 0, stream, _WORD.pack(increment))
 
 
-def rst_stream(stream: int, code: Code) -> bytes:
+def build_rst_stream(stream: int, code: Code) -> bytes:
     """Build a RST_STREAM frame."""
-    return frame(RST_STREAM, 0, stream, _WORD.pack(code))
+    return build_frame(RST_STREAM, 0, stream, _WORD.pack(code))
 
 
-def goaway(last_stream: int, code: Code, text: str = "") -> bytes:
+def build_goaway(last_stream: int, code: Code, text: str = "") -> bytes:
     """Build a GOAWAY frame; `text` is for people."""
-    return frame(GOAWAY, 0, 0, _GOAWAY.pack(last_stream, code) + text.encode()[:256])
+    return build_frame(GOAWAY, 0, 0, _GOAWAY.pack(last_stream, code) + text.encode()[:256])
 
 
-def word(payload: bytes, kind: str) -> int:
+def read_word(payload: bytes, kind: str) -> int:
     """Parse the only number, of 32 bits, in a RST_STREAM or WINDOW_UPDATE frame.
 
     Raises:

@@ -75,7 +75,7 @@ class HeaderBlockReader:
         if head is not None:
             return head
         fields, unchanged = self._decode(block)
-        head = _head(fields)
+        head = _read_head(fields)
         if unchanged:
             self._heads.add(block, head)
         return head
@@ -110,7 +110,7 @@ class HeaderBlockReader:
         return fields, unchanged
 
 
-def _head(fields: Fields) -> StreamHead:
+def _read_head(fields: Fields) -> StreamHead:
     pseudo: dict[bytes, bytes] = {}
     position = 0
     for name, value in fields:
@@ -126,7 +126,7 @@ def _head(fields: Fields) -> StreamHead:
     if not method or not path or not pseudo.get(b":scheme"):
         raise StreamFault(Code.PROTOCOL_ERROR)
     size = sum(len(name) + len(value) + 32 for name, value in fields)
-    return StreamHead(bytes(method), bytes(path), rest, _content_length(rest), size > MAX_LIST)
+    return StreamHead(bytes(method), bytes(path), rest, _read_content_length(rest), size > MAX_LIST)
 
 
 def _check(fields: Iterable[tuple[bytes, bytes]]) -> None:
@@ -137,7 +137,7 @@ def _check(fields: Iterable[tuple[bytes, bytes]]) -> None:
             raise StreamFault(Code.PROTOCOL_ERROR)
 
 
-def _content_length(fields: Fields) -> int:
+def _read_content_length(fields: Fields) -> int:
     values = {value for name, value in fields if name == b"content-length"}
     if not values:
         return -1
@@ -147,12 +147,12 @@ def _content_length(fields: Fields) -> int:
     return int(text)
 
 
-def literal(name: bytes, value: bytes) -> bytes:
+def encode_literal(name: bytes, value: bytes) -> bytes:
     """Encode a field as a literal without indexing and without Huffman coding (RFC 7541 6.2.2)."""
-    return b"\0" + _text(name) + _text(value)
+    return b"\0" + _encode_text(name) + _encode_text(value)
 
 
-def _text(value: bytes) -> bytes:
+def _encode_text(value: bytes) -> bytes:
     size = len(value)
     if size < 0x7F:
         return bytes((size,)) + value
@@ -173,5 +173,5 @@ def encode(status: int | None, fields: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Encode a header block; without a status, a block of trailers."""
     parts = []
     if status is not None:
-        parts.append(_STATUS.get(status) or b"\x08" + _text(b"%d" % status))
-    return b"".join([*parts, *(literal(*field) for field in fields)])
+        parts.append(_STATUS.get(status) or b"\x08" + _encode_text(b"%d" % status))
+    return b"".join([*parts, *(encode_literal(*field) for field in fields)])

@@ -61,7 +61,7 @@ class StreamTable:
 
     def fail(self, fault: ConnectionFault) -> None:
         """Close the connection with GOAWAY, which gives the reason."""
-        self.push(frames.goaway(self.last, fault.code, fault.text))
+        self.push(frames.build_goaway(self.last, fault.code, fault.text))
         self.close_all()
 
     def close_all(self) -> None:
@@ -74,14 +74,14 @@ class StreamTable:
         """Enlarge the receive window of a stream."""
         increment = min(increment, MAX_WINDOW - max(0, stream.receivable))
         stream.receivable += increment
-        self.push(frames.window_update(stream.id, increment))
+        self.push(frames.build_window_update(stream.id, increment))
 
     def close_answered(self, stream: Http2Stream) -> None:
         """Close a stream whose answer is complete."""
         stream.closed = True
         del self.open[stream.id]
         if not stream.ended:
-            self.push(frames.rst_stream(stream.id, Code.NO_ERROR))  # RFC 9113 8.1: the rest is not needed
+            self.push(frames.build_rst_stream(stream.id, Code.NO_ERROR))  # RFC 9113 8.1: the rest is not needed
             self.add_recent(stream.id)
         if self.draining and not self.open:
             self.host.on_idle()
@@ -90,7 +90,7 @@ class StreamTable:
         """Close a stream with RST_STREAM."""
         if stream.closed:
             return
-        self.push(frames.rst_stream(stream.id, code))
+        self.push(frames.build_rst_stream(stream.id, code))
         self.add_recent(stream.id)
         self.close(stream)
 
@@ -104,7 +104,7 @@ class StreamTable:
         if stream is not None:
             self.reset(stream, code)
         else:
-            self.push(frames.rst_stream(stream_id, code))
+            self.push(frames.build_rst_stream(stream_id, code))
             self.add_recent(stream_id)
         self.allowance.spend(WASTED_REQUEST)
 

@@ -214,7 +214,7 @@ class GrpcCall(Http2Stream):
             if self._timer is not None or self._message is not None or self._reader is not None:
                 self._release()
             table.close_answered(self)
-            connection.answered()
+            connection.flush_answer()
             return
         self.write(parts, size, on_sent)
         self.finish()
@@ -240,12 +240,12 @@ class GrpcCall(Http2Stream):
     def finish(self) -> None:
         """End the call with status OK; no message follows."""
         if not self.closed:
-            self._end_with(self._ok)
+            self._end_with(self._build_ok)
 
     def fail(self, error: EdgeServeError) -> None:
         """End the call with an error, after the messages that still wait."""
         if not self.closed and not self.finished:
-            self._end_with(partial(self._fault, error))
+            self._end_with(partial(self._build_fault, error))
 
     def check_change(self) -> None:
         """Check that the client may change settings; methods call it before they do.
@@ -276,17 +276,17 @@ class GrpcCall(Http2Stream):
             data = grpc_wire.build_head(self.id, self.asked.deflate)
             self.table.sender.output.push((data,), len(data))
 
-    def _ok(self) -> bytes:
+    def _build_ok(self) -> bytes:
         self._start()
         return grpc_wire.build_ok(self.id)
 
-    def _fault(self, error: EdgeServeError) -> bytes:
+    def _build_fault(self, error: EdgeServeError) -> bytes:
         return grpc_wire.build_fault(self.id, error.grpc_code, error.message, started=self._started)
 
     def _fail_deflating(self) -> None:
         """Send an error in place of the trailers that wait for the message."""
         log.exception("a gRPC call failed")
-        self._end_with(partial(self._fault, FAULT))
+        self._end_with(partial(self._build_fault, FAULT))
 
     def _end_with(self, trailers: Callable[[], bytes]) -> None:
         self.finished = True

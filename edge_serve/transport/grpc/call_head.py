@@ -145,7 +145,7 @@ class HeadInterpreter:
             accepted = fields.get("grpc-accept-encoding", b"").decode("latin-1").replace(" ", "").split(",")
             asked.deflate = next((name for name in self._encodings if name in accepted), "")
         if self._pattern is not None and method.group is RouteGroup.INFERENCE:
-            asked.forwarded = forwarding.forwarded(_metadata(head), self._pattern)
+            asked.forwarded = forwarding.forwarded(_read_metadata(head), self._pattern)
 
     def _ask_gate(self, gate: AccessGate, path: str, fields: Mapping[str, bytes], asked: CallHead) -> None:
         def field(name: str) -> str | None:
@@ -170,7 +170,7 @@ def _check_is_grpc(head: StreamHead, fields: Mapping[str, bytes]) -> None:
         raise HeadRefused(415)
 
 
-def _metadata(head: StreamHead) -> list[tuple[str, str]]:
+def _read_metadata(head: StreamHead) -> list[tuple[str, str]]:
     """Return the metadata that the caller has added, as text."""
     return [
         (name.decode("ascii"), value.decode("utf-8", "replace"))

@@ -182,10 +182,10 @@ class GrpcConnection(LoopSocket):
     # ---- for calls -----------------------------------------------------------------------------------------------
 
     def add(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None) -> None:
-        """Push bytes without a flush; `answered` follows."""
+        """Push bytes without a flush; `flush_answer` follows."""
         self._out.add(parts, size, on_sent)
 
-    def answered(self) -> None:
+    def flush_answer(self) -> None:
         """Flush the bytes of `add`: now if no call is open, otherwise at the end of this turn of the loop."""
         if not self._scheduled:
             if self._table.open:
@@ -282,7 +282,7 @@ class GrpcConnection(LoopSocket):
     def check_time(self, now_ns: int) -> None:
         """Check the timeouts and the keepalive; close the connection if it has waited without progress for too long."""
         waits, limits, table, http2 = self._waits, self._shared.limits, self._table, self._http2
-        mark, seconds = self._waiting()
+        mark, seconds = self._find_wait()
         if mark != waits.mark:
             waits.mark, waits.since_ns = mark, now_ns
         elif now_ns - waits.since_ns >= seconds * 1e9:
@@ -316,7 +316,7 @@ class GrpcConnection(LoopSocket):
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
-    def _waiting(self) -> tuple[object, float]:
+    def _find_wait(self) -> tuple[object, float]:
         """Return a mark of what the connection waits for, and the timeout in seconds."""
         limits = self._shared.limits
         if self._phase is GrpcPhase.LINGER:

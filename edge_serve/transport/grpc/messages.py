@@ -232,7 +232,7 @@ class MessageReader:
             return
         self._beginning = b""
         if not self.waits:
-            self._go_on(early)
+            self._continue(early)
 
     def _on_ready(self) -> None:
         """Handle that the memory of the place is ready, or has failed."""
@@ -243,9 +243,9 @@ class MessageReader:
             self._call.fail(placed.lease.error)
             return
         self._use(placed)
-        self._go_on(early)
+        self._continue(early)
 
-    def _go_on(self, early: bytearray | memoryview) -> None:
+    def _continue(self, early: bytearray | memoryview) -> None:
         """Copy the bytes received so far to the place, and let the client send the rest."""
         if self._store is not None and self._store is not early:
             self._store[: self.filled] = early[: self.filled]

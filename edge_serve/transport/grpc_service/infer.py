@@ -56,7 +56,7 @@ class GrpcInference:
         self._tracer = None if tracing is None else GrpcTracer(tracing, streams=False)
         self._service = service
         self._clock = clock
-        self._decoder = GrpcInferDecoder(self._signature_of, service.regions)
+        self._decoder = GrpcInferDecoder(self._find_signature, service.regions)
         self._encoder = GrpcInferEncoder()
 
     def place(self, beginning: bytes, length: int) -> MessagePlace | None:
@@ -139,7 +139,7 @@ class GrpcInference:
         self._service.count_client_error(request.model_name, request.model_version, error)
         call.fail(error)
 
-    def _signature_of(self, name: str, version: str) -> Signature:
+    def _find_signature(self, name: str, version: str) -> Signature:
         try:
             return self._service.lookup(name, version).signature
         except Unavailable:

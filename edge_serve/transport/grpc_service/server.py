@@ -16,7 +16,7 @@ from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.peer import Peer
 from edge_serve.observe.tracing.tracing import Tracing
-from edge_serve.protocol.http2.frames import Code, goaway
+from edge_serve.protocol.http2.frames import Code, build_goaway
 from edge_serve.protocol.v2.routes import RouteGroup
 from edge_serve.transport.door.access import Access
 from edge_serve.transport.door.door import Door, DoorCounters, DoorLimits
@@ -84,7 +84,7 @@ class GrpcServer(Door[GrpcConnection]):
         self._looking: asyncio.Task[bool] | None = None
         self._watchers = Watchers(service)
         self._service = service
-        self._methods = _methods(service, clock, self._watchers)
+        self._methods = _make_methods(service, clock, self._watchers)
         self._interpreters: Memo[Peer, HeadInterpreter] = Memo(_PEERS)
         self._access = access
         if access is not None:
@@ -132,12 +132,12 @@ class GrpcServer(Door[GrpcConnection]):
     def _connect(self, sock: socket.socket | TlsSocket, peer: Peer) -> GrpcConnection:
         assert self._shared is not None, "listeners come after it"
         kind = TlsGrpcConnection if isinstance(sock, TlsSocket) else GrpcConnection
-        return kind(sock, self._shared, self._interpreter_of(peer))
+        return kind(sock, self._shared, self._find_interpreter(peer))
 
     def _refusal(self, reason: str) -> bytes:
-        return goaway(0, Code.ENHANCE_YOUR_CALM, reason)
+        return build_goaway(0, Code.ENHANCE_YOUR_CALM, reason)
 
-    def _interpreter_of(self, peer: Peer) -> HeadInterpreter:
+    def _find_interpreter(self, peer: Peer) -> HeadInterpreter:
         """Return the interpreter of this client's heads, which clients with equal rights share."""
         known = self._interpreters.get(peer)
         if known is None:
@@ -147,7 +147,7 @@ class GrpcServer(Door[GrpcConnection]):
 
     def trace(self, tracing: Tracing | None) -> None:
         """Record this door's trace timestamps from now on; None = record none."""
-        self._methods.update(_inference(GrpcInference(self._service, self._clock, tracing)))
+        self._methods.update(_make_inference_methods(GrpcInference(self._service, self._clock, tracing)))
         self.clear()
 
     def clear(self) -> None:
@@ -156,27 +156,27 @@ class GrpcServer(Door[GrpcConnection]):
             connection.clear_heads()
 
 
-def _inference(inference: GrpcInference) -> dict[str, Method]:
+def _make_inference_methods(inference: GrpcInference) -> dict[str, Method]:
     return {
         MODEL_INFER: Unary(RouteGroup.INFERENCE, inference.answer, True, inference.place, inference.prepare),
         MODEL_STREAM_INFER: Streaming(RouteGroup.INFERENCE, inference.stream, True, inference.place, inference.prepare),
     }
 
 
-def _methods(service: GrpcService, clock: Clock, watchers: Watchers) -> dict[str, Method]:
+def _make_methods(service: GrpcService, clock: Clock, watchers: Watchers) -> dict[str, Method]:
     """Return the table of methods by path."""
     reflection = Reflection()
     methods: dict[str, Method] = {
-        path: Unary(call.group, _answering(call)) for path, call in UnaryCalls(service).table.items()
+        path: Unary(call.group, _make_answer(call)) for path, call in UnaryCalls(service).table.items()
     }
-    methods.update(_inference(GrpcInference(service, clock)))
+    methods.update(_make_inference_methods(GrpcInference(service, clock)))
     methods[WATCH] = Streaming(RouteGroup.HEALTH, watchers.open)
     for path in REFLECTION:
         methods[path] = Streaming(RouteGroup.METADATA, reflection.open)
     return methods
 
 
-def _answering(call: UnaryMethod) -> Callable[[GrpcCall, Message], None]:
+def _make_answer(call: UnaryMethod) -> Callable[[GrpcCall, Message], None]:
     def answer(to: GrpcCall, message: Message) -> None:
         if len(message.data) <= SMALL:
             call.run(call.read(message.data), to)

@@ -250,7 +250,7 @@ class InferStream:
         elif not response.null:
             return self._send(one, response)
         elif one.wants_final:
-            self._push(_whole(grpc_response.encode_stream_final(one.request)), one.turn)
+            self._push(_make_written(grpc_response.encode_stream_final(one.request)), one.turn)
         elif one.turn is not None:
             self._push(None, one.turn)
         return response.lease
@@ -269,7 +269,7 @@ class InferStream:
             return lease
         parts, size = grpc_response.wrap_response(inner, size)
         if size <= _COPIED:
-            self._push(_whole(b"".join(parts)), one.turn)
+            self._push(_make_written(b"".join(parts)), one.turn)
             return lease
         self._push(_Written(parts, size, lease), one.turn)
         return None
@@ -282,12 +282,12 @@ class InferStream:
         if self._call.asked.strict:
             self._fail(error)
             return
-        self._push(_whole(grpc_response.encode_stream_error(error, one.request, final=response.final)), one.turn)
+        self._push(_make_written(grpc_response.encode_stream_error(error, one.request, final=response.final)), one.turn)
 
     def _refuse(self, error: EdgeServeError, request_id: str, turn: _Turn) -> None:
         """Answer a request that did not reach its model. As in Triton, this error never ends the stream, even with
         `triton_grpc_error`."""
-        self._push(_whole(grpc_response.encode_stream_refusal(error, request_id)), turn)
+        self._push(_make_written(grpc_response.encode_stream_refusal(error, request_id)), turn)
 
     def _fail(self, error: EdgeServeError) -> None:
         if not self._over:
@@ -324,5 +324,5 @@ class InferStream:
         self._backlog.held = held and all(can_wait)
 
 
-def _whole(message: bytes) -> _Written:
+def _make_written(message: bytes) -> _Written:
     return _Written((message,), len(message))

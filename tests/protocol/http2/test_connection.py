@@ -34,17 +34,17 @@ from edge_serve.protocol.http2.frames import (
     Code,
     Http2Setting,
 )
-from edge_serve.protocol.http2.heads import literal
+from edge_serve.protocol.http2.heads import encode_literal
 from edge_serve.protocol.http2.stream import INITIAL_WINDOW
 from tests.protocol.http2_scene import BLOCK, Scene, answer, data, headers
 
-frame = frames.frame
+frame = frames.build_frame
 
 
 def test_a_greeting_is_answered() -> None:
     scene = Scene(greeted=False)
     scene.http2.start()
-    scene.send(PREFACE, frames.settings([(Http2Setting.MAX_FRAME_SIZE, 20_000)]))
+    scene.send(PREFACE, frames.build_settings([(Http2Setting.MAX_FRAME_SIZE, 20_000)]))
 
     kinds = [(kind, flags) for kind, flags, _, _ in scene.answers()]
     assert kinds == [(SETTINGS, 0), (WINDOW_UPDATE, 0), (SETTINGS, ACK)]
@@ -61,7 +61,7 @@ REQUESTS = b"".join(
         frame(CONTINUATION, 0, 5, BLOCK[4:7]),
         frame(CONTINUATION, END_HEADERS, 5, BLOCK[7:]),
         data(5, bytes(range(256)) * 400),
-        frame(HEADERS, END_STREAM | END_HEADERS, 5, literal(b"x", b"y")),
+        frame(HEADERS, END_STREAM | END_HEADERS, 5, encode_literal(b"x", b"y")),
         headers(7),
         frame(DATA, PADDED | END_STREAM, 7, b"\xff" + b"7" * 30_000 + bytes(255)),
         frame(0x42, 0, 0, b"what is not known is passed over" * 3000),
@@ -85,7 +85,7 @@ def test_requests_are_read_however_they_are_cut(step: int) -> None:
     assert (streams[1].head.path, streams[1].head.fields) == (b"/x", [(b"te", b"trailers")])
 
 
-@pytest.mark.parametrize("said", [b"", literal(b"content-length", b"250000")], ids=["no length", "length"])
+@pytest.mark.parametrize("said", [b"", encode_literal(b"content-length", b"250000")], ids=["no length", "length"])
 def test_a_large_frame_is_received_where_it_is_wanted(said: bytes) -> None:
     scene = Scene()
     whole = data(1, bytes(range(250)) * 1000, end=True)
@@ -131,9 +131,9 @@ def test_answers_keep_within_the_clients_windows() -> None:
         (DATA, 1, 1000),
         (DATA, 3, 1000),
     ]
-    scene.send(frames.window_update(1, 1000))
+    scene.send(frames.build_window_update(1, 1000))
     assert [(number, payload) for _, _, number, payload in scene.answers()] == [(1, b"a" * 500 + b"b" * 500)]
-    scene.send(frames.settings([(Http2Setting.INITIAL_WINDOW_SIZE, 2000)]))
+    scene.send(frames.build_settings([(Http2Setting.INITIAL_WINDOW_SIZE, 2000)]))
     assert [kind for kind, _, _, _ in scene.answers()] == [SETTINGS, DATA, HEADERS]
 
     assert scene.streams[1].closed
@@ -148,7 +148,7 @@ def test_the_connections_window_holds_all_streams_and_they_take_turns() -> None:
         scene.http2.table.sender.send(scene.streams[number], (bytes(100_000),), 100_000)
     first = sum(len(payload) for kind, _, _, payload in scene.answers() if kind == DATA)
     assert first == 65_535
-    scene.send(frames.window_update(0, 4 * 16_384))
+    scene.send(frames.build_window_update(0, 4 * 16_384))
     numbers = [number for kind, _, number, _ in scene.answers() if kind == DATA]
 
     assert numbers in ([1, 3, 1, 3], [3, 1, 3, 1])
@@ -171,12 +171,12 @@ def test_a_reset_stream_frees_what_waited() -> None:
     scene = Scene()
     scene.send(headers(1, end=True))
     scene.http2.table.sender.send(scene.streams[1], (bytes(70_000),), 70_000, lambda: None)
-    scene.send(frames.rst_stream(1, Code.CANCEL))
+    scene.send(frames.build_rst_stream(1, Code.CANCEL))
 
     assert scene.streams[1].gone
     assert len(scene.wire.callbacks) == 1
     assert scene.http2.table.open == {}
-    scene.send(frames.window_update(1, 100), frames.rst_stream(1, Code.CANCEL))  # late, and fine
+    scene.send(frames.build_window_update(1, 100), frames.build_rst_stream(1, Code.CANCEL))  # late, and fine
     assert scene.fault() is None
 
 
@@ -220,15 +220,15 @@ def test_no_more_streams_than_told() -> None:
     assert scene.fault() is None
     scene.send(headers(2 * MAX_STREAMS + 1))
     assert scene.reset(2 * MAX_STREAMS + 1) == Code.REFUSED_STREAM
-    scene.send(frames.rst_stream(1, Code.CANCEL), headers(2 * MAX_STREAMS + 3))
+    scene.send(frames.build_rst_stream(1, Code.CANCEL), headers(2 * MAX_STREAMS + 3))
 
     assert len(scene.http2.table.open) == MAX_STREAMS
 
 
 FLOODS: dict[str, Callable[[int], bytes]] = {
     "pings": lambda index: frame(PING, 0, 0, bytes(8)),
-    "settings": lambda index: frames.settings(()),
-    "rapid reset": lambda index: headers(2 * index + 1, end=True) + frames.rst_stream(2 * index + 1, Code.CANCEL),
+    "settings": lambda index: frames.build_settings(()),
+    "rapid reset": lambda index: headers(2 * index + 1, end=True) + frames.build_rst_stream(2 * index + 1, Code.CANCEL),
     "provoked resets": lambda index: (
         headers(2 * index + 1, end=True) + frame(WINDOW_UPDATE, 0, 2 * index + 1, bytes(4))),  # CVE-2025-8671
     "no requests": lambda index: headers(2 * index + 1, block=b"\x83"),
@@ -264,7 +264,7 @@ def test_what_comes_with_answered_calls_is_no_flood() -> None:
     for number in range(1, 12_000, 2):
         scene.send(headers(number, end=True))
         answer(scene, number)
-        scene.send(frame(PING, 0, 0, bytes(8)) + frames.window_update(number, 70) + frame(PING, 0, 0, bytes(8)))
+        scene.send(frame(PING, 0, 0, bytes(8)) + frames.build_window_update(number, 70) + frame(PING, 0, 0, bytes(8)))
 
     assert scene.fault() is None
 

@@ -25,11 +25,17 @@ from edge_serve.protocol.http2.frames import (
     Code,
     Http2Setting,
 )
-from edge_serve.protocol.http2.heads import literal
+from edge_serve.protocol.http2.heads import encode_literal
 from edge_serve.protocol.http2.stream import INITIAL_WINDOW
 from tests.protocol.http2_scene import BLOCK, Scene, answer, data, headers
 
-frame = frames.frame
+frame = frames.build_frame
+
+
+def declared(length: bytes) -> bytes:
+    """Build a HEADERS frame with a `content-length`."""
+    return headers(1, block=BLOCK + encode_literal(b"content-length", length))
+
 
 FAULTS: dict[str, tuple[bytes | str | Code | None, ...]] = {
     "other protocol": (None, b"GET / HTTP/1.1\r\n", Code.PROTOCOL_ERROR),
@@ -59,17 +65,17 @@ FAULTS: dict[str, tuple[bytes | str | Code | None, ...]] = {
     "settings on a stream": (b"", frame(SETTINGS, 0, 1), Code.PROTOCOL_ERROR),
     "settings cut": (b"", frame(SETTINGS, 0, 0, b"abc"), Code.FRAME_SIZE_ERROR),
     "settings ack with some": (b"", frame(SETTINGS, ACK, 0, bytes(6)), Code.FRAME_SIZE_ERROR),
-    "push 2": (b"", frames.settings([(Http2Setting.ENABLE_PUSH, 2)]), Code.PROTOCOL_ERROR),
-    "window 2^31": (b"", frames.settings([(Http2Setting.INITIAL_WINDOW_SIZE, 1 << 31)]), Code.FLOW_CONTROL_ERROR),
-    "small frames": (b"", frames.settings([(Http2Setting.MAX_FRAME_SIZE, 16_383)]), Code.PROTOCOL_ERROR),
+    "push 2": (b"", frames.build_settings([(Http2Setting.ENABLE_PUSH, 2)]), Code.PROTOCOL_ERROR),
+    "window 2^31": (b"", frames.build_settings([(Http2Setting.INITIAL_WINDOW_SIZE, 1 << 31)]), Code.FLOW_CONTROL_ERROR),
+    "small frames": (b"", frames.build_settings([(Http2Setting.MAX_FRAME_SIZE, 16_383)]), Code.PROTOCOL_ERROR),
     "ping on a stream": (b"", frame(PING, 0, 1, bytes(8)), Code.PROTOCOL_ERROR),
     "ping of 7": (b"", frame(PING, 0, 0, bytes(7)), Code.FRAME_SIZE_ERROR),
     "window of 3": (b"", frame(WINDOW_UPDATE, 0, 0, bytes(3)), Code.FRAME_SIZE_ERROR),
     "window by 0": (b"", frame(WINDOW_UPDATE, 0, 0, bytes(4)), Code.PROTOCOL_ERROR),
-    "window too wide": (b"", frames.window_update(0, 2**31 - 1), Code.FLOW_CONTROL_ERROR),
-    "window of idle": (b"", frames.window_update(9, 5), Code.PROTOCOL_ERROR),
-    "reset of idle": (b"", frames.rst_stream(9, Code.CANCEL), Code.PROTOCOL_ERROR),
-    "reset of 0": (b"", frames.rst_stream(0, Code.CANCEL), Code.PROTOCOL_ERROR),
+    "window too wide": (b"", frames.build_window_update(0, 2**31 - 1), Code.FLOW_CONTROL_ERROR),
+    "window of idle": (b"", frames.build_window_update(9, 5), Code.PROTOCOL_ERROR),
+    "reset of idle": (b"", frames.build_rst_stream(9, Code.CANCEL), Code.PROTOCOL_ERROR),
+    "reset of 0": (b"", frames.build_rst_stream(0, Code.CANCEL), Code.PROTOCOL_ERROR),
     "reset of 5": (headers(1), frame(RST_STREAM, 0, 1, bytes(5)), Code.FRAME_SIZE_ERROR),
     "push": (headers(1), frame(PUSH_PROMISE, 4, 1, bytes(4)), Code.PROTOCOL_ERROR),
     "priority on 0": (b"", frame(PRIORITY, 0, 0, bytes(5)), Code.PROTOCOL_ERROR),
@@ -102,20 +108,19 @@ STREAM_FAULTS = {
     "no scheme": (headers(1, block=b"\x83\x84"), Code.PROTOCOL_ERROR),
     "path twice": (headers(1, block=b"\x83\x86\x84\x84"), Code.PROTOCOL_ERROR),
     "a status": (headers(1, block=b"\x83\x86\x84\x88"), Code.PROTOCOL_ERROR),
-    "pseudo behind": (headers(1, block=b"\x83\x86" + literal(b"a", b"b") + b"\x84"), Code.PROTOCOL_ERROR),
-    "upper case": (headers(1, block=BLOCK + literal(b"Name", b"")), Code.PROTOCOL_ERROR),
-    "connection": (headers(1, block=BLOCK + literal(b"connection", b"close")), Code.PROTOCOL_ERROR),
-    "te": (headers(1, block=BLOCK + literal(b"te", b"gzip")), Code.PROTOCOL_ERROR),
-    "value": (headers(1, block=BLOCK + literal(b"a", b"b\nc")), Code.PROTOCOL_ERROR),
-    "content-length": (headers(1, block=BLOCK + literal(b"content-length", b"3x")), Code.PROTOCOL_ERROR),
-    "too little": (
-        headers(1, block=BLOCK + literal(b"content-length", b"3")) + data(1, b"12", end=True), Code.PROTOCOL_ERROR),
-    "too much": (headers(1, block=BLOCK + literal(b"content-length", b"3")) + data(1, b"1234"), Code.PROTOCOL_ERROR),
+    "pseudo behind": (headers(1, block=b"\x83\x86" + encode_literal(b"a", b"b") + b"\x84"), Code.PROTOCOL_ERROR),
+    "upper case": (headers(1, block=BLOCK + encode_literal(b"Name", b"")), Code.PROTOCOL_ERROR),
+    "connection": (headers(1, block=BLOCK + encode_literal(b"connection", b"close")), Code.PROTOCOL_ERROR),
+    "te": (headers(1, block=BLOCK + encode_literal(b"te", b"gzip")), Code.PROTOCOL_ERROR),
+    "value": (headers(1, block=BLOCK + encode_literal(b"a", b"b\nc")), Code.PROTOCOL_ERROR),
+    "content-length": (declared(b"3x"), Code.PROTOCOL_ERROR),
+    "too little": (declared(b"3") + data(1, b"12", end=True), Code.PROTOCOL_ERROR),
+    "too much": (declared(b"3") + data(1, b"1234"), Code.PROTOCOL_ERROR),
     "trailers without end": (headers(1) + headers(1), Code.PROTOCOL_ERROR),
     "data after end": (headers(1, end=True) + data(1, b"x"), Code.STREAM_CLOSED),
     "head after end": (headers(1, end=True) + headers(1, end=True), Code.STREAM_CLOSED),
     "window by 0": (headers(1) + frame(WINDOW_UPDATE, 0, 1, bytes(4)), Code.PROTOCOL_ERROR),
-    "window too wide": (headers(1) + frames.window_update(1, 2**31 - 1), Code.FLOW_CONTROL_ERROR),
+    "window too wide": (headers(1) + frames.build_window_update(1, 2**31 - 1), Code.FLOW_CONTROL_ERROR),
     "priority of 4": (headers(1) + frame(PRIORITY, 0, 1, bytes(4)), Code.FRAME_SIZE_ERROR),
     "beyond the window": (headers(1) + data(1, bytes(INITIAL_WINDOW // 2)) * 3, Code.FLOW_CONTROL_ERROR),
 }  # fmt: skip

@@ -12,7 +12,7 @@ from edge_serve.errors import NotFound
 from edge_serve.protocol.grpc import grpc_service_pb2 as pb
 from edge_serve.protocol.http2 import frames as frames
 from edge_serve.protocol.http2.frames import DATA, END_STREAM, PING, PREFACE, SETTINGS, Code, Http2Setting
-from edge_serve.protocol.http2.heads import literal
+from edge_serve.protocol.http2.heads import encode_literal
 from edge_serve.transport.grpc.call_head import GrpcSettings
 from edge_serve.transport.grpc.door_state import GrpcLimits
 from edge_serve.transport.grpc.keepalive import KeepaliveSettings
@@ -58,12 +58,12 @@ def test_a_call_by_hand() -> None:
 def test_a_call_in_small_pieces(step: int) -> None:
     async def main(scene: RawScene) -> None:
         raw = await scene.connect(greet=False)
-        raw.send(PREFACE, frames.settings(()))
+        raw.send(PREFACE, frames.build_settings(()))
         raw.begin(1, block())
         whole = message(GOOD)
         for at in range(0, len(whole), step):
-            raw.send(frames.frame(frames.DATA, 0, 1, whole[at : at + step]))
-        raw.send(frames.frame(frames.DATA, frames.END_STREAM, 1))
+            raw.send(frames.build_frame(frames.DATA, 0, 1, whole[at : at + step]))
+        raw.send(frames.build_frame(frames.DATA, frames.END_STREAM, 1))
         assert await raw.status(1) == (0, "")
 
     run(main)
@@ -103,7 +103,7 @@ def test_a_reset_cancels_one_call() -> None:
         raw = await scene.connect()
         raw.call(1, GOOD)
         raw.call(3, GOOD)
-        raw.send(frames.rst_stream(1, Code.CANCEL))
+        raw.send(frames.build_rst_stream(1, Code.CANCEL))
         await settled(lambda: scene.service.ticket.cancelled == 1)
         for answer in scene.service.waiting:
             answer()
@@ -131,11 +131,12 @@ def test_memory_of_an_answer_is_given_back_when_the_kernel_has_taken_it() -> Non
 
     async def main(scene: RawScene) -> None:
         raw = await scene.connect(limit=1024)
-        raw.send(frames.settings([(Http2Setting.INITIAL_WINDOW_SIZE, 2**31 - 1)]), frames.window_update(0, 2**30))
+        raw.send(frames.build_settings([(Http2Setting.INITIAL_WINDOW_SIZE, 2**31 - 1)]))
+        raw.send(frames.build_window_update(0, 2**30))
         raw.call(1, b"")
         raw.begin(3, block())
         whole = message(infer_request(values=values).SerializeToString())
-        raw.send(frames.window_update(0, 1))
+        raw.send(frames.build_window_update(0, 1))
         raw.data(3, whole[: 1 << 20])
         sent = 1 << 20
         while sent < len(whole):  # as far as the window allows
@@ -161,7 +162,7 @@ def test_without_memory_for_what_comes_the_connection_ends(monkeypatch: pytest.M
         raw = await scene.connect()
         raw.begin(1, block())
         whole = message(infer_request("unknown", bytes(500_000)).SerializeToString())
-        raw.send(frames.frame(DATA, END_STREAM, 1, whole))
+        raw.send(frames.build_frame(DATA, END_STREAM, 1, whole))
         assert await raw.ended()
 
     monkeypatch.setattr(MessageReader, "place", place)
@@ -216,7 +217,7 @@ def test_a_message_that_does_not_come_ends_its_call() -> None:
 def test_an_answer_that_is_not_read_ends_its_call() -> None:
     async def main(scene: RawScene) -> None:
         raw = await scene.connect()
-        raw.send(frames.settings([(Http2Setting.INITIAL_WINDOW_SIZE, 10)]))
+        raw.send(frames.build_settings([(Http2Setting.INITIAL_WINDOW_SIZE, 10)]))
         raw.call(1, GOOD)
         await settled(lambda: len(scene.service.requests) == 1)
         scene.sweep_after(60)
@@ -233,21 +234,21 @@ def test_what_a_client_sends_after_the_end_of_its_call_changes_nothing(afterward
 
     async def main(scene: RawScene) -> None:
         raw = await scene.connect()
-        raw.send(frames.settings([(Http2Setting.INITIAL_WINDOW_SIZE, 0)]))
-        raw.begin(1, block(INFERENCE + "ModelStreamInfer") + literal(b"triton_grpc_error", b"true"))
+        raw.send(frames.build_settings([(Http2Setting.INITIAL_WINDOW_SIZE, 0)]))
+        raw.begin(1, block(INFERENCE + "ModelStreamInfer") + encode_literal(b"triton_grpc_error", b"true"))
         raw.data(1, message(GOOD) * 2)
         await settled(lambda: len(service.waiting) == 2)
         service.waiting[0]()
         service.error = NotFound("unknown")
         service.waiting[1]()
         raw.call(3, b"", INFERENCE + "ServerLive")
-        raw.send(frames.window_update(3, 100))
+        raw.send(frames.build_window_update(3, 100))
         assert await raw.status(3) == (0, "")
-        raw.send(frames.frame(DATA, END_STREAM, 1, afterwards), frames.window_update(1, 10_000))
+        raw.send(frames.build_frame(DATA, END_STREAM, 1, afterwards), frames.build_window_update(1, 10_000))
         status, text = await raw.status(1)
         assert (status, "unknown" in text) == (5, True), text
         raw.call(5, b"", INFERENCE + "ServerLive")
-        raw.send(frames.window_update(5, 100))
+        raw.send(frames.build_window_update(5, 100))
         assert await raw.status(5) == (0, "")
 
     service = GrpcFakeService(later=True)
@@ -260,7 +261,7 @@ def test_a_client_that_asks_too_often_is_sent_away_as_by_grpc() -> None:
         raw.call(1, GOOD)
         await settled(lambda: len(scene.service.requests) == 1)
         for _ in range(4):
-            raw.send(frames.frame(PING, 0, 0, bytes(8)))
+            raw.send(frames.build_frame(PING, 0, 0, bytes(8)))
         _, code, text = await raw.goaway()
         assert (code, text) == (Code.ENHANCE_YOUR_CALM, "too_many_pings")
         await settled(lambda: scene.service.ticket.cancelled == 1)
@@ -276,7 +277,7 @@ def test_a_silent_client_is_asked_and_closed() -> None:
         scene.sweep_after(10)
         kinds = [await raw.frame() for _ in range(4)]
         assert kinds[-1] == (PING, 0, 0, b"edgeping")
-        raw.send(frames.frame(PING, frames.ACK, 0, b"edgeping"))
+        raw.send(frames.build_frame(PING, frames.ACK, 0, b"edgeping"))
         raw.call(3, GOOD)
         await settled(lambda: len(scene.service.waiting) == 2)
         scene.sweep_after(9)
@@ -298,7 +299,7 @@ def test_an_old_connection_ends_when_its_calls_have() -> None:
         assert (await raw.goaway())[:2] == (2**31 - 1, Code.NO_ERROR)
         assert await raw.frame() == (PING, 0, 0, b"edgebye.")
         raw.call(3, GOOD)  # was on its way
-        raw.send(frames.frame(PING, frames.ACK, 0, b"edgebye."))
+        raw.send(frames.build_frame(PING, frames.ACK, 0, b"edgebye."))
         assert (await raw.goaway())[:2] == (3, Code.NO_ERROR)
         for answer in scene.service.waiting:
             answer()

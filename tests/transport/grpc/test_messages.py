@@ -237,7 +237,8 @@ def test_messages_of_a_stream_keep_their_order_while_one_is_inflated_elsewhere()
     async def main() -> None:
         async with raw_scene() as scene:
             raw = await scene.connect(limit=1 << 26)
-            raw.send(frames.settings([(Http2Setting.INITIAL_WINDOW_SIZE, 2**31 - 1)]), frames.window_update(0, 2**30))
+            raw.send(frames.build_settings([(Http2Setting.INITIAL_WINDOW_SIZE, 2**31 - 1)]))
+            raw.send(frames.build_window_update(0, 2**30))
             raw.begin(1, block(STREAM, grpc_encoding="gzip"))
             large = infer_request(request_id="a", values=bytes(8_000_000)).SerializeToString()
             raw.data(1, message(gzip.compress(large), 1))
@@ -257,7 +258,8 @@ def test_a_message_that_comes_while_one_is_inflated_keeps_its_claim() -> None:
             memory = scene.server._sharing.memory
             scene.service.later = True  # a request keeps its message
             raw = await scene.connect(limit=1 << 26)
-            raw.send(frames.settings([(Http2Setting.INITIAL_WINDOW_SIZE, 2**31 - 1)]), frames.window_update(0, 2**30))
+            raw.send(frames.build_settings([(Http2Setting.INITIAL_WINDOW_SIZE, 2**31 - 1)]))
+            raw.send(frames.build_window_update(0, 2**30))
             raw.begin(1, block(STREAM, grpc_encoding="gzip"))
             first = infer_request(values=bytes(8_000_000)).SerializeToString()
             second = message(infer_request(values=bytes(100_000)).SerializeToString())
