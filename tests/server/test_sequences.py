@@ -158,7 +158,7 @@ def test_an_id_that_starts_again_begins_anew(server: Running, model: str) -> Non
     assert step(server, model, 44, 5, "start") == (200, [5, 1])
     assert step(server, model, 44, 7, "start") == (200, [7, 1])
     assert step(server, model, 44, 1, "end") == (200, [8, 1])
-    assert f"START received for open sequence 44 of model '{model}'" in server.log()
+    server.wait_for_log(f"START received for open sequence 44 of model '{model}'")
 
 
 @pytest.mark.parametrize(

@@ -57,10 +57,10 @@ class FakeServed:
     arena: Arena | None = None
     held: int = 0
 
-    def hold(self) -> None:
+    def acquire(self) -> None:
         self.held += 1
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self.held -= 1
 
 

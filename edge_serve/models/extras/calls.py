@@ -91,7 +91,7 @@ class ModelCalls:
             _release(asked)
             asked.refuse(_in_call(asked, error))
             return
-        served.hold()
+        served.acquire()
         job, nbytes = _preparation(request, served, moved)
 
         def prepared(error: Exception | None) -> None:
@@ -104,7 +104,7 @@ class ModelCalls:
             else:
                 _refuse(asked, request, error)
                 self._on_answer(asked, final=True)
-            served.let_go()
+            served.release()
 
         slot = request.lease if isinstance(request.lease, Slot) and moved else None
         if slot is None:

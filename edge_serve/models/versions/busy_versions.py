@@ -42,7 +42,7 @@ def busy_versions(versions: Iterable[Served]) -> list[BusyVersion]:
     found = [
         BusyVersion(one.name, one.version, requests, one.runner.oldest_batch_seconds() or 0.0)
         for one in versions
-        if (requests := max(one.runner.in_flight(), one.holds))
+        if (requests := max(one.runner.in_flight(), one.references))
     ]
     return sorted(found, key=lambda one: (-one.seconds, one.name, one.version))
 

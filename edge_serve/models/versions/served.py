@@ -86,7 +86,7 @@ class Served:
     swapping: bool = False
     #: a stand-in has its counters (`stand_in`)
     has_stand_in: bool = False
-    _holds: int = 0
+    _references: int = 0
     _free: asyncio.Event | None = None
     #: `opened.restarts` when the model last reported that it is not ready; -1 = it reported ready
     _refused_at: int = -1
@@ -130,25 +130,33 @@ class Served:
         return opened is None or (opened.complete and self._refused_at != opened.restarts)
 
     @property
-    def holds(self) -> int:
+    def references(self) -> int:
         """The number of references: requests that are under way, but not in the queue."""
-        return self._holds
+        return self._references
 
     @property
     def refusal(self) -> str:
         """The reason why it is not healthy although its workers run."""
         return (self.sickness or _SICK) if self.sick else self._refusal
 
-    def hold(self) -> None:
+    def acquire(self) -> None:
         """Acquire a reference: a request for this version is under way, but not in its queue, and the version must stay
         loaded."""
-        self._holds += 1
+        self._references += 1
 
     def stand_in(self, runner: Runner) -> Served:
         """Return a copy without the model, whose requests `runner` takes and whose counters continue. The model may be
         unloaded."""
         other = replace(
-            self, runner=runner, opened=None, arena=None, kept=None, swapping=True, on_close=(), _holds=0, _free=None
+            self,
+            runner=runner,
+            opened=None,
+            arena=None,
+            kept=None,
+            swapping=True,
+            on_close=(),
+            _references=0,
+            _free=None,
         )
         self.has_stand_in = True
         return other
@@ -158,15 +166,15 @@ class Served:
         self.lineage = before.lineage
         self.lineage.add(before.statistics)
 
-    def let_go(self) -> None:
-        """Release a reference that `hold` acquired."""
-        self._holds -= 1
-        if not self._holds and self._free is not None:
+    def release(self) -> None:
+        """Release a reference."""
+        self._references -= 1
+        if not self._references and self._free is not None:
             self._free.set()
 
     async def wait_released(self) -> None:
         """Wait until all references are released."""
-        while self._holds:
+        while self._references:
             self._free = asyncio.Event()
             await self._free.wait()
 

@@ -17,16 +17,16 @@ class CodecTicket(Protocol):
 
 
 class Held(Protocol):
-    """A model version that can be held."""
+    """A model version that stays loaded while it is referenced."""
 
-    def hold(self) -> None: ...
-    def let_go(self) -> None: ...
+    def acquire(self) -> None: ...
+    def release(self) -> None: ...
 
 
 def run_in_codec(
     served: Held, start: Callable[[Callable[[Outcome], None]], CodecTicket], then: Callable[[Outcome], None]
 ) -> CodecTicket | None:
-    """Hold the version, start a job, and call `then` with its outcome. Return None if the job is done already.
+    """Acquire the version, start a job, and call `then` with its outcome. Return None if the job is done already.
 
     When `start` raises, release the version and do not call `then`.
     """
@@ -38,13 +38,13 @@ def run_in_codec(
         try:
             then(outcome)
         finally:
-            served.let_go()
+            served.release()
 
-    served.hold()
+    served.acquire()
     try:
         ticket = start(done)
     except BaseException:
-        served.let_go()
+        served.release()
         raise
     return None if is_done else ticket
 

@@ -58,7 +58,7 @@ class FakeServed:
         self.version = str(version)
         self.healthy = True
         self.swapping = self.has_stand_in = False
-        self.holds = 0
+        self.references = 0
         self.load_seconds = 0.0
         self.arena = self.opened = None
         self.closed = False

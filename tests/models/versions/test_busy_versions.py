@@ -18,7 +18,7 @@ class Version:
     name: str
     requests: int = 0
     seconds: float | None = None
-    holds: int = 0
+    references: int = 0
     version: str = "1"
 
     @property
@@ -37,7 +37,9 @@ def found(*versions: Version) -> list[BusyVersion]:
 
 
 def test_those_that_are_idle_are_left_out_and_the_oldest_batch_is_first() -> None:
-    busy = found(Version("idle"), Version("b", 2), Version("a", 1), Version("late", 3, 9.5), Version("read", holds=2))
+    busy = found(
+        Version("idle"), Version("b", 2), Version("a", 1), Version("late", 3, 9.5), Version("read", references=2)
+    )
 
     assert [(one.name, one.requests) for one in busy] == [("late", 3), ("a", 1), ("b", 2), ("read", 2)]
 
