@@ -264,7 +264,7 @@ class RequestReader:
         if self._own is None:
             self.body = bytes(self._shared_view[start:end])
         else:
-            with memoryview(self._own) as view:  # released at once: `keep` cuts what it is a view of
+            with memoryview(self._own) as view:  # released at once, because `keep` shortens the buffer
                 self.body = bytes(view[start:end])
         self._pos += length
         self._scanned = self._pos

@@ -47,7 +47,7 @@ class Connection(Handover, Protocol):
         """See `eviction.Idle`."""
 
     def close_if_idle(self) -> bool:
-        """See `eviction.Idle`."""
+        """Close an idle connection; see `eviction.Idle`."""
 
     def drain(self) -> None:
         """Answer the requests that have begun, then close."""

@@ -28,11 +28,11 @@ class Cors:
         self._origins = frozenset(origins)
 
     def check(self, head: RequestHead, length: int) -> None:
-        """See Application."""
+        """Let the application check the request."""
         self._application.check(head, length)
 
     def place(self, head: RequestHead, length: int) -> Room | None:
-        """See Application."""
+        """Let the application place the body."""
         return self._application.place(head, length)
 
     def handle(self, exchange: Exchange) -> None:

@@ -49,18 +49,18 @@ class TracedExchange:
         self._exchange.reply(status, buffers, content_type=content_type, headers=headers, on_sent=sent)
 
     def start(self, status: int, *, content_type: str, headers: Sequence[tuple[str, str]] = ()) -> None:
-        """See `Exchange`."""
+        """Start a chunked answer."""
         self._exchange.start(status, content_type=content_type, headers=headers)
 
     def write(self, data: Buffer) -> bool:
-        """See `Exchange`."""
+        """Send a chunk, and record when."""
         self.arrival.mark(_START)
         may_continue = self._exchange.write(data)
         self.arrival.mark(_END)
         return may_continue
 
     def end(self) -> None:
-        """See `Exchange`."""
+        """End a chunked answer, and the trace of the door."""
         self._exchange.end()
         self.arrival.leave()
 
