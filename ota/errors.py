@@ -19,7 +19,7 @@ class OtaError(Exception):
     permanent: ClassVar[bool] = False
 
     def __init__(self, message: str) -> None:
-        # servers, models, and units have a part in many messages, which go to terminals and logs
+        # messages quote text of servers, models, and units, and are printed to terminals and logs
         message = "".join(one if one.isprintable() or one == "\n" else "?" for one in message)
         super().__init__(message)
         self.message = message

@@ -21,7 +21,7 @@ from typing import BinaryIO
 
 from ota.errors import NoSpace, StoreError
 
-#: no document of ours is longer
+#: no document of edge-ota is longer
 MOST_DOCUMENT = 16 * 1024 * 1024
 
 
@@ -46,7 +46,7 @@ def _nothing(operation: DiskOperation) -> None:
     """Do nothing before the operation."""
 
 
-#: called before each operation; tests put their own here
+#: called before each operation; tests replace it
 point: Callable[[DiskOperation], None] = _nothing
 
 
@@ -177,7 +177,7 @@ def replace_symlink(path: Path, target: str) -> None:
         try:
             with contextlib.suppress(FileNotFoundError):
                 unlink(fresh)
-        except OSError:  # another user made a directory of that name, where this program may not be the only one
+        except OSError:  # another user made a directory of that name: the directory may be shared
             fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         symlink(fresh, target)
         rename(fresh, path)

@@ -12,7 +12,7 @@ from ota.errors import Untrusted
 
 #: nesting of the deepest document, with room for new ones
 MOST_DEPTH = 16
-#: an integer that every language can hold exactly in a double
+#: the largest integer that a double holds exactly
 MOST_INTEGER = 2**53
 
 Value = TypeVar("Value")

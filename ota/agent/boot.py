@@ -22,7 +22,7 @@ from ota.store.history import HistoryEvent
 from ota.store.journal import Journal, NextRelease, UpdateStage
 from ota.store.lock import acquire_lock
 
-#: seconds for another edge-ota to end; it heals links itself
+#: seconds to wait for another edge-ota, which repairs the links itself
 _PATIENCE = 2.0
 
 Say = Callable[[str], None]
@@ -44,7 +44,7 @@ class Boot:
 
     def _check_all(self) -> None:
         with acquire_lock(self._layout, "boot", _PATIENCE):
-            self._status = StatusFile(self._layout)  # the agent may have written it until now
+            self._status = StatusFile(self._layout)  # the agent may have written the file before it released the lock
             for bundle in journal.bundles(self._layout):
                 with self._said(f"{bundle} is left as it is: edge-serve's safe mode decides"):
                     self._status.bundle(self._now, self._check(bundle))
@@ -113,5 +113,5 @@ class Boot:
             yield
         except OtaError as error:
             self._say(f"{what}: {error.message}")
-        except Exception as error:  # a fault of ours must not hold up the boot
+        except Exception as error:  # a fault of edge-ota must not stop the boot
             self._say(f"{what}: {type(error).__name__}: {error}")

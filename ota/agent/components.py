@@ -17,7 +17,7 @@ from ota.server.admin_client import ReloadResult
 from ota.settings import AgentSettings
 from ota.store.journal import Journal
 
-#: bytes that came, and bytes in all
+#: received bytes, and total bytes
 Progress = Callable[[int, int], None]
 
 

@@ -60,9 +60,9 @@ def _components(settings: AgentSettings, directory: Path | None, tell: ProgressO
     root = factory_root(settings.root)
     layout, system = StateLayout(settings.state_dir), SystemClock()
     sources: list[RepositorySource] = [DirectorySource(directory)] if directory else open_sources(settings)
-    limits = replace(settings, rate_limit=0) if directory else settings  # the limit spares the link
+    limits = replace(settings, rate_limit=0) if directory else settings  # the limit is for the network
     floors = Floors([layout.floors, settings.floor_copy])
-    certain = directory is not None or clock_floor.is_synchronized()  # whoever holds the stick sees the clock
+    certain = directory is not None or clock_floor.is_synchronized()  # an operator at the device can check the clock
     clock = clock_floor.FlooredClock(system, clock_floor.judge(system.now(), floors, certain).now)
     grace = settings.allow_expired_days * 86400 if directory else 0.0
     if grace:

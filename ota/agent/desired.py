@@ -56,7 +56,7 @@ def manifest(components: Components, wish: Wish, release: int) -> tuple[Manifest
     path = manifest_target(wish.family, wish.bundle, release)
     data = components.trust.document(path, manifests.MOST_BYTES)
     found = manifests.read_manifest(data, wish.bundle, release)
-    if found.family != wish.family:  # what the role engines approves, it approves for one family
+    if found.family != wish.family:  # the role `engines` approves a file for one family
         raise Untrusted(f"the manifest of {wish.bundle} {release} is of the family {found.family}, not {wish.family}")
     _check_floor(components, wish, found)
     if why := decide_variant.reason_too_old(found, version(), components.device.facts().get("edge_serve", "")):
@@ -74,7 +74,7 @@ def _check_floor(components: Components, wish: Wish, found: Manifest) -> None:
     try:
         lowest = floor.read_floor(components.trust.document(path, floor.MOST_BYTES), wish.family).get(wish.bundle, 0)
         components.trust.raise_floor(f"counter/{wish.bundle}", path, lowest)
-    except NotInRepository:  # a floor that was withdrawn still holds on devices that have seen it
+    except NotInRepository:  # a removed floor still applies on devices that have seen it
         lowest = components.trust.floor(f"counter/{wish.bundle}", path)
     if found.counter < lowest:
         raise RolledBack(

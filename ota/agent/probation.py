@@ -10,7 +10,7 @@ from ota.errors import ServerError
 from ota.settings import AgentSettings
 from ota.store.journal import Journal
 
-#: the model itself failed these; REJECTED and CANCELED are not its fault
+#: failures that the model causes; it does not cause REJECTED and CANCELED
 _OWN_FAILURES = ("BACKEND", "OTHER")
 _SERVES = ("ready", "busy")
 _INTERVAL_SECONDS = 2.0
@@ -36,7 +36,7 @@ class StatusProbation:
         self._server = server
         self._settings = settings
         self._memory_bytes = memory_bytes or {}
-        #: (model, version) -> since when it has not served
+        #: (model, version) -> monotonic time since which it has not served
         self._unready: dict[tuple[str, str], float] = {}
 
     def interval(self) -> float:
@@ -135,7 +135,7 @@ def _figures(document: Mapping[str, Any], model: str, version: str) -> VersionSt
     return VersionStatistics(
         requests=max(0, int(totals.get("requests") or 0) - errors),
         failures=errors + sum(int(failures.get(reason) or 0) for reason in _OWN_FAILURES),
-        # of the execution: how long requests wait depends on the traffic, which the release does not make
+        # compute time only: queue time depends on the traffic, not on the release
         counts=tuple(int(count) for count in totals.get("compute_counts") or ()),
         restarts=_restarts(document, f"{model}:{version}"),
         memory_bytes=int(row.get("memory_bytes") or 0),

@@ -12,11 +12,11 @@ from ota.store import journal
 from ota.store.history import HistoryEvent
 from ota.store.journal import Journal, NextRelease, UpdateStage
 
-#: stages before the switch, in their order; a run of the same release goes on from the one that was reached
+#: stages before the switch, in order; a run of the same release continues after the last one reached
 _ORDER = (UpdateStage.PLANNED, UpdateStage.INSTALLED, UpdateStage.READY, UpdateStage.TESTED)
-#: stages whose repetition costs a download or a trial, so that a failure waits longer each time
+#: stages whose repetition costs a download or a trial, so each failure waits longer
 _COSTLY = _ORDER[:3]
-#: errors that the next run finds again without a transfer, and that may be mended any time
+#: errors that the next run detects without a transfer, and that may be fixed at any time
 _CHEAP = (NoSpace, Untrusted)
 
 

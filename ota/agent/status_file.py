@@ -48,7 +48,7 @@ class StatusFile:
         models = self.document.setdefault("models", {})
         following = entry.next
         known = models.get(entry.bundle)
-        if "progress" not in members or not isinstance(known, dict):  # progress is told often, and changes no list
+        if "progress" not in members or not isinstance(known, dict):  # progress is written often, and changes no list
             found = bad.load(self._layout)
             known = {"failed": sorted(found.releases(entry.bundle))}
             self.set_total("bad_releases", len({(one.bundle, one.release) for one in found.entries if one.permanent}))

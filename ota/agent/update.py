@@ -23,7 +23,7 @@ from ota.store.bad import ANY_VARIANT
 from ota.store.journal import Journal, NextRelease, UpdateStage
 from ota.store.lock import acquire_lock
 
-#: the longest that one run watches a probation, in times of the setting; the next run goes on
+#: a run stops watching a probation after so many times PROBATION_SECONDS; the next run continues
 _LONGEST_WATCH = 10.0
 _UNFINISHED = (*journal.SWITCHED, UpdateStage.UNDOING)
 
@@ -286,11 +286,11 @@ class Update:
                 return self._wait(entry, f"probation: {why}")
             clock.sleep(probation.interval())
 
-    # ---- the ends of a run ------------------------------------------------------------------------------------------
+    # ---- the results of a run ---------------------------------------------------------------------------------------
 
     def _nothing(self, entry: Journal, choice: ReleaseChoice) -> BundleOutcome:
         if entry.next is not None and entry.next.stage not in _UNFINISHED:
-            entry = switch.write_stage(self._components, entry, None)  # the wish went back before the switch
+            entry = switch.write_stage(self._components, entry, None)  # the rollout went back before the switch
         return self._wait(entry, "" if entry.active else choice.why)
 
     def _withdraw(self, entry: Journal, choice: ReleaseChoice) -> BundleOutcome:

@@ -16,7 +16,7 @@ HELP: Mapping[str, str] = {
     "pause": "make no updates until 'resume'; a release in probation is still judged",
     "resume": "let updates go on after 'pause'",
 }
-#: seconds for a run of the timer to end
+#: seconds to wait for a run of the timer
 _PATIENCE = 2.0
 
 

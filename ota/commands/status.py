@@ -130,7 +130,7 @@ def _bundle(entry: Journal, reason: str) -> str:
     if following.stage is journal.UpdateStage.PROBATION:
         text += f" ({following.tries} starts left)"
     hint = "the next run goes on with it; 'edge-ota apply' does so now"
-    if reason and " " not in reason:  # a word of ota.errors; its message is the last error
+    if reason and " " not in reason:  # a reason word of ota.errors; the message is the last error
         reason = f"the last try failed ({reason}), and the next run tries again"
     return f"{text}: {reason or hint}"
 

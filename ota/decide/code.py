@@ -13,9 +13,9 @@ from ota.documents.manifest import FileEntry
 from ota.errors import Untrusted
 
 CONFIG = "config.pbtxt"
-#: endings of files that nothing executes: ONNX graphs and their weights, labels, and documents
+#: suffixes of files that are never executed: ONNX graphs and their weights, labels, and documents
 _DATA = (".onnx", ".data", ".bin", ".weights", ".txt", ".json", ".csv", ".md", ".pbtxt")
-#: directories whose files are bytes of tensors
+#: directories with raw tensors
 _TENSORS = ("golden/", "warmup/")
 _ONNX = "model.onnx"
 _BACKENDS = frozenset(("", "onnxruntime"))
@@ -38,7 +38,7 @@ _PROVIDER_PARAMETERS = re.compile(
     r"|do_copy_in_default_stream|use_tf32|enable_cuda_graph|prefer_nhwc|tunable_op_enable|tunable_op_tuning_enable"
 )
 _PROVIDER_FIELD = "optimization.execution_accelerators."
-#: of ONNX Runtime: a node with a compiled engine, which a provider other than these runs as it is
+#: ONNX Runtime's node with a compiled engine. Providers run it as code, except those below
 COMPILED_NODE = b"EPContext"
 _PROVIDERS_WITHOUT_ENGINES = frozenset(("cuda",))
 #: fields that name a file of the model
@@ -54,7 +54,7 @@ def is_data(path: str) -> bool:
     if path.startswith(_TENSORS):
         return True
     *folders, _ = path.lower().split("/")
-    # the server tells the backend by the name of a directory, too, such as model.py/
+    # the server also derives the backend from the name of a directory, such as model.py/
     return path.lower().endswith(_DATA) and all("." not in one or one.endswith(".onnx") for one in folders)
 
 

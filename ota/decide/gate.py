@@ -15,7 +15,7 @@ from ota.documents.device import DeviceDocument
 from ota.documents.report import Report
 from ota.documents.rollout import Wish
 
-#: a rollout is halted when so few of those within the limit would show so many failures
+#: significance level: halt if this many failures are less likely than this at the allowed failure rate
 UNLIKELY = 0.01
 
 

@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-#: standard normal quantile: one in twenty judgements of a release at the limit would be wrong
+#: standard normal quantile: 1 in 20 judgements of a release exactly at the limit is wrong
 _Z = 1.645
-#: fewer failures are no pattern
+#: fewer failures are not significant
 LEAST_FAILURES = 5
-#: latencies of fewer requests say nothing of the 99th percentile
+#: fewer requests give no meaningful 99th percentile
 LEAST_REQUESTS = 500
-#: differences below it are noise, seconds
+#: seconds; smaller differences are noise
 LEAST_SECONDS = 0.005
-#: without traffic a release is good after so many times the span of a probation with traffic
+#: without traffic, a probation lasts longer by so many times PROBATION_SECONDS
 IDLE_SPANS = 1.0
 
 

@@ -11,9 +11,9 @@ from enum import Enum
 
 from ota.documents.report import MOST_CHAIN, Link
 
-#: counters and nonces of one line of reports, the oldest first
+#: counters and nonces of consecutive reports, the oldest first
 Branch = tuple[Link, ...]
-#: lines that are kept for a key
+#: branches that are kept for a key
 MOST_BRANCHES = 4
 
 
@@ -22,13 +22,13 @@ class Continuity(Enum):
 
     FIRST = "first"
     NEXT = "next"
-    #: so many were missed that the chain does not reach back
+    #: more reports were missed than the chain has
     GAP = "gap"
-    #: it was seen before, or one after it was
+    #: this report, or a later one, was seen before
     OLD = "old"
-    #: its chain branches off: the disk went back to an earlier state, or there are two of it
+    #: the chain branches: the disk was restored to an earlier state, or was copied
     RESTORED = "restored"
-    #: both branches go on: two devices have one key
+    #: both branches continue: two devices have one key
     CLONED = "cloned"
 
 

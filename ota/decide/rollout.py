@@ -19,7 +19,7 @@ from ota.documents.rollout import Wish
 
 #: buckets; a percentage has two decimal places
 BUCKETS = 10_000
-#: percentages that `fair_salt` looks at
+#: percentages that `fair_salt` optimizes
 _COMMON_SHARES = (1, 2, 5, 10, 20, 25, 50)
 _MOST_SALTS = 100
 _MOST_HASHES = 200_000

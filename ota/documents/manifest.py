@@ -15,7 +15,7 @@ MOST_BYTES = 256 * 1024
 MOST_FILES = 4096
 MOST_MODELS = 32
 MOST_VARIANTS = 64
-#: kinds of variants; those in CODE need every file that runs approved by the role `engines`
+#: kinds of variants; for those in CODE, the role `engines` must approve every file that runs
 KINDS = ("onnx", "onnx-build", "trt-engine", "code")
 CODE = ("trt-engine", "code")
 #: files of this length and more are stored in chunks

@@ -8,7 +8,7 @@ from ota.errors import Untrusted
 
 #: a model, a bundle, a family, a fleet, a device, a ring, a variant
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-#: one part of a file's path; our own files in a release begin with a dot, so that no path collides with them
+#: one part of a file's path; edge-ota's own files in a release begin with a dot, so no path collides with them
 PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 MOST_PARTS = 8
 

@@ -17,7 +17,7 @@ from ota.strict_json import Members, parse, to_canonical_json
 
 SCHEMA = 1
 MOST_BYTES = 256 * 1024
-#: (counter, nonce) pairs of earlier reports; a collector that has missed fewer reports sees whether they continue
+#: (counter, nonce) pairs of earlier reports; a collector that missed fewer reports can check the continuity
 MOST_CHAIN = 20
 MOST_BUNDLES = 256
 MOST_BAD = 64
@@ -146,7 +146,7 @@ def read_report(data: bytes, what: str = "a report") -> SealedReport:
         Unsuitable: its schema is newer than this edge-ota.
     """
     found = parse(data, what, MOST_BYTES)
-    public_key = found.pop("public_key", None)  # PEM: its line ends are no printable text
+    public_key = found.pop("public_key", None)  # PEM has line breaks, which `Members.text` refuses
     if not isinstance(public_key, str) or not public_key.startswith("-----BEGIN PUBLIC KEY"):
         raise Untrusted(f"{what}: public_key is no public key in PEM")
     outer = Members(found, what)

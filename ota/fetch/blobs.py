@@ -32,9 +32,9 @@ from ota.source import RepositorySource, StartOver
 if TYPE_CHECKING:
     from hashlib import _Hash
 
-#: after a request that brought so much, the failures in a row are counted anew
+#: a request with so many bytes resets the count of consecutive failures
 HEADWAY_BYTES = 16 * 1024
-#: a request that brought so much is not held against its source
+#: a failed request with so many bytes does not demote its source
 BLAMELESS_BYTES = 256 * 1024
 BLOCK_BYTES = 1024 * 1024
 FILE_MODE = 0o640

@@ -17,11 +17,11 @@ from ota.layout import StateLayout
 from ota.strict_json import Members, parse, to_canonical_json
 
 MB = 1_000_000
-#: on top of the bytes that are missing: what file systems need for themselves
+#: overhead of file systems, as a share of the missing bytes
 MARGIN = 0.1
 #: free inodes that the rest of the system needs
 RESERVED_INODES = 64
-#: after a write failed for lack of space, so much more must be free than at that moment
+#: after a write failed for lack of space, so many more bytes must be free before a retry
 GROWTH_BYTES = 64 * MB
 
 

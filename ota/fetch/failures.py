@@ -17,13 +17,13 @@ class RequestFailed(FetchError):
     """
 
     def __init__(self, message: str, *, again: bool = True, retry_after: float | None = None) -> None:
-        # parts come from the network, and go to terminals
+        # parts come from the network, and are printed to terminals
         super().__init__("".join(one if one.isprintable() else "?" for one in message))
         self.again = again
         self.retry_after = retry_after
 
 
-#: what OpenSSL says -> what is wrong, and what to do
+#: error of OpenSSL -> cause, and advice
 _TLS = (
     ("certificate is not yet valid", "the server's certificate is not yet valid: check this device's clock"),
     (
@@ -46,7 +46,7 @@ _TLS = (
 )
 
 
-#: passes by itself where the link broke
+#: may pass by itself: the network may have failed
 TLS_ENDED = "the connection ended in TLS's handshake: the link, or a server that wants another CLIENT_CERT"
 
 

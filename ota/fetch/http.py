@@ -37,7 +37,7 @@ MOST_REDIRECTS = 3
 MOST_TIMEOUT = 3600
 #: small, so that waits for the rate limit are short
 BLOCK_BYTES = 64 * 1024
-#: a server that sends less, averaged over `timeout`, is given up
+#: a server that sends less, averaged over `timeout`, fails the request
 LEAST_BYTES_PER_SECOND = 256
 _REDIRECTS = (301, 302, 303, 307, 308)
 #: statuses after which another try may succeed
@@ -107,7 +107,9 @@ class HttpSource:
     def _check_resumed(self, response: urllib3.BaseHTTPResponse, path: str, offset: int, length: int) -> None:
         """Refuse a partial response of another file than the download started with: compare strong ETag or length."""
         if response.status == 200:
-            _check_head(response, f"{self}{path}", length, exact=True)  # a captive portal must not cost what is there
+            _check_head(
+                response, f"{self}{path}", length, exact=True
+            )  # the reply of a captive portal must not discard the partial file
         if response.status in (200, 416):
             raise StartOver(f"{self}{path}: the server does not resume at byte {offset} (HTTP {response.status})")
         if response.status != 206:
@@ -176,7 +178,7 @@ class HttpSource:
                 enforce_content_length=False,  # `_body` counts
             )
 
-        # urllib3's limits are for each read: name look-ups, and heads that come byte by byte, need one of their own
+        # urllib3's timeouts apply to single reads: name look-ups, and heads that arrive byte by byte, need another one
         limit = 3 * self._timeout
         with self._reported(strip_login(url)):
             try:
@@ -255,7 +257,7 @@ def _expect_ok(response: urllib3.BaseHTTPResponse, what: str) -> None:
     status = response.status
     if status == 200:
         return
-    if status in (403, 404, 410):  # buckets that may not be listed say 403 of a file that they do not have
+    if status in (403, 404, 410):  # buckets that may not be listed return 403 for a missing file
         more = ", or this device may not read it" if status == 403 else ""
         raise NotInRepository(f"{what} is not there{more} (HTTP {status})")
     if status == 407:
@@ -359,7 +361,7 @@ def make_context(ca_cert: str, client_cert: str = "", client_key: str = "") -> s
     if client_cert:
         files = f"{client_cert} and {client_key or client_cert}"
         try:
-            # without a password, OpenSSL would ask for that of an encrypted key at the terminal
+            # without this callback, OpenSSL would ask for the password of an encrypted key at the terminal
             context.load_cert_chain(client_cert, client_key or None, password=lambda: b"")
         except (OSError, ssl.SSLError, ValueError) as error:
             raise UsageError(

@@ -13,7 +13,7 @@ from ota.fetch.limits import Retries, TokenBucket, check_hours, check_rate, reas
 from ota.settings import AgentSettings
 
 Value = TypeVar("Value")
-#: bytes that are there, and bytes in all
+#: received bytes, and total bytes
 Progress = Callable[[int, int], None]
 REPORT_SECONDS = 0.5
 
@@ -36,7 +36,7 @@ class DownloadLimiter:
         clock: TimeSource,
         *,
         apply: bool = False,
-        jitter: Callable[[], float] = lambda: random.random(),  # found when it is called, for tests
+        jitter: Callable[[], float] = lambda: random.random(),  # looked up at each call, for tests
     ) -> None:
         self._clock, self._jitter = clock, jitter
         self._hours = "" if apply else check_hours(settings.download_hours)

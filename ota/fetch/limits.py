@@ -15,12 +15,12 @@ from ota.fetch.failures import RequestFailed
 
 #: failed requests of one run, over all files; each is followed by a wait and another try
 MOST_RETRIES = 100
-#: failed requests in a row that brought nothing
+#: consecutive failed requests without any bytes
 MOST_IN_A_ROW = 5
 LEAST_RATE = 1000
 FIRST_DELAY = 1.0
 LONGEST_DELAY = 60.0
-#: a server that asks for a longer wait is left to the next run
+#: if a server asks for a longer wait, the next run retries
 LONGEST_RETRY_AFTER = 300.0
 
 

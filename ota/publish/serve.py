@@ -77,7 +77,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         """Store a report. `edge-ota publish report` verifies it later."""
         asked, length = _REPORT.fullmatch(self.path), self.headers.get("Content-Length", "")
-        self.close_connection = True  # the body may not have been read
+        self.close_connection = True  # the body may be unread
         if self.server.reports is None or asked is None:
             self.send_error(HTTPStatus.NOT_FOUND)
         elif not length.isdecimal() or int(length) > _MOST_REPORT:

@@ -16,7 +16,7 @@ from ota.errors import ServerError
 
 #: bytes of an answer; the status of a thousand models has two million
 MOST_ANSWER = 32 * 1024 * 1024
-#: seconds for an answer that needs no load
+#: seconds for a response that needs no load
 QUICK = 5.0
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from ota.errors import OtaError, ServerError, TrialFailed, UsageError
 from ota.server.unit import ask_child, ask_unit, check_below, read_request, refusal, standard_streams, write_answer
 
-#: of a plan's name in the place of the unit
+#: length of a plan's name in the directory of the unit
 _KEY = 64
 
 
@@ -64,7 +64,7 @@ class UnitBuild:
         )
         if found.get("ok") is not True or not isinstance(found.get("plan"), str):
             text = f"the build of {Path(request.onnx).name} failed: {found.get('error') or 'it gave no reason'}"
-            if found.get("reason") is not None:  # of the unit itself
+            if found.get("reason") is not None:  # an error of the unit itself
                 raise ServerError(text)
             raise TrialFailed(text)
         plan = Path(found["plan"])

@@ -23,7 +23,7 @@ from ota.errors import OtaError, ServerError, UsageError
 
 MOST_REQUEST = 64 * 1024
 MOST_ANSWER = 16 * 1024 * 1024
-#: seconds in which a unit starts and Python with it
+#: seconds for the start of a unit and its Python
 START_SECONDS = 30.0
 
 

@@ -11,7 +11,7 @@ from ota.layout import StateLayout
 from ota.strict_json import Members, parse, to_canonical_json
 
 SCHEMA = 1
-#: entries that are kept; the oldest go first
+#: entries that are kept; the oldest are evicted first
 MOST = 256
 #: every variant of the release
 ANY_VARIANT = ""
@@ -94,7 +94,7 @@ def load(layout: StateLayout) -> BadList:
         if members.integer("schema") != SCHEMA:
             return BadList()
         return BadList([_entry(one) for one in members.objects("entries", most=4 * MOST)][-MOST:])
-    except Exception:  # whatever is wrong with it
+    except Exception:  # a damaged file can raise any error
         return BadList()
 
 

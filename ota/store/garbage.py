@@ -17,9 +17,9 @@ from ota.store import journal, links, releases
 
 #: nothing younger is removed
 YOUNG = 3600.0
-#: a file from so far in the future was written while the clock was wrong: its age is unknown, and marks alone count
+#: a file from so far in the future was written while the clock was wrong: its age is unknown, and only marks count
 _WRONG_CLOCK = 24 * 3600.0
-#: a plan that no release uses stays so long: after an update of the system it may be the one of the slot before
+#: an unused plan is kept so long: after an update of the system, the previous system slot may need it
 PLAN_SECONDS = 30 * 24 * 3600.0
 
 
@@ -149,7 +149,7 @@ def _size(path: Path) -> int:
             found = path.lstat()
             return found.st_size if found.st_nlink == 1 else 0
         inside = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
-        # a blob of the same inode goes after the release, and is counted with it
+        # a blob of the same inode is removed after the release, and counted with it
         return sum(one.lstat().st_size for one in inside if one.lstat().st_nlink == 1)
     except OSError:
         return 0

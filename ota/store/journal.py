@@ -131,7 +131,7 @@ def read(layout: StateLayout, bundle: str) -> Journal | None:
         if hashlib.sha256(to_canonical_json(found)).hexdigest() != checksum:
             return None
         return _journal(Members(found, str(path), StoreError), bundle)
-    except Exception:  # whatever is wrong with it: the disk tells the same
+    except Exception:  # a damaged file can raise any error; the journal is then rebuilt from the disk
         return None
 
 

@@ -16,7 +16,7 @@ from ota.layout import StateLayout
 from ota.store.directories import FILE_MODE, SHARED_MODE
 from ota.strict_json import Members, parse, to_canonical_json
 
-#: our own file in each release; no path of a manifest begins with a dot
+#: edge-ota's own file in each release; no path of a manifest begins with a dot
 RECORD = ".release.json"
 SCHEMA = 1
 _MOST_RECORD = 2 * 1024 * 1024
@@ -164,7 +164,7 @@ def read_record(directory: Path) -> InstalledRelease | None:
         if data is None:
             return None
         return _read(Members(parse(data, str(directory / RECORD), _MOST_RECORD), RECORD, StoreError))
-    except Exception:  # whatever is wrong with it: a release without a record is put in place again
+    except Exception:  # a damaged file can raise any error; a release without a record is installed again
         return None
 
 

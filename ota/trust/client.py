@@ -190,7 +190,7 @@ class TrustClient:
             max_root_rotations=stored_roots(self._dir, version) + MOST_ROOTS, targets_max_length=MOST_METADATA
         )
         updater = Updater(str(self._dir), "metadata", fetcher=_Fetcher(source), config=config, bootstrap=self._root)
-        # private, as there is no argument for it; tests/ota/trust/test_time.py fails when it has no effect any more
+        # private, because there is no argument for it; tests/ota/trust/test_freshness.py fails if it loses its effect
         updater._trusted_set.reference_time = datetime.fromtimestamp(self._now - self._grace, timezone.utc)
         return updater
 

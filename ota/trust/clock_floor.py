@@ -19,9 +19,9 @@ from ota.trust.roots import format_time
 BUILT = 1_793_491_200.0
 HOUR = 3600.0
 DAY = 86400.0
-#: clocks differ by so much without being wrong
+#: seconds by which correct clocks may differ
 TOLERANCE = 60.0
-#: systemd-timesyncd makes it once it has heard a server
+#: systemd-timesyncd creates it after its first contact with a server
 SYNCHRONIZED = Path("/run/systemd/timesync/synchronized")
 _TIME_ERROR = 5  # adjtimex: the clock is not synchronized
 

@@ -20,9 +20,9 @@ from ota.server.unit import ask_child
 from ota.settings import AgentSettings
 from ota.strict_json import to_canonical_json
 
-#: seconds for `edge-serve doctor`, each part of which has a limit of its own
+#: seconds for `edge-serve doctor`; each of its checks also has a limit
 _DOCTOR_SECONDS = 120.0
-#: facts that change without another system
+#: facts that change while the system stays the same
 _PASSING = ("memory_bytes",)
 
 

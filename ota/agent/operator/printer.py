@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TextIO
 
-#: seconds between two lines about one download where they stay
+#: seconds between two lines about one download, if not on a terminal
 _SPARSE = 30.0
 _MIB = 1024 * 1024
 

@@ -54,7 +54,7 @@ def read_state(layout: StateLayout) -> ReportState:
             ring=members.text("ring"),
             facts=members.texts("facts", most=MOST_FACTS),
         )
-    except Exception:  # whatever is wrong with it
+    except Exception:  # a damaged file can raise any error
         return ReportState()
 
 

@@ -25,11 +25,11 @@ from ota.errors import AlreadyRunning, OtaError, UsageError
 from ota.store import bad, history, journal, pause
 from ota.store.lock import acquire_lock
 
-#: the value of REPORT_URL for `nowhere`
+#: the value of REPORT_URL that turns reports off
 NOWHERE = "-"
-#: seconds for reports that wait, before a run
+#: seconds for sending waiting reports, before a run
 FIRST_SECONDS = 5.0
-#: seconds for all reports, after a run
+#: seconds for sending all reports, after a run
 LAST_SECONDS = 20.0
 _NONCE_BYTES = 8
 _KEY_DIGITS = 8
@@ -60,8 +60,8 @@ class Reporter:
             with acquire_lock(self._layout, "report"):
                 is_wanted = self._make(error)
         except AlreadyRunning:
-            return  # the run that is at work reports
-        except Exception as problem:  # a report is never worth an update, whatever is wrong with it
+            return  # the other run makes the report
+        except Exception as problem:  # no error of a report may fail an update
             self._components.tell(f"no report was made: {_text(problem)}")
             return
         if is_wanted:
@@ -185,7 +185,7 @@ class Reporter:
         settings = self._components.settings
         options = HttpOptions(min(settings.timeout, limit), settings.proxy, settings.ca_cert)
         if settings.report_url or _host(url) in {_host(one) for one in settings.url}:
-            # a host that only the rollout document names does not get to see the certificate
+            # the certificate is not sent to a host that only the rollout document names
             options = replace(options, client_cert=settings.client_cert, client_key=settings.client_key)
         put(url, data, options, limit)
 

@@ -13,7 +13,7 @@ from ota.errors import Untrusted, UsageError
 from ota.publish.roles import checked_name
 
 CONFIG = "config.pbtxt"
-#: left out wherever they lie: hidden files, what editors, Python and version control leave behind
+#: left out in every directory: hidden files, and temporary files of editors, Python, and version control
 _LEFT_OUT = ("__pycache__",)
 _LEFT_OUT_ENDS = (".pyc", ".pyo", "~", ".swp", ".tmp", ".bak")
 

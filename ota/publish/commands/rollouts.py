@@ -105,7 +105,7 @@ def _step(arguments: argparse.Namespace) -> int:
     done = f"{arguments.bundle} for {' '.join(arguments.steps)}"
 
     def edit(workspace: Workspace, state: RepositoryState, rollout: Rollout) -> Rollout:
-        changed = step(rollout, arguments.bundle, steps)  # first: it refuses what no gate allows
+        changed = step(rollout, arguments.bundle, steps)  # first, because it refuses steps that no gate can allow
         if why := _gate(arguments, workspace, state, rollout):
             print(f"allowed: {why}")
         return changed

@@ -137,7 +137,7 @@ def _read_directory(directory: Path) -> Iterator[tuple[str, bytes]]:
             try:
                 yield str(path), files.read(path, _MOST_FILE) or b""
             except OtaError:
-                yield str(path), b""  # unreadable, or too long: read_report says so
+                yield str(path), b""  # unreadable, or too long: read_report raises the error
 
 
 def _read_web(url: str, devices: Iterable[DeviceDocument]) -> Iterator[tuple[str, bytes]]:
