@@ -54,7 +54,7 @@ def read(path: Path, most: int = MOST_DOCUMENT) -> bytes | None:
     """Return the bytes of a regular file; None = there is no such file.
 
     Raises:
-        StoreError: it cannot be read, is longer than `most`, or is no regular file.
+        StoreError: it cannot be read, is longer than `most`, or is not a regular file.
     """
     with wrap_errors(path):
         try:
@@ -63,7 +63,7 @@ def read(path: Path, most: int = MOST_DOCUMENT) -> bytes | None:
             return None
         with open(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise StoreError(f"{path} is no regular file")
+                raise StoreError(f"{path} is not a regular file")
             data = file.read(most + 1)
     if len(data) > most:
         raise StoreError(f"{path} has more than {most} bytes")
@@ -200,7 +200,7 @@ def sha256_of(path: Path) -> tuple[str, int]:
     """Return the SHA-256 and the length of a regular file.
 
     Raises:
-        StoreError: it is not there, is no regular file, or cannot be read.
+        StoreError: it does not exist, is not a regular file, or cannot be read.
     """
     found, size = hashlib.sha256(), 0
     with (
@@ -208,7 +208,7 @@ def sha256_of(path: Path) -> tuple[str, int]:
         open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file,
     ):
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise StoreError(f"{path} is no regular file")
+            raise StoreError(f"{path} is not a regular file")
         while data := file.read(1024 * 1024):
             found.update(data)
             size += len(data)

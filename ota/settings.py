@@ -39,7 +39,7 @@ class AgentSettings:
     root: Annotated[Path, SettingDoc("the trusted root metadata; without it nothing runs")] = Path(
         "/etc/edge-ota/root.json"
     )
-    device_file: Annotated[Path, SettingDoc("this device's document, where it came as a file")] = Path(
+    device_file: Annotated[Path, SettingDoc("this device's document, if it was delivered as a file")] = Path(
         "/etc/edge-ota/device.json"
     )
     device: Annotated[str, SettingDoc("this device's name; empty = from its key")] = ""
@@ -114,7 +114,7 @@ def read_settings(
     """
     environ = os.environ if environ is None else environ
     if file is not None and not os.path.lexists(file):
-        raise UsageError(f"--config: {file} is not there; expected lines such as URL=https://ota.example")
+        raise UsageError(f"--config: {file} does not exist; expected lines such as URL=https://ota.example")
     path = file or Path(environ.get(f"{PREFIX}CONFIG", FILE))
     found = {name: (text, f"{path}, line {line}") for name, (text, line) in _read_file(path).items()}
     found |= {
@@ -147,7 +147,7 @@ def _read_file(path: Path) -> dict[str, tuple[str, int]]:
         name, equals, value = line.partition("=")
         if not equals or not re.fullmatch("[A-Z][A-Z0-9_]*", name.strip()):
             raise UsageError(
-                f"{path}, line {number}: {line[:60]!r} is no setting; expected NAME=value, such as URL=https://ota.example"
+                f"{path}, line {number}: {line[:60]!r} is not a setting; expected NAME=value, such as URL=https://ota.example"
             )
         found[name.strip().lower()] = (value.strip().strip('"'), number)
     return found

@@ -39,16 +39,16 @@ def parse(data: bytes, what: str, most_bytes: int) -> dict[str, Any]:
         return result
 
     def constant(text: str) -> NoReturn:
-        raise Untrusted(f"{what} contains {text}, which is no JSON number")
+        raise Untrusted(f"{what} contains {text}, which is not a JSON number")
 
     if _depth(data) > MOST_DEPTH:
         raise Untrusted(f"{what} is nested deeper than {MOST_DEPTH} levels")
     try:
         found = json.loads(data, object_pairs_hook=pairs, parse_constant=constant)
     except (ValueError, RecursionError) as error:
-        raise Untrusted(f"{what} is no JSON: {error}") from None
+        raise Untrusted(f"{what} is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise Untrusted(f"{what} is no JSON object")
+        raise Untrusted(f"{what} is not a JSON object")
     return found
 
 

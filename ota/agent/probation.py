@@ -128,7 +128,7 @@ def figures_of(document: Mapping[str, Any], model: str, version: str) -> Version
 def _figures(document: Mapping[str, Any], model: str, version: str) -> VersionStatistics:
     row = next((one for one in _rows(document, model) if str(one.get("version")) == version), None)
     if row is None:
-        return VersionStatistics(ready=False, reason=f"version {version} is not there")
+        return VersionStatistics(ready=False, reason=f"version {version} does not exist")
     totals = row.get("totals") or {}
     failures = totals.get("failures") or {}
     errors = int(failures.get("MODEL") or 0)  # Triton counts these requests as answered

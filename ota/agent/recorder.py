@@ -76,8 +76,8 @@ class UpdateRecorder:
         following = _next(entry)
         if following.tries < 1:
             raise TrialFailed(
-                f"{entry.bundle} {following.release} was begun {self._components.settings.tries} times, "
-                "and never came to an end: 'edge-ota retry' gives it another chance"
+                f"{entry.bundle} {following.release} was started {self._components.settings.tries} times, "
+                "and never finished: 'edge-ota retry' gives it another chance"
             )
         return self.write_stage(entry, replace(following, tries=following.tries - 1))
 

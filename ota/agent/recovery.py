@@ -81,7 +81,7 @@ def _corrections(layout: StateLayout, repository: Path, entry: Journal) -> Itera
         return
     # the link stays: edge-serve may have the files open
     yield (
-        f"{entry.bundle} {entry.active} is damaged or missing, and there is no other: 'edge-ota apply' fetches it",
+        f"{entry.bundle} {entry.active} is damaged or missing, with no other release here: 'edge-ota apply' fetches it",
         entry,
     )
 

@@ -59,7 +59,7 @@ def load(components: Components, entry: Journal, *, unload_first: bool = False) 
     for model, release in wanted.items():
         result = found.get(model)
         if result is None:
-            raise ServerError(f"edge-serve did not say what became of {model}: is it older than this edge-ota?")
+            raise ServerError(f"edge-serve returned no result for {model}: is it older than this edge-ota?")
         if release and (str(release) not in result.versions or result.reason):
             reason = result.reason or f"versions {', '.join(result.versions) or 'none'} serve"
             raise TrialFailed(f"edge-serve did not load {model} {release}: {reason}")

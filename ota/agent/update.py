@@ -234,7 +234,7 @@ class Update:
         if self._recorder.has_reached(entry, UpdateStage.TESTED):
             return entry
         self._recorder.write_status(state="testing")
-        self._components.tell(f"{manifest.bundle} {manifest.release}: trying it")
+        self._components.tell(f"{manifest.bundle} {manifest.release}: testing")
         entry = self._recorder.use_try(entry)
         with checks.trial_repository(self._layout, manifest) as repository:
             models = sorted(manifest.models)

@@ -19,7 +19,7 @@ HELP = "update: refresh, fetch, install, try, switch, and watch the new releases
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add BUNDLE ..., --now, --scheduled, --json."""
     parser.add_argument("bundle", nargs="*", metavar="BUNDLE", help="these bundles only")
-    parser.add_argument("--now", action="store_true", help="switch at once, whatever the switching hours say")
+    parser.add_argument("--now", action="store_true", help="switch now, also outside the switching hours")
     parser.add_argument(
         "--scheduled",
         action="store_true",

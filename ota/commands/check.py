@@ -15,7 +15,7 @@ from ota.store import directories, pause
 from ota.store.lock import acquire_lock
 
 HELP: Mapping[str, str] = {
-    "check": "refresh the metadata, and show which releases this device shall run",
+    "check": "refresh the metadata, and show which releases this device should run",
     "plan": "show what 'apply' would do: variants, bytes, and what it would wait for",
 }
 

@@ -17,7 +17,7 @@ HELP = "update from a copy of the repository in a directory (made by 'edge-ota p
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add DIR, --now, --json."""
     parser.add_argument("directory", metavar="DIR", type=Path)
-    parser.add_argument("--now", action="store_true", help="switch at once, whatever the switching hours say")
+    parser.add_argument("--now", action="store_true", help="switch now, also outside the switching hours")
     parser.add_argument("--json", action="store_true", help="print what was done as JSON")
 
 

@@ -64,11 +64,11 @@ def _document(layout: StateLayout, settings: AgentSettings) -> dict[str, Any]:
 def _lines(layout: StateLayout, settings: AgentSettings) -> Iterator[str]:
     document, now = status_file.read(layout), time.time()
     if not layout.state_dir.is_dir():
-        yield f"edge-ota never ran here: {layout.state_dir} is not there"
+        yield f"edge-ota never ran here: {layout.state_dir} does not exist"
         return
     checked = _ago(document.get("last_success"), now)
     name, fingerprint = _device(layout, settings)
-    key = f"key {fingerprint}" if fingerprint else "which has no key yet: 'edge-ota check' makes it"
+    key = f"key {fingerprint}" if fingerprint else "no key yet: 'edge-ota check' creates it"
     yield f"device: {name}, {key}" if name else f"device: one without a name, {key}"
     yield f"agent: {document.get('state') or 'never ran'}, last successful check {checked}"
     if (paused := pause.read(layout)) is not None:
@@ -82,7 +82,7 @@ def _lines(layout: StateLayout, settings: AgentSettings) -> Iterator[str]:
             yield f"metadata: {role} {verb} {_ago(when, now)}: a refresh needs the repository"
     yield from _floors(layout, settings, now)
     if waiting := len(outbox.waiting(layout)):
-        yield f"reports: {waiting} wait to be sent; each run of 'edge-ota apply' tries, and says why it cannot"
+        yield f"reports: {waiting} are waiting; each run of 'edge-ota apply' sends them, or prints why it cannot"
     bundles = journal.bundles(layout)
     for bundle in bundles:
         entry = journal.read(layout, bundle)
@@ -129,7 +129,7 @@ def _bundle(entry: Journal, reason: str) -> str:
     text += f"; {following.release} is {following.stage.value}"
     if following.stage is journal.UpdateStage.PROBATION:
         text += f" ({following.tries} starts left)"
-    hint = "the next run goes on with it; 'edge-ota apply' does so now"
+    hint = "the next run continues; 'edge-ota apply' does so now"
     if reason and " " not in reason:  # a reason word of ota.errors; the message is the last error
         reason = f"the last try failed ({reason}), and the next run tries again"
     return f"{text}: {reason or hint}"

@@ -74,7 +74,7 @@ def find_code_field(data: bytes, what: str, paths: Collection[str] = (_ONNX,)) -
     if not any(field.path in ("backend", "platform") and field.value for field in fields):
         named = [field.value for field in fields if field.path == "default_model_filename"]
         if any(one != _ONNX for one in named) or not (named or any(_is_onnx(path) for path in paths)):
-            return "it names no backend, and the files do not say onnxruntime"
+            return "it names no backend, and no model.onnx selects onnxruntime"
     return ""
 
 
@@ -122,7 +122,7 @@ def find_code_files(files: Sequence[FileEntry], configs: Mapping[str, bytes], wh
     paths = [one.path for one in files]
     for one in files:
         if not is_data(one.path):
-            found.append((one, "it is no data that edge-ota knows"))
+            found.append((one, "not a known kind of data"))
         elif one.path.lower().endswith(".pbtxt"):
             try:
                 reason = find_code_field(configs[one.path], f"{what}: {one.path}", paths)

@@ -42,7 +42,7 @@ def fields_of(data: bytes, what: str) -> list[Field]:
     try:
         text = data.decode("utf-8") if len(data) <= MOST_BYTES else ""
     except UnicodeDecodeError:
-        raise Untrusted(f"{what} is no UTF-8") from None
+        raise Untrusted(f"{what} is not UTF-8") from None
     if not text and data:
         raise Untrusted(f"{what} has {len(data)} bytes, expected at most {MOST_BYTES}")
     tokens = _Tokens(text, what)

@@ -56,10 +56,10 @@ def _why_not(variant: Variant, facts: Mapping[str, str], bad: Mapping[str, str])
         return f"it failed on this device: {bad[variant.id]}"
     for fact, constraint in variant.match.items():
         if fact not in facts:
-            return f"this device has no {fact}, and it wants {constraint}"
+            return f"this device has no {fact}, expected {constraint}"
         for value in facts[fact].split(","):
             if not matches(value, constraint):
-                return f"{fact} is {value}, and it wants {constraint}"
+                return f"{fact} is {value}, expected {constraint}"
     memory = facts.get("gpu_memory_bytes") or facts.get("memory_bytes")
     if variant.memory_bytes and memory and int(memory) < variant.memory_bytes:
         return f"it needs {variant.memory_bytes >> 20} MiB, and this device has {int(memory) >> 20} MiB"

@@ -176,7 +176,7 @@ def _file(members: Members, what: str) -> FileEntry:
     chunks = tuple(str(one) for one in members.array("chunks", [], most=MOST_CHUNKS))
     members.end()
     if any(not re.fullmatch("[0-9a-f]{64}", one) for one in chunks):
-        raise Untrusted(f"{what}: a chunk of {path} is no SHA-256")
+        raise Untrusted(f"{what}: a chunk of {path} is not a SHA-256")
     if bool(chunks) != bool(chunk_size) or (chunks and len(chunks) != -(-size // chunk_size)):
         raise Untrusted(f"{what}: {path} has {size} bytes and {len(chunks)} chunks of {chunk_size} bytes")
     return FileEntry(path, sha256, size, chunk_size, chunks)
@@ -260,6 +260,6 @@ def _check_paths(paths: list[str], model: str, release: int, what: str) -> None:
     for path in folded:
         parts = path.split("/")
         if any("/".join(parts[:count]) in known for count in range(1, len(parts))):
-            raise Untrusted(f"{what}: {path} of {model} lies below a file")
+            raise Untrusted(f"{what}: {path} of {model} is below a file")
         if parts[0].isdigit() and parts[0] != str(release):
             raise Untrusted(f"{what}: {path} of {model} is in version {parts[0]}, expected version {release}")

@@ -148,7 +148,7 @@ def read_report(data: bytes, what: str = "a report") -> SealedReport:
     found = parse(data, what, MOST_BYTES)
     public_key = found.pop("public_key", None)  # PEM has line breaks, which `Members.text` refuses
     if not isinstance(public_key, str) or not public_key.startswith("-----BEGIN PUBLIC KEY"):
-        raise Untrusted(f"{what}: public_key is no public key in PEM")
+        raise Untrusted(f"{what}: public_key is not a PEM public key")
     outer = Members(found, what)
     signed, signature = outer.table("signed", most=64), outer.text("signature", most=2048)
     outer.end()

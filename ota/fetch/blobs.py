@@ -279,7 +279,7 @@ class _Download:
         found, alone = self._digest.hexdigest(), self._givers == {source}
         self._restart()
         if not alone:
-            raise DownloadInterrupted(f"{source}: {self._piece.sha256} was resumed and is wrong; it is fetched anew")
+            raise DownloadInterrupted(f"{source}: {self._piece.sha256} was resumed and is wrong; fetching it again")
         raise Untrusted(f"{source} delivered a file with the SHA-256 {found}, expected {self._piece.sha256}")
 
     def _receive(self, source: RepositorySource) -> None:

@@ -54,7 +54,7 @@ class DirectorySource:
             size = os.fstat(descriptor).st_size
             if size != length:
                 raise RequestFailed(
-                    f"{self._path / path} has {size} bytes, expected {length}: copy the stick anew", again=False
+                    f"{self._path / path} has {size} bytes, expected {length}: copy to the stick again", again=False
                 )
             yield from self._blocks(descriptor, path, offset, length)
 
@@ -75,7 +75,7 @@ class DirectorySource:
             descriptor = self._open_below(path, os.O_NONBLOCK)
             try:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    raise RequestFailed(f"{self._path / path} is no regular file", again=False)
+                    raise RequestFailed(f"{self._path / path} is not a regular file", again=False)
                 yield descriptor
             finally:
                 os.close(descriptor)
@@ -98,7 +98,7 @@ class DirectorySource:
         """Open a path part by part, so that no part can be a link."""
         parts = path.split("/")
         if not all(part and part not in (".", "..") for part in parts):
-            raise RequestFailed(f"{path!r} is no path below {self._path}", again=False)
+            raise RequestFailed(f"{path!r} is not a path below {self._path}", again=False)
         base = flags | os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
         folder = self._root
         try:
@@ -115,7 +115,7 @@ class DirectorySource:
     def _failure(self, error: OSError, path: str) -> FetchError:
         where = self._path / path
         if error.errno == errno.ENOENT and self._is_there():
-            return NotInRepository(f"{where} is not there")
+            return NotInRepository(f"{where} does not exist")
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
             return RequestFailed(
                 f"{where} is reached through a symbolic link or a file: expected plain directories", again=False

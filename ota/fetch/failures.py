@@ -47,7 +47,7 @@ _TLS = (
 
 
 #: may pass by itself: the network may have failed
-TLS_ENDED = "the connection ended in TLS's handshake: the link, or a server that wants another CLIENT_CERT"
+TLS_ENDED = "the connection ended in the TLS handshake: check the network, and CLIENT_CERT"
 
 
 def tls_failure(error: BaseException) -> str:

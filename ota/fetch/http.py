@@ -150,7 +150,7 @@ class HttpSource:
             target = urljoin(url, response.headers.get("Location", ""))
             if urlsplit(target).scheme not in ("http", "https") or not urlsplit(target).hostname:
                 raise RequestFailed(
-                    f"{strip_login(url)} redirects to {strip_login(target)}, which is no http(s) URL", again=False
+                    f"{strip_login(url)} redirects to {strip_login(target)}, which is not an http(s) URL", again=False
                 )
             if (urlsplit(url).scheme, urlsplit(target).scheme) == ("https", "http"):
                 raise RequestFailed(
@@ -239,7 +239,7 @@ def describe_error(error: Exception, timeout: float) -> tuple[str, bool]:
     if isinstance(error, ProxyError):
         inner = error.original_error
         if "407" in str(inner):
-            return "the proxy wants a user and a password: set PROXY=http://user:password@host:port", False
+            return "the proxy requires a user and a password: set PROXY=http://user:password@host:port", False
         return f"the proxy failed ({inner}): check PROXY", True
     if isinstance(inner, NameResolutionError):
         return "the host name is not known: check URL and this device's DNS", True
@@ -259,10 +259,10 @@ def _expect_ok(response: urllib3.BaseHTTPResponse, what: str) -> None:
         return
     if status in (403, 404, 410):  # buckets that may not be listed return 403 for a missing file
         more = ", or this device may not read it" if status == 403 else ""
-        raise NotInRepository(f"{what} is not there{more} (HTTP {status})")
+        raise NotInRepository(f"{what} does not exist{more} (HTTP {status})")
     if status == 407:
         raise RequestFailed(
-            f"{what}: the proxy wants a user and a password: set PROXY=http://user:password@host:port", again=False
+            f"{what}: the proxy requires a user and a password: set PROXY=http://user:password@host:port", again=False
         )
     raise RequestFailed(
         f"{what}: HTTP {status}, expected 200",
@@ -357,7 +357,7 @@ def make_context(ca_cert: str, client_cert: str = "", client_key: str = "") -> s
     try:
         context = ssl.create_default_context(cafile=ca_cert or None)
     except (OSError, ssl.SSLError) as error:
-        raise UsageError(f"CA_CERT: {ca_cert} is no PEM file with certificates: {error}") from None
+        raise UsageError(f"CA_CERT: {ca_cert} is not a PEM file with certificates: {error}") from None
     if client_cert:
         files = f"{client_cert} and {client_key or client_cert}"
         try:

@@ -109,7 +109,7 @@ def write_request(workspace: Workspace, state: RepositoryState, out: Path) -> Si
 def _waiting_change(workspace: Workspace) -> PendingChange:
     pending = read_pending(workspace)
     if pending is None:
-        raise UsageError("no change waits for signatures: there is nothing to request or to collect")
+        raise UsageError("no change waits for signatures: there is nothing to request or collect")
     return pending
 
 

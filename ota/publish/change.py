@@ -243,7 +243,7 @@ def _check_life(state: RepositoryState, now: float) -> None:
     for role, payload in ((ROOT, state.root), (TARGETS, state.targets)):
         if payload.is_expired(_time(now)):
             raise Expired(
-                f"{role} expired on {payload.expires:%Y-%m-%d}, so no device would take this: "
+                f"{role} expired on {payload.expires:%Y-%m-%d}, so devices would refuse this: "
                 f"sign it again first ('edge-ota publish renew {role}')"
             )
 

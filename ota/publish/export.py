@@ -87,4 +87,4 @@ def _check_space(out: Path, needed_bytes: int) -> None:
         place = place.parent
     free = shutil.disk_usage(place).free
     if free < needed_bytes + MOST_BYTES:
-        raise NoSpace(f"{out} has {free} bytes free, and the copy needs {needed_bytes}: take a larger stick")
+        raise NoSpace(f"{out} has {free} bytes free, and the copy needs {needed_bytes}: use a larger stick")

@@ -107,7 +107,7 @@ class Secrets:
         found = self.known.get("", "") or self.of(name)
         if len(found) < LEAST_PASSPHRASE:
             raise KeyProblem(
-                f"the passphrase has {len(found)} characters, expected at least {LEAST_PASSPHRASE}: take six words"
+                f"the passphrase has {len(found)} characters, expected at least {LEAST_PASSPHRASE}: use six words"
             )
         if self.known != before and self.ask("the same again: ") != found:
             raise KeyProblem("the two passphrases differ: begin again")
@@ -129,7 +129,7 @@ def write_private(path: Path, signer: CryptoSigner, passphrase: str) -> None:
         KeyProblem: there is such a file already.
     """
     if path.exists():
-        raise KeyProblem(f"{path} is there already: a key is never written over; give the new key another name")
+        raise KeyProblem(f"{path} already exists, and a key is never overwritten: give the new key another name")
     encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
     if passphrase:
         encryption = serialization.BestAvailableEncryption(passphrase.encode())
@@ -146,14 +146,14 @@ def read_private(path: Path, name: str, secrets: Secrets) -> CryptoSigner:
     """
     data = files.read(path, MOST_KEY)
     if data is None:
-        raise KeyProblem(f"{path}, the key {name}, is not there: put it back, or sign on the machine that has it")
+        raise KeyProblem(f"{path}, the key {name}, does not exist: restore it, or sign on the machine that has it")
     try:
         secret = secrets.of(name).encode() if b"ENCRYPTED" in data else None
         return CryptoSigner(serialization.load_pem_private_key(data, secret))
     except (ValueError, TypeError) as error:
         if b"ENCRYPTED" in data:  # a wrong passphrase may look like a damaged file, by chance
             raise KeyProblem(f"the passphrase of the key {name} ({path}) is wrong, or the file is damaged") from None
-        raise KeyProblem(f"{path} is no private key that can be read: {error}") from None
+        raise KeyProblem(f"{path} is not a readable private key: {error}") from None
 
 
 def signer_of(place: KeyPlace, keys: Path, secrets: Secrets) -> Signer:
@@ -197,7 +197,7 @@ class TokenSigner(Signer):
         """Return a signature.
 
         Raises:
-            KeyProblem: the token is not there, the PIN is wrong, or it has no such key.
+            KeyProblem: the token does not exist, the PIN is wrong, or it has no such key.
         """
         try:
             return self._inner.sign(payload)
@@ -238,13 +238,13 @@ def import_from_token(module: str, label: str, number: int, name: str, secrets: 
     """Return the place of a key that is already on a token.
 
     Raises:
-        KeyProblem: the token or the key is not there.
+        KeyProblem: the token or the key does not exist.
     """
     _use_module(module)
     try:
         _, public = HSMSigner.import_(number, label, lambda _: secrets.of(name, "PIN", PIN))
     except Exception as error:
-        raise KeyProblem(f"the token {label!r} has no key that can be used with ID {number}: {_told(error)}") from None
+        raise KeyProblem(f"the token {label!r} has no usable key with ID {number}: {_told(error)}") from None
     return KeyPlace(name, public, f"hsm:{number}?{urlencode({'label': label})}", module)
 
 
@@ -254,7 +254,9 @@ def _use_module(module: str) -> None:
     except ImportError:
         raise KeyProblem("keys on a token need python-pkcs11: pip install 'edge-serve[ota-hsm]'") from None
     if not Path(module).is_file():
-        raise KeyProblem(f"the PKCS#11 library {module!r} is not there: give --pkcs11 the path of the token's library")
+        raise KeyProblem(
+            f"the PKCS#11 library {module!r} does not exist: give --pkcs11 the path of the token's library"
+        )
     os.environ["PYKCS11LIB"] = module
 
 
@@ -290,7 +292,7 @@ def public_from(found: object, what: str) -> SSlibKey:
         if not has_natural_id(key):
             raise ValueError("its ID is that of another key")
     except (KeyError, TypeError, ValueError) as error:
-        raise Untrusted(f"{what} is no public key: {error}") from None
+        raise Untrusted(f"{what} is not a public key: {error}") from None
     return key
 
 
@@ -303,18 +305,18 @@ def read_public(path: Path) -> KeyPlace:
     """Return the key of a file from `write_public`, or of a PEM file, which names the key.
 
     Raises:
-        UsageError: there is no such file. Untrusted: it is no public key.
+        UsageError: there is no such file. Untrusted: it is not a public key.
     """
     data = files.read(path, MOST_KEY)
     if data is None:
-        raise UsageError(f"{path} is not there: expected a public key that 'edge-ota publish key' wrote")
+        raise UsageError(f"{path} does not exist: expected a public key that 'edge-ota publish key' wrote")
     if b"PRIVATE KEY" in data:
         raise UsageError(f"{path} is a private key: it stays where it is; give the public one, {path.stem}.pub.json")
     if data.startswith(b"-----BEGIN"):
         try:
             return KeyPlace(path.stem, SSlibKey.from_crypto(serialization.load_pem_public_key(data)))
         except ValueError as error:
-            raise Untrusted(f"{path} is no public key: {error}") from None
+            raise Untrusted(f"{path} is not a public key: {error}") from None
     found = parse(data, str(path), MOST_KEY)
     return KeyPlace(checked_name(found.get("name"), f"{path}: name"), public_from(found.get("public"), str(path)))
 
@@ -327,5 +329,5 @@ def fingerprint(key: Key) -> str:
 def _first_line(path: Path) -> str:
     data = files.read(path, MOST_KEY)
     if data is None:
-        raise UsageError(f"{path} is not there: expected a file with a passphrase on its first line")
+        raise UsageError(f"{path} does not exist: expected a file with a passphrase on its first line")
     return data.decode(errors="replace").partition("\n")[0].strip("\r")

@@ -43,7 +43,7 @@ def read_bundle(path: Path) -> Bundle:
     """
     data = files.read(path / "manifest.json", MOST_BYTES)
     if data is None:
-        raise UsageError(f"{path} is no bundle: it has no manifest.json; make one with 'edge-ota publish bundle'")
+        raise UsageError(f"{path} is not a bundle: it has no manifest.json; make one with 'edge-ota publish bundle'")
     found = parse(data, f"{path}/manifest.json", MOST_BYTES)
     bundle, release = found.get("bundle"), found.get("release")
     if not isinstance(bundle, str) or not isinstance(release, int):

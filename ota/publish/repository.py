@@ -186,12 +186,12 @@ def read_target(repository: Path, target: str, listed: TargetFile) -> bytes:
     """Return the verified bytes of a document that a role lists.
 
     Raises:
-        StoreError: it is not there. Untrusted: it has other bytes.
+        StoreError: it does not exist. Untrusted: it has other bytes.
     """
     path = repository / stored_target(target, listed.hashes["sha256"])
     data = files.read(path)
     if data is None:
-        raise StoreError(f"{path} is not there: restore the repository from a backup, or publish it again")
+        raise StoreError(f"{path} does not exist: restore the repository from a backup, or publish it again")
     if hashlib.sha256(data).hexdigest() != listed.hashes["sha256"] or len(data) != listed.length:
         raise Untrusted(f"{path} was changed: it is not what {target} was signed for; restore it from a backup")
     return data

@@ -80,7 +80,7 @@ def paths_of(role: str) -> list[str]:
     if role.startswith(FAMILY_PREFIX):
         return [f"bundles/{role[len(FAMILY_PREFIX) :]}/*"]
     raise UsageError(
-        f"{role!r} is no role: expected root, targets, snapshot, timestamp, engines, rollout or models-NAME"
+        f"{role!r} is not a role: expected root, targets, snapshot, timestamp, engines, rollout or models-NAME"
     )
 
 
@@ -93,7 +93,7 @@ def with_days(plans: Mapping[str, RolePolicy], changed: Mapping[str, float]) -> 
     result = dict(plans)
     for role, days in changed.items():
         if role not in result:
-            raise UsageError(f"{role!r} is no role with a life time: expected one of {', '.join(result)}")
+            raise UsageError(f"{role!r} is not a role with an expiry: expected one of {', '.join(result)}")
         if not 0.01 <= days <= 3650:
             raise UsageError(f"{role} would last {days:g} days, expected 0.01 to 3650")
         result[role] = RolePolicy(result[role].keys, result[role].threshold, days)

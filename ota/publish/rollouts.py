@@ -154,7 +154,7 @@ def find_unknown_names(fleet: str, devices: Sequence[DeviceDocument], rings: Ite
         if ring not in known_rings
     ]
     if device and device not in {one.device for one in ours}:
-        found.append(f"{device} is no device of {fleet}")
+        found.append(f"{device} is not a device of {fleet}")
     return found
 
 
@@ -225,7 +225,7 @@ def check_release(workspace: Workspace, state: RepositoryState, family: str, bun
             f"{bundle} {release} is not published (published: {known}): publish it with 'edge-ota publish release'"
         )
     if counters[release] < read_floors(workspace, state, family).get(bundle, 0):
-        raise UsageError(f"{bundle} {release} is below the floor of {bundle}: no device takes it")
+        raise UsageError(f"{bundle} {release} is below the floor of {bundle}: devices refuse it")
 
 
 def read_devices(workspace: Workspace, state: RepositoryState) -> dict[str, DeviceDocument]:
@@ -296,11 +296,11 @@ def read_devices_csv(path: Path) -> list[DeviceDocument]:
     """Return the devices of a CSV file: columns device, fleet, ring, perhaps fingerprint; any other one is a label.
 
     Raises:
-        UsageError: it is not there, or a line lacks a column. Untrusted: a name is malformed.
+        UsageError: it does not exist, or a line lacks a column. Untrusted: a name is malformed.
     """
     data = files.read(path)
     if data is None:
-        raise UsageError(f"{path} is not there: expected a CSV file with the columns device, fleet, ring")
+        raise UsageError(f"{path} does not exist: expected a CSV file with the columns device, fleet, ring")
     found = []
     for number, row in enumerate(csv.DictReader(io.StringIO(data.decode(errors="replace"))), 2):
         values = {name: (value or "").strip() for name, value in row.items() if isinstance(name, str)}
@@ -324,7 +324,7 @@ def remove_device(workspace: Workspace, state: RepositoryState, device: str, now
     """
     target = device_target(device)
     if target not in state.listed(ROLLOUT):
-        raise UsageError(f"{device} is no device of this repository")
+        raise UsageError(f"{device} is not a device of this repository")
     refuse_second(workspace, [ROLLOUT])
     payload = copy_payload(state, ROLLOUT)
     del payload.targets[target]
@@ -335,11 +335,11 @@ def fingerprint_of(path: Path) -> str:
     """Return the SHA-256 of a device's public key (DER, SubjectPublicKeyInfo), from PEM, DER, or 64 hexadecimal digits.
 
     Raises:
-        UsageError: there is no such file. Untrusted: it is no public key.
+        UsageError: there is no such file. Untrusted: it is not a public key.
     """
     data = files.read(path, 64 * 1024)
     if data is None:
-        raise UsageError(f"{path} is not there: expected device.pub, from the directory identity/ of the device")
+        raise UsageError(f"{path} does not exist: expected device.pub, from the directory identity/ of the device")
     if re.fullmatch(rb"\s*[0-9a-f]{64}\s*", data):
         return data.decode().strip()
     try:
@@ -347,7 +347,7 @@ def fingerprint_of(path: Path) -> str:
         load = serialization.load_pem_public_key if pem else serialization.load_der_public_key
         key = load(data)
     except ValueError:
-        raise Untrusted(f"{path} is no public key in PEM or DER") from None
+        raise Untrusted(f"{path} is not a public key in PEM or DER") from None
     der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     return hashlib.sha256(der).hexdigest()
 
@@ -366,7 +366,7 @@ def parse_steps(found: list[str]) -> dict[str, float]:
         except ValueError:
             equals = ""
         if not equals or not 0 <= steps[ring] <= 100:
-            raise UsageError(f"{one!r} is no step: expected RING=PERCENT, such as prod=5")
+            raise UsageError(f"{one!r} is not a step: expected RING=PERCENT, such as prod=5")
     return steps
 
 
@@ -384,4 +384,4 @@ def parse_time(text: str) -> float:
     try:
         return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc).timestamp()
     except ValueError:
-        raise UsageError(f"{text!r} is no time: expected UTC such as 2026-11-22T02:00:00Z") from None
+        raise UsageError(f"{text!r} is not a time: expected UTC such as 2026-11-22T02:00:00Z") from None

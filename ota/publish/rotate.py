@@ -122,7 +122,7 @@ def add_family(
     """
     role = family_role(checked_name(family, "the family"))
     if role in state.delegated():
-        raise UsageError(f"the family {family} is there already: its keys are changed with 'publish rotate {role}'")
+        raise UsageError(f"the family {family} already exists: change its keys with 'publish rotate {role}'")
     refuse_second(workspace, [TARGETS])
     targets = copy_payload(state, TARGETS)
     delegate(targets, role, places, 1)

@@ -90,12 +90,12 @@ def _load(repository: Path, state: RepositoryState, role: str, version: int | No
     name = f"{role}.json" if version is None else f"{version}.{role}.json"
     data = files.read(repository / "metadata" / name, MOST_METADATA)
     if data is None:
-        raise StoreError(f"{repository / 'metadata' / name} is not there: publish it again, or copy it anew")
+        raise StoreError(f"{repository / 'metadata' / name} does not exist: publish it again, or copy it again")
     metadata = _parsed(data, name)
     if find_missing_signatures(state, state, role, metadata) is not None:
-        raise Untrusted(f"{name} is not signed by the keys of {role}: publish it again, or copy it anew")
+        raise Untrusted(f"{name} is not signed by the keys of {role}: publish it again, or copy it again")
     if version is not None and metadata.signed.version != version:
-        raise Untrusted(f"{name} has version {metadata.signed.version}: publish it again, or copy it anew")
+        raise Untrusted(f"{name} has version {metadata.signed.version}: publish it again, or copy it again")
     state.roles[role] = metadata
 
 
@@ -103,14 +103,14 @@ def _parsed(data: bytes, name: str) -> Metadata[Any]:
     try:
         return Metadata.from_bytes(data)
     except (RepositoryError, ValueError) as error:
-        raise Untrusted(f"{name} is damaged ({error}): publish it again, or copy it anew") from None
+        raise Untrusted(f"{name} is damaged ({error}): publish it again, or copy it again") from None
 
 
 def check(repository: Path, state: RepositoryState, now: float, fleet: str = "") -> Findings:
     """Check documents, blobs, and expiry.
 
     Args:
-        fleet: look at what this fleet needs only, as in a copy for USB; "" = at everything.
+        fleet: check only what this fleet needs, as in a copy for USB; "" = at everything.
     """
     found = Findings()
     for role, payload in _payloads(state):
@@ -219,7 +219,7 @@ def _check_code(repository: Path, state: RepositoryState, manifest: Manifest) ->
 def _check_blob(repository: Path, sha256: str, size: int, what: str) -> None:
     path = repository / blob_path(sha256)
     if not path.is_file():
-        raise StoreError(f"{what}: the blob {sha256} is not there: copy it from the bundle")
+        raise StoreError(f"{what}: the blob {sha256} does not exist: copy it from the bundle")
     if files.sha256_of(path) != (sha256, size):
         raise Untrusted(f"{what}: the blob {sha256} is damaged: remove it, and copy it from the bundle")
 

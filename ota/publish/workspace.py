@@ -134,7 +134,7 @@ def create(path: Path, secrets: Secrets, days: Mapping[str, float]) -> Workspace
     if (path / "publish.json").exists():
         raise UsageError(f"{path} is a publisher's directory already: name another one")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise UsageError(f"{path} is not empty: name a directory that is not there yet")
+        raise UsageError(f"{path} is not empty: name a new directory")
     files.make_directory(path, 0o755)
     return Workspace(path, secrets, {}, dict(days))
 
@@ -147,7 +147,7 @@ def read(path: Path, secrets: Secrets) -> Workspace:
     """
     data = files.read(path / "publish.json", MOST_BYTES)
     if data is None:
-        raise UsageError(f"{path} is no publisher's directory: make one with 'edge-ota publish init {path}'")
+        raise UsageError(f"{path} is not a publisher's directory: make one with 'edge-ota publish init {path}'")
     what = f"{path}/publish.json"
     found = parse(data, what, MOST_BYTES)
     if found.get("schema") != SCHEMA:
@@ -170,7 +170,7 @@ def acquire_lock(path: Path) -> Iterator[None]:
         Busy: one is at work.
     """
     if not path.is_dir():
-        raise UsageError(f"{path} is no publisher's directory: make one with 'edge-ota publish init {path}'")
+        raise UsageError(f"{path} is not a publisher's directory: make one with 'edge-ota publish init {path}'")
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

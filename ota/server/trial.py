@@ -85,7 +85,7 @@ def _reason(row: Mapping[str, Any] | None) -> str:
     texts = [str(row.get("error") or "")]
     for member in ("golden", "asked"):
         texts += [str(text) for one in row.get(member) or [] for text in one.get("problems") or []]
-    return "; ".join(filter(None, texts)) or "edge-serve check says that it cannot be served"
+    return "; ".join(filter(None, texts)) or "edge-serve check failed without a reason"
 
 
 def serve_trial(root: Path, program: str) -> int:

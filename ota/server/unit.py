@@ -105,7 +105,7 @@ def read_request(source: BinaryIO, limit: float = START_SECONDS) -> dict[str, An
     """Return the request that this unit received.
 
     Raises:
-        UsageError: it did not come in time, or is no JSON object.
+        UsageError: it did not come in time, or is not a JSON object.
     """
     end, data = time.monotonic() + limit, bytearray()
     while not data.endswith(b"\n") and len(data) <= MOST_REQUEST:

@@ -28,7 +28,7 @@ def read(layout: StateLayout) -> Pause | None:
         found = json.loads(data)
         return Pause(float(found["since"]), str(found["why"])[:1000])
     except (OtaError, ValueError, KeyError, TypeError, RecursionError):
-        return Pause(0.0, f"{layout.pause} is there and cannot be read")
+        return Pause(0.0, f"{layout.pause} exists, but cannot be read")
 
 
 def write(layout: StateLayout, found: Pause) -> None:

@@ -92,7 +92,7 @@ def _stage(layout: StateLayout, stage: Path, entries: tuple[FileEntry, ...], rec
 def _link(layout: StateLayout, entry: FileEntry, target: Path) -> None:
     blob = layout.blob(entry.sha256)
     if not blob.exists():
-        raise StoreError(f"{blob} is not there, which {target.name} needs: 'edge-ota apply' fetches it again")
+        raise StoreError(f"{blob} does not exist, which {target.name} needs: 'edge-ota apply' fetches it again")
     if files.sha256_of(blob) != (entry.sha256, entry.size):
         files.unlink(blob)
         raise StoreError(f"{blob} was damaged on this disk and is removed: 'edge-ota apply' fetches it again")
@@ -119,12 +119,12 @@ def add_built(layout: StateLayout, model: str, release: int, path: str, plan: Pa
     """Add a file that was built on this device to an installed release, and to its record.
 
     Raises:
-        StoreError: the release is not there, or the disk does not take the file.
+        StoreError: the release does not exist, or the disk does not take the file.
     """
     directory = layout.release(model, release)
     record = read_record(directory)
     if record is None:
-        raise StoreError(f"{directory} is no installed release: 'edge-ota apply' installs it again")
+        raise StoreError(f"{directory} is not an installed release: 'edge-ota apply' installs it again")
     target = directory / path
     fresh = target.with_name(f".{target.name}.new")
     with files.wrap_errors(target):

@@ -50,7 +50,7 @@ def scrub(
             if found:
                 yield Damage(model, release, path, found)
         for path in sorted(_files_in(directory) - set(record.every_file()) - {releases.RECORD}):
-            yield Damage(model, release, path, "is there, and the release has no such file")
+            yield Damage(model, release, path, "is not a file of the release")
 
 
 def _compare(path: Path, sha256: str, size: int) -> str:

@@ -45,7 +45,7 @@ class TrustClient:
     """The trusted metadata of a repository at one moment.
 
     Args:
-        metadata_dir: TUF's local metadata; made when it is not there.
+        metadata_dir: TUF's local metadata; made when it does not exist.
         root: the factory root's bytes.
         source: the repository, or its mirrors in the order in which they are tried.
         floors: the version floors; raised and saved here.
@@ -349,7 +349,7 @@ def _got(source: RepositorySource, path: str, most_bytes: int) -> bytes:
     except OtaError:
         raise
     except Exception as error:
-        raise FetchError(f"{path} did not come: {type(error).__name__}: {error}; the next run tries again") from error
+        raise FetchError(f"cannot fetch {path}: {type(error).__name__}: {error}; the next run tries again") from error
     if len(data) > most_bytes:
         raise FetchError(f"{path} has more than {most_bytes} bytes, which is what signed metadata allows")
     return data

@@ -21,21 +21,21 @@ def factory_root(path: Path) -> bytes:
     """Return the trusted root of this device.
 
     Raises:
-        UsageError: it is not there, or no root metadata.
+        UsageError: it does not exist, or no root metadata.
     """
-    hint = "copy root.json from the publisher to it ('edge-ota publish init' made it)"
+    hint = "copy root.json from the publisher to it ('edge-ota publish init' created it)"
     try:
         data = files.read(path, MOST_METADATA)
     except StoreError as error:
         raise UsageError(f"the trusted root cannot be read: {error.message}; {hint}") from None
     if data is None:
-        raise UsageError(f"{path} is not there, so that nothing can be trusted: {hint}")
+        raise UsageError(f"{path} does not exist, so nothing can be verified: {hint}")
     try:
         signed = parse(data, str(path), MOST_METADATA).get("signed")
     except Untrusted as error:
         raise UsageError(f"{error.message}; {hint}") from None
     if not isinstance(signed, dict) or signed.get("_type") != "root" or not isinstance(signed.get("version"), int):
-        raise UsageError(f"{path} is no TUF root metadata; {hint}")
+        raise UsageError(f"{path} is not TUF root metadata; {hint}")
     return data
 
 

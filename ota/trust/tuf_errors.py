@@ -34,7 +34,7 @@ def translate_errors(now: float) -> Iterator[None]:
             raise RolledBack(f"the repository serves an old state: {error}; {_AGAIN}") from error
         raise Untrusted(f"the metadata does not fit together: {error}; {_AGAIN}") from error
     except exceptions.DownloadError as error:
-        raise FetchError(f"metadata did not come: {error}; the next run tries again") from error
+        raise FetchError(f"cannot fetch the metadata: {error}; the next run tries again") from error
     except exceptions.LengthOrHashMismatchError as error:
         raise Untrusted(f"a file is not the one that was signed: {error}; {_AGAIN}") from error
     except OSError as error:

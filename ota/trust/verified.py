@@ -69,7 +69,7 @@ def check_delegation(targets: Targets, path: str) -> None:
     if any(name != role for name in found):
         others = ", ".join(sorted(set(found) - {role}))
         raise Untrusted(
-            f"{path} may be listed by {role} only, and the targets role lets {others} list it: delegate anew"
+            f"{path} may be listed by {role} only, and the targets role lets {others} list it: delegate it again"
         )
 
 
@@ -85,6 +85,6 @@ def issue_time(trusted: Trusted) -> float:
     for role in (Root.type, Timestamp.type, Snapshot.type, Targets.type):
         if found > trusted[role].expires.timestamp():
             raise Untrusted(
-                f"the timestamp says that it was issued at {format_time(found)}, when {role} has expired: sign anew"
+                f"the timestamp says that it was issued at {format_time(found)}, when {role} has expired: sign it again"
             )
     return found

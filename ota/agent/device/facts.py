@@ -116,7 +116,7 @@ def _name_in(data: bytes, path: Path) -> str:
         found: Any = json.loads(data)
         return name(found["device"], str(path))
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise UsageError(f"{path} is no document of a device: copy it anew from the publisher") from None
+        raise UsageError(f"{path} is not a device document: copy it again from the publisher") from None
 
 
 def _doctor(program: str) -> dict[str, str]:

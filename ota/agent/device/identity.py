@@ -107,8 +107,8 @@ def load_identity(directory: Path) -> Identity:
     except (ValueError, TypeError):
         found = None
     if not isinstance(found, Ed25519PrivateKey):
-        text = f"{path} is no Ed25519 key (PEM, without a passphrase)"
-        raise StoreError(f"{text}: put the right file back, or remove it and have the device added anew")
+        text = f"{path} is not an Ed25519 key (PEM, without a passphrase)"
+        raise StoreError(f"{text}: restore the right file, or remove it and add the device again")
     return _identity(directory, found)
 
 

@@ -36,7 +36,7 @@ class Pkcs11Token:
         """Yield a session in which the user is logged in.
 
         Raises:
-            UsageError: python-pkcs11, the library, or the PIN is not there. StoreError: the token refuses.
+            UsageError: python-pkcs11, the library, or the PIN does not exist. StoreError: the token refuses.
         """
         try:
             import pkcs11
@@ -44,10 +44,10 @@ class Pkcs11Token:
         except ImportError:
             raise UsageError("PKCS11_MODULE needs python-pkcs11: pip install 'edge-serve[ota-hsm]'") from None
         if not Path(self.module).is_file():
-            raise UsageError(f"PKCS11_MODULE: {self.module} is not there, expected the token's library")
+            raise UsageError(f"PKCS11_MODULE: {self.module} does not exist, expected the token's library")
         pin = (files.read(self.pin_file, _MOST_PIN) or b"").decode(errors="replace").partition("\n")[0].strip()
         if not pin:
-            raise UsageError(f"PKCS11_PIN_FILE: {self.pin_file} is not there or empty, expected the PIN of the token")
+            raise UsageError(f"PKCS11_PIN_FILE: {self.pin_file} does not exist or empty, expected the PIN of the token")
         try:
             with pkcs11.lib(self.module).get_token(token_label=self.label).open(rw=rw, user_pin=pin) as session:
                 yield session

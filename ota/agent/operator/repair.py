@@ -91,4 +91,4 @@ def _reload(components: Components, bundle: str) -> None:
         try:
             switch.load(components, entry)
         except ServerError as error:
-            components.tell(f"{bundle} is repaired, and edge-serve was not told: {error.message}")
+            components.tell(f"{bundle} is repaired, but edge-serve did not reload it: {error.message}")

@@ -61,7 +61,7 @@ def build(recipe: Recipe, out: Path) -> Manifest:
     if recipe.release < 1:
         raise UsageError(f"the release is {recipe.release}, expected a number of at least 1")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"{out} is not empty: name a directory that is not there yet")
+        raise UsageError(f"{out} is not empty: name a new directory")
     sources = {
         model: read_source(model, directory, recipe.release, recipe.versions.get(model))
         for model, directory in recipe.models.items()

@@ -137,10 +137,10 @@ def read_inputs(path: Path) -> list[RecordedRequest]:
     """Read inputs from a file: .npz with an array for each input, or .json with one KServe v2 request or a list.
 
     Raises:
-        UsageError: it is not there, or something else.
+        UsageError: it does not exist, or something else.
     """
     if not path.is_file():
-        raise UsageError(f"{path} is not there: expected inputs, .npz or .json")
+        raise UsageError(f"{path} does not exist: expected inputs, .npz or .json")
     try:
         if path.suffix == ".npz":
             return [RecordedRequest(path.stem, tuple(_of_npz(path)))]
@@ -309,9 +309,7 @@ def infer(server: str, model: str, sample: RecordedRequest) -> list[RecordedTens
         if url.scheme not in ("http", "https") or not url.hostname:
             raise ValueError
     except ValueError:
-        raise UsageError(
-            f"--golden-from {server!r} is no address: expected one such as http://127.0.0.1:8000"
-        ) from None
+        raise UsageError(f"--golden-from {server!r} is not a URL: expected one such as http://127.0.0.1:8000") from None
     head = {
         "inputs": [
             {
@@ -357,7 +355,7 @@ def _outputs(body: bytes, length: str | None, what: str) -> list[RecordedTensor]
             )
             split += size
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FetchError(f"{what} is no reply of KServe v2 ({error}): is this a model server's HTTP port?") from None
+        raise FetchError(f"{what} is not a KServe v2 response ({error}): is this a model server's HTTP port?") from None
     return tensors
 
 
@@ -376,7 +374,7 @@ def _check(source: ModelSource, document: Mapping[str, Any]) -> None:
     """
     samples = document.get("samples")
     if document.get("schema") != 1 or not isinstance(samples, list) or not samples:
-        raise UsageError(f"{source.directory}/{FILE} has no samples, or another schema than 1")
+        raise UsageError(f"{source.directory}/{FILE} has no samples, or its schema is not 1")
     for sample in samples:
         replies = sample.get("responses") or [sample]
         for tensor in [*sample.get("inputs", []), *(one for reply in replies for one in reply.get("outputs", []))]:
@@ -413,9 +411,9 @@ def read_small(path: Path) -> bytes:
     """Return a small file.
 
     Raises:
-        UsageError: it is not there.
+        UsageError: it does not exist.
     """
     data = files.read(path, MOST_BYTES)
     if data is None:
-        raise UsageError(f"{path} is not there")
+        raise UsageError(f"{path} does not exist")
     return data

@@ -54,7 +54,7 @@ def read_source(model: str, directory: Path, release: int, version: int | None =
     """
     checked_name(model, "the model")
     if not directory.is_dir():
-        raise UsageError(f"{directory} is no directory: expected the model directory of {model}")
+        raise UsageError(f"{directory} is not a directory: expected the model directory of {model}")
     if not (directory / CONFIG).is_file():
         raise UsageError(
             f"{directory} has no {CONFIG}: write one; 'edge-serve check --model-repository {directory.parent}' "
@@ -103,7 +103,7 @@ def _config(directory: Path) -> list[Field]:
     try:
         return fields_of(files.read(directory / CONFIG) or b"", str(directory / CONFIG))
     except Untrusted as error:
-        raise UsageError(f"{error.message}; 'edge-serve check' says more") from None
+        raise UsageError(f"{error.message}; 'edge-serve check' has details") from None
 
 
 def _is_ensemble(config: list[Field]) -> bool:
@@ -171,7 +171,7 @@ def walk(directory: Path, version: int, release: int) -> dict[str, Path]:
                 continue
             path = Path(folder, name)
             if not path.is_file():
-                raise UsageError(f"{path} is no regular file, or a link to nothing: remove it")
+                raise UsageError(f"{path} is not a regular file, or is a dangling link: remove it")
             found[_released(path.relative_to(directory), version, release)] = path
     return found
 

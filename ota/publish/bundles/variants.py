@@ -77,11 +77,11 @@ def variant_files(described: VariantDescription, model: str, release: int) -> di
     """Return path in the release -> file, for a variant's directory, which may have a version directory.
 
     Raises:
-        UsageError: it is not there.
+        UsageError: it does not exist.
     """
     directory = described.directories[model]
     if not directory.is_dir():
-        raise UsageError(f"{directory} is no directory: the variant {described.entry['id']} names it for {model}")
+        raise UsageError(f"{directory} is not a directory: the variant {described.entry['id']} names it for {model}")
     return walk(directory, latest_version(directory), release)
 
 

@@ -31,9 +31,9 @@ def add_parsers(subcommands: Subcommands) -> None:
     many.add_argument(
         "file", type=Path, metavar="CSV", help="columns device, fleet, ring, fingerprint; others are labels"
     )
-    many.add_argument("--change", action="store_true", help="devices that are known get what the file says")
+    many.add_argument("--change", action="store_true", help="update known devices from the file")
     add(actions, "list", _list, "list the devices")
-    gone = add(actions, "remove", _remove, "take a device out: it gets no release any more")
+    gone = add(actions, "remove", _remove, "remove a device: it gets no more releases")
     gone.add_argument("name", metavar="NAME")
 
 
@@ -84,4 +84,4 @@ def _remove(arguments: argparse.Namespace) -> int:
 
     with open_workspace(arguments) as (workspace, state):
         waiting = remove_device(workspace, state, arguments.name, time.time())
-        return print_result(workspace, waiting, f"published: {arguments.name} is no device of this repository any more")
+        return print_result(workspace, waiting, f"published: {arguments.name} is removed from this repository")

@@ -56,20 +56,20 @@ def add_parsers(subcommands: Subcommands) -> None:
     floor = add(subcommands, "floor", _floor, "let no device run a release that is older")
     floor.add_argument("bundle", metavar="NAME")
     floor.add_argument("release", type=int, metavar="N", help="the oldest release that may run")
-    floor.add_argument("--family", default="", help="where several have such a bundle")
+    floor.add_argument("--family", default="", help="needed if several families have this bundle")
 
 
 def _add_golden_flags(bundle: argparse.ArgumentParser) -> None:
     golden = bundle.add_argument_group("golden test")
     golden.add_argument(
-        "--golden-from", default="", metavar="URL", help="a server that has the models: outputs come from it"
+        "--golden-from", default="", metavar="URL", help="a server with the models, which computes the outputs"
     )
     golden.add_argument(
         "--golden-inputs",
         action="append",
         default=[],
         metavar="[MODEL=]FILE",
-        help=".npz or .json (default: the golden/ that is there, else model_warmup)",
+        help=".npz or .json (default: the existing golden/, else model_warmup)",
     )
     golden.add_argument(
         "--budget", action="append", default=[], metavar="[MODEL:]NAME=N", help="p95_ms, memory_bytes, requests"
@@ -190,7 +190,7 @@ def _release(arguments: argparse.Namespace) -> int:
         named = f"{bundle.manifest.bundle} {bundle.manifest.release}"
         waiting = release(workspace, state, bundle, arguments.engines, time.time())
         status = print_result(
-            workspace, waiting, f"published: {named}; no device takes it before 'edge-ota publish rollout start'"
+            workspace, waiting, f"published: {named}; devices take it after 'edge-ota publish rollout start'"
         )
         if any(one.role == "engines" for one in waiting):
             print("after 'collect', give this command again: the release itself follows its approvals")

@@ -43,7 +43,7 @@ def add_gate_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--success", metavar="PERCENT", help="share of the included devices that must be good (95%%)")
     group.add_argument("--errors", metavar="PERCENT", help="share that may fail; above it the rollout is halted (2%%)")
     group.add_argument("--soak", metavar="TIME", help="how long they must have been good: 30m, 24h, 2d (24h)")
-    group.add_argument("--silent", metavar="TIME", help="after which a report says nothing any more (48h)")
+    group.add_argument("--silent", metavar="TIME", help="ignore reports older than this (48h)")
 
 
 def rule_of(
@@ -61,7 +61,7 @@ def rule_of(
     if not arguments.reports and not arguments.prometheus:
         given = [one for one in ("success", "errors", "soak", "silent", "select") if getattr(arguments, one)]
         if given:
-            raise UsageError(f"--{given[0]} needs --reports DIR|URL or --prometheus URL: where shall the gate look?")
+            raise UsageError(f"--{given[0]} needs --reports DIR|URL or --prometheus URL, the gate's evidence")
         return None
     evidence = Evidence(tuple(arguments.reports), arguments.prometheus, arguments.select)
     return rule(workspace, state, rollout, wish_of(rollout, arguments.bundle), evidence, bounds, time.time())

@@ -30,7 +30,7 @@ def add_parsers(subcommands: Subcommands) -> None:
     start.add_argument("steps", nargs="+", metavar="RING=PERCENT", help="such as lab=100 prod=5")
     start.add_argument("--window", metavar="HH:MM-HH:MM", help="when devices may switch, in their local time")
     start.add_argument("--not-before", default="", metavar="TIME", help="UTC, such as 2026-11-22T02:00:00Z")
-    start.add_argument("--family", default="", help="where several have such a bundle")
+    start.add_argument("--family", default="", help="needed if several families have this bundle")
     start.add_argument("--spread", type=int, metavar="SECONDS", help="devices of the fleet start within this time")
     start.add_argument("--report-url", metavar="URL", help="where devices of the fleet PUT their reports")
     step = _action(actions, "step", _step, "let more devices have it")
@@ -44,7 +44,7 @@ def add_parsers(subcommands: Subcommands) -> None:
     _action(actions, "resume", _resume, "go on after a halt")
     deny = _action(actions, "deny", _deny, "forbid a release: devices that run it go back")
     deny.add_argument("release", type=int, metavar="RELEASE")
-    deny.add_argument("--allow", action="store_true", help="take the ban back")
+    deny.add_argument("--allow", action="store_true", help="allow the release again")
     pin = _action(actions, "pin", _pin, "hold one device at a release")
     pin.add_argument("device", metavar="DEVICE")
     pin.add_argument("release", type=int, metavar="RELEASE", help="0 = as the others again")
@@ -123,7 +123,7 @@ def _watch(arguments: argparse.Namespace) -> int:
             return 0
         why = _gate(arguments, workspace, state, rollout)
         if not why:
-            raise UsageError("rollout watch needs --reports DIR|URL or --prometheus URL: where shall the gate look?")
+            raise UsageError("rollout watch needs --reports DIR|URL or --prometheus URL, the gate's evidence")
         print(f"the next step is allowed: {why}")
     return 0
 
@@ -147,7 +147,7 @@ def _gate(arguments: argparse.Namespace, workspace: Workspace, state: Repository
         print_result(workspace, waiting, f"published: serial {rollout.serial + 1} of {arguments.fleet}: halted")
         raise RolloutHalted(
             f"{arguments.bundle}: the rollout is halted: {ruling.why}. Devices that have the release keep it: "
-            "'rollout deny' takes it back, 'rollout resume' goes on"
+            "'rollout deny' removes it, 'rollout resume' continues"
         )
     return ruling.why
 

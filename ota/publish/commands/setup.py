@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def add_parsers(subcommands: Subcommands) -> None:
     """Add the subcommands."""
     init = add(subcommands, "init", _init, "make a repository and its keys", workspace=False)
-    init.add_argument("workspace", type=Path, metavar="DIR", help="a directory that is not there yet")
+    init.add_argument("workspace", type=Path, metavar="DIR", help="a new directory")
     init.add_argument(
         "--preset",
         choices=("team", "small"),
@@ -56,7 +56,7 @@ def add_parsers(subcommands: Subcommands) -> None:
     rotate.add_argument("roles", nargs="+", metavar="ROLE")
     rotate.add_argument("--remove", action="append", default=[], metavar="KEY", help="this one goes: by name or ID")
     rotate.add_argument("--add", type=Path, action="append", default=[], metavar="FILE", help="this public key comes")
-    rotate.add_argument("--new", type=int, default=0, metavar="N", help="so many new keys are made here")
+    rotate.add_argument("--new", type=int, default=0, metavar="N", help="create N new keys here")
     rotate.add_argument("--threshold", type=int, default=0, metavar="N", help="how many must sign from now on")
     _add_key_flags(rotate)
     add_token_flags(rotate)

@@ -59,7 +59,7 @@ def _sign(arguments: argparse.Namespace) -> int:
 
     data = files.read(arguments.request, MOST_BYTES)
     if data is None:
-        raise UsageError(f"{arguments.request} is not there: expected a file that 'edge-ota publish request' wrote")
+        raise UsageError(f"{arguments.request} does not exist: expected a file that 'edge-ota publish request' wrote")
     request = ceremony.read_request(data, str(arguments.request))
     memories = [path.with_name(f"{path.stem}.signed.json") for path in arguments.key]
     known = [ceremony.read_signed(path) for path in memories]
@@ -101,7 +101,7 @@ def _collect(arguments: argparse.Namespace) -> int:
     for path in arguments.files:
         data = files.read(path, MOST_BYTES)
         if data is None:
-            raise UsageError(f"{path} is not there: expected a file that 'edge-ota publish sign' wrote")
+            raise UsageError(f"{path} does not exist: expected a file that 'edge-ota publish sign' wrote")
         found.append((str(path), data))
     with open_workspace(arguments, first=True) as (workspace, state):
         waiting = collect(workspace, state, found, time.time())

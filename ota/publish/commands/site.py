@@ -23,7 +23,7 @@ def add_parsers(subcommands: Subcommands) -> None:
     verify = add(subcommands, "verify", _verify, "check every signature, date, document, and blob")
     verify.add_argument("--repository", type=Path, metavar="DIR", help="check this copy, such as a USB stick")
     verify.add_argument("--root", type=Path, metavar="FILE", help="the root.json to trust, for --repository")
-    verify.add_argument("--fleet", default="", help="look at what this fleet needs only")
+    verify.add_argument("--fleet", default="", help="check only what this fleet needs")
 
     export = add(subcommands, "export", _export, "copy what a fleet needs to a USB stick")
     export.add_argument("out", type=Path, metavar="DIR")
@@ -101,7 +101,7 @@ def _recover(arguments: argparse.Namespace) -> int:
 
     data = files.read(arguments.root)
     if data is None:
-        raise UsageError(f"{arguments.root} is not there: expected the root.json that devices have")
+        raise UsageError(f"{arguments.root} does not exist: expected the root.json that devices have")
     with workspace.acquire_lock(arguments.workspace):
         space = workspace.read(arguments.workspace, secrets_of(arguments))
         state = verify.recover(space, arguments.repository, data)
@@ -115,7 +115,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
     repository = arguments.repository or arguments.workspace / "repository"
     if not (repository / "metadata").is_dir():
-        raise UsageError(f"{repository} is no repository: it has no metadata/; name one with --repository or --dir")
+        raise UsageError(f"{repository} is not a repository: it has no metadata/; name one with --repository or --dir")
     if arguments.reports:
         files.make_directory(arguments.reports)
     try:

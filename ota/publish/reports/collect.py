@@ -105,7 +105,7 @@ def verify_report(sealed: SealedReport, where: str) -> VerifiedReport:
         elif isinstance(key, EllipticCurvePublicKey):
             key.verify(sealed.signature, sealed.payload, ECDSA(hashes.SHA256()))
         else:
-            raise Untrusted(f"{where}: the key is neither Ed25519 nor ECDSA, and no device makes such a one")
+            raise Untrusted(f"{where}: the key is neither Ed25519 nor ECDSA, expected a device's key")
     except InvalidSignature:
         raise Untrusted(f"{where}: the signature does not fit: the file was changed after it was signed") from None
     return VerifiedReport(sealed.report, fingerprint)
@@ -126,7 +126,7 @@ def _read(place: str, devices: Mapping[str, DeviceDocument]) -> Iterator[tuple[s
         return _read_web(place, devices.values())
     directory = Path(place)
     if not directory.is_dir():
-        raise UsageError(f"{place} is no directory of reports, and no http(s) URL")
+        raise UsageError(f"{place} is neither a directory of reports nor an http(s) URL")
     return _read_directory(directory)
 
 

@@ -78,7 +78,7 @@ class ReportHistory:
 def _parsed(data: bytes, what: str) -> dict[str, KeyHistory]:
     members = Members(parse(data, what, _MOST_BYTES), what, StoreError)
     if (schema := members.integer("schema")) != SCHEMA:
-        raise StoreError(f"{what} has schema {schema}, expected {SCHEMA}: update edge-ota, or remove it to begin anew")
+        raise StoreError(f"{what} has schema {schema}, expected {SCHEMA}: update edge-ota, or remove it to start again")
     return {key: _key(one, what) for key, one in members.tables("keys", most=_MOST_KEYS)}
 
 
@@ -89,5 +89,5 @@ def _key(members: Members, what: str) -> KeyHistory:
             for one in members.array("branches", most=MOST_BRANCHES)
         )
     except (TypeError, ValueError):
-        raise StoreError(f"{what} is damaged: remove it to begin anew") from None
+        raise StoreError(f"{what} is damaged: remove it to start again") from None
     return KeyHistory(branches, members.text("fork", ""), members.integer("since", 0))

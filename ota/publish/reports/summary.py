@@ -97,12 +97,12 @@ def _doubts(
         if known.fork == "cloned":
             yield (
                 f"{device}: two disks report with one key ({when}): a disk was cloned; "
-                "remove identity/key.pem on one of them, and add it anew"
+                "remove identity/key.pem on one of them, and add it again"
             )
         else:
             yield (
                 f"{device}: its reports went back to an earlier counter ({when}): its disk was restored from a copy, "
-                "or there are two of it; a restored disk lowers no version floor elsewhere, so look at this one"
+                "or copied: check this device"
             )
     if collected.keyless:
         yield f"reports that do not count, because the device was added without --key: {_names(collected.keyless)}"

@@ -108,7 +108,7 @@ def test_when_no_release_is_left_safe_mode_is_named(device: Device) -> None:
         shutil.rmtree(device.layout.release("det", release), ignore_errors=True)
     lines: list[str] = []
     Boot(device.settings, NOW, lines.append).run()
-    assert lines == ["det 17 is damaged or missing, and there is no other: 'edge-ota apply' fetches it"]
+    assert lines == ["det 17 is damaged or missing, with no other release here: 'edge-ota apply' fetches it"]
 
 
 @pytest.mark.fault("C7")

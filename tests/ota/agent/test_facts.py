@@ -61,7 +61,7 @@ def test_the_key_is_made_once_and_is_private(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"x", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"])
 def test_a_broken_key_is_never_replaced(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "key.pem").write_bytes(content)
-    with pytest.raises(StoreError, match=r"is no Ed25519 key .* put the right file back"):
+    with pytest.raises(StoreError, match=r"is not an Ed25519 key .* restore the right file"):
         load_identity(tmp_path)
     assert (tmp_path / "key.pem").read_bytes() == content
 
@@ -73,7 +73,7 @@ def test_the_name_comes_from_the_settings_the_file_or_the_key(tmp_path: Path) ->
     assert ThisDevice(settings(tmp_path), identity).name == "dev-0042"
     assert ThisDevice(settings(tmp_path, device="cart-7"), identity).name == "cart-7"
     (tmp_path / "device.json").write_text("[]")
-    with pytest.raises(UsageError, match="is no document of a device"):
+    with pytest.raises(UsageError, match="is not a device document"):
         _ = ThisDevice(settings(tmp_path), identity).name
 
 

@@ -304,7 +304,7 @@ def test_a_place_that_is_no_address_is_named(device: Device, wrong: str) -> None
         (lambda one: one["signed"].update(chain=[[1]]), "chain has"),
         (lambda one: one["signed"]["bundles"]["det"].update(result="fine"), "result is \"fine\""),
         (lambda one: one.update(signature="zz"), "signature is 'zz'"),
-        (lambda one: one.update(public_key=7), "public_key is no public key"),
+        (lambda one: one.update(public_key=7), "public_key is not a PEM public key"),
         (lambda one: one["signed"].pop("nonce"), "lacks the member 'nonce'"),
     ],
 )  # fmt: skip

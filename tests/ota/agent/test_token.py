@@ -36,9 +36,9 @@ def test_the_key_is_made_once_on_the_token_and_signs_reports(settings: AgentSett
 
 def test_what_is_wrong_is_named(settings: AgentSettings, tmp_path: Path) -> None:
     for wrong, error, match in (
-        (replace(settings, pkcs11_module="/nowhere.so"), UsageError, r"PKCS11_MODULE: /nowhere\.so is not there"),
+        (replace(settings, pkcs11_module="/nowhere.so"), UsageError, r"PKCS11_MODULE: /nowhere\.so does not exist"),
         (replace(settings, pkcs11_token="other"), StoreError, "the token 'other' refuses: .*check PKCS11_TOKEN"),
-        (replace(settings, pkcs11_pin_file=tmp_path / "none"), UsageError, "PKCS11_PIN_FILE: .*none is not there"),
+        (replace(settings, pkcs11_pin_file=tmp_path / "none"), UsageError, "PKCS11_PIN_FILE: .*none does not exist"),
     ):
         with pytest.raises(error, match=match):
             open_identity(wrong, tmp_path / "identity")

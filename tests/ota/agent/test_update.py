@@ -251,7 +251,9 @@ def test_a_release_that_needs_a_newer_program_is_refused(device: Device, member:
 def test_code_that_the_role_engines_does_not_list_is_refused(device: Device) -> None:
     models = {"det": {**files_of("det", 17), "17/model.py": b"import os"}}
     device.publish("det", 17, models)
-    with pytest.raises(Untrusted, match=r"17/model.py runs as code \(it is no data .* role engines does not list it"):
+    with pytest.raises(
+        Untrusted, match=r"17/model.py runs as code \(not a known kind of data.* role engines does not list it"
+    ):
         device.run()
     assert not device.layout.release("det", 17).exists()
     code = models["det"]["17/model.py"]
@@ -314,7 +316,7 @@ def test_a_switch_that_never_ends_is_undone(device: Device) -> None:
     for _ in range(4):
         with pytest.raises(ServerError):
             device.run()
-    with pytest.raises(TrialFailed, match="was begun 3 times, and never came to an end: 'edge-ota retry'"):
+    with pytest.raises(TrialFailed, match="was started 3 times, and never finished: 'edge-ota retry'"):
         device.run()
     assert (device.journal().active, device.journal().next) == (16, None)
     assert device.server.serving == {"det": 16}
@@ -326,7 +328,7 @@ def test_a_trial_that_ends_the_agent_is_not_begun_for_ever(device: Device) -> No
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt):
             device.run()
-    with pytest.raises(TrialFailed, match="was begun 3 times"):
+    with pytest.raises(TrialFailed, match="was started 3 times"):
         device.run()
     assert "failed on this device" in device.run()["det"].waiting_for
 

@@ -122,10 +122,10 @@ def test_a_wrong_word_or_a_device_that_is_not_set_up_is_one_sentence(device: Sit
     assert device.err == "edge-ota: there is no bundle 'dat' on this device; there are: det\n"
     device.run("explain", "dat", status=2)
     device.run("apply", "--config", "nothing.conf", status=2)
-    assert device.err.startswith("edge-ota: --config: nothing.conf is not there; expected lines such as")
+    assert device.err.startswith("edge-ota: --config: nothing.conf does not exist; expected lines such as")
     device.run("apply", status=2, root="/nowhere/root.json")
     assert device.err.startswith(
-        "edge-ota: /nowhere/root.json is not there, so that nothing can be trusted: copy root.json"
+        "edge-ota: /nowhere/root.json does not exist, so nothing can be verified: copy root.json"
     )
     device.run("apply", status=2, url=None)
     assert "URL is not set" in device.err
@@ -155,7 +155,7 @@ def test_reports_reach_the_publisher(device: Site, tmp_path: Path) -> None:
         device.run("apply", report_url=server.url)
         assert "the report waits for the next run" in device.err
         assert "HTTP 503" in device.err
-        assert "reports: 1 wait to be sent" in device.run("status")
+        assert "reports: 1 are waiting" in device.run("status")
         server.status = 204
         device.run("apply", report_url=server.url)
         assert device.json("status")["reports_waiting"] == 0

@@ -71,7 +71,7 @@ def test_a_file_of_another_type_than_a_plain_one_cannot_be_said() -> None:
     [
         (("17/a", "17/a"), "names a file twice"),
         (("17/Model.onnx", "17/model.onnx"), "differ in case only"),
-        (("17/a", "17/a/b"), "lies below a file"),
+        (("17/a", "17/a/b"), "is below a file"),
         (("18/model.onnx",), "is in version 18, expected version 17"),
     ],
 )
@@ -140,7 +140,7 @@ def test_no_path_collides_with_the_agents_own_files(path: str) -> None:
 
 @pytest.mark.fault("U4")
 def test_a_file_of_a_variant_replaces_one_of_the_release_and_collides_with_none() -> None:
-    assert "lies below a file" in refused(
+    assert "is below a file" in refused(
         {"variants": [variant("a", 1, models={"det": {"files": [entry("config.pbtxt/x")]}})]}
     )
     variants = [variant("a", 1, models={"det": {"files": [entry("config.pbtxt")]}})]

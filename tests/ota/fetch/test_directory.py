@@ -31,7 +31,7 @@ def test_files_come_whole_and_in_part(stick: Path) -> None:
         assert source.get("metadata/timestamp.json", 2) == b"{}"
         assert b"".join(source.stream("blobs/one", 0, len(DATA))) == DATA
         assert b"".join(source.stream("blobs/one", 599_999, len(DATA))) == DATA[-1:]
-        with pytest.raises(NotInRepository, match="blobs/two is not there"):
+        with pytest.raises(NotInRepository, match="blobs/two does not exist"):
             source.get("blobs/two", 10)
 
 
@@ -39,7 +39,7 @@ def test_another_length_is_refused(stick: Path) -> None:
     with DirectorySource(stick) as source:
         with pytest.raises(FetchError, match="has 2 bytes, expected at most 1"):
             source.get("metadata/timestamp.json", 1)
-        with pytest.raises(FetchError, match="has 600000 bytes, expected 600001: copy the stick anew"):
+        with pytest.raises(FetchError, match="has 600000 bytes, expected 600001: copy to the stick again"):
             list(source.stream("blobs/one", 0, len(DATA) + 1))
 
 
@@ -59,14 +59,14 @@ def test_no_link_is_followed(stick: Path, tmp_path: Path, link: str) -> None:
 @pytest.mark.parametrize("path", ["../secret", "blobs/../../secret", "/etc/passwd", "blobs//one", "./blobs/one", ""])
 def test_no_path_leads_out(stick: Path, path: str) -> None:
     (stick.parent / "secret").write_bytes(b"secret")
-    with DirectorySource(stick) as source, pytest.raises(FetchError, match="is no path below"):
+    with DirectorySource(stick) as source, pytest.raises(FetchError, match="is not a path below"):
         source.get(path, 10**6)
 
 
 @pytest.mark.fault("X1")
 def test_a_fifo_does_not_hold_up(stick: Path) -> None:
     os.mkfifo(stick / "blobs/fifo")
-    with DirectorySource(stick) as source, pytest.raises(FetchError, match="is no regular file"):
+    with DirectorySource(stick) as source, pytest.raises(FetchError, match="is not a regular file"):
         source.get("blobs/fifo", 10)
 
 

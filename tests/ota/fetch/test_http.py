@@ -143,7 +143,7 @@ def test_other_statuses_are_failures(server: FaultyServer, status: int, again: b
 def test_a_missing_file_is_not_found(server: FaultyServer, status: int) -> None:
     """403 is what a bucket says that may not be listed."""
     server.fault(status=status)
-    with pytest.raises(NotInRepository, match=f"is not there.* .HTTP {status}."):
+    with pytest.raises(NotInRepository, match=f"does not exist.* .HTTP {status}."):
         web(server.url).get("blob", 10**6)
 
 
@@ -177,8 +177,8 @@ def test_three_redirects_are_followed_and_keep_the_range(server: FaultyServer) -
     ("location", "words"),
     [
         ("/metadata/timestamp.json", "more than 3 redirects"),
-        ("ftp://127.0.0.1/x", "redirects to ftp://127.0.0.1/x, which is no http(s) URL"),
-        ("file:///etc/passwd", "which is no http(s) URL"),
+        ("ftp://127.0.0.1/x", "redirects to ftp://127.0.0.1/x, which is not an http(s) URL"),
+        ("file:///etc/passwd", "which is not an http(s) URL"),
     ],
 )
 def test_a_redirect_that_leads_nowhere(server: FaultyServer, location: str, words: str) -> None:
@@ -239,7 +239,7 @@ def test_a_proxy_is_used_with_its_password(server: FaultyServer, monkeypatch: py
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_a_proxy_that_wants_a_password(server: FaultyServer, scheme: str) -> None:
     server.fault(status=407)
-    with pytest.raises(RequestFailed, match="the proxy wants a user and a password") as caught:
+    with pytest.raises(RequestFailed, match="the proxy requires a user and a password") as caught:
         web(f"{scheme}://ota.invalid/", proxy=f"http://127.0.0.1:{server.port}").get("x", 10)
     assert not caught.value.again
 
@@ -503,7 +503,7 @@ def test_an_unusable_url(url: str) -> None:
 def test_unusable_settings(tmp_path: Path) -> None:
     text = tmp_path / "x.pem"
     text.write_text("no certificate")
-    with pytest.raises(UsageError, match=r"CA_CERT: .*x.pem is no PEM file"):
+    with pytest.raises(UsageError, match=r"CA_CERT: .*x.pem is not a PEM file"):
         web("https://h/", ca_cert=str(text))
     with pytest.raises(UsageError, match=r"CA_CERT: .*none.pem"):
         web("https://h/", ca_cert=str(tmp_path / "none.pem"))

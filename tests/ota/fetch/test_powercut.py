@@ -55,7 +55,7 @@ def violations(
             blobs(root, [source]).fetch([entry])
             yield "" if sha256(blob.read_bytes()) == entry.sha256 else f"after {count}: the next run fetched it wrong"
     for tree in disk.states():
-        yield "" if tree.get(str(blob.relative_to(root))) == DATA else "after the end: the blob is not there"
+        yield "" if tree.get(str(blob.relative_to(root))) == DATA else "after the end: the blob does not exist"
 
 
 @pytest.mark.fault("C2")

@@ -177,7 +177,7 @@ def test_a_request_that_nobody_published_is_not_signed(team: Publisher) -> None:
     assert "is damaged" in refused(("change", "targets"), {"signed": 1})
     (team.base / "request.json").write_text("{")
     sign(team, "alice", status=4)
-    assert "is no JSON" in one_sentence(team.err)
+    assert "is not JSON" in one_sentence(team.err)
 
 
 def test_wrong_and_old_files_are_refused(team: Publisher) -> None:
@@ -186,7 +186,7 @@ def test_wrong_and_old_files_are_refused(team: Publisher) -> None:
     team.do("request", "--out", "request.json")
     old = sign(team, "alice")
     assert "no 'edge-ota signatures': it is 'edge-ota signing request'" in team.refused("collect", "request.json")
-    assert "is not there" in team.refused("collect", "nothing.json")
+    assert "does not exist" in team.refused("collect", "nothing.json")
     sign(team, "dave", status=2)
     assert "may sign nothing here" in one_sentence(team.err)
     team.do("request", "--discard")

@@ -137,20 +137,20 @@ def test_what_gives_no_golden_test(publisher: Publisher, server: Running) -> Non
     assert "unknown model" in refused(*ask, "--golden-inputs", "in.json", status=3)
     assert "did not answer for det" in refused("--golden-from", "127.0.0.1:1", "--golden-inputs", "in.json", status=3)
     assert "add --golden-from" in refused("--golden-inputs", "in.json")
-    assert "is no address" in refused("--golden-from", "http://x:y", "--golden-inputs", "in.json")
+    assert "is not a URL" in refused("--golden-from", "http://x:y", "--golden-inputs", "in.json")
     other = ("--golden-from", f"127.0.0.1:{server.metrics}", "--golden-inputs", "in.json")
     assert "(HTTP 405)" in refused(*other, status=3)
     np.savez(publisher.base / "pickled.npz", A=np.array([{}], dtype=object))
     assert "pickled.npz has no inputs" in refused(*ask, "--golden-inputs", "pickled.npz")
     assert "no golden test for a budget" in refused("--budget", "p95_ms=2")
     assert "with one of p95_ms, memory_bytes, requests" in refused("--budget", "speed=2")
-    assert "is not there" in refused(*ask, "--golden-inputs", "nothing.npz")
+    assert "does not exist" in refused(*ask, "--golden-inputs", "nothing.npz")
     (publisher.base / "det/golden").mkdir()
     golden = publisher.base / "det/golden/golden.json"
     golden.write_text('{"schema": 1, "samples": [{"name": "a", "inputs": [{"name": "IN", "file": "gone"}]}]}')
     assert "names 'gone', which is not in golden/" in refused()
     golden.write_text("{")
-    assert "is no JSON" in refused()
+    assert "is not JSON" in refused()
 
 
 VARIANTS = {
@@ -191,7 +191,7 @@ def test_variants_by_hardware(publisher: Publisher) -> None:
         ('{"variants": []}', "describes no variants"),
         ('{"variants": [{"id": "a", "kind": "plan", "priority": 1}]}', "expected one of onnx, onnx-build"),
         ('{"variants": [{"id": "a", "kind": "onnx", "priority": 1, "x": 1}]}', "unknown member 'x'"),
-        ('{"variants": [{"id": "a", "kind": "onnx", "priority": 1, "models": {"det": "no"}}]}', "is no directory"),
+        ('{"variants": [{"id": "a", "kind": "onnx", "priority": 1, "models": {"det": "no"}}]}', "is not a directory"),
         (
             '{"variants": [{"id": "a", "kind": "onnx", "priority": 1, "models": {"seg": "det"}}]}',
             "which the release lacks",

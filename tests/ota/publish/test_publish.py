@@ -128,7 +128,7 @@ def test_what_looks_like_a_typing_error_is_noted(published: Publisher) -> None:
     said = published.do("rollout start", "aa", "det", 1, "lab=100")
     assert "note: aa has no device yet; fleets with devices: a\n" in said
     assert "note" not in published.do("rollout start", "a", "det", 1, "lab=100")
-    assert "note: dev-9 is no device of a\n" in published.do("rollout pin", "a", "det", "dev-9", 1)
+    assert "note: dev-9 is not a device of a\n" in published.do("rollout pin", "a", "det", "dev-9", 1)
     assert "note" not in published.do("rollout halt", "a", "det")
 
 
@@ -143,7 +143,7 @@ def test_a_floor_never_sinks_and_nothing_below_it_is_rolled_out(published: Publi
 def test_what_is_not_published_is_not_rolled_out(published: Publisher) -> None:
     assert "det 7 is not published (published: 1)" in published.refused("rollout start", "a", "det", 7, "prod=100")
     assert "no release of seg" in published.refused("rollout start", "a", "seg", 1, "prod=100")
-    assert "'prod' is no step" in published.refused("rollout start", "a", "det", 1, "prod")
+    assert "'prod' is not a step" in published.refused("rollout start", "a", "det", 1, "prod")
     assert "has no det, it has nothing" in published.refused("rollout halt", "a", "det")
 
 
@@ -158,7 +158,7 @@ def test_each_device_has_its_own_name_and_key(published: Publisher) -> None:
     published.do("device remove", "dev-1")
     assert published.do("device list") == ""
     (published.base / "device.pub").write_text("nonsense")
-    assert "no public key" in published.refused("device add", "dev-3", *add, status=4)
+    assert "not a public key" in published.refused("device add", "dev-3", *add, status=4)
     assert "expected a name" in published.refused("device add", "../x", "--fleet", "a", "--ring", "lab")
     assert "expected local times such as" in published.refused(
         "rollout start", "a", "det", 1, "lab=1", "--window", "25:00-26:00"
@@ -177,7 +177,7 @@ def test_many_devices_at_once(published: Publisher) -> None:
     assert "line 2: there is no column 'ring'" in published.refused("device import", table)
     table.write_text("device,fleet,ring\na 3,a,x\n")
     assert "expected a name" in published.refused("device import", table)
-    assert "is not there" in published.refused("device import", "nothing.csv")
+    assert "does not exist" in published.refused("device import", "nothing.csv")
 
 
 def test_passphrases(published: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +190,7 @@ def test_passphrases(published: Publisher, monkeypatch: pytest.MonkeyPatch) -> N
     published.do("rollout start", "a", "det", 1, "x=1", "--passphrase-file", "words")
     (published.dir / "keys/rollout-1.pem").rename(published.base / "gone.pem")
     said = published.refused("rollout halt", "a", "det", "--passphrase-file", "words", status=1)
-    assert "rollout-1, is not there" in said
+    assert "rollout-1, does not exist" in said
 
 
 def test_passphrases_are_asked_for_at_a_terminal(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_init_refuses(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> 
     publisher.run("init", publisher.dir, status=2)
     assert "already" in one_sentence(publisher.err)
     publisher.run("release", "x", "--dir", publisher.base, status=2)
-    assert "no publisher's directory" in one_sentence(publisher.err)
+    assert "not a publisher's directory" in one_sentence(publisher.err)
     monkeypatch.setenv("EDGE_OTA_PUBLISH_PASSPHRASE", "short")
     publisher.run("init", publisher.base / "other", status=1)
     assert "at least 12" in one_sentence(publisher.err)
@@ -268,7 +268,7 @@ def test_model_directories_that_make_no_bundle(publisher: Publisher) -> None:
         {"config.pbtxt": b"version_policy { specific { versions: [1] } }", "1/model.onnx": b""}
     )
     assert "differ in case only" in said({**config, "1/model.onnx": b"", "1/MODEL.onnx": b""})
-    assert "is no directory" in bundle_refused(publisher, "det", "--release", 2, "--model", "missing")
+    assert "is not a directory" in bundle_refused(publisher, "det", "--release", 2, "--model", "missing")
     link = publisher.model("linked", {**config, "1/model.onnx": b""}) / "data"
     link.symlink_to(publisher.base, target_is_directory=True)
     assert "link to a directory" in bundle_refused(publisher, "det", "--release", 2, "--model", "linked")

@@ -152,7 +152,7 @@ def test_reports_of_a_web_server(fleet: Fleet) -> None:
 
 
 def test_what_is_no_place_is_said(fleet: Fleet) -> None:
-    assert "is no directory of reports" in fleet.publisher.refused("report", "nowhere")
+    assert "neither a directory of reports" in fleet.publisher.refused("report", "nowhere")
     assert "no device" in fleet.publisher.refused("report", ".", "--fleet", "none")
     assert "--silent: found '2 days'" in fleet.publisher.refused("report", ".", "--silent", "2 days")
     (fleet.publisher.dir / "reports.json").write_bytes(b"{")

@@ -111,7 +111,7 @@ def test_every_role_moves_to_a_token(published: Publisher, token: str, monkeypat
         patched.setenv("EDGE_OTA_PUBLISH_PIN", "9999")
         assert "the PIN is wrong" in published.refused("refresh", status=1)
     assert "no such token" in published.refused(*again[:3], token, "--token", "other", status=1).lower()
-    assert "is not there" in published.refused(*again[:3], "/nowhere.so", "--token", "edge", status=1)
+    assert "does not exist" in published.refused(*again[:3], "/nowhere.so", "--token", "edge", status=1)
 
 
 def test_a_person_signs_with_a_token(publisher: Publisher, token: str) -> None:
@@ -128,7 +128,7 @@ def test_a_person_signs_with_a_token(publisher: Publisher, token: str) -> None:
     publisher.release(1)
     sees(publisher, "dev", 1)
     publisher.run("sign", "request.json", *where[:-1], 8, "--yes", status=1)
-    assert "has no key that can be used with ID 8" in one_sentence(publisher.err)
+    assert "has no usable key with ID 8" in one_sentence(publisher.err)
 
 
 def test_a_device_refuses_a_root_that_strangers_signed(published: Publisher, tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_verify_finds_what_is_missing_or_rolled_back(fleet: Publisher, tmp_path:
     shutil.copytree(fleet.repository, tmp_path / "old")
     fleet.do("rollout halt", "a", "det")
     next(fleet.repository.glob("blobs/sha256/*/*")).unlink()
-    assert "is not there: copy it from the bundle" in fleet.refused("verify", status=4)
+    assert "does not exist: copy it from the bundle" in fleet.refused("verify", status=4)
     shutil.copytree(tmp_path / "old", fleet.repository, dirs_exist_ok=True)
     fleet.do("verify")
     fleet.do("rollout start", "typo", "det", 1, "lab=100")
@@ -198,7 +198,7 @@ def test_a_copy_for_usb_has_what_the_fleet_needs(fleet: Publisher, tmp_path: Pat
 def test_a_stick_that_is_full(fleet: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr("ota.publish.export.shutil.disk_usage", lambda path: usage._replace(free=1000))
-    assert "take a larger stick" in fleet.refused("export", tmp_path / "stick", "--fleet", "a", status=5)
+    assert "use a larger stick" in fleet.refused("export", tmp_path / "stick", "--fleet", "a", status=5)
     assert not (tmp_path / "stick" / "metadata").exists()
 
 
@@ -227,7 +227,7 @@ def test_a_restored_backup_goes_on_from_the_web_server(fleet: Publisher, tmp_pat
     assert "is older than what this publisher knows: see rollout, " in fleet.refused(*recover)
     for path in (tmp_path / "web/metadata").glob("*.targets.json"):
         path.unlink()
-    assert "targets.json is not there" in fleet.refused(*recover, status=5)
+    assert "targets.json does not exist" in fleet.refused(*recover, status=5)
 
 
 @pytest.fixture
@@ -285,7 +285,7 @@ def put(server: RepositoryServer, path: str, body: bytes, **headers: str) -> int
 def test_the_server_keeps_reports_where_it_was_told_to(server: RepositoryServer, tmp_path: Path) -> None:
     assert put(server, "/reports/dev-1.abcd.json", b"{}") == 404
     server.reports = tmp_path / "reports"
-    assert put(server, "/reports/dev-1.abcd.json", b"{}") == 507, "the directory is not there"
+    assert put(server, "/reports/dev-1.abcd.json", b"{}") == 507, "the directory does not exist"
     server.reports.mkdir()
     assert put(server, "/reports/dev-1.abcd.json", b"{}") == 201
     assert put(server, "/reports/dev-1.abcd.json", b"{2}") == 201
@@ -336,7 +336,7 @@ def test_serve_runs_until_it_is_stopped(published: Publisher) -> None:
 
 def test_serve_refuses_a_directory_that_is_none(publisher: Publisher) -> None:
     publisher.run("serve", "--dir", publisher.base, status=2)
-    assert "is no repository" in one_sentence(publisher.err)
+    assert "is not a repository" in one_sentence(publisher.err)
     publisher.init()
     assert "name another --bind or --port" in publisher.refused("serve", "--port", 99999)
     assert "name another --bind or --port" in publisher.refused("serve", "--bind", "192.0.2.1")

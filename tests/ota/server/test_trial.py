@@ -99,8 +99,8 @@ def test_an_error_of_a_model_commands_no_terminal() -> None:
         (None, "edge-serve did not check it"),
         ({"ok": False, "error": "no file"}, "no file"),
         ({"ok": False, "golden": [{"problems": ["OUTPUT0 differs by 3"]}]}, "OUTPUT0 differs by 3"),
-        ({"ok": False}, "cannot be served"),
-        ({"ok": "yes"}, "cannot be served"),
+        ({"ok": False}, "failed without a reason"),
+        ({"ok": "yes"}, "failed without a reason"),
     ],
 )
 def test_the_reason_of_a_failed_trial(row: dict[str, Any] | None, reason: str) -> None:

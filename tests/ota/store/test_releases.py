@@ -63,7 +63,7 @@ def test_a_damaged_blob_is_removed_and_never_installed(layout: StateLayout) -> N
 def test_a_missing_blob_is_named_with_the_way_out(layout: StateLayout) -> None:
     directories.prepare(layout)
     found = manifest(release=17)
-    with pytest.raises(StoreError, match=r"is not there, which .* needs: 'edge-ota apply' fetches it"):
+    with pytest.raises(StoreError, match=r"does not exist, which .* needs: 'edge-ota apply' fetches it"):
         releases.install(layout, found, found.variants[0], "0" * 64)
 
 

@@ -23,7 +23,7 @@ def test_bits_that_changed_on_disk_are_found(layout: StateLayout) -> None:
     found = [str(one) for one in scrub.scrub(layout, [("det", 17)])]
     assert found[1].endswith("config.pbtxt: No such file or directory")
     assert found[0] == f"det 17: 17/model.onnx: has the SHA-256 {sha256(data)[:12]}..., expected {good[:12]}..."
-    assert found[2] == "det 17: 17/planted.so: is there, and the release has no such file"
+    assert found[2] == "det 17: 17/planted.so: is not a file of the release"
     assert good in scrub.discard(layout, scrub.scrub(layout, [("det", 17)]))
     assert not layout.blob(good).exists()
     (directory / RECORD).write_bytes(b"{}")

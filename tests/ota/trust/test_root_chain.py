@@ -104,7 +104,7 @@ def test_an_image_with_a_newer_factory_root(repository: Repository, device: Devi
 
 
 def test_a_missing_factory_root_says_where_it_comes_from(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"root.json is not there, .*: copy root.json from the publisher"):
+    with pytest.raises(UsageError, match=r"root.json does not exist, .*: copy root.json from the publisher"):
         factory_root(tmp_path / "root.json")
 
 

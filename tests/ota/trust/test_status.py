@@ -52,4 +52,4 @@ def test_a_damaged_copy_is_shown(repository: Repository, state: Device, capsys: 
     state.places[1].write_bytes(b"\x00" * 100)
 
     assert _status(state) == 0
-    assert f"version floors ignored: {state.places[1]} is no JSON" in capsys.readouterr().out
+    assert f"version floors ignored: {state.places[1]} is not JSON" in capsys.readouterr().out
