@@ -67,7 +67,7 @@ class Answered:
     def cancel(self) -> None:
         """Do nothing: the response was sent."""
 
-    def hold(self, held: bool) -> bool:
+    def set_paused(self, paused: bool) -> bool:
         """Return True: no further response comes."""
         return True
 

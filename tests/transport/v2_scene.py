@@ -73,9 +73,9 @@ class FakeTicket:
     def cancel(self) -> None:
         self.cancelled += 1
 
-    def hold(self, held: bool) -> bool:
+    def set_paused(self, paused: bool) -> bool:
         if self.can_hold:
-            self.held.append(held)
+            self.held.append(paused)
         return self.can_hold
 
 

@@ -32,8 +32,8 @@ class Waiter:
         else:
             self.queue.cancel(self)
 
-    def hold(self, held: bool) -> bool:
-        return self.ticket is not None and self.ticket.hold(held)
+    def set_paused(self, paused: bool) -> bool:
+        return self.ticket is not None and self.ticket.set_paused(paused)
 
 
 class SwapQueue(Runner):

@@ -163,7 +163,7 @@ class Flight:
         if not self._answered:
             self._stop(self._run.stop(Cancelled("")))
 
-    def hold(self, held: bool) -> bool:
+    def set_paused(self, paused: bool) -> bool:
         """Return False: a single response cannot be paused."""
         return False
 

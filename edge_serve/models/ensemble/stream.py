@@ -101,7 +101,7 @@ class StreamFlight:
             self._stop(Cancelled(""))
             self._settle()
 
-    def hold(self, held: bool) -> bool:
+    def set_paused(self, paused: bool) -> bool:
         """Return False: the steps of an ensemble continue, however slowly the client reads."""
         return False
 

@@ -266,9 +266,9 @@ class _Miss:
         self._cancelled = True
         self.ticket.cancel()
 
-    def hold(self, held: bool) -> bool:
+    def set_paused(self, paused: bool) -> bool:
         """Pause or resume the stream; see `Ticket`."""
-        return self.ticket.hold(held)
+        return self.ticket.set_paused(paused)
 
     def on_response(self, response: InferResponse) -> None:
         """Store the runner's response, then deliver it."""
@@ -288,7 +288,7 @@ class _Answered:
     def cancel(self) -> None:
         """Do nothing: the response was sent."""
 
-    def hold(self, held: bool) -> bool:
+    def set_paused(self, paused: bool) -> bool:
         """Return True: no further response comes."""
         return True
 

@@ -97,11 +97,11 @@ class DecoupledDriver(Driver):
             self.model.cancel(opened.instance, job.batch_id, job.position)
             self._hold(job.batch_id, opened, job.position, False)
 
-    def hold(self, job: Job, held: bool) -> bool:
-        """Pause or resume a stream; see `Ticket.hold`. A stream that has ended needs none."""
+    def set_paused(self, job: Job, paused: bool) -> bool:
+        """Pause or resume a stream; see `Ticket.set_paused`. A stream that has ended needs none."""
         opened = self._open.get(job.batch_id)
         if opened is not None and job.position in opened.streams:
-            self._hold(job.batch_id, opened, job.position, held)
+            self._hold(job.batch_id, opened, job.position, paused)
         return True
 
     def in_flight(self) -> int:

@@ -69,8 +69,8 @@ class Job(Entry):
     def cancel(self) -> None:
         self.driver.cancel(self)
 
-    def hold(self, held: bool) -> bool:
-        return self.driver.hold(self, held)
+    def set_paused(self, paused: bool) -> bool:
+        return self.driver.set_paused(self, paused)
 
 
 class Driver(Runner):
@@ -146,7 +146,7 @@ class Driver(Runner):
         elif (batch := self._batches.get(job.batch_id)) is not None:
             self.model.cancel(batch[0], job.batch_id, job.position)
 
-    def hold(self, job: Job, held: bool) -> bool:
+    def set_paused(self, job: Job, paused: bool) -> bool:
         """Return False: a single response cannot be paused."""
         return False
 

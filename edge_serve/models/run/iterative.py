@@ -102,7 +102,7 @@ class IterativeDecoupledDriver(IterativeDriver, DecoupledDriver):
                 streams = self._open[job.batch_id].streams
                 stream.inputs = streams[job.position].inputs  # of this run
                 streams[job.position] = stream
-                self.hold(job, held)  # the worker knows the stream by its new batch and position
+                self.set_paused(job, held)  # the worker knows the stream by its new batch and position
             else:  # the last response arrived while it was queued
                 self._close(job.batch_id, job.position)
         return jobs

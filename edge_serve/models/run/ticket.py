@@ -17,7 +17,7 @@ class Ticket(Protocol):
         """Cancel the request: the client does not need the response. The callback still gets a response that is
         `final`."""
 
-    def hold(self, held: bool) -> bool:
+    def set_paused(self, paused: bool) -> bool:
         """Pause or resume the sender of a decoupled model's responses, because the client reads slowly or has caught
         up.
 

@@ -320,7 +320,7 @@ class InferStream:
     def _hold(self, held: bool) -> None:
         """Pause or resume the senders of decoupled models."""
         senders = [one.ticket for one in self._open if one.turn is None and one.ticket is not None]
-        can_wait = [ticket.hold(held) for ticket in senders]
+        can_wait = [ticket.set_paused(held) for ticket in senders]
         self._backlog.held = held and all(can_wait)
 
 

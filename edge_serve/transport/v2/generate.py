@@ -226,7 +226,7 @@ class EventStream(GenerateAnswer):
 
     def _pause(self) -> None:
         if self._ticket is not None and not self.exchange.behind:
-            self._backlog.held = self._ticket.hold(True)
+            self._backlog.held = self._ticket.set_paused(True)
         if self._backlog.is_too_much():
             self._end_unread()
 
@@ -250,12 +250,12 @@ class EventStream(GenerateAnswer):
     def _resume(self) -> None:
         if self._backlog.may_go_on() and self._ticket is not None:
             self._backlog.held = False
-            self._ticket.hold(False)
+            self._ticket.set_paused(False)
 
     def _add_waiting(self, response: InferResponse) -> None:
         self._backlog.add(_size(response))
         if self._backlog.must_hold() and self._ticket is not None and not response.final:
-            self._backlog.held = self._ticket.hold(True)
+            self._backlog.held = self._ticket.set_paused(True)
 
     def _remove_waiting(self, response: InferResponse) -> None:
         self._backlog.take(_size(response))

@@ -32,8 +32,8 @@ class Target:
     def cancel(self) -> None:
         self.cancelled += 1
 
-    def hold(self, held: bool) -> bool:
-        self.held = held
+    def set_paused(self, paused: bool) -> bool:
+        self.held = paused
         return True
 
 
@@ -56,10 +56,10 @@ def test_who_waits_goes_on_in_order_and_who_comes_later_follows() -> None:
 
     second.cancel()
     assert [(one.id, type(one.error)) for one in answers[1:]] == [("2", Cancelled)]
-    assert not first.hold(True)  # nothing comes that could be held
+    assert not first.set_paused(True)  # nothing comes that could be held
     queue.submit_all(served(target, SimpleNamespace(inputs={})))
     queue.submit(request("4"), 1, "key", answers.append)
-    assert first.hold(True)
+    assert first.set_paused(True)
     assert target.held
     first.cancel()
 

@@ -46,7 +46,7 @@ class Job:
     def cancel(self) -> None:
         self.cancelled = True
 
-    def hold(self, held: bool) -> bool:
+    def set_paused(self, paused: bool) -> bool:
         return False
 
     def answer(

@@ -53,7 +53,7 @@ class Model(Runner):
     def cancel(self) -> None:
         self.cancelled += 1
 
-    def hold(self, held: bool) -> bool:
+    def set_paused(self, paused: bool) -> bool:
         return False
 
     def stop(self, on_idle: Callable[[], None], *, sequences: bool = False) -> None:

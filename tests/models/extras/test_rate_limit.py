@@ -183,7 +183,7 @@ def test_who_leaves_while_its_request_waits_is_told_to_the_worker_that_gets_it(l
 def test_a_decoupled_model_is_limited_too(loop: asyncio.AbstractEventLoop) -> None:
     model = Model(RateLimitGate(RateLimiter()), "m", loop, group(R=1), DecoupledDriver)
     job = model.ask("a")
-    assert job.hold(True)
+    assert job.set_paused(True)
     assert model.opened.held
     model.opened.listener.on_partial(0, 1, 0, Reply(), True, None)
     assert not model.opened.held

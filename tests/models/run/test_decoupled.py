@@ -95,7 +95,7 @@ def test_a_stream_is_held_and_goes_on_each_once() -> None:
     def story() -> None:
         scene = Scene()
         for held in (False, True, True, False, False):
-            assert scene.job.hold(held)
+            assert scene.job.set_paused(held)
         assert scene.model.told == [("hold", 0, scene.batch, 0), ("go on", 0, scene.batch, 0)]
 
     play(story)
@@ -109,7 +109,7 @@ def test_a_stream_that_is_held_is_let_go_when_it_ends(end: str, returned: bool) 
         scene.respond()
         if returned:
             scene.return_from_execute()
-        scene.job.hold(True)
+        scene.job.set_paused(True)
         if end == "final":
             scene.respond(final=True)
         else:
@@ -118,8 +118,8 @@ def test_a_stream_that_is_held_is_let_go_when_it_ends(end: str, returned: bool) 
         told = len(scene.model.told)
 
         if end == "final":
-            assert scene.job.hold(True)  # its client still reads
-            scene.job.hold(False)
+            assert scene.job.set_paused(True)  # its client still reads
+            scene.job.set_paused(False)
             assert len(scene.model.told) == told
 
     play(story)
@@ -133,9 +133,9 @@ def test_a_stream_that_ended_and_one_whose_worker_died_need_no_word() -> None:
 
         scene = Scene()
         scene.return_from_execute()
-        scene.job.hold(True)
+        scene.job.set_paused(True)
         scene.driver.on_lost(0, Internal("died"))
-        assert scene.job.hold(False)
+        assert scene.job.set_paused(False)
         assert [told[0] for told in scene.model.told] == ["hold"]
         assert scene.responses[-1].final
 
@@ -147,11 +147,11 @@ def test_the_time_in_which_a_stream_is_held_does_not_count() -> None:
         scene = Scene(timeout=0.1)
         scene.respond()
         scene.return_from_execute()
-        scene.job.hold(True)
+        scene.job.set_paused(True)
         await asyncio.sleep(0.2)
         assert not scene.responses[-1].final
 
-        scene.job.hold(False)
+        scene.job.set_paused(False)
         while not scene.responses[-1].final:
             await asyncio.sleep(0.01)
         error = scene.responses[-1].error
@@ -163,7 +163,7 @@ def test_the_time_in_which_a_stream_is_held_does_not_count() -> None:
 
 def test_an_ordinary_model_cannot_be_held() -> None:
     def story() -> None:
-        assert not Scene(kind=Driver).job.hold(True)
+        assert not Scene(kind=Driver).job.set_paused(True)
 
     play(story)
 

@@ -38,8 +38,8 @@ class Job:
     def cancel(self) -> None:
         self.cancelled = True
 
-    def hold(self, held: bool) -> bool:
-        self.holds.append(held)
+    def set_paused(self, paused: bool) -> bool:
+        self.holds.append(paused)
         return self.can_wait
 
     def answer(
