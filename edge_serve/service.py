@@ -31,7 +31,7 @@ from edge_serve.messages.shared_memory import RegionStatus
 from edge_serve.messages.signature import TensorSpec
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.trace import Arrival
-from edge_serve.models.control.poller import ReloadResult
+from edge_serve.models.control.poller import ModelReload
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.ensemble.traced import check_traceable
 from edge_serve.models.repository.names import check_name, parse_version
@@ -58,7 +58,7 @@ Done = Callable[["EdgeServeError | None"], None]
 OnIndex = Callable[["list[IndexEntry] | EdgeServeError"], None]
 #: called with the status document (observe/status/collect.py)
 OnStatus = Callable[[dict[str, Any]], None]
-OnReload = Callable[["list[ReloadResult] | EdgeServeError"], None]
+OnReload = Callable[["list[ModelReload] | EdgeServeError"], None]
 
 
 class Answered:
@@ -78,7 +78,7 @@ _ANSWERED = Answered()
 class Reloader(Protocol):
     """See `models.poller.Poller.reload`."""
 
-    async def __call__(self, names: Sequence[str], *, unload_first: bool = False) -> list[ReloadResult]: ...
+    async def __call__(self, names: Sequence[str], *, unload_first: bool = False) -> list[ModelReload]: ...
 
 
 @dataclass(slots=True)
@@ -245,7 +245,7 @@ class Service:
         if self.reloader is None:
             text = "models are loaded on request here (--model-control-mode=explicit)"
             raise InvalidArgument(f"{text}: use POST /v2/repository/models/NAME/load")
-        results: list[ReloadResult] = []
+        results: list[ModelReload] = []
 
         async def look(reloader: Reloader) -> None:
             results.extend(await reloader(names, unload_first=unload_first))

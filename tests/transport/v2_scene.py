@@ -16,7 +16,7 @@ from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.tensors import Buffer, DataType, InferTensor
 from edge_serve.messages.trace import Arrival
-from edge_serve.models.control.poller import ReloadResult
+from edge_serve.models.control.poller import ModelReload
 from edge_serve.protocol.http1.head import HeadParser, MessageLimits, RequestHead
 from edge_serve.transport.v2.application import V2Application
 from edge_serve.transport.v2.head import V2Settings
@@ -132,7 +132,7 @@ class FakeService:
         return ["left", "out"]
 
     def reload(self, names: Sequence[str], unload_first: bool, done: Any) -> None:
-        done([ReloadResult(name, ("1",), unload_first) for name in names])
+        done([ModelReload(name, ("1",), unload_first) for name in names])
 
     def live(self) -> bool:
         return self.alive

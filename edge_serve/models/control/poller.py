@@ -23,7 +23,7 @@ SETTLE_WHEN_ASKED = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class ReloadResult:
+class ModelReload:
     """The result of a reload for one model.
 
     Attributes:
@@ -71,7 +71,7 @@ class Poller:
         """Request a scan as soon as possible."""
         self._wake.set()
 
-    async def reload(self, names: Sequence[str], *, unload_first: bool = False) -> list[ReloadResult]:
+    async def reload(self, names: Sequence[str], *, unload_first: bool = False) -> list[ModelReload]:
         """Load and unload what has changed, at once, and return the result for each model.
 
         Args:
@@ -115,12 +115,12 @@ class Poller:
             raise Unavailable(f"the model repositories cannot be read: {self._trouble}")
         return found
 
-    def _reloaded(self, name: str, changed: bool, unloaded: bool) -> ReloadResult:
+    def _reloaded(self, name: str, changed: bool, unloaded: bool) -> ModelReload:
         reason = self._registry.why_not(name)
         versions = () if unloaded else self._registry.ready_versions(name)
         if not (versions or unloaded or reason):
             reason = f"the model repositories hold no model '{name}'"
-        return ReloadResult(name, versions, changed, reason)
+        return ModelReload(name, versions, changed, reason)
 
     async def run(self) -> None:
         """Scan until cancelled."""

@@ -17,7 +17,7 @@ from edge_serve.access.roles import Role
 from edge_serve.aio.tasks import start_task
 from edge_serve.aio.turns import in_pieces
 from edge_serve.errors import EdgeServeError, InvalidArgument
-from edge_serve.models.control.poller import ReloadResult
+from edge_serve.models.control.poller import ModelReload
 from edge_serve.protocol.v2.routes import PathNotFound, Route
 from edge_serve.transport.door.access import AccessGate
 from edge_serve.transport.door.exchange import Exchange
@@ -63,7 +63,7 @@ class StatusService(Protocol):
     def status(self, done: Callable[[dict[str, Any]], None]) -> None: ...
     def leave_safe_mode(self) -> list[str]: ...
     def reload(
-        self, names: Sequence[str], unload_first: bool, done: Callable[[list[ReloadResult] | EdgeServeError], None]
+        self, names: Sequence[str], unload_first: bool, done: Callable[[list[ModelReload] | EdgeServeError], None]
     ) -> None: ...
 
 
@@ -124,7 +124,7 @@ class Edge:
         """Answer POST /edge-serve/reload."""
         names, unload_first = read_reload(bytes(exchange.body))
 
-        def done(found: list[ReloadResult] | EdgeServeError) -> None:
+        def done(found: list[ModelReload] | EdgeServeError) -> None:
             if isinstance(found, EdgeServeError):
                 refuse(exchange, found, JSON)
             else:
