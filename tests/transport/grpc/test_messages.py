@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import gzip
 import threading
 import zlib
@@ -21,6 +22,7 @@ from edge_serve.protocol.http2 import frames as frames
 from edge_serve.protocol.http2.frames import Http2Setting
 from edge_serve.transport.grpc.call_head import GrpcSettings
 from edge_serve.transport.grpc.deflater import SMALL, Deflater
+from edge_serve.transport.grpc.messages import MessageReader
 from tests.transport.grpc_raw import block, message, raw_scene
 from tests.transport.grpc_scene import INFERENCE, Caller, GrpcFakeService, infer_request, with_door
 from tests.transport.http_scene import until
@@ -309,3 +311,26 @@ def test_compressed_messages_that_are_refused(data: bytes, code: int, text: str)
             assert (status, text in said) == (code, True)
 
     asyncio.run(main())
+
+
+def test_a_message_reader_is_freed_with_its_call_without_the_garbage_collector() -> None:
+    async def main() -> None:
+        async with raw_scene() as scene:
+            raw = await scene.connect()
+            raw.send(frames.build_window_update(0, 1 << 20))
+            whole = message(infer_request(values=bytes(40_000)).SerializeToString())
+            gc.collect()
+            gc.disable()
+            for number, cut in ((1, 3), (3, 5), (5, 36_000)):
+                raw.begin(number, block())
+                raw.data(number, whole[:cut])
+                await asyncio.sleep(0.01)
+                raw.data(number, whole[cut:], end=True)
+                await raw.status(number)
+            await asyncio.sleep(0)
+            assert [one for one in gc.get_objects() if isinstance(one, MessageReader)] == []
+
+    try:
+        asyncio.run(main())
+    finally:
+        gc.enable()
