@@ -8,14 +8,14 @@ from functools import partial
 
 from edge_serve.backends.base import BackendRequest, Reply
 from edge_serve.errors import EdgeServeError
-from edge_serve.messages.infer import NULL_SEAT, Parameter
+from edge_serve.messages.infer import NULL_SEAT
 from edge_serve.messages.tensors import DataType, InferTensor, Shape
 from edge_serve.workers.child.cancellations import cancel_key
 from edge_serve.workers.child.memory.arena_imports import ArenaImports
 from edge_serve.workers.child.memory.shared_request import SharedRequest, zeros
 from edge_serve.workers.wire.batch import EXECUTE_HEAD, REQUEST
 from edge_serve.workers.wire.frames import HEADER, HEADER_SIZE, FrameKind, parse_json
-from edge_serve.workers.wire.layout import IN_FRAME, NAMES_IN_EXTRA, OFFSET_BITS, TensorLayout
+from edge_serve.workers.wire.layout import IN_FRAME, NAMES_IN_EXTRA, OFFSET_BITS, Described, TensorLayout
 
 _EXECUTE_EACH = FrameKind.EXECUTE_EACH.value
 
@@ -52,14 +52,11 @@ def decode_execute(
     send: Callable[[int, int, Reply | None, bool], None] | None = None,
     borrowed: ArenaImports | None = None,
 ) -> Batch:
-    """The batch in a whole EXECUTE frame, which must start on 16 bytes; tensors are views of it or of the arena.
+    """Return the batch in a whole EXECUTE frame, which must start on 16 bytes. Tensors are views of it or of the arena.
 
     Args:
-        cancelled: `cancel_key`s of requests whose clients have gone.
+        cancelled: `cancel_key`s of requests whose clients have disconnected.
         send: for decoupled models: batch id, index, reply, final.
-        borrowed: memory of other models.
-
-    A request whose inputs lie in memory that has not come is among the `shared` ones, with an error.
     """
     _, _, kind, count, batch_id = HEADER.unpack_from(frame, 0)
     slot_offset, slot_capacity, meta, poll_us = EXECUTE_HEAD.unpack_from(frame, HEADER_SIZE)
@@ -69,17 +66,14 @@ def decode_execute(
     requests: list[BackendRequest] = []
     deadlines: list[int] = []
     wanted: list[Sequence[str] | None] = []
-    any_deadline = False
-    all_shared: dict[int, SharedRequest] | None = None
+    all_shared: dict[int, SharedRequest] = {}
     is_cancelled = cancelled.__contains__
     read = layout.input_blocks.read
     for i in range(count):
-        fields = REQUEST.unpack_from(frame, position)
+        fields, position = REQUEST.unpack_from(frame, position), position + REQUEST.size
         mask, correlation, priority, timeout_us, deadline, flags, id_size, extra_size, block_size, base, seat = fields
-        position += REQUEST.size
-        request_id = ""
+        request_id, shared = "", None
         parameters: dict[str, Parameter] = {}
-        shared: SharedRequest | None = None
         names: Sequence[str] = layout.listed.get(mask) or layout.names_of(mask & ~NAMES_IN_EXTRA)
         if id_size:
             request_id = frame[position : position + id_size].decode()
@@ -92,59 +86,56 @@ def decode_execute(
             names = extra.get("outputs", names)
             if "shared" in extra and borrowed is not None:
                 shared = SharedRequest(borrowed, request_id, extra["shared"], layout.writes)
-                all_shared = all_shared or {}
-                all_shared[i] = shared
         block = bytes(view[position : position + block_size])
         position += block_size
-        base += data_start
-        inputs: list[InferTensor] = []
-        missing: EdgeServeError | None = None
-        for name, datatype, shape, place, where, size in read(block):
-            if place == IN_FRAME:
-                where += base
-                inputs.append(InferTensor(name or "", datatype, shape, view[where : where + size]))
-            elif shared is not None and (region := shared.region(where)) is not None:
-                inputs.append(shared.input(region, name or "", datatype, shape, where, size))
-            elif where >> OFFSET_BITS and borrowed is not None:
-                try:
-                    inputs.append(_lent(name or "", datatype, shape, borrowed.at(where, size), where))
-                except EdgeServeError as error:
-                    missing = error
-                    inputs.append(InferTensor(name or "", datatype, shape, zeros(datatype, shape)))
-            else:
-                inputs.append(_in_arena(name or "", datatype, shape, arena, where, size))
-        if missing is not None and borrowed is not None:
-            shared = shared or SharedRequest.of_lent(borrowed)
-            shared.error = shared.error or missing
-            all_shared = {**(all_shared or {}), i: shared}
-        any_deadline = any_deadline or deadline != 0
+        inputs, shared = _read_inputs(read(block), base + data_start, view, arena, shared, borrowed)
+        if shared is not None:
+            all_shared[i] = shared
         deadlines.append(deadline)
         if seat == NULL_SEAT:
-            names, seat = (), -1
-            wanted.append(names)
-        else:
-            wanted.append(names if mask else None)
+            names, mask, seat = (), NAMES_IN_EXTRA, -1
+        wanted.append(names if mask else None)
         request = BackendRequest(
-            request_id,
-            inputs,
-            names,
-            parameters,
-            correlation,
-            flags,
-            priority,
-            timeout_us,
-            partial(is_cancelled, cancel_key(batch_id, i)),
-            seat=seat,
-        )
+            request_id, inputs, names, parameters, correlation, flags, priority, timeout_us,
+            partial(is_cancelled, cancel_key(batch_id, i)), seat=seat,
+        )  # fmt: skip
         if send is not None:
-            request.send = partial(send, batch_id, i)
-            if shared is not None:
-                request.send = partial(shared.send, request.send)
+            sender = partial(send, batch_id, i)
+            request.send = sender if shared is None else partial(shared.send, sender)
         requests.append(request)
-    if not any_deadline:
-        deadlines = []
-    each = kind == _EXECUTE_EACH
-    return Batch(batch_id, requests, deadlines, wanted, slot_offset, slot_capacity, each, poll_us, all_shared)
+    each, kept = kind == _EXECUTE_EACH, deadlines if any(deadlines) else []
+    return Batch(batch_id, requests, kept, wanted, slot_offset, slot_capacity, each, poll_us, all_shared or None)
+
+
+def _read_inputs(
+    described: list[Described],
+    base: int,
+    view: memoryview,
+    arena: memoryview,
+    shared: SharedRequest | None,
+    borrowed: ArenaImports | None,
+) -> tuple[list[InferTensor], SharedRequest | None]:
+    """Return the inputs of one request and `shared`; if an input's arena did not arrive, one with that error."""
+    inputs: list[InferTensor] = []
+    missing: EdgeServeError | None = None
+    for name, datatype, shape, place, where, size in described:
+        if place == IN_FRAME:
+            where += base
+            inputs.append(InferTensor(name or "", datatype, shape, view[where : where + size]))
+        elif shared is not None and (region := shared.region(where)) is not None:
+            inputs.append(shared.input(region, name or "", datatype, shape, where, size))
+        elif where >> OFFSET_BITS and borrowed is not None:
+            try:
+                inputs.append(_lent(name or "", datatype, shape, borrowed.at(where, size), where))
+            except EdgeServeError as error:
+                missing = error
+                inputs.append(InferTensor(name or "", datatype, shape, zeros(datatype, shape)))
+        else:
+            inputs.append(_in_arena(name or "", datatype, shape, arena, where, size))
+    if missing is not None and borrowed is not None:
+        shared = shared or SharedRequest.of_lent(borrowed)
+        shared.error = shared.error or missing
+    return inputs, shared
 
 
 def _lent(name: str, datatype: DataType, shape: Shape, data: memoryview, where: int) -> InferTensor:

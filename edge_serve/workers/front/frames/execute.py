@@ -25,7 +25,7 @@ def encode_execute(
     each: bool = False,
     poll_us: int = 0,
 ) -> bytes:
-    """An EXECUTE frame, or an EXECUTE_EACH frame.
+    """Return an EXECUTE frame, or an EXECUTE_EACH frame.
 
     Raises:
         struct.error: a number does not fit its field.
@@ -34,24 +34,21 @@ def encode_execute(
     parts: list[Any] = [b""]
     data: list[Any] = []
     position = 0
-    index_of = layout.input_index
-    structs = TENSOR
+    index_of, structs = layout.input_index, TENSOR
     null: list[bytes] = []
     for request in requests:
-        if null and request.seat == NULL_SEAT:  # all that fill rows of a batch are the same
+        if null and request.seat == NULL_SEAT:  # the requests that fill rows of a batch are equal
             parts += null
             continue
-        mask, extra, block, base = 0, b"", b"", position
-        if request.outputs:
-            mask = _mask(layout, request)
+        extra, block, base = b"", b"", position
+        mask = _mask(layout, request) if request.outputs else 0
         correlation = request.correlation_id
         if mask == NAMES_IN_EXTRA or request.parameters or request.shared or type(correlation) is not int:
             extra = _extra(request, mask == NAMES_IN_EXTRA)
         request_id = request.id.encode() if request.id else b""
         for tensor in request.inputs:
-            shape = tensor.shape
+            shape, size = tensor.shape, len(tensor.data)
             rank = len(shape)
-            size = len(tensor.data)
             if tensor.offset >= 0:
                 place, where = IN_ARENA, tensor.offset
             else:
@@ -61,40 +58,24 @@ def encode_execute(
                 if size & 15:
                     data.append(PAD[size & 15 :])
                     position += 16 - (size & 15)
-            block += structs[rank].pack(
-                rank, tensor.datatype._value_, index_of[tensor.name], place, where, size, *shape
-            )
-        parts.append(
-            REQUEST.pack(
-                mask,
-                correlation if type(correlation) is int else 0,
-                request.priority,
-                request.timeout_us,
-                request.deadline_ns,
-                request.flags,
-                len(request_id),
-                len(extra),
-                len(block),
-                base,
-                request.seat,
-            )
-        )
+            number, index = tensor.datatype._value_, index_of[tensor.name]
+            block += structs[rank].pack(rank, number, index, place, where, size, *shape)
+        head = REQUEST.pack(
+            mask, correlation if type(correlation) is int else 0, request.priority, request.timeout_us,
+            request.deadline_ns, request.flags, len(request_id), len(extra), len(block), base, request.seat,
+        )  # fmt: skip
+        parts.append(head)
         if request_id or extra:
-            parts.append(request_id)
-            parts.append(extra)
+            parts += (request_id, extra)
         parts.append(block)
         if request.seat == NULL_SEAT:
             null = parts[-2:]
     meta = sum(map(len, parts))
     pad = -(HEADER_SIZE + EXECUTE_HEAD.size + meta) & 15
     length = EXECUTE_HEAD.size + meta + pad + position
-    parts[0] = HEADER.pack(
-        length, VERSION, _EXECUTE_EACH if each else _EXECUTE, len(requests), batch_id
-    ) + EXECUTE_HEAD.pack(slot_offset, slot_capacity, meta + pad, poll_us)
-    if pad:
-        parts.append(PAD[:pad])
-    parts += data
-    return b"".join(parts)
+    header = HEADER.pack(length, VERSION, _EXECUTE_EACH if each else _EXECUTE, len(requests), batch_id)
+    parts[0] = header + EXECUTE_HEAD.pack(slot_offset, slot_capacity, meta + pad, poll_us)
+    return b"".join([*parts, PAD[:pad], *data])
 
 
 def _mask(layout: TensorLayout, request: InferRequest) -> int:
