@@ -8,7 +8,7 @@ from functools import partial
 
 from edge_serve.backends.base import BackendRequest, Reply
 from edge_serve.errors import EdgeServeError
-from edge_serve.messages.infer import NULL_SEAT
+from edge_serve.messages.infer import NULL_SEAT, Parameter
 from edge_serve.messages.tensors import DataType, InferTensor, Shape
 from edge_serve.workers.child.cancellations import cancel_key
 from edge_serve.workers.child.memory.arena_imports import ArenaImports
