@@ -1,6 +1,6 @@
-"""What a worker sees to when its model forks: `os.fork`, and `multiprocessing` that forks.
+"""Handlers for forks of a worker process, by `os.fork` or by `multiprocessing`.
 
-The child is a copy of the worker with one thread. Worker's side: the standard library only.
+The child is a copy of the worker with one thread.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from edge_serve.workers.child.process import SIGNALS
 
 
 class Forks:
-    """What is done around each fork of this process.
+    """Blocks signals around each fork of this process, and resets the signal handlers in the child.
 
     Signals wait from before the fork until the child has put them back to what they do by default. One that came in
     between would meet the worker's handlers, which do nothing, and be lost: `Pool.terminate` sends SIGTERM to children

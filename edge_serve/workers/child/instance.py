@@ -220,7 +220,7 @@ class Instance:
         return token, offset, capacity
 
     def disconnect(self) -> None:
-        """Never answer again. After a fork nobody else can hold the lock, whatever it says."""
+        """Close the channel in a forked child. The lock is replaced, because its owner was not copied by the fork."""
         self._send_lock = threading.Lock()
         self._holds = PausedStreams()
         self._socket.close()
@@ -247,7 +247,7 @@ class Instance:
             self._holds.go_on(cancel_key(batch_id, index))
 
     def end_holds(self) -> None:
-        """The model is being closed. Who waits returns from `send`, and hears that nobody listens."""
+        """Wake the senders of paused streams because the model is being closed. They find their requests cancelled."""
         self._cancellations.marks.update(self._holds.held)
         self._holds.close()
 

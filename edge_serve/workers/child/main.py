@@ -64,7 +64,7 @@ class LoadedModel:
 
 
 class Main:
-    """What this process holds, and what control frames do to it."""
+    """The models that this process has loaded, and the handlers of control frames."""
 
     def __init__(self, control: Control) -> None:
         self._control = control

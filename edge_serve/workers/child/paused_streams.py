@@ -1,7 +1,4 @@
-"""Streams of a decoupled model that stand still because their clients read too slowly.
-
-Worker's side: the standard library only.
-"""
+"""Streams of a decoupled model that are paused because their clients read too slowly."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import threading
 
 
 class PausedStreams:
-    """The streams of one instance that are held, by `cancel_key`. The control thread changes it, senders wait.
+    """The paused streams of one instance, by `cancel_key`. The control thread changes them, and senders wait.
 
     Attributes:
         held: empty unless a client reads slowly, so that asking costs the others one look at it.
@@ -33,14 +30,17 @@ class PausedStreams:
             event.set()
 
     def close(self) -> None:
-        """The model is being closed: nobody waits any more, and what is held is never sent."""
+        """Wake all senders because the model is being closed. Their responses are never sent."""
         self._closing = True
         for event in self.held.values():
             event.set()
 
     def wait(self, key: int, final: bool) -> bool:
-        """Return when a response may be sent. The last one need not wait: nothing comes after it that could pile up.
-        False when nothing of the stream may be sent any more, lest a stream with a gap come to a good end."""
+        """Wait until a response may be sent. The final one does not wait, because none follows that could pile up.
+
+        Returns:
+            False if no response of the stream may be sent any more: a stream with a gap must not end as if complete.
+        """
         while (event := self.held.get(key)) is not None:  # perhaps held again before this thread woke up
             if self._closing:
                 return False

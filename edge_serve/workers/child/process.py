@@ -1,7 +1,4 @@
-"""What every child process of the server does: its control channel, its end, its log.
-
-Child's side: the standard library only.
-"""
+"""Setup that every child process of the server shares: control channel, signals, limits, log."""
 
 from __future__ import annotations
 
@@ -47,7 +44,7 @@ class Control:
             pass
 
     def disconnect(self) -> None:
-        """Never send anything again. After a fork nobody else can hold the lock, whatever it says."""
+        """Close the channel in a forked child. The lock is replaced, because its owner was not copied by the fork."""
         self._lock = threading.Lock()
         self._socket.close()
 

@@ -1,6 +1,6 @@
-"""What the worker asks of and tells the front end: the `backends.host.Host` of a real worker.
+"""Questions and messages from the worker to the front end: the `backends.host.Host` of a real worker.
 
-CALL and CALL_RESULT carry a JSON object. Worker's side: the standard library and NumPy only.
+CALL and CALL_RESULT carry a JSON object.
 """
 
 from __future__ import annotations

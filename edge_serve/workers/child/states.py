@@ -125,7 +125,7 @@ class StatefulInstance:
         return [kept.get(state.output_name, state.first) for state in self._states]
 
     def _dummy(self, batch: Sequence[BackendRequest]) -> list[InferTensor]:
-        """What null requests get: zeros, shaped as the states of the others are now. A warm-up gets first states."""
+        """Return the states of null requests: zeros, in the shapes of the others. A warm-up gets first states."""
         for request in batch:
             if request.seat >= 0:
                 like = self._now(-1 if request.flags & SEQUENCE_START else request.seat)

@@ -1,8 +1,8 @@
-"""What the models of one worker ask of other models: the front end's side, on the event loop.
+"""Runs the calls that the models of one worker make to other models, on the event loop.
 
 A call comes in as an INFER frame, is run (`InboundCall`), and each response goes back in a frame of the
-control channel: small tensors in the frame, large ones in a slot of the caller's arena, which is the caller's until it
-lets go. When the caller dies or is closed, its calls are cancelled and its slots are free.
+control channel: small tensors in the frame, large ones in a slot of the caller's arena, which the
+caller releases. When the caller dies or is closed, its calls are cancelled and its slots are free.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ Answer = Callable[["dict[str, Any] | EdgeServeError"], None]
 
 @dataclass(slots=True)
 class Hooks:
-    """Who hears what models say besides replies; None: nobody.
+    """Callbacks for messages from models other than replies.
 
     Attributes:
-        metric: is given an update of a model's own metrics, and the worker that sends it.
-        gone: is told of a worker that has ended for good.
-        control: is given the question of a CALL (load, unload, is it ready) and what takes its answer.
-        infer: runs a call of another model.
-        rests: is told which calls an instance waits for, when it does nothing else.
+        metric: takes an update of a model's own metrics, and the worker that sends it.
+        gone: takes a worker that will not be restarted.
+        control: takes the question of a CALL (load, unload, is it ready) and a callback for the answer.
+        infer: runs a call to another model.
+        rests: takes the calls that an instance waits for when it does nothing else.
     """
 
     metric: Callable[[dict[str, Any], object], None] = lambda update, worker: None
@@ -67,7 +67,7 @@ class Caller:
     channels: dict[int, Channel]
 
     def running(self) -> tuple[int, int]:
-        """Its only instance in this process and the batch that runs there; -1 and 0 when it has several or none."""
+        """Return the only instance in this process and its running batch; -1 and 0 if there are several or none."""
         if len(self.channels) != 1:
             return -1, 0
         ((instance, channel),) = self.channels.items()
@@ -82,10 +82,10 @@ class InboundCall:
         caller: the listener of the calling model.
         instance: which of its instances calls; -1 = one of several.
         arena: of the calling model; None when its tensors travel in frames.
-        lease: the slot that holds inputs; whoever runs the call releases it.
-        on_cancel: set by whoever runs the call; the last response is still due.
-        cancelled: nobody wants the (other) responses.
-        deaf: the caller is gone, and responses are thrown away.
+        lease: the slot that holds inputs; the runner of the call releases it.
+        on_cancel: set by the runner of the call; the last response is still due.
+        cancelled: the caller does not want the remaining responses.
+        deaf: the caller is gone, and responses are discarded.
         answers: how many responses have been given so far; sent: how many of them the caller has got or will get now.
     """
 
@@ -320,7 +320,7 @@ class BlsBroker:
         self._asked.pop(number, None)
 
     def abandoned(self, batch: int) -> None:
-        """Nobody waits for any request of this batch: so for nothing that was asked on its behalf."""
+        """Cancel the calls that were made for this batch, because all its requests are cancelled."""
         for asked in list(self._asked.values()):
             if asked.batch == batch:
                 asked.cancel()

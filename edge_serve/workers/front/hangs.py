@@ -1,7 +1,7 @@
-"""Finds instances whose model hangs: a batch that is not answered, and of which nothing else comes either.
+"""Finds instances whose model hangs: a batch without a reply and without a partial response.
 
-Heartbeats find an interpreter that is stuck; a model may hang while its interpreter is well. What is watched here costs
-a batch nothing: once a second somebody looks which one runs where.
+Heartbeats find an interpreter that is stuck, but a model may hang while its interpreter works. Watching costs a batch
+nothing: once a second the worker's watcher looks at the batches in flight.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Hang:
 
     @property
     def overdue(self) -> float:
-        """How long ago somebody should have done something about it."""
+        """Seconds since the limit passed."""
         return self.seconds - self.limit
 
 

@@ -1,4 +1,4 @@
-"""What the channels of one opened model share, and who listens to them."""
+"""State that the channels of one opened model share, and the interface of their listener."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from edge_serve.workers.wire.layout import INLINE, TensorLayout
 
 
 class ModelListener(Protocol):
-    """Who is told what becomes of a model's batches. A batch gets exactly one of `on_reply` and `on_lost`."""
+    """Callbacks for the outcome of a model's batches. A batch gets exactly one of `on_reply` and `on_lost`."""
 
     def on_reply(self, instance: int, reply: BatchReply) -> None:
         """The batch is done, and the instance idle unless `reply.last`. `reply.lease` and the requests' leases are the
@@ -45,7 +45,7 @@ class PartialListener(ModelListener, Protocol):
 
 @dataclass(slots=True)
 class Link:
-    """What all channels of one opened model share.
+    """State that all channels of one opened model share.
 
     Attributes:
         name: model's name, for texts.

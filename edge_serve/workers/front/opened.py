@@ -29,7 +29,7 @@ class PlacedInstances:
 
 
 class Pool(Protocol):
-    """What this needs of `pool.Workers`."""
+    """The methods of `pool.Workers` that an opened model uses."""
 
     async def open_homes(
         self,
@@ -66,7 +66,7 @@ class OpenedModel:
 
     @property
     def listener(self) -> ModelListener:
-        """Who hears of replies and losses; may be exchanged while no batch is in flight."""
+        """The listener for replies and losses; may be replaced while no batch is in flight."""
         return self._link.listener
 
     @listener.setter
@@ -75,7 +75,7 @@ class OpenedModel:
 
     @property
     def tests(self) -> bool:
-        """Its golden test is running: a batch that does not move has the time limit of a load."""
+        """Whether the golden test is running: a batch without progress then has the time limit of a load."""
         return self._link.tests
 
     @tests.setter
@@ -143,11 +143,11 @@ class OpenedModel:
         return sum([worker.restarts for worker in self._workers()])
 
     def trouble(self) -> str:
-        """What has become of its workers lately; "" = nothing."""
+        """Return recent failures of the model's workers; "" = none."""
         return "; ".join(filter(None, dict.fromkeys(home.worker.trouble() for home in self._homes)))
 
     def restart(self, reason: str) -> None:
-        """Kill its workers, which start again. Whoever lives with it in one of them is restarted too."""
+        """Restart the model's workers. Other models in the same workers are restarted too."""
         for home in self._homes:
             for channel in home.part.channels.values():
                 channel.broken(reason, 0)
@@ -200,8 +200,10 @@ class OpenedModel:
             channel.cancel(batch_id, index)
 
     def hold(self, instance: int, batch_id: int, index: int, held: bool) -> None:
-        """The client of a decoupled model's request reads too slowly: its sender waits until it is told to go on.
-        What is held must be let go in the end; a worker that died has forgotten it."""
+        """Pause (`held`) or resume the stream of a decoupled request whose client reads too slowly.
+
+        The caller must resume each stream that it paused, except where the worker has died.
+        """
         channel = self._channels.get(instance, _NONE).get(instance)
         if channel is not None:
             channel.hold(batch_id, index, held)

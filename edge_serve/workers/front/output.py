@@ -1,6 +1,6 @@
-"""What models print: lines of a worker's standard output and error, for the server's log.
+"""Reads a worker's standard output and error, line by line, for the server's log.
 
-The pipe is always emptied, so a model never waits for it; what exceeds the rate is counted and dropped.
+The pipe is always emptied, so a model never waits for it. Lines above the rate are counted and discarded.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Workers:
         return len(self._all)
 
     def cpu_seconds(self) -> float:
-        """What their processes have computed: it grows while models load."""
+        """Return the CPU time of all worker processes; it grows while models load."""
         return sum(worker.cpu_seconds() for worker in self._all)
 
     def watch(self, now_ns: int) -> dict[str, float]:

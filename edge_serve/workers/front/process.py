@@ -137,7 +137,7 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Its number, also after its end."""
+        """The process id, also after the process has ended."""
         return self._popen.pid
 
     def _spawn(self) -> None:
@@ -368,7 +368,7 @@ class Process:
             return 0
 
     def cpu_seconds(self) -> float:
-        """What it has computed so far, in user and kernel mode; 0 when it is gone."""
+        """Return the CPU time of the process in user and kernel mode; 0 after its end."""
         try:
             return time.clock_gettime(~self._popen.pid << 3 | _CPUCLOCK_SCHED)
         except OSError:
@@ -387,7 +387,7 @@ _HINTS = {
 
 
 def exit_reason(status: int) -> str:
-    """What became of a process that nobody meant to end, from `Popen.returncode`."""
+    """Return how a process ended unexpectedly, from `Popen.returncode`."""
     if status >= 0:
         return f"ended with exit status {status}"
     try:

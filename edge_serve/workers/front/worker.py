@@ -97,7 +97,7 @@ class Worker:
 
     @property
     def gone(self) -> bool:
-        """Its last process has ended and no other will follow."""
+        """Whether the last process has ended and none will be started."""
         return self._supervisor.done()
 
     @property
@@ -118,7 +118,7 @@ class Worker:
         return f"worker {self.label} {reason}" if is_news else ""
 
     def cpu_seconds(self) -> float:
-        """What its process has computed."""
+        """Return the CPU time of the process."""
         return self._process.cpu_seconds()
 
     def facts(self) -> WorkerFacts:

@@ -55,7 +55,7 @@ OURS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """How to run Python code of ours: the arguments in front of a module's name, and the environment variables.
+    """Command line and environment to run our Python code: arguments before a module's name, and variables.
 
     Attributes:
         program: the file that the command starts in its turn, looked for before each start; "" = none.
@@ -127,7 +127,7 @@ def _inherited(without: Sequence[str]) -> dict[str, str]:
 
 
 def path_of(spec: ModelSpec) -> Path | None:
-    """What the model's configuration asks for; None when it asks for nothing.
+    """Return the environment that the model's configuration names; None if it names none.
 
     Raises:
         InvalidArgument: it is not there.
@@ -257,7 +257,7 @@ def default_cache(environ: Mapping[str, str]) -> Path:
 
 
 async def _output(command: Sequence[str], variables: Mapping[str, str], seconds: float) -> tuple[str, int]:
-    """What a command prints, and its exit status.
+    """Return the output of a command, and its exit status.
 
     Raises:
         InvalidArgument: it cannot be started, or takes longer than `seconds`.

@@ -1,4 +1,4 @@
-"""Starts a program in a Landlock domain (landlock(7)): `landlock.py RULES PROGRAM...`, or RULES and a module of ours.
+"""Starts a program in a Landlock domain (landlock(7)): `landlock.py RULES PROGRAM...`, or RULES and our own module.
 
 The domain has to be there before user code runs, and before a thread of a library that user code could get at: the
 kernel confines the calling thread and what it starts. RULES is JSON, made by `sandbox`:
@@ -12,7 +12,7 @@ kernel confines the calling thread and what it starts. RULES is JSON, made by `s
 
 Landlock has rules that allow and none that forbid. So everything is allowed but what is `closed`, by a rule for each
 neighbour of each directory on the way there. What appears later in one of these directories is closed as well.
-Directories can be listed everywhere. Runs by its path in any Python of ours: the standard library only.
+Directories can be listed everywhere. Runs by its path in any of our interpreters: the standard library only.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _neighbours(directory: str, passed: set[str], decided: set[str], files: _Fil
 
 
 class _Files:
-    """Looks at files, and never at those below `dead` mount points: whoever asks for one waits for ever."""
+    """Looks at files, and never at those below `dead` mount points, where a system call hangs."""
 
     def __init__(self, dead: Collection[str]) -> None:
         self._dead = dead
@@ -206,7 +206,7 @@ class _Files:
             return []
 
     def is_model(self, path: str) -> bool:
-        """Whether this is the directory of a model, or may be: nobody knows of one that does not answer."""
+        """Return whether this is the directory of a model, or may be: a file system that does not answer hides it."""
         if self.is_dead(path) or os.path.lexists(f"{path}/config.pbtxt"):
             return True
         return any(entry.name.isdigit() for entry in self.entries(path))

@@ -1,4 +1,5 @@
-"""What ends with a worker, and with the front end: a pipe per worker whose writing end the front end alone has open.
+"""Kills a worker's child processes when the worker or the front end dies. One pipe per worker; only the front end holds
+the write end.
 
 A worker's children must end with it, however it ends, and all of them with the front end, also by SIGKILL. The kernel
 does that: when the last writer is gone it sends the owner of the reading end a signal of our choice (fcntl(2):

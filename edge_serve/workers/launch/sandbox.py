@@ -36,7 +36,7 @@ _ACCESS_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """What is protected from workers.
+    """The files that a worker must not reach.
 
     Attributes:
         repositories: a worker sees the models that it is for, and what is no model.

@@ -3,11 +3,11 @@
 A process of its own, because an archive has gigabytes. It prints a line of JSON: `{"directory": ...}` or
 `{"error": ...}`.
 
-    CACHE/<digest>/         an unpacked archive; who uses it holds a shared lock on the directory
+    CACHE/<digest>/         an unpacked archive; its users hold a shared lock on the directory
     CACHE/<digest>.json     which archives have these bytes: path -> what `stat` said of it
     CACHE/<digest>.part/    one that is being unpacked, or that a lost process left
 
-The cache directory itself is locked by whoever changes it. Nothing but the standard library.
+A process that changes the cache directory locks it. Imports the standard library only.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def locked(directory: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
     """Hold a lock on a directory.
 
     Raises:
-        OSError: it is not there; or somebody else has it, when `how` says not to wait.
+        OSError: it is not there; or another process has the lock, and `how` says not to wait.
     """
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -128,7 +128,7 @@ def _remember(cache: Path, name: str, archive: Path, state: State) -> None:
 
 
 def remove_stale(cache: Path, keep: str = "") -> None:
-    """Remove what nobody uses and whose archives have changed or gone. The cache must be locked."""
+    """Remove unused environments whose archives have changed or disappeared. The cache must be locked."""
     records = _records(cache)
     for path in list(cache.iterdir()):
         if path.suffix == ".part" and path.is_dir():

@@ -39,7 +39,7 @@ PARSE_ERRORS = (struct.error, KeyError, IndexError, ValueError, TypeError)
 
 @dataclass(slots=True)
 class OutputSlot:
-    """A slot that holds outputs, as the caller is told of it; all 0 = none."""
+    """A slot that holds outputs, as an INFER_RESPONSE frame names it; all 0 = none."""
 
     token: int = 0
     offset: int = 0

@@ -1,8 +1,8 @@
-"""What travels between the front end and a worker: versioned, length-prefixed frames of structs, never pickle.
+"""Frames between the front end and a worker: versioned, length-prefixed structs, never pickle.
 
 Each frame is a 16-byte header and a payload. Control frames carry JSON, or nothing; those of the data path are structs
-(`execute`, `reply`). The worker runs users' code, which may write to any descriptor: the front end takes every byte
-from it as possibly wrong and answers with `FrameError`, which costs that worker its life and nothing else.
+(`batch`). The worker runs users' code, which may write to any descriptor. So the front end checks every byte from it,
+and a `FrameError` kills that worker and nothing else.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class FrameKind(IntEnum):
 
 
 class FrameError(Exception):
-    """The bytes are no frame of ours."""
+    """The bytes are not a valid frame."""
 
 
 @dataclass(slots=True)

@@ -1,8 +1,8 @@
-"""A client's shared memory as a worker reads and writes it. Worker's side: the standard library and NumPy only.
+"""Reads and writes a client's shared memory.
 
-The client may shrink its file at any time, and whoever touches a mapped page that is no more gets SIGBUS. So few bytes
-are read and written by system calls, which is safe, and before many are touched the file is measured: only a client
-that shrinks it in that very moment ends the worker. Through a mapping, 8 MB are copied in a third of the time that
+The client may shrink its file at any time, and a process that touches a mapped page beyond the end gets SIGBUS. Small
+tensors are read and written by system calls, which is safe. Before a large one is copied, the file is measured: only a
+client that shrinks it at that moment kills the worker. Through a mapping, 8 MB are copied in a third of the time that
 `pread` and `pwrite` take.
 """
 

@@ -88,7 +88,7 @@ class SharedRequest:
         send(None if reply is None else self.answer(reply, None), final)
 
     def answer(self, reply: Reply, names: Sequence[str] | None) -> Reply:
-        """What the client gets in place of `reply`, whose outputs are written to its memory where it wants that.
+        """Write the outputs that the client wants in its memory there, and return the reply without them.
 
         Args:
             names: the outputs that were asked for; None = all.

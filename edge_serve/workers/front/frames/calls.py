@@ -101,7 +101,7 @@ def encode_response(number: int, response: InferResponse, places: Sequence[int],
 
 
 def decode_rest(received: Frame) -> list[tuple[int, int]]:
-    """What `encode_rest` was given.
+    """Return the calls in an INFER_REST frame: number, and responses that have arrived.
 
     Raises:
         FrameError: the worker wrote something else.

@@ -32,7 +32,7 @@ _PARSE_ERRORS = (struct.error, KeyError, IndexError, ValueError, TypeError, Attr
 
 @dataclass(slots=True)
 class BatchReply:
-    """What a batch came to. Times are CLOCK_MONOTONIC nanoseconds, marked by the worker.
+    """The replies to a batch. Times are CLOCK_MONOTONIC nanoseconds, marked by the worker.
 
     Attributes:
         replies: one for each request, in order.
