@@ -84,7 +84,7 @@ def test_simulate_names_the_devices_that_a_step_adds(fleet: Fleet) -> None:
         (("--errors", "x", "--reports", "."), "--errors: found 'x', expected a percentage such as 95%"),
         (("--errors", "101", "--reports", "."), "--errors: found '101'"),
         (("--soak", "1 day", "--reports", "."), "--soak: found '1 day', expected a time such as 30m, 24h, or 2d"),
-        (("--reports", "nowhere"), "nowhere neither a directory of reports"),
+        (("--reports", "nowhere"), "nowhere is neither a directory of reports"),
         (("--prometheus", "ftp://x"), "found 'ftp://x"),
     ],
 )
