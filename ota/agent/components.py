@@ -13,7 +13,7 @@ from ota.decide.probation import ProbationVerdict
 from ota.documents.device import DeviceDocument
 from ota.documents.manifest import FileEntry, Manifest, Variant
 from ota.layout import StateLayout
-from ota.server.admin_client import ModelReload
+from ota.server.admin_client import ServerReload
 from ota.settings import AgentSettings
 from ota.store.journal import Journal
 
@@ -112,7 +112,7 @@ class ModelServer(Protocol):
     def is_there(self) -> bool:
         """Return whether edge-serve answers."""
 
-    def reload(self, models: Sequence[str], *, unload_first: bool = False) -> Mapping[str, ModelReload]:
+    def reload(self, models: Sequence[str], *, unload_first: bool = False) -> Mapping[str, ServerReload]:
         """Make the server load models that changed, at once. Raises ServerError."""
 
 

@@ -21,7 +21,7 @@ QUICK = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class ModelReload:
+class ServerReload:
     """The result of a reload for one model.
 
     Attributes:
@@ -66,7 +66,7 @@ class AdminClient:
             )
         return found
 
-    def reload(self, models: Sequence[str], *, unload_first: bool = False) -> dict[str, ModelReload]:
+    def reload(self, models: Sequence[str], *, unload_first: bool = False) -> dict[str, ServerReload]:
         """Make the server load changes of `models`, and return the result for each.
 
         Args:
@@ -83,12 +83,12 @@ class AdminClient:
             raise ServerError(f"edge-serve did not reload {', '.join(models)}: HTTP {status}, {_error(found)}")
         return {str(one["name"]): _loaded(one) for one in found["models"] if isinstance(one, dict) and "name" in one}
 
-    def _load(self, model: str) -> ModelReload:
+    def _load(self, model: str) -> ServerReload:
         """Load a model with model control mode `explicit`."""
         status, found = self._ask("POST", f"/v2/repository/models/{quote(model, safe='')}/load", {}, self._load_limit)
         rows = [row for row in self.status()["models"] if isinstance(row, dict) and row.get("name") == model]
         serving = tuple(str(row.get("version")) for row in rows if row.get("state") == "READY")
-        return ModelReload(serving, "" if status == 200 else _error(found))
+        return ServerReload(serving, "" if status == 200 else _error(found))
 
     def _ask(self, method: str, path: str, body: object, limit: float) -> tuple[int, dict[str, Any]]:
         """Send a request. Return the HTTP status and the JSON object of the response; {} = not a JSON object."""
@@ -142,9 +142,9 @@ def _connect(address: str, timeout: float) -> http.client.HTTPConnection:
     return http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=timeout)
 
 
-def _loaded(found: Mapping[str, Any]) -> ModelReload:
+def _loaded(found: Mapping[str, Any]) -> ServerReload:
     versions = found.get("versions")
-    return ModelReload(tuple(map(str, versions)) if isinstance(versions, list) else (), str(found.get("reason") or ""))
+    return ServerReload(tuple(map(str, versions)) if isinstance(versions, list) else (), str(found.get("reason") or ""))
 
 
 def _error(found: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from ota.documents.manifest import FileEntry, Manifest, Variant
 from ota.documents.names import manifest_target, rollout_target
 from ota.errors import NotInRepository, OtaError, TrialFailed
 from ota.layout import StateLayout
-from ota.server.admin_client import ModelReload
+from ota.server.admin_client import ServerReload
 from ota.settings import AgentSettings
 from ota.store import journal, releases
 from ota.store.journal import Journal
@@ -203,7 +203,7 @@ class FakeServer:
         """Load all models, as at a boot."""
         self.serving = {one.name: check_whole(one) for one in self.repository.iterdir() if one.name[0] != "."}
 
-    def reload(self, models: Sequence[str], *, unload_first: bool = False) -> Mapping[str, ModelReload]:
+    def reload(self, models: Sequence[str], *, unload_first: bool = False) -> Mapping[str, ServerReload]:
         self.reloads.append((tuple(models), unload_first))
         if self.failures:
             raise self.failures.pop(0)
@@ -219,18 +219,18 @@ class FakeServer:
         assert self.store is not None
         self.serving = json.loads(self.store.read_text())
 
-    def _load(self, model: str, unload_first: bool) -> ModelReload:
+    def _load(self, model: str, unload_first: bool) -> ServerReload:
         if not (self.repository / model).is_symlink():
             self.serving.pop(model, None)
-            return ModelReload(())
+            return ServerReload(())
         release = check_whole(self.repository / model)
         if (model, release) in self.bad:
             if unload_first:
                 self.serving.pop(model, None)
             old = self.serving.get(model)
-            return ModelReload((str(old),) if old else (), f"the golden test of {model} {release} failed")
+            return ServerReload((str(old),) if old else (), f"the golden test of {model} {release} failed")
         self.serving[model] = release
-        return ModelReload((str(release),))
+        return ServerReload((str(release),))
 
 
 @dataclass

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ota.errors import ServerError
-from ota.server.admin_client import AdminClient, ModelReload
+from ota.server.admin_client import AdminClient, ServerReload
 from tests.server.running import Running, python_model, running
 
 
@@ -36,12 +36,12 @@ def test_a_reload_says_which_version_serves_and_why_one_does_not(server: Running
 
     shutil.rmtree(root / "det")
     python_model(root, "det", version=2)
-    assert subject.reload(["det"]) == {"det": ModelReload(("2",))}
+    assert subject.reload(["det"]) == {"det": ServerReload(("2",))}
     python_model(root, "det", "raise ValueError('no weights')", version=3)
     found = subject.reload(["det"])["det"]
     assert (found.versions, "no weights" in found.reason) == (("2",), True)
     shutil.rmtree(root / "det" / "3")
-    assert subject.reload(["det"], unload_first=True) == {"det": ModelReload(("2",))}
+    assert subject.reload(["det"], unload_first=True) == {"det": ServerReload(("2",))}
 
 
 def test_where_models_are_loaded_on_request_a_reload_loads_them(root: Path) -> None:
@@ -51,7 +51,7 @@ def test_where_models_are_loaded_on_request_a_reload_loads_them(root: Path) -> N
     with running("--model-repository", str(folder), *flags) as server:
         python_model(folder, "det")
         subject = AdminClient(f"http://127.0.0.1:{server.http}")
-        assert subject.reload(["det"]) == {"det": ModelReload(("1",))}
+        assert subject.reload(["det"]) == {"det": ServerReload(("1",))}
         found = subject.reload(["nowhere"])["nowhere"]
         assert (found.versions, "nowhere" in found.reason) == ((), True)
 
