@@ -67,7 +67,7 @@ def test_the_demo_passes_without_a_failed_request(tmp_path: Path) -> None:
 def test_ctrl_c_ends_all_and_removes_all(tmp_path: Path) -> None:
     with started(tmp_path) as demo:
         assert demo.stdout is not None
-        while "simple 1: trying it" not in (line := demo.stdout.readline()):
+        while "simple 1: testing" not in (line := demo.stdout.readline()):
             assert line
         assert len(processes_in(tmp_path)) >= 4
         demo.send_signal(signal.SIGINT)

@@ -39,7 +39,7 @@ def test_the_way_of_a_release(device: Site) -> None:
     assert (planned["wanted"], planned["variant"], planned["missing_bytes"] > 0) == (2, "default", True)
     assert device.serving() == "1"
     assert device.run("apply") == "det: release 2 serves\n"
-    assert "det 2: trying it" in device.err
+    assert "det 2: testing" in device.err
     assert device.serving() == "2"
     assert device.run("check") == "det: release 2 serves, nothing to do (it is the wanted release)\n"
     explained = device.run("explain", "det")
