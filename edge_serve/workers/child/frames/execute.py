@@ -67,8 +67,7 @@ def decode_execute(
     deadlines: list[int] = []
     wanted: list[Sequence[str] | None] = []
     all_shared: dict[int, SharedRequest] = {}
-    is_cancelled = cancelled.__contains__
-    read = layout.input_blocks.read
+    is_cancelled, read = cancelled.__contains__, layout.input_blocks.read
     for i in range(count):
         fields, position = REQUEST.unpack_from(frame, position), position + REQUEST.size
         mask, correlation, priority, timeout_us, deadline, flags, id_size, extra_size, block_size, base, seat = fields
