@@ -86,8 +86,8 @@ class Service:
 
     def workers(self) -> dict[int, str]:
         """Return the command lines of the worker processes by PID."""
-        lines = self.machine.try_run("pgrep -u edge-serve -af 'edge_serve[.]workers[.]main'").output.splitlines()
-        return {int(line.split()[0]): line for line in lines}
+        found = self.machine.try_run("pgrep -u edge-serve -af 'edge_serve[.]workers[.]child[.]main'")
+        return {int(line.split()[0]): line for line in found.output.splitlines()}
 
     def journal(self, arguments: str = "-o cat") -> str:
         """Return the journal of the service, with systemd's entries about it, since `clean`."""

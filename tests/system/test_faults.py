@@ -11,11 +11,12 @@ import pytest
 
 from tests.supervision import faulty
 from tests.system import models
+from tests.system.agent import KEPT
 from tests.system.machine import wait_until
 from tests.system.service import MODELS, Service
 
 #: the server, with signals that break it
-FAULTY = "/opt/edge-serve/bin/python3 /opt/faulty.py signals python3 -m edge_serve serve"
+FAULTY = f"/opt/edge-serve/current/bin/python3 {KEPT}/faulty.py signals python3 -m edge_serve serve"
 #: seconds for systemd and a start, beyond the watchdog's time
 GRACE = 5.0
 
@@ -58,8 +59,8 @@ def always(service: Service, model: str) -> Iterator[None]:
 )
 def test_watchdog_restarts_a_hung_front_end(fresh: Service, signal: str, unit: str) -> None:
     fresh.add_shipped_models("simple")
-    fresh.machine.put("/opt/faulty.py", Path(faulty.__file__).read_bytes())
-    fresh.machine.run("chmod 644 /opt/faulty.py")
+    fresh.machine.put(f"{KEPT}/faulty.py", Path(faulty.__file__).read_bytes())
+    fresh.machine.run(f"chmod 644 {KEPT}/faulty.py")
     fresh.override(unit)
     fresh.start()
     assert fresh.infer() == 200

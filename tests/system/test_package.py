@@ -167,7 +167,7 @@ def test_killed_upgrade_leaves_a_complete_program(
     assert step == "activated" or state != f"ii  {other.version}", "it came too late to interrupt anything"
     assert service.infer() == 200
     assert runs_whole(service, shipped, newer)
-    service.machine.run("pkill -KILL -u edge-serve -f 'edge_serve[.]workers[.]main'")
+    service.machine.run("pkill -KILL -u edge-serve -f 'edge_serve[.]workers[.]child[.]main'")
     service.recovered_in("echo", 30)  # the running server still finds the files of its workers
     if step == "renaming":
         service.machine.boot.cut()
