@@ -8,7 +8,6 @@ from typing import Any
 
 from google.protobuf import text_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_serve.config.checks.checks import check_model_config
@@ -18,6 +17,7 @@ from edge_serve.config.model.normalise import normalise
 from edge_serve.config.model.text import parse_model_config
 from edge_serve.config.stages import merge_completed, settle_instances
 from edge_serve.errors import EdgeServeError
+from tests.examples import examples, holds
 
 F = FieldDescriptor
 _SCALARS: dict[int, st.SearchStrategy[Any]] = {
@@ -74,51 +74,55 @@ def documents(message: Descriptor) -> st.SearchStrategy[dict[str, Any]]:
 CONFIGS = documents(DESCRIPTOR.message_types_by_name["ModelConfig"]).map(model_config_from_json)
 
 
-@settings(max_examples=300, deadline=None)
-@given(CONFIGS)
-def test_text_and_json_keep_everything(config: ModelConfig) -> None:
-    assert parse_model_config(text_format.MessageToString(config, as_utf8=True)) == config
-    document = model_config_to_json(config)
-    assert model_config_from_json(document) == config
-    assert model_config_to_json(model_config_from_json(document)) == document
+@examples(60, 300)
+def test_text_and_json_keep_everything(count: int) -> None:
+    def check(config: ModelConfig) -> None:
+        assert parse_model_config(text_format.MessageToString(config, as_utf8=True)) == config
+        document = model_config_to_json(config)
+        assert model_config_from_json(document) == config
+        assert model_config_to_json(model_config_from_json(document)) == document
+
+    holds(count, check, CONFIGS)
 
 
-@settings(max_examples=300, deadline=None)
-@given(CONFIGS)
-def test_any_configuration_is_accepted_or_refused_in_words(config: ModelConfig) -> None:
-    with contextlib.suppress(EdgeServeError):
-        normal = normalise(config, "m", ["model.py"])
-        assert normalise(normal, "m") == normal
-        check_model_config(normal)
-        done = merge_completed(settle_instances(normal), model_config_to_json(normal))
-        assert merge_completed(done, None) == done
+@examples(60, 300)
+def test_any_configuration_is_accepted_or_refused_in_words(count: int) -> None:
+    def check(config: ModelConfig) -> None:
+        with contextlib.suppress(EdgeServeError):
+            normal = normalise(config, "m", ["model.py"])
+            assert normalise(normal, "m") == normal
+            check_model_config(normal)
+            done = merge_completed(settle_instances(normal), model_config_to_json(normal))
+            assert merge_completed(done, None) == done
+
+    holds(count, check, CONFIGS)
 
 
 _WORDS = [field.name for field in DESCRIPTOR.message_types_by_name["ModelConfig"].fields]
 _TOKENS = [*_WORDS, "dims", "key", "value", "TYPE_INT32", "-1", "0x", "07", "1e9", '"', "'", "\\", "{", "}", "[", "]"]
 _TOKENS += ["<", ">", ":", ";", ",", "#", "\n", " ", "-", "nan", "true", '"a"', "\\u00", "\\U0010ffff", "\\400", "é"]
-
-
-@settings(max_examples=3000, deadline=None)
-@given(st.binary(max_size=40) | st.lists(st.sampled_from(_TOKENS), max_size=12).map(lambda t: " ".join(t).encode()))
-def test_any_bytes_are_a_configuration_or_an_ordinary_error(raw: bytes) -> None:
-    for read in (parse_model_config, model_config_from_json):
-        with contextlib.suppress(EdgeServeError):
-            read(raw)
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
-        lambda inner: (
-            st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*_WORDS, "name"]), inner, max_size=3)
-        ),
-        max_leaves=8,
-    )
+BYTES = st.binary(max_size=40) | st.lists(st.sampled_from(_TOKENS), max_size=12).map(lambda t: " ".join(t).encode())
+DOCUMENTS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*_WORDS, "name"]), inner, max_size=3),
+    max_leaves=8,
 )
-def test_any_json_is_a_configuration_or_an_ordinary_error(document: Any) -> None:
-    if not isinstance(document, dict):
-        document = {"input": document}
-    with contextlib.suppress(EdgeServeError):
-        model_config_from_json(document)
+
+
+@examples(400, 3000)
+def test_any_bytes_are_a_configuration_or_an_ordinary_error(count: int) -> None:
+    def check(raw: bytes) -> None:
+        for read in (parse_model_config, model_config_from_json):
+            with contextlib.suppress(EdgeServeError):
+                read(raw)
+
+    holds(count, check, BYTES)
+
+
+@examples(60, 300)
+def test_any_json_is_a_configuration_or_an_ordinary_error(count: int) -> None:
+    def check(document: Any) -> None:
+        with contextlib.suppress(EdgeServeError):
+            model_config_from_json(document if isinstance(document, dict) else {"input": document})
+
+    holds(count, check, DOCUMENTS)

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
 from edge_serve.messages.tensors import DataType, join_bytes
 from edge_serve.protocol.v2.infer_tensors import MAX_DEPTH, flatten, read, write
+from tests.examples import examples, holds
 
 INTEGERS = [
     DataType.UINT8, DataType.UINT16, DataType.UINT32, DataType.UINT64,
@@ -113,14 +113,17 @@ def test_wrong_numbers_of_elements() -> None:
 nested = st.recursive(st.integers(0, 99), lambda inner: st.lists(inner, max_size=4), max_leaves=20)
 
 
-@given(st.lists(nested))
-def test_flatten_visits_values_in_row_major_order(data: list[Any]) -> None:
+@examples(30, 500)
+def test_flatten_visits_values_in_row_major_order(count: int) -> None:
     def walk(value: Any) -> list[Any]:
         return [leaf for item in value for leaf in walk(item)] if isinstance(value, list) else [value]
 
-    values, kinds = flatten(data)
-    assert values == walk(data)
-    assert kinds == [int] * len(values)
+    def check(data: list[Any]) -> None:
+        values, kinds = flatten(data)
+        assert values == walk(data)
+        assert kinds == [int] * len(values)
+
+    holds(count, check, st.lists(nested))
 
 
 def test_nesting_is_limited() -> None:
