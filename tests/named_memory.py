@@ -1,11 +1,11 @@
-"""What lies in shared memory under a name."""
+"""Names in shared memory."""
 
 from __future__ import annotations
 
 import os
 
-#: of a Triton that runs beside the tests, and of the repositories of tests/ota
-_OTHERS = ("triton_python_backend", "edge-ota-")
+#: of a Triton that runs beside the tests, and of directories that other tests have there
+_OTHERS = ("triton_", "edge-ota-", "edge-serve-test-")
 
 
 def named_memory() -> frozenset[str]:

@@ -223,7 +223,7 @@ def test_check_names_the_entries_that_do_not_answer(root: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_model_with_many_files_serves_and_one_with_too_many_is_left_out(root: Path) -> None:
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:  # a disk takes minutes
+    with tempfile.TemporaryDirectory(prefix="edge-serve-test-", dir="/dev/shm") as memory:  # a disk takes minutes
         for name, count in {"many": 99_990, "too_many": 100_000}.items():
             many_files(python_model(Path(memory), name) / "data", count)
             (root / name).symlink_to(Path(memory, name))

@@ -79,6 +79,7 @@ def test_no_bad_request_holds_the_server_up(server: Running) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_ten_thousand_bad_requests_leave_nothing_behind(server: Running) -> None:
     slow_kinds = (b"no_such_backend", b"H4sI")
     well_framed = [sent for sent in refused() if not any(kind in sent for kind in slow_kinds)]
@@ -92,7 +93,7 @@ def test_ten_thousand_bad_requests_leave_nothing_behind(server: Running) -> None
     assert before.pids == after.pids
     assert before.files == after.files
     assert before.worker_files == after.worker_files
-    assert before.shared_memory == after.shared_memory
+    assert after.shared_memory <= before.shared_memory
     assert after.tensor_memory == 0
     assert after.resident < before.resident + 16 * 2**20
     assert "Traceback" not in server.log()

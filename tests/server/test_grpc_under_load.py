@@ -184,8 +184,7 @@ def test_ten_thousand_bad_clients_of_a_secured_grpc_door(server: Running, keys: 
     assert before.pids == after.pids
     assert before.files == after.files
     assert before.worker_files == after.worker_files
-    new = after.shared_memory - before.shared_memory
-    assert [name for name in new if not name.startswith("triton_")] == []  # those are of a Triton beside this test
+    assert after.shared_memory <= before.shared_memory
     assert after.tensor_memory == 0
     assert after.resident < before.resident + (16 << 20)
     assert "Traceback" not in log
