@@ -66,7 +66,7 @@ def _serve(arguments: Sequence[str], program: Program = EDGE_SERVE) -> int:
             return 1  # as Triton's
         return _refuse(error.message, "serve --help" if error.show_usage else "--help")
     try:
-        control = _configure_log(config)
+        control = configure_log(config)
     except OSError as error:
         print(f"{program.name}: cannot write the log to '{config.log_file}': {error.strerror}", file=sys.stderr)
         return 1
@@ -87,7 +87,8 @@ def _refuse(message: str, hint: str) -> int:
     return texts.USAGE
 
 
-def _configure_log(config: ServerConfig) -> log.LogControl:
+def configure_log(config: ServerConfig) -> log.LogControl:
+    """Configure the log as the settings say, and log the notes on them."""
     levels = log.LevelFilter(
         info=config.log_info, warning=config.log_warning, error=config.log_error, verbose=config.log_verbose
     )

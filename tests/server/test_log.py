@@ -128,7 +128,7 @@ def test_a_traceback_is_one_line(logger: logging.Logger, format_name: str) -> No
 def test_a_name_that_is_no_utf8_does_not_keep_a_line_out_of_the_file(logger: logging.Logger, tmp_path: Path) -> None:
     path = tmp_path / "log"
     config = parse_argv(["--model-repository=x", f"--log-file={path}"], {})
-    here = cli._configure_log(config)
+    here = cli.configure_log(config)
     logger.info("model %s", os.fsdecode(b"m\xff"))
     logger.info("next")
 

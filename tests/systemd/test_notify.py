@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from edge_serve.systemd import notify
+from tests.footprint import footprint
 from tests.supervision.manager import mailbox
 
 
@@ -66,4 +67,4 @@ def test_a_manager_that_never_reads_costs_no_memory() -> None:
     notifier = notify.Notifier(lambda _: False)
     for number in range(1000):
         notifier.tell(f"STATUS={number}")
-    assert len(notifier._unsent) <= 33
+    assert footprint(notifier) < 50

@@ -110,12 +110,19 @@ class Served:
         self.arena = arena
         self.budget = budget
         self._batches = 0
+        self._closed = False
 
     def send(self, *requests: InferRequest, instance: int = 0) -> int:
         """Execute a batch; its id."""
         self._batches += 1
         self.model.execute(instance, self._batches, requests)
         return self._batches
+
+    async def close(self) -> None:
+        """Close the model. A second call does nothing."""
+        if not self._closed:
+            self._closed = True
+            await self.model.close()
 
     async def ask(self, *requests: InferRequest, instance: int = 0) -> BatchReply:
         """Execute a batch and wait for its reply."""
@@ -160,8 +167,9 @@ async def serving(
             listener,
             arena,
         )
-        yield Served(workers, model, listener, arena, account)
-        await model.close()
+        served = Served(workers, model, listener, arena, account)
+        yield served
+        await served.close()
         assert account.used == 0, "a slot was never given back"
         assert workers.workers() == 0
     finally:

@@ -133,10 +133,9 @@ def test_a_model_that_does_not_close_is_killed(tmp_path: Path, busy: bool) -> No
             if busy:
                 served.send(request(do="sleep", ms=20_000))
             (pid,) = served.model.pids()
-            await served.model.close()
+            await served.close()
             assert not psutil.pid_exists(pid)
             assert served.listener.idle()
-            served.model._homes.clear()  # the harness closes again
 
     run(work())
 

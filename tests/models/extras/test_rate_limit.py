@@ -22,6 +22,7 @@ from edge_serve.scheduling.direct import DirectScheduler
 from edge_serve.scheduling.rate_limiter import RateLimiter
 from edge_serve.workers.front.frames.reply import BatchReply
 from edge_serve.workers.front.pool import OpenedModel
+from tests.footprint import footprint
 
 
 class Ticks:
@@ -163,8 +164,7 @@ def test_an_unloaded_model_leaves_room_and_no_trace(loop: asyncio.AbstractEventL
     assert second.opened.ids == ["b"]
     second.opened.finish()
     second.limited.close()
-    assert not limiter._claimants
-    assert not gate._models
+    assert footprint(gate) < footprint(RateLimitGate(RateLimiter())) + 10
 
 
 def test_who_leaves_while_its_request_waits_is_told_to_the_worker_that_gets_it(loop: asyncio.AbstractEventLoop) -> None:
@@ -211,9 +211,11 @@ def test_a_model_that_could_never_run_is_not_admitted() -> None:
     gate = RateLimitGate(RateLimiter((RateLimitResource("R", 5),)))
     config = parse_model_config(f'name: "m" instance_group [ {group(R=10)} ]')
 
+    before = footprint(gate)
+
     with pytest.raises(InvalidArgument, match='Resource count for "R" is limited to 5'):
         gate.admit(placed(config))
-    assert not gate._models
+    assert footprint(gate) == before
 
 
 def test_passive_instances_need_nothing_and_global_resources_have_one_stock() -> None:

@@ -8,11 +8,13 @@ import sys
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from edge_serve import cli
+from edge_serve.aio.sink import Sink
 from edge_serve.config.settings.server import parse_argv
 from edge_serve.messages.log_fields import DISPLAY, model_fields
 from edge_serve.observe.log import handler as handlers
@@ -178,7 +180,7 @@ def peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Journald]:
 
 
 def test_the_server_logs_to_the_journal_when_its_standard_error_is_that(logger: logging.Logger, peer: Journald) -> None:
-    cli._configure_log(parse_argv(["--model-repository=x"], {}))
+    cli.configure_log(parse_argv(["--model-repository=x"], {}))
     logger.info("model ready", extra=model_fields("m", 1))
     all_are_sent()
 
@@ -188,7 +190,7 @@ def test_the_server_logs_to_the_journal_when_its_standard_error_is_that(logger: 
 
 @pytest.mark.parametrize("setting", ["--log-format=json", "--log-file={}"])
 def test_who_asks_for_text_gets_text(setting: str, logger: logging.Logger, peer: Journald, tmp_path: Path) -> None:
-    cli._configure_log(parse_argv(["--model-repository=x", setting.format(tmp_path / "log")], {}))
+    cli.configure_log(parse_argv(["--model-repository=x", setting.format(tmp_path / "log")], {}))
     logger.info("model ready")
     for handler in logging.getLogger("edge_serve").handlers:
         handler.close()
@@ -232,12 +234,12 @@ def test_no_journald_where_it_should_be_leaves_the_text(peer: Journald, monkeypa
 
 
 def test_a_journal_that_takes_nothing_holds_no_caller_and_loses_nothing_that_was_kept(
-    logger: logging.Logger, peer: Journald
+    logger: logging.Logger, peer: Journald, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(handlers, "Limiter", partial(Limiter, burst=10_000))
+    monkeypatch.setattr(handlers, "Sink", partial(Sink, most=10_000))
     journal = find_journal(os.environ)
     assert journal is not None
-    journal._limiter = Limiter(burst=10_000)
-    journal._sink._most = 10_000
     log.configure("default", log.LevelFilter(), journal=journal)
     for number in range(1000):  # more than the socket and the sink take
         logger.info("%d", number)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
+import stat
 from pathlib import Path
 
 import pytest
@@ -65,9 +68,21 @@ def test_without_a_journal_it_says_so(tmp_path: Path) -> None:
     sender.close()
 
 
+def sockets() -> set[int]:
+    """Return the descriptors of this process that are sockets."""
+    found = set()
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):  # the listing's own
+            found |= {fd} if stat.S_ISSOCK(os.fstat(fd).st_mode) else set()
+    return found
+
+
 def test_the_socket_is_a_datagram_socket_that_children_do_not_get(tmp_path: Path) -> None:
     with journald(tmp_path) as peer:
+        before = sockets()
         sender = NativeSender(peer.path)
-        assert sender._socket.type == socket.SOCK_DGRAM
-        assert not sender._socket.get_inheritable()
+        (fd,) = sockets() - before
+        with socket.socket(fileno=os.dup(fd)) as same:
+            assert same.type == socket.SOCK_DGRAM
+        assert not os.get_inheritable(fd)
         sender.close()

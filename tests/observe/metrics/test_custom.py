@@ -10,6 +10,7 @@ import pytest
 from edge_serve.observe.metrics import custom
 from edge_serve.observe.metrics.custom import CustomMetrics
 from edge_serve.observe.metrics.source import CustomSample
+from tests.footprint import footprint
 
 
 def update(**changes: Any) -> dict[str, Any]:
@@ -60,7 +61,7 @@ def test_what_prometheus_would_not_read_leaves_nothing_behind(changes: dict[str,
     metrics = CustomMetrics()
     metrics.apply(update(**changes))
     assert metrics.families() == []
-    assert not metrics._families
+    assert footprint(metrics) == footprint(CustomMetrics())
 
 
 def test_removed_series_make_room(monkeypatch: pytest.MonkeyPatch) -> None:

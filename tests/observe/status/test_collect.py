@@ -185,9 +185,8 @@ def test_a_look_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch, capl
         assert len(scene.probe.looks) == 1
 
         scene.probe.go.set()
-        while scene.collector._looking:
+        while (await scene.read())["device"]["cores"] == 0:
             await asyncio.sleep(0.01)
-        assert (await scene.read())["device"]["cores"] == 1
 
     run(story)
     assert "takes longer than 0.05 s" in caplog.text

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,16 @@ def device(tmp_path: Path) -> Device:
     found.publish("pair", 16, models_of(16))
     found.run()
     return found
+
+
+@contextlib.contextmanager
+def before_each(act: Callable[[DiskOperation], None]) -> Iterator[None]:
+    """Call `act` before each operation on disk."""
+    before, files.point = files.point, act
+    try:
+        yield
+    finally:
+        files.point = before
 
 
 def in_child(act: Callable[[], object]) -> int:
@@ -65,12 +76,9 @@ def operations_of(device: Device, release: int) -> int:
         nonlocal count
         count += 1
 
-    files.point = counted
-    try:
+    with before_each(counted):
         device.publish("pair", release, models_of(release))
         device.run()
-    finally:
-        files.point = files._nothing
     return count
 
 
@@ -156,14 +164,12 @@ def test_a_disk_that_fails_at_any_operation_is_said_and_recovered(device: Device
             if count == place or (lasting and count > place):
                 raise OSError(code, os.strerror(code), operation.path)
 
-        files.point = fail
-        try:
-            outcomes = device.outcomes()
-            error = outcomes["pair"].error
-        except StoreError as failure:
-            error = failure
-        finally:
-            files.point = files._nothing
+        with before_each(fail):
+            try:
+                outcomes = device.outcomes()
+                error = outcomes["pair"].error
+            except StoreError as failure:
+                error = failure
         if error is not None:
             assert isinstance(error, StoreError)
             assert os.strerror(code) in error.message
@@ -173,17 +179,15 @@ def test_a_disk_that_fails_at_any_operation_is_said_and_recovered(device: Device
 
 
 @pytest.mark.fault("D3")
-def test_a_disk_without_inodes_is_no_space(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_without_inodes_is_no_space(device: Device) -> None:
     device.publish("pair", 17, models_of(17))
 
     def full(operation: DiskOperation) -> None:
         if operation.kind in ("create", "mkdir", "symlink", "link") and "/status" not in operation.path:
             raise OSError(errno.ENOSPC, "No space left on device", operation.path)
 
-    monkeypatch.setattr(files, "point", full)
-    with pytest.raises(NoSpace, match="free space on that disk, or lower what is kept"):
+    with before_each(full), pytest.raises(NoSpace, match="free space on that disk, or lower what is kept"):
         device.run()
-    monkeypatch.setattr(files, "point", files._nothing)
     check(device, 17)
 
 

@@ -13,6 +13,7 @@ from edge_serve.messages.shared_memory import Place
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.messages.tensors import DataType, InferTensor, Unseen, join_bytes
 from edge_serve.protocol.v2.infer_response import InferEncoder
+from tests.footprint import footprint
 
 MODEL = Signature(
     "m", "3", "python", 0, {},
@@ -112,11 +113,12 @@ def test_remembered_json_parts_differ_by_all_that_they_say() -> None:
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    encoder = InferEncoder()
-    for size in range(1200):
+    encoder, sizes = InferEncoder(), [0]
+    for size in range(4000):
         tensor = InferTensor("A", DataType.INT8, (size,), bytes(size))
         encoder.encode(InferResponse("m", "1", outputs=[tensor]), InferRequest("m", binary_default=True), MODEL)
-    assert len(encoder._headers) == 1024
+        sizes.append(footprint(encoder) if size % 300 == 299 else 0)
+    assert max(sizes) < 15 * 1024
 
 
 def test_classification() -> None:

@@ -13,6 +13,7 @@ from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest
 from edge_serve.scheduling.core import Entry, Refuse, Run, SequenceBatching
 from edge_serve.scheduling.sequence.direct import DirectSequences
 from edge_serve.scheduling.sequence.oldest import OldestSequences
+from tests.footprint import footprint
 from tests.scheduling.simulation import MS, US
 
 Scheduler = DirectSequences | OldestSequences
@@ -217,7 +218,7 @@ def test_state_never_crosses_ids_and_each_request_is_answered_once(config: str, 
     assert not list(world.scheduler.slots), "a slot leaked"
     assert all(world.scheduler.has_instance(one) for one in world.instances)
     assert not any(world.scheduler.has_instance(one) for one in world.retiring), "an instance never ends"
-    assert not world.scheduler._known
+    assert footprint(world.scheduler) < footprint(World(CONFIGS[config], instances, seed).scheduler) + 200
 
 
 def test_drained_requests_are_all_that_waited() -> None:

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from edge_serve.scheduling.sequence.slots import SequenceSlots
+from tests.footprint import footprint
 
 
 def test_instances_fill_evenly_and_then_no_slot_is_free() -> None:
@@ -62,9 +63,9 @@ def test_a_closed_instance_takes_no_more_sequences() -> None:
 
 
 def test_many_slots_cost_nothing_before_they_are_taken() -> None:
-    slots: SequenceSlots[int] = SequenceSlots([0], 1 << 40)
+    slots: SequenceSlots[int] = SequenceSlots([0], 1 << 20)
     assert [slots.take(who) for who in range(3)] == [(0, 0), (0, 1), (0, 2)]
-    assert len(slots._free) == 1
+    assert footprint(slots) < 100
 
 
 @pytest.mark.parametrize("seed", range(5))

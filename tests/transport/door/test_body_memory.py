@@ -114,32 +114,36 @@ def test_a_walk_keeps_its_books() -> None:
     generator = random.Random(4)
     memory = BodyMemory(10 * STEP)
     living: list[Claim] = []
+    growing: set[Claim] = set()
 
-    def forget(claim: Claim) -> None:
-        if claim in living:
-            living.remove(claim)
+    def begin() -> Claim:
+        claim = memory.claim_growing(lambda error: growing.discard(claim))
+        growing.add(claim)
+        return claim
+
+    def leave(claim: Claim) -> None:
+        living.remove(claim)
+        growing.discard(claim)
+        claim.release()
 
     for _ in range(5000):
         kind = generator.randrange(4)
         if kind == 0:
             living.append(memory.claim(generator.randrange(1, 6 * STEP), lambda: None))
         elif kind == 1:
-            claim = memory.claim_growing(lambda error: None)
-            living.append(claim)
+            living.append(begin())
         elif living:
             claim = generator.choice(living)
             if kind == 2:
-                forget(claim)
-                claim.release()
-            elif claim._evict is not None and claim._age in memory._growing:
+                leave(claim)
+            elif claim in growing:
                 try:
                     assert claim.grow(generator.randrange(1, 6 * STEP)) <= 6 * STEP
                 except Overloaded:
-                    forget(claim)
-                    claim.release()
+                    leave(claim)
         assert memory.used == sum(claim.size for claim in living if claim.granted)
         assert memory.used <= memory.limit
-        first = memory._waiting[0] if memory._waiting else None
+        first = next((claim for claim in living if not claim.granted), None)
         assert first is None or memory.used + first.size > memory.limit
     for claim in list(living):
         claim.release()

@@ -139,7 +139,7 @@ def test_connections_of_one_address() -> None:
             second.close()
             third.close()
             assert sharing.addresses.refused == 1
-        assert not sharing.addresses._open
+        assert [sharing.addresses.acquire("127.0.0.1") for _ in range(3)] == [True, True, False]
 
     asyncio.run(main())
 

@@ -10,6 +10,7 @@ import pytest
 
 from edge_serve.errors import InvalidArgument, Unavailable
 from edge_serve.protocol.v2.routes import RouteGroup
+from tests.footprint import footprint
 from tests.transport.v2_scene import BINARY, JSON, PLAIN, Door, FakeExchange, FakeLease, head_of
 
 
@@ -352,10 +353,11 @@ def test_a_version_that_is_no_number_of_64_bits() -> None:
 
 
 def test_heads_are_remembered_within_bounds() -> None:
-    door = Door()
-    for number in range(600):
+    door, sizes = Door(), []
+    for number in range(3000):
         assert door.call("GET", f"/v2/models/m?{number}").status == 200
-    assert len(door.application._heads._memo) <= 512
-    before = len(door.application._heads._memo)
+        sizes.append(footprint(door.application) if number % 500 == 499 else 0)
+    assert max(sizes) < 1.1 * sizes[999]
+    before = footprint(door.application)
     assert door.call("GET", "/v2/models/m", headers={"X-Long": "y" * 5000}).status == 200
-    assert len(door.application._heads._memo) == before
+    assert footprint(door.application) < before + 5

@@ -90,12 +90,13 @@ def test_the_place_of_a_crash_is_the_first_line_outside_of_libraries() -> None:
     assert run(places()) == ["", "", "", "in execute, /models/net/1/model.py line 12"]
 
 
-def test_what_a_restarted_worker_prints_at_first_is_marked(caplog: pytest.LogCaptureFixture) -> None:
-    async def collect(*, recurs: bool, later: float = 0.0) -> None:
+def test_what_a_restarted_worker_prints_at_first_is_marked(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def collect(*, recurs: bool) -> None:
         loop = asyncio.get_running_loop()
         reading, writing = os.pipe()
         found = WorkerOutput(loop, reading, "m", about={"model": "m"}, recurs=recurs)
-        found._recurs_until -= later
         os.write(writing, b"line\n")
         os.close(writing)
         found.finish()
@@ -103,7 +104,8 @@ def test_what_a_restarted_worker_prints_at_first_is_marked(caplog: pytest.LogCap
     with caplog.at_level(logging.INFO, "edge_serve"):
         run(collect(recurs=False))
         run(collect(recurs=True))
-        run(collect(recurs=True, later=output.RECURS_SECONDS))
+        monkeypatch.setattr(output, "RECURS_SECONDS", -1)
+        run(collect(recurs=True))
 
     assert [hasattr(record, RECURS) for record in caplog.records] == [False, True, False]
     assert {record.__dict__["model"] for record in caplog.records} == {"m"}

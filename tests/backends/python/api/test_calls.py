@@ -33,9 +33,9 @@ class Front(host.Alone):
 
     def infer(self, call: ModelCall, on_reply: OnReply) -> Cancel:
         self.asked.append((call, on_reply))
-        return self._cancel
+        return self.cancel
 
-    def _cancel(self) -> None:
+    def cancel(self) -> None:
         self.cancelled += 1
 
     def reply(self, value: int | None, final: bool) -> None:
@@ -80,7 +80,7 @@ def stream(front: Front, *replies: tuple[int | None, bool]) -> ResponseIterator:
             super().infer(call, on_reply)
             for one, final in replies:
                 self.reply(one, final)
-            return front._cancel
+            return front.cancel
 
     with installed(Answering()):
         found = ask(STREAM)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from edge_serve.backends.python.api import dlpack as python_dlpack
 from edge_serve.backends.python.api.errors import TritonModelException
 from edge_serve.backends.python.api.tensor import Tensor
 from edge_serve.messages import tensors
@@ -129,22 +129,26 @@ def test_bf16_goes_through_dlpack_only() -> None:
 
 
 def test_memory_lives_as_long_as_somebody_uses_it() -> None:
-    capsule = Tensor("X", np.arange(4)).to_dlpack()
-    assert len(python_dlpack._exported) == 1
+    array = np.arange(4)
+    alive, capsule = weakref.ref(array), Tensor("X", array).to_dlpack()
+    del array
     wire = Tensor.from_dlpack("Y", capsule).as_wire()
     del capsule
     gc.collect()
-    assert len(python_dlpack._exported) == 1
     assert wire.array().tolist() == [0, 1, 2, 3]
+    assert alive() is not None
     del wire
     gc.collect()
-    assert not python_dlpack._exported
+    assert alive() is None
 
 
 def test_a_capsule_that_nobody_takes_is_freed() -> None:
-    capsule = Tensor("X", np.arange(4)).to_dlpack()
+    array = np.arange(4)
+    alive, capsule = weakref.ref(array), Tensor("X", array).to_dlpack()
+    del array
+    assert alive() is not None
     del capsule
-    assert not python_dlpack._exported
+    assert alive() is None
 
 
 def test_capsules_that_outlive_the_interpreter_do_no_harm() -> None:
