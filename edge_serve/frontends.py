@@ -21,7 +21,6 @@ from edge_serve.observe.metrics.gpu import find_gpus
 from edge_serve.observe.metrics.options import parse_options
 from edge_serve.observe.metrics.page import Page
 from edge_serve.observe.metrics.source import CustomFamily, HttpSeries, ModelSeries, Readiness, StatisticsSource
-from edge_serve.protocol.v2.routes import RouteGroup
 from edge_serve.service import Service
 from edge_serve.systemd.activation import Inherited
 from edge_serve.transport.door.listeners import Listener, listen_tcp, listen_unix
@@ -31,6 +30,7 @@ from edge_serve.transport.http.metrics import LIMITS, MetricsApplication
 from edge_serve.transport.http.server import HttpServer
 from edge_serve.transport.v2.application import V2Application
 from edge_serve.transport.v2.head import V2Settings
+from edge_serve.transport.v2.routes import RouteGroup
 from edge_serve.workers.codec.codec import Codec
 from edge_serve.workers.memory.arena import Budget
 

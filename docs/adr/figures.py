@@ -32,11 +32,11 @@ from edge_serve.protocol.grpc.wire import PREFIX
 from edge_serve.protocol.http2 import frames as wire
 from edge_serve.protocol.http2.connection import Http2
 from edge_serve.protocol.http2.heads import StreamHead, encode
-from edge_serve.protocol.v2.routes import RouteGroup
 from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.grpc.call_head import CallHead, GrpcSettings, HeadInterpreter
 from edge_serve.transport.grpc.methods import Unary
 from edge_serve.transport.grpc_service.infer import GrpcInference
+from edge_serve.transport.v2.routes import RouteGroup
 from edge_serve.workers.child.frames.execute import decode_execute
 from edge_serve.workers.front.frames.execute import encode_execute
 from edge_serve.workers.memory.arena import Arena, Budget

@@ -6,5 +6,5 @@ May import layer 0 only (docs/rooms.md). Start reading in `v2/infer.py`, the dec
     http1/      HTTP/1.1: request heads, bodies, and response heads
     http2/      HTTP/2, the server's side (RFC 9113)
     inference/  the parts of inference requests that HTTP and gRPC share
-    v2/         the v2 protocol over HTTP: routes, and JSON and binary bodies
+    v2/         the v2 protocol over HTTP: JSON and binary bodies
 """

@@ -124,6 +124,13 @@ def apply(block: Block, tree: Path) -> int:
     return sum(line[:1] == "+" for line in lines)
 
 
+def changed_file(block: Block) -> str:
+    """Return the file of edge_serve/ that a block changes; "" = none."""
+    named = _FILE.match(block.text)
+    file = named[1] if named else block.file if block.language == "diff" else ""
+    return file if file.startswith("edge_serve/") else ""
+
+
 @pytest.fixture(scope="module")
 def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the code with all examples applied, and a model repository `models` beside it."""
@@ -153,6 +160,15 @@ def test_each_example_is_short(tmp_path: Path) -> None:
 
     assert list(added) == ["Add a route", "Add a metric", "Add a scheduler", "Add a backend"]
     assert [title for title, lines in added.items() if not 0 < lines < MOST_NEW_LINES] == []
+
+
+def test_each_example_changes_one_folder_of_the_code() -> None:
+    sections = re.split(r"^## ", EXTEND.read_text(), flags=re.MULTILINE)[1:]
+    folders = [
+        {Path(file).parent for block in blocks(section) if (file := changed_file(block))} for section in sections
+    ]
+
+    assert [len(found) for found in folders] == [1, 1, 1, 0]
 
 
 def test_the_route_the_metric_and_the_backend_answer(changed: Path) -> None:

@@ -1,4 +1,4 @@
-"""The v2 protocol over HTTP: routes, and JSON and binary bodies. Start reading in `routes` and `infer`.
+"""The v2 protocol over HTTP: JSON and binary bodies. Start reading in `infer`.
 
 May import layer 0, and `protocol/inference`.
 
@@ -11,6 +11,5 @@ infer_response  encoder of inference responses
 infer_split     splits the JSON part of an inference request, so that a template can serve requests with other ids
 infer_tensors   tensors as JSON arrays, both ways
 json_text       JSON as Triton reads it, with its error texts
-routes          the path table: operations, methods, and path patterns
 settings        the bodies of `/v2/logging` and `/v2/trace/setting`
 """

@@ -17,7 +17,6 @@ from edge_serve.access.roles import Role
 from edge_serve.access.tokens import Tokens, read_tokens
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.peer import Peer
-from edge_serve.protocol.v2.routes import Operation, RouteGroup
 from edge_serve.transport.door.reloaded import Reloaded
 
 log = logging.getLogger(__name__)
@@ -27,17 +26,6 @@ Field = Callable[[str], str | None]
 
 #: fields by which proxies identify their clients (RFC 7239, RFC 9110 7.6.3, and their predecessors)
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
-
-_ADMIN = frozenset(
-    (
-        Operation.MODEL_LOAD, Operation.MODEL_UNLOAD, Operation.LEAVE_SAFE_MODE, Operation.RELOAD,
-        Operation.SYSTEM_SHM_REGISTER, Operation.SYSTEM_SHM_UNREGISTER,
-        Operation.CUDA_SHM_REGISTER, Operation.CUDA_SHM_UNREGISTER,
-    )
-)  # fmt: skip
-#: operations with the method POST that change nothing
-_READ_BY_POST = frozenset((Operation.REPOSITORY_INDEX,))
-_BY_GROUP = {RouteGroup.HEALTH: Role.HEALTH, RouteGroup.INFERENCE: Role.INFER}
 
 _GRPC = "/inference.GRPCInferenceService/"
 _GRPC_ROLES = {
@@ -57,18 +45,6 @@ _GRPC_ROLES = {
     "TraceSetting": Role.READ,
     "LogSettings": Role.READ,
 }
-
-
-def role_of_operation(operation: Operation, method: str) -> Role:
-    """Return the role that an HTTP request needs: for an operation without an entry here, admin unless it is a GET."""
-    if operation in _ADMIN:
-        return Role.ADMIN
-    if operation.group.value == "page":  # its files contain no data of the server
-        return Role.NONE
-    role = _BY_GROUP.get(operation.group)
-    if role is None:
-        role = Role.READ if method in ("GET", "HEAD") or operation in _READ_BY_POST else Role.ADMIN
-    return role
 
 
 def role_of_call(path: str) -> Role:

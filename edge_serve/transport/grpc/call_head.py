@@ -14,8 +14,8 @@ from edge_serve.errors import EdgeServeError, Unavailable, Unsupported
 from edge_serve.protocol.grpc import wire as grpc_wire
 from edge_serve.protocol.http2.heads import StreamHead
 from edge_serve.protocol.v2 import forwarding
-from edge_serve.protocol.v2.routes import RouteGroup
 from edge_serve.transport.door.access import AccessGate, changes_by_message, role_of_call
+from edge_serve.transport.v2.routes import RouteGroup
 
 #: --grpc-infer-response-compression-level -> the encodings to offer, the preferred one first
 _LEVELS: dict[str, tuple[str, ...]] = {

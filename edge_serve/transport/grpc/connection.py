@@ -18,7 +18,6 @@ from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.http2.connection import Http2
 from edge_serve.protocol.http2.frames import Code, ConnectionFault
 from edge_serve.protocol.http2.heads import StreamHead
-from edge_serve.protocol.v2.routes import RouteGroup
 from edge_serve.transport.door.body_memory import BodyMemory
 from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.grpc.call_head import CallHead, HeadInterpreter
@@ -27,6 +26,7 @@ from edge_serve.transport.grpc.keepalive import Due, Keepalive
 from edge_serve.transport.sockets.loop_socket import LoopSocket, OverTls
 from edge_serve.transport.sockets.send_queue import AT_ONCE, SendQueue
 from edge_serve.transport.sockets.stream_socket import StreamSocket
+from edge_serve.transport.v2.routes import RouteGroup
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from edge_serve.protocol.v2.routes import RouteGroup
 from edge_serve.transport.grpc.messages import Message, MessagePlace
+from edge_serve.transport.v2.routes import RouteGroup
 
 if TYPE_CHECKING:
     from edge_serve.transport.grpc.call import GrpcCall

@@ -6,13 +6,13 @@ import math
 import ssl
 
 from edge_serve.config.settings.server import ServerConfig
-from edge_serve.protocol.v2.routes import RouteGroup
 from edge_serve.transport.door.door import within_files
 from edge_serve.transport.door.reloaded import Reloaded
 from edge_serve.transport.grpc.call_head import GrpcSettings
 from edge_serve.transport.grpc.door_state import GrpcLimits
 from edge_serve.transport.grpc.keepalive import KeepaliveSettings
 from edge_serve.transport.sockets.tls import make_context, tls_files
+from edge_serve.transport.v2.routes import RouteGroup
 
 #: the longest message that gRPC's clients can send
 _MOST = 2**31 - 1

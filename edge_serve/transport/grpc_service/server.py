@@ -17,7 +17,6 @@ from edge_serve.errors import EdgeServeError
 from edge_serve.messages.peer import Peer
 from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.protocol.http2.frames import Code, build_goaway
-from edge_serve.protocol.v2.routes import RouteGroup
 from edge_serve.transport.door.access import Access
 from edge_serve.transport.door.door import Door, DoorCounters, DoorLimits
 from edge_serve.transport.door.listeners import Listener
@@ -38,6 +37,7 @@ from edge_serve.transport.grpc_service.reflection import REFLECTION, Reflection
 from edge_serve.transport.grpc_service.stream import GrpcInferService
 from edge_serve.transport.sockets.tls import TlsSocket
 from edge_serve.transport.v2.call_service import CallService
+from edge_serve.transport.v2.routes import RouteGroup
 
 log = logging.getLogger(__name__)
 

@@ -8,11 +8,20 @@ import orjson
 
 from edge_serve.errors import EdgeServeError, Overloaded, Unauthenticated
 from edge_serve.protocol.inference.compression import UnsupportedEncoding
-from edge_serve.protocol.v2.routes import MethodNotAllowed
 from edge_serve.transport.door.exchange import Exchange
 
 #: RFC 6750 3
 _CHALLENGE, _INVALID = 'Bearer realm="edge-serve"', ', error="invalid_token"'
+
+
+class MethodNotAllowed(EdgeServeError):
+    """The path exists, for the methods `allowed`."""
+
+    http_status, grpc_code, triton_name = 405, "UNIMPLEMENTED", "Unsupported"
+
+    def __init__(self, allowed: tuple[str, ...]) -> None:
+        super().__init__("Method Not Allowed")
+        self.allowed = allowed
 
 
 def error_body(text: str) -> bytes:

@@ -12,6 +12,7 @@ head             the parts of a request head that the v2 protocol uses, read onc
 infer            the operation `infer`
 redaction        the status document for clients that may not read the log
 settings         the operations `/v2/logging` and `/v2/trace/setting`
+routes           the path table: operations, methods, roles, and path patterns
 shared_memory    the operations on shared memory regions
 traced           exchanges that record the timestamps of traced requests
 """

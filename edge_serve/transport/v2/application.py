@@ -29,7 +29,6 @@ from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.protocol.http1.head import RequestHead
 from edge_serve.protocol.inference.cost import SMALL_BYTES
 from edge_serve.protocol.v2 import bodies
-from edge_serve.protocol.v2.routes import Operation, Route
 from edge_serve.transport.door.access import Access, AccessGate
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.replies import refuse
@@ -39,6 +38,7 @@ from edge_serve.transport.v2.generate import EventStream, Single
 from edge_serve.transport.v2.generate_routes import Generation
 from edge_serve.transport.v2.head import JSON, PLAIN, V2HeadReader, V2Settings
 from edge_serve.transport.v2.infer import Inference, InferService
+from edge_serve.transport.v2.routes import Operation, Route
 from edge_serve.transport.v2.settings import SettingsRoutes
 from edge_serve.transport.v2.shared_memory import SharedMemory
 from edge_serve.workers.codec.codec import Codec

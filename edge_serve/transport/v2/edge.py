@@ -18,13 +18,13 @@ from edge_serve.aio.tasks import start_task
 from edge_serve.aio.turns import in_pieces
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.models.control.poller import ModelReload
-from edge_serve.protocol.v2.routes import PathNotFound, Route
 from edge_serve.transport.door.access import AccessGate
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.page import Headers, PageFile, page_files
 from edge_serve.transport.http.replies import refuse
 from edge_serve.transport.v2.head import JSON
 from edge_serve.transport.v2.redaction import redact
+from edge_serve.transport.v2.routes import PathNotFound, Route
 
 #: documents with more models are encoded in pieces
 MANY_MODELS = 32

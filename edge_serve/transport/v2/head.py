@@ -14,16 +14,9 @@ from edge_serve.protocol.http1.head import RequestHead
 from edge_serve.protocol.inference import compression
 from edge_serve.protocol.v2 import forwarding
 from edge_serve.protocol.v2.infer import MAX_INPUT_SIZE
-from edge_serve.protocol.v2.routes import (
-    MethodNotAllowed,
-    Operation,
-    PathNotFound,
-    Restricted,
-    Route,
-    RouteGroup,
-    match,
-)
-from edge_serve.transport.door.access import AccessGate, role_of_operation
+from edge_serve.transport.door.access import AccessGate
+from edge_serve.transport.http.replies import MethodNotAllowed
+from edge_serve.transport.v2.routes import Operation, PathNotFound, Restricted, Route, RouteGroup, match
 
 JSON = "application/json"
 PLAIN = "text/plain"
@@ -138,7 +131,7 @@ class V2HeadReader:
 
     def _check_access(self, operation: Operation, head: RequestHead) -> EdgeServeError | None:
         assert self._gate is not None, "the caller has checked it"
-        return self._gate.check(role_of_operation(operation, head.method), head.get)
+        return self._gate.check(operation.role(head.method), head.get)
 
     def _read_infer(self, head: RequestHead, request: V2Request) -> None:
         try:

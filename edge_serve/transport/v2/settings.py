@@ -6,8 +6,8 @@ from typing import Protocol
 
 from edge_serve.messages.settings import LogSettings, TraceChanges, TraceSettings
 from edge_serve.protocol.v2 import settings
-from edge_serve.protocol.v2.routes import Route
 from edge_serve.transport.door.exchange import Exchange
+from edge_serve.transport.v2.routes import Route
 
 
 class SettingsService(Protocol):

@@ -8,8 +8,8 @@ from typing import Protocol
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.shared_memory import RegionStatus
 from edge_serve.protocol.v2 import bodies
-from edge_serve.protocol.v2.routes import Route
 from edge_serve.transport.door.exchange import Exchange
+from edge_serve.transport.v2.routes import Route
 
 
 class SharedMemoryService(Protocol):

@@ -14,18 +14,12 @@ import pytest
 from edge_serve.access.roles import Role
 from edge_serve.errors import PermissionDenied, Unauthenticated
 from edge_serve.messages.peer import LOCAL, Certificate, Peer
-from edge_serve.protocol.v2.routes import Operation, RouteGroup
-from edge_serve.transport.door.access import (
-    Access,
-    AccessSettings,
-    changes_by_message,
-    role_of_call,
-    role_of_operation,
-)
+from edge_serve.transport.door.access import Access, AccessSettings, changes_by_message, role_of_call
 from edge_serve.transport.grpc_service.calls import UnaryCalls
 from edge_serve.transport.http.metrics import MetricsApplication
 from edge_serve.transport.v2.application import V2Application
 from edge_serve.transport.v2.head import V2Settings
+from edge_serve.transport.v2.routes import Operation, RouteGroup
 from tests.footprint import footprint
 from tests.transport.metrics_scene import answered, page_of
 from tests.transport.v2_scene import Door, FakeExchange, FakeService, head_of
@@ -70,7 +64,7 @@ def test_roles_of_operations() -> None:
         Operation.LEAVE_SAFE_MODE, Operation.RELOAD,
     }  # fmt: skip
     for operation in Operation:
-        roles = {method: role_of_operation(operation, method) for method in operation.methods}
+        roles = {method: operation.role(method) for method in operation.methods}
         if operation in admin:
             assert set(roles.values()) == {Role.ADMIN}
         elif operation.group is RouteGroup.INFERENCE:

@@ -13,12 +13,12 @@ import pytest
 
 from edge_serve.config.settings.server import ServerConfig, parse_argv
 from edge_serve.errors import InvalidArgument
-from edge_serve.protocol.v2.routes import RouteGroup
 from edge_serve.transport.door.listeners import listen_tcp
 from edge_serve.transport.grpc.call_head import GrpcSettings
 from edge_serve.transport.grpc.keepalive import KeepaliveSettings
 from edge_serve.transport.grpc.options import read_keepalive, read_settings, tls_of
 from edge_serve.transport.grpc_service.server import GrpcServer
+from edge_serve.transport.v2.routes import RouteGroup
 from tests.transport.grpc_scene import INFERENCE, GrpcFakeService
 from tests.transport.v2_scene import FixedClock
 

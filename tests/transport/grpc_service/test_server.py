@@ -9,8 +9,8 @@ import pytest
 
 from edge_serve.errors import InvalidArgument, Unavailable
 from edge_serve.protocol.grpc import grpc_service_pb2 as pb
-from edge_serve.protocol.v2.routes import RouteGroup
 from edge_serve.transport.grpc.call_head import GrpcSettings
+from edge_serve.transport.v2.routes import RouteGroup
 from tests.transport.grpc_scene import Caller, GrpcFakeService, door, infer_request, with_door
 from tests.transport.v2_scene import FakeLease, FakeService
 

@@ -8,8 +8,7 @@ import pytest
 
 from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, Unavailable
 from edge_serve.protocol.inference.compression import UnsupportedEncoding
-from edge_serve.protocol.v2.routes import MethodNotAllowed
-from edge_serve.transport.http.replies import error_body, refuse
+from edge_serve.transport.http.replies import MethodNotAllowed, error_body, refuse
 from tests.transport.v2_scene import JSON, PLAIN, FakeExchange, head_of
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edge_serve.errors import InvalidArgument, Unavailable
-from edge_serve.protocol.v2.routes import RouteGroup
+from edge_serve.transport.v2.routes import RouteGroup
 from tests.footprint import footprint
 from tests.transport.v2_scene import BINARY, JSON, PLAIN, Door, FakeExchange, FakeLease, head_of
 

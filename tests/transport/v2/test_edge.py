@@ -8,9 +8,8 @@ import re
 import pytest
 
 from edge_serve.access.roles import Role
-from edge_serve.protocol.v2.routes import Operation, RouteGroup
-from edge_serve.transport.door.access import role_of_operation
 from edge_serve.transport.http.page import page_files
+from edge_serve.transport.v2.routes import Operation, RouteGroup
 from tests.transport.v2_scene import JSON, PLAIN, Door
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
@@ -37,7 +36,7 @@ def test_the_order_to_leave_safe_mode_is_an_administrator_s() -> None:
     path = "/edge-serve/safe-mode/leave"
     assert Door().call("POST", path).json == {"left_out": ["left", "out"]}
     assert Door().call("GET", path).status == 405
-    assert role_of_operation(Operation.LEAVE_SAFE_MODE, "POST") is Role.ADMIN
+    assert Operation.LEAVE_SAFE_MODE.role("POST") is Role.ADMIN
 
 
 def test_a_reload_is_an_administrator_s() -> None:
@@ -47,7 +46,7 @@ def test_a_reload_is_an_administrator_s() -> None:
     assert Door().call("POST", path, body).json == {"models": [one]}
     assert Door().call("POST", path).json == {"models": []}
     assert Door().call("GET", path).status == 405
-    assert role_of_operation(Operation.RELOAD, "POST") is Role.ADMIN
+    assert Operation.RELOAD.role("POST") is Role.ADMIN
 
 
 def test_the_page_comes_plain_and_compressed() -> None:

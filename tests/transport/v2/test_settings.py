@@ -9,7 +9,7 @@ import pytest
 from edge_serve.errors import NotFound
 from edge_serve.messages.settings import LogSettings, TraceChanges, TraceSettings
 from edge_serve.observe.tracing.tracing import Tracing
-from edge_serve.protocol.v2.routes import Operation, Route
+from edge_serve.transport.v2.routes import Operation, Route
 from edge_serve.transport.v2.settings import SettingsRoutes
 from tests.transport.v2_scene import JSON, Door, FakeExchange, head_of
 

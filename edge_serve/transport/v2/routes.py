@@ -1,4 +1,4 @@
-"""The path table: operations, methods, and patterns that match whole paths (server src/http_server.cc, `Handle`).
+"""The path table: operations, methods, roles, and patterns of whole paths (server src/http_server.cc, `Handle`).
 
 A path has no trailing slash, a version has digits only, and the query string is ignored. Unlike in Triton,
 percent-encoded names are decoded after matching, so that a `/` inside a name never makes another path.
@@ -12,6 +12,7 @@ from enum import Enum
 from functools import lru_cache
 from urllib.parse import unquote
 
+from edge_serve.access.roles import Role
 from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound
 
 
@@ -20,16 +21,6 @@ class PathNotFound(NotFound):
 
     def __init__(self) -> None:
         super().__init__("Not Found")
-
-
-class MethodNotAllowed(EdgeServeError):
-    """The path exists, for the methods `allowed`."""
-
-    http_status, grpc_code, triton_name = 405, "UNIMPLEMENTED", "Unsupported"
-
-    def __init__(self, allowed: tuple[str, ...]) -> None:
-        super().__init__("Method Not Allowed")
-        self.allowed = allowed
 
 
 class Restricted(EdgeServeError):
@@ -93,6 +84,18 @@ class Operation(Enum):
         self.methods = methods
 
     __hash__ = object.__hash__  # Enum's own hashes the name in Python, which is slow on the hot path
+
+    def role(self, method: str) -> Role:
+        """Return the role that a request with this method needs. Only GETs and the index change nothing."""
+        fixed = _ROLES.get(self.group)
+        if fixed is not None:
+            return fixed
+        reads = self is Operation.REPOSITORY_INDEX or ("GET" in self.methods and method in ("GET", "HEAD"))
+        return Role.READ if reads else Role.ADMIN
+
+
+#: role for all operations of a group; the files of the page contain no data of the server
+_ROLES = {RouteGroup.HEALTH: Role.HEALTH, RouteGroup.INFERENCE: Role.INFER, RouteGroup.PAGE: Role.NONE}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from edge_serve.errors import InvalidArgument
-from edge_serve.protocol.v2.routes import Operation, Route, RouteGroup, match
+from edge_serve.transport.v2.routes import Operation, Route, RouteGroup, match
 
 
 @pytest.mark.parametrize(
