@@ -21,7 +21,7 @@ from edge_serve.transport.door.exchange import Application
 from edge_serve.transport.door.reloaded import Reloaded
 from edge_serve.transport.door.shared_limits import Addresses, InFlight, SharedLimits
 from edge_serve.transport.http.cors import Cors
-from edge_serve.transport.http.limits import HttpLimits
+from edge_serve.transport.http.door_state import HttpLimits
 from edge_serve.transport.sockets.tls import TlsFiles, make_context, tls_files
 from edge_serve.transport.v2.application import V2Application
 

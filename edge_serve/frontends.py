@@ -24,10 +24,8 @@ from edge_serve.observe.metrics.source import CustomFamily, HttpSeries, ModelSer
 from edge_serve.service import Service
 from edge_serve.systemd.activation import Inherited
 from edge_serve.transport.door.listeners import Listener, listen_tcp, listen_unix
-from edge_serve.transport.grpc_service.door import open_grpc
-from edge_serve.transport.http.admin import AdminServer
 from edge_serve.transport.http.metrics import LIMITS, MetricsApplication
-from edge_serve.transport.http.server import HttpServer
+from edge_serve.transport.http.server import AdminServer, HttpServer
 from edge_serve.transport.v2.application import V2Application
 from edge_serve.transport.v2.head import V2Settings
 from edge_serve.transport.v2.routes import RouteGroup
@@ -147,6 +145,9 @@ class Frontends:
         await self._open("HTTP", door, listeners, wait=bool(held))
 
     async def _open_grpc(self) -> None:
+        # its message classes cost memory and time
+        from edge_serve.transport.grpc_service.server import open_grpc
+
         held, guards = self.inherited.of("grpc"), self._guards
         self._grpc = await open_grpc(self._service, self._config, self._clock, held, guards.access, guards.sharing)
         grpc, tracing = self._grpc, self._service.tracing

@@ -33,8 +33,7 @@ from edge_serve.protocol.http2 import frames as wire
 from edge_serve.protocol.http2.connection import Http2
 from edge_serve.protocol.http2.heads import StreamHead, encode
 from edge_serve.transport.grpc.call import GrpcCall
-from edge_serve.transport.grpc.call_head import CallHead, GrpcSettings, HeadInterpreter
-from edge_serve.transport.grpc.methods import Unary
+from edge_serve.transport.grpc.call_head import CallHead, GrpcSettings, HeadInterpreter, Unary
 from edge_serve.transport.grpc_service.infer import GrpcInference
 from edge_serve.transport.v2.routes import RouteGroup
 from edge_serve.workers.child.frames.execute import decode_execute

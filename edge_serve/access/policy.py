@@ -5,9 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from edge_serve.access.certificates import CertificateRoles
+from edge_serve.access.credentials import CertificateRoles, Tokens
 from edge_serve.access.roles import Role
-from edge_serve.access.tokens import Tokens
 from edge_serve.errors import EdgeServeError, PermissionDenied, Unauthenticated
 from edge_serve.messages.peer import Peer
 

@@ -13,8 +13,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from edge_serve.access.certificates import read_certificate_roles
-from edge_serve.access.tokens import read_tokens
+from edge_serve.access.credentials import read_certificate_roles, read_tokens
 from edge_serve.config.settings.server import ServerConfig
 from edge_serve.door_settings import http_files
 from edge_serve.errors import EdgeServeError

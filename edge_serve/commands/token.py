@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from edge_serve.access.credentials import new_token
 from edge_serve.access.roles import GIVEN, parse_role
-from edge_serve.access.tokens import new_token
 from edge_serve.commands.options import OptionParser
 from edge_serve.errors import EdgeServeError
 

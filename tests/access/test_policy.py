@@ -6,10 +6,9 @@ import hashlib
 
 import pytest
 
-from edge_serve.access.certificates import parse_certificate_roles
+from edge_serve.access.credentials import parse_certificate_roles, parse_tokens
 from edge_serve.access.policy import AccessRequest, AdminAccess, Policy
 from edge_serve.access.roles import Role
-from edge_serve.access.tokens import parse_tokens
 from edge_serve.errors import PermissionDenied, Unauthenticated
 from edge_serve.messages.peer import LOCAL, Certificate, Peer
 

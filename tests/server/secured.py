@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edge_serve.access.credentials import new_token
 from edge_serve.access.roles import Role
-from edge_serve.access.tokens import new_token
 from tests.certificates import Authority, Pair
 from tests.server.running import PATIENCE
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from edge_serve.access.credentials import new_token, read_tokens
 from edge_serve.access.roles import Role
-from edge_serve.access.tokens import new_token, read_tokens
 from tests.server.bad_requests import good_inputs
 from tests.server.running import PATIENCE, Running, python_model, running, start
 from tests.server.secured import Keys, UnixConnection, ask, tls

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from edge_serve.access.credentials import new_token
 from edge_serve.access.roles import Role
-from edge_serve.access.tokens import new_token
 from tests.browser import Browser, Page, chromium
 from tests.server.running import Running, running
 from tests.server.ui_models import EVIL, TYPES, write_models

@@ -15,7 +15,7 @@ from edge_serve.protocol.http1.head import RequestHead
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.door.listeners import Listener, listen_tcp
 from edge_serve.transport.door.shared_limits import SharedLimits
-from edge_serve.transport.http.limits import HttpLimits
+from edge_serve.transport.http.door_state import HttpLimits
 from edge_serve.transport.http.server import HttpServer
 from tests.leases import Slot
 

@@ -2,15 +2,13 @@
 
 May import `transport/sockets`, and every room below `transport`.
 
-accepting       accepts connections from listening sockets, and pauses while no descriptor is free
 access          roles and access checks for the clients of all doors
 body_admission  admission of the request bodies of one connection
 body_memory     memory budget for incoming request bodies, shared by all connections of all doors
-door            base class of all doors: accepting, TLS handshakes, connection limits, sweeps, draining
+door            base class of all doors: accepting, TLS handshakes, connection limits, sweeps, draining, handover
 eviction        choice of the idle connections that a full door closes
 exchange        interfaces between an HTTP connection and the application that answers its requests
-handover        closes connections without failed requests when another process takes over the sockets
-listeners       listening sockets: TCP, UNIX, or passed by systemd
+listeners       listening sockets (TCP, UNIX, or passed by systemd), and accepting from them
 reloaded        a value that is made from files, and made again when they change
 shared_limits   limits that all doors of a server share
 """

@@ -11,10 +11,9 @@ from typing import Protocol
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
-from edge_serve.access.certificates import CertificateRoles, read_certificate_roles
+from edge_serve.access.credentials import CertificateRoles, Tokens, read_certificate_roles, read_tokens
 from edge_serve.access.policy import AccessRequest, AdminAccess, Policy
 from edge_serve.access.roles import Role
-from edge_serve.access.tokens import Tokens, read_tokens
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.peer import Peer
 from edge_serve.transport.door.reloaded import Reloaded

@@ -18,10 +18,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from edge_serve.clock import Clock
 from edge_serve.messages.peer import Peer
-from edge_serve.transport.door.accepting import Acceptor
-from edge_serve.transport.door.eviction import candidates
-from edge_serve.transport.door.handover import Handover, retire
-from edge_serve.transport.door.listeners import Listener, peer_of
+from edge_serve.transport.door.eviction import Idle, candidates
+from edge_serve.transport.door.listeners import Acceptor, Listener, peer_of
 from edge_serve.transport.door.shared_limits import SharedLimits
 from edge_serve.transport.sockets.handshakes import Handshakes
 from edge_serve.transport.sockets.tls import TlsSocket
@@ -34,23 +32,29 @@ _EVICTED_AT_ONCE = 1 / 64
 #: descriptors reserved for workers (five per instance), loads, and logs
 _RESERVED_FILES = 128
 
+#: seconds for which an idle connection may still bring a request while another process takes over the listening
+#: sockets, because its client may be sending one at this moment; and one that has not brought any yet
+GRACE, FRESH_GRACE = 1.0, 3.0
+#: seconds between two rounds over the connections that are retired
+_ROUND_SECONDS = 0.05
 
-class Connection(Handover, Protocol):
+
+class Connection(Idle, Protocol):
     """A client's connection, as its door sees it. A closed connection calls `Door.gone`."""
 
     @property
     def owes(self) -> bool:
         """Whether a request is unanswered, or its answer is not sent completely."""
 
-    @property
-    def idle_since_ns(self) -> int | None:
-        """See `eviction.Idle`."""
-
-    def close_if_idle(self) -> bool:
-        """Close an idle connection; see `eviction.Idle`."""
-
     def drain(self) -> None:
         """Answer the requests that have begun, then close."""
+
+    def retire(self, waited: float) -> None:
+        """Answer the requests that have begun, then close; without any, close after the grace period.
+
+        Args:
+            waited: seconds since another process took over the listening sockets.
+        """
 
     def check_time(self, now_ns: int) -> None:
         """Do what is due at this time; close the connection after a timeout."""
@@ -171,7 +175,12 @@ class Door(ABC, Generic[C]):
     async def retire(self, timeout: float) -> None:
         """Close the listeners, then the connections without failing a request, in at most `timeout` seconds."""
         self.leave()
-        await retire(lambda: self.connections, self._count_handshakes, timeout)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while (waited := loop.time() - began) < timeout and (self.connections or self._count_handshakes()):
+            for connection in list(self.connections):
+                connection.retire(waited)
+            await asyncio.sleep(_ROUND_SECONDS)
 
     def sweep(self) -> None:
         """Check the timeouts of all connections."""

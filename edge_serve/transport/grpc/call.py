@@ -16,7 +16,15 @@ from edge_serve.protocol.http2.frames import Code
 from edge_serve.protocol.http2.stream import Http2Stream
 from edge_serve.protocol.http2.streams import StreamTable
 from edge_serve.transport.door.body_memory import BodyMemory
-from edge_serve.transport.grpc.call_head import CallHead, DeadlineExceeded, HeadRefused
+from edge_serve.transport.grpc.call_head import (
+    CallHead,
+    Conversation,
+    DeadlineExceeded,
+    HeadRefused,
+    Prepare,
+    Streaming,
+    Unary,
+)
 from edge_serve.transport.grpc.deflater import SMALL, Deflater
 from edge_serve.transport.grpc.inflater import Inflater
 from edge_serve.transport.grpc.messages import (
@@ -26,7 +34,6 @@ from edge_serve.transport.grpc.messages import (
     MessagePlace,
     MessageReader,
 )
-from edge_serve.transport.grpc.methods import Conversation, Prepare, Streaming, Unary
 
 if TYPE_CHECKING:
     from edge_serve.transport.grpc.connection import GrpcConnection

@@ -23,9 +23,8 @@ from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.grpc.call_head import CallHead, HeadInterpreter
 from edge_serve.transport.grpc.door_state import GrpcDoorState
 from edge_serve.transport.grpc.keepalive import Due, Keepalive
-from edge_serve.transport.sockets.loop_socket import LoopSocket, OverTls
+from edge_serve.transport.sockets.loop_socket import LoopSocket, OverTls, StreamSocket
 from edge_serve.transport.sockets.send_queue import AT_ONCE, SendQueue
-from edge_serve.transport.sockets.stream_socket import StreamSocket
 from edge_serve.transport.v2.routes import RouteGroup
 
 log = logging.getLogger(__name__)
@@ -268,7 +267,7 @@ class GrpcConnection(LoopSocket):
             self._http2.ping(_LEAVING)
 
     def retire(self, waited: float) -> None:
-        """See `retiring.Leaving`: send GOAWAY, and answer the calls that the client opens until it reads that."""
+        """See `door.Connection`: send GOAWAY, and answer the calls that the client opens until it reads that."""
         self.drain()
 
     def _refuse_new(self) -> None:

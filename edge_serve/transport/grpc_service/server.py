@@ -6,34 +6,34 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from edge_serve.aio.memo import Memo
 from edge_serve.aio.offload import offload
 from edge_serve.aio.tasks import start_task
 from edge_serve.clock import Clock
+from edge_serve.config.settings.server import ServerConfig
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.peer import Peer
 from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.protocol.http2.frames import Code, build_goaway
 from edge_serve.transport.door.access import Access
 from edge_serve.transport.door.door import Door, DoorCounters, DoorLimits
-from edge_serve.transport.door.listeners import Listener
+from edge_serve.transport.door.listeners import Listener, listen_tcp
 from edge_serve.transport.door.reloaded import Reloaded
 from edge_serve.transport.door.shared_limits import SharedLimits
 from edge_serve.transport.grpc.call import GrpcCall
-from edge_serve.transport.grpc.call_head import GrpcSettings, HeadInterpreter, Method
+from edge_serve.transport.grpc.call_head import GrpcSettings, HeadInterpreter, Method, Streaming, Unary
 from edge_serve.transport.grpc.connection import GrpcConnection, TlsGrpcConnection
 from edge_serve.transport.grpc.deflater import SMALL
 from edge_serve.transport.grpc.door_state import GrpcDoorState, GrpcLimits
 from edge_serve.transport.grpc.keepalive import KeepaliveSettings
 from edge_serve.transport.grpc.messages import Message
-from edge_serve.transport.grpc.methods import Streaming, Unary
+from edge_serve.transport.grpc.options import read_keepalive, read_limits, read_settings, tls_of
 from edge_serve.transport.grpc_service.calls import INFERENCE, UnaryCalls, UnaryMethod
-from edge_serve.transport.grpc_service.health import WATCH, Watchers
 from edge_serve.transport.grpc_service.infer import GrpcInference
-from edge_serve.transport.grpc_service.reflection import REFLECTION, Reflection
+from edge_serve.transport.grpc_service.standard import REFLECTION, WATCH, Reflection, Watchers
 from edge_serve.transport.grpc_service.stream import GrpcInferService
 from edge_serve.transport.sockets.tls import TlsSocket
 from edge_serve.transport.v2.call_service import CallService
@@ -192,3 +192,37 @@ def _make_answer(call: UnaryMethod) -> Callable[[GrpcCall, Message], None]:
             to.fail_by_us()
 
     return answer
+
+
+async def open_grpc(
+    service: GrpcService,
+    config: ServerConfig,
+    clock: Clock,
+    held: Sequence[Listener] = (),
+    access: Access | None = None,
+    sharing: SharedLimits | None = None,
+) -> GrpcServer:
+    """Open the gRPC door.
+
+    Args:
+        access: access control; sharing: limits of all doors together.
+        held: systemd's sockets, on which `start` listens later; none = listen on the door's own socket now.
+
+    Raises:
+        InvalidArgument: a TLS file is missing or invalid. OSError: the port is in use.
+    """
+    tls = tls_of(config)
+    listeners = [] if held else listen_tcp(config.grpc_address, config.grpc_port, reuse_port=config.reuse_grpc_port)
+    door = GrpcServer(
+        service,
+        clock,
+        read_settings(config),
+        keepalive=read_keepalive(config),
+        limits=read_limits(config),
+        tls=tls,
+        access=access,
+        sharing=sharing,
+    )
+    await door.start(listeners)
+    log.info("gRPC on %s", ", ".join(listener.name for listener in held) or door.address)
+    return door

@@ -2,14 +2,12 @@
 
 May import `transport/door`, `transport/sockets`, and every room below `transport`.
 
-admin       the administration endpoint, a UNIX socket that refuses workers
 connection  a client's HTTP connection
 cors        web pages of other origins as clients (CORS)
-door_state  the phases of a connection, and the objects that all connections of a server share
+door_state  limits, phases of a connection, and the objects that all connections of a server share
 exchange    one request on a connection, and the methods to answer it
-limits      limits of one HTTP server
 metrics     the metrics endpoint
 page        the files of the status page
 replies     error replies
-server      the HTTP server
+server      the HTTP server, and the administration endpoint
 """

@@ -23,14 +23,13 @@ from edge_serve.protocol.http1.head import NO_HEAD
 from edge_serve.protocol.http1.reader import RequestReader
 from edge_serve.protocol.http1.response import CONTINUE
 from edge_serve.transport.door.body_admission import BodyAdmission
+from edge_serve.transport.door.door import FRESH_GRACE, GRACE
 from edge_serve.transport.door.exchange import Application
-from edge_serve.transport.door.handover import FRESH_GRACE, GRACE
 from edge_serve.transport.http.door_state import HttpDoorState, HttpPhase, HttpWait
 from edge_serve.transport.http.exchange import HttpExchange, Progress, cancel_all
 from edge_serve.transport.http.replies import refuse, turn_away
-from edge_serve.transport.sockets.loop_socket import LoopSocket, OverTls
+from edge_serve.transport.sockets.loop_socket import LoopSocket, OverTls, StreamSocket
 from edge_serve.transport.sockets.send_queue import SendQueue
-from edge_serve.transport.sockets.stream_socket import StreamSocket
 
 _log = logging.getLogger(__name__)
 
@@ -202,7 +201,7 @@ class HttpConnection(LoopSocket):
             self._resume()
 
     def retire(self, waited: float) -> None:
-        """Close after the last answer, or after the grace period; see `handover.Handover`."""
+        """Close after the last answer, or after the grace period; see `door.Connection`."""
         self._draining = True
         if self._exchanges or waited > (GRACE if self._reader.count else FRESH_GRACE):
             self.drain()

@@ -13,7 +13,7 @@ from edge_serve.observe.metrics.exposition import CONTENT_TYPE
 from edge_serve.protocol.http1.head import RequestHead
 from edge_serve.transport.door.access import Access, AccessGate
 from edge_serve.transport.door.exchange import Exchange
-from edge_serve.transport.http.limits import HttpLimits
+from edge_serve.transport.http.door_state import HttpLimits
 from edge_serve.transport.http.replies import error_body, refuse
 
 log = logging.getLogger(__name__)

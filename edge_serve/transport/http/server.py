@@ -1,14 +1,20 @@
-"""The HTTP server: a door with `HttpConnection`s, whose requests an application answers (`door/exchange.py`)."""
+"""The HTTP server: a door with `HttpConnection`s, whose requests an application answers (`door/exchange.py`).
+
+The administration endpoint is one on a UNIX socket, which refuses workers.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
+import struct
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from edge_serve.clock import Clock, MonotonicClock
-from edge_serve.errors import EdgeServeError, InvalidArgument, Overloaded
+from edge_serve.errors import EdgeServeError, InvalidArgument, Overloaded, PermissionDenied
 from edge_serve.messages.peer import Peer
 from edge_serve.protocol.http1.response import CLOSE, response_head
 from edge_serve.transport.door.door import Door, DoorLimits
@@ -16,10 +22,10 @@ from edge_serve.transport.door.exchange import Application
 from edge_serve.transport.door.listeners import Listener
 from edge_serve.transport.door.shared_limits import SharedLimits
 from edge_serve.transport.http.connection import HttpConnection, TlsHttpConnection
-from edge_serve.transport.http.door_state import HttpCounters, HttpDoorState
-from edge_serve.transport.http.limits import HttpLimits
+from edge_serve.transport.http.door_state import HttpCounters, HttpDoorState, HttpLimits
 from edge_serve.transport.http.replies import error_body
 from edge_serve.transport.sockets.tls import TlsSocket
+from edge_serve.workers.launch.landlock import is_marked
 
 
 def closing_reply(error: EdgeServeError) -> bytes:
@@ -95,3 +101,27 @@ class HttpServer(Door[HttpConnection]):
 
     def _refusal(self, reason: str) -> bytes:
         return closing_reply(Overloaded(f"{reason}; try again later"))
+
+
+_REFUSED = closing_reply(PermissionDenied("models may not use the admin socket: this process descends from a worker"))
+_UCRED = struct.Struct("iii")
+
+
+class AdminServer(HttpServer):
+    """An HTTP server that refuses worker processes. The file's mode cannot, because workers run as the same user."""
+
+    def _admit(self, sock: socket.socket, listener: Listener, address: Any) -> None:
+        if is_worker(sock):
+            self.counters.connections_total += 1
+            self.counters.connections_refused += 1
+            with sock:
+                sock.send(_REFUSED)
+        else:
+            super()._admit(sock, listener, address)
+
+
+def is_worker(sock: socket.socket) -> bool:
+    """Return whether the process that connected to a UNIX socket is a worker, or descends from one."""
+    pid, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    # a process of another user is not a worker, and /proc may hide it
+    return uid == os.geteuid() and pid != 0 and is_marked(pid)

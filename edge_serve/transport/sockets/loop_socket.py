@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
-from edge_serve.transport.sockets.stream_socket import StreamSocket
+from edge_serve.messages.tensors import Buffer
 from edge_serve.transport.sockets.tls import TlsSocket
+
+
+class StreamSocket(Protocol):
+    """A non-blocking stream socket.
+
+    A call that would block raises BlockingIOError, and a call on a broken connection another OSError.
+    """
+
+    def fileno(self) -> int: ...
+    def recv_into(self, buffer: memoryview, /) -> int: ...
+    def send(self, data: Buffer, /) -> int: ...
+    def sendmsg(self, buffers: Iterable[Buffer], /) -> int: ...
+    def shutdown(self, how: int, /) -> None: ...
+    def close(self) -> None: ...
 
 
 class LoopSocket:

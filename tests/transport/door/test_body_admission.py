@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from edge_serve.errors import InvalidArgument
 from edge_serve.transport.door.body_memory import STEP, BodyMemory
 from edge_serve.transport.door.shared_limits import Addresses, InFlight, SharedLimits
-from edge_serve.transport.http.limits import HttpLimits
+from edge_serve.transport.http.door_state import HttpLimits
 from tests.footprint import footprint
 from tests.transport.http_scene import Client, Recorder, Scene, play, scene, until
 

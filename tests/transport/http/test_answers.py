@@ -8,7 +8,7 @@ import random
 import pytest
 
 from edge_serve.transport.door.exchange import Exchange
-from edge_serve.transport.http.limits import HttpLimits
+from edge_serve.transport.http.door_state import HttpLimits
 from tests.transport.http_scene import Recorder, play, scene, until
 
 

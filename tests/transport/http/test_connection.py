@@ -8,7 +8,7 @@ import random
 import pytest
 
 from edge_serve.errors import InvalidArgument, NotFound
-from edge_serve.transport.http.limits import HttpLimits
+from edge_serve.transport.http.door_state import HttpLimits
 from tests.transport.http_scene import Recorder, play, scene, until
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from edge_serve.transport.door.listeners import listen_tcp, listen_unix
-from edge_serve.transport.http.limits import HttpLimits
+from edge_serve.transport.http.door_state import HttpLimits
 from tests.transport.http_scene import Client, Recorder, play, scene, until
 
 

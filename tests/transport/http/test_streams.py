@@ -5,7 +5,7 @@ from __future__ import annotations
 from edge_serve.messages.infer import InferResponse
 from edge_serve.messages.tensors import DataType, InferTensor, join_bytes
 from edge_serve.transport.door.exchange import Exchange
-from edge_serve.transport.http.limits import HttpLimits
+from edge_serve.transport.http.door_state import HttpLimits
 from edge_serve.transport.v2.generate import EventStream
 from tests.transport.http_scene import Recorder, play, scene, until
 from tests.transport.v2_scene import FakeTicket

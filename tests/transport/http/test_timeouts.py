@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edge_serve.transport.http.connection import HttpConnection
-from edge_serve.transport.http.limits import HttpLimits
+from edge_serve.transport.http.door_state import HttpLimits
 from tests.transport.http_scene import Recorder, Scene, play, scene, until
 
 

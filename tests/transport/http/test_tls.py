@@ -11,8 +11,8 @@ import pytest
 
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.door.reloaded import Reloaded
+from edge_serve.transport.http.door_state import HttpLimits
 from edge_serve.transport.http.exchange import HttpExchange
-from edge_serve.transport.http.limits import HttpLimits
 from edge_serve.transport.sockets.tls import TlsFiles, make_context
 from tests.certificates import Authority
 from tests.transport.http_scene import Recorder, play, scene, until

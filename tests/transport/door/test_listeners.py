@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from edge_serve.transport.door import accepting
-from edge_serve.transport.door.accepting import Acceptor
-from edge_serve.transport.door.listeners import Listener, listen_tcp
+from edge_serve.transport.door import listeners
+from edge_serve.transport.door.listeners import Acceptor, Listener, listen_tcp
 
 
 def test_all_that_connect_are_handed_on_until_it_stops() -> None:
@@ -56,7 +55,7 @@ class Scarce:
 def test_without_descriptors_it_waits_and_tries_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(accepting, "_ACCEPT_AGAIN_AFTER", 0.01)
+    monkeypatch.setattr(listeners, "_ACCEPT_AGAIN_AFTER", 0.01)
 
     async def main() -> None:
         found: list[socket.socket] = []
