@@ -18,14 +18,11 @@ from edge_serve.protocol.grpc import bodies as grpc_bodies
 from edge_serve.protocol.grpc import grpc_service_pb2 as pb
 from edge_serve.protocol.grpc.infer import Unreadable
 from edge_serve.protocol.grpc.response import encode_delimited
-from edge_serve.transport.v2.call_service import CallService, Done
+from edge_serve.transport.v2.operations import MANY_MODELS, CallService, Done
 from edge_serve.transport.v2.routes import RouteGroup
 
 INFERENCE = "/inference.GRPCInferenceService/"
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
-
-#: statistics of more models are serialized in pieces, so that the loop is not blocked
-MANY_MODELS = 32
 
 SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 

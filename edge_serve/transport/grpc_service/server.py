@@ -36,7 +36,7 @@ from edge_serve.transport.grpc_service.infer import GrpcInference
 from edge_serve.transport.grpc_service.standard import REFLECTION, WATCH, Reflection, Watchers
 from edge_serve.transport.grpc_service.stream import GrpcInferService
 from edge_serve.transport.sockets.tls import TlsSocket
-from edge_serve.transport.v2.call_service import CallService
+from edge_serve.transport.v2.operations import CallService
 from edge_serve.transport.v2.routes import RouteGroup
 
 log = logging.getLogger(__name__)

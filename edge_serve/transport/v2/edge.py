@@ -23,11 +23,10 @@ from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.page import Headers, PageFile, page_files
 from edge_serve.transport.http.replies import refuse
 from edge_serve.transport.v2.head import JSON
+from edge_serve.transport.v2.operations import MANY_MODELS, Handler
 from edge_serve.transport.v2.redaction import redact
-from edge_serve.transport.v2.routes import PathNotFound, Route
+from edge_serve.transport.v2.routes import Operation, PathNotFound, Route
 
-#: documents with more models are encoded in pieces
-MANY_MODELS = 32
 #: largest reload request
 MOST_RELOAD_BYTES = 256 << 10
 _NO_STORE: Headers = (("Cache-Control", "no-store"),)
@@ -94,11 +93,20 @@ class Edge:
 
     Args:
         ui: whether to serve the status page (`--allow-ui`).
+
+    Attributes:
+        handlers: the method that answers each operation but `status`.
     """
 
     def __init__(self, service: StatusService, ui: bool) -> None:
         self._service = service
         self._files = page_files() if ui else {}
+        self.handlers: dict[Operation, Handler] = {
+            Operation.LEAVE_SAFE_MODE: self._leave_safe_mode,
+            Operation.RELOAD: self._reload,
+            Operation.PAGE: self._page,
+            Operation.ROOT: self._root,
+        }
 
     def status(self, exchange: Exchange, gate: AccessGate | None) -> None:
         """Answer GET /edge-serve/status with the whole or the redacted document, and the role of the client."""
@@ -116,11 +124,11 @@ class Edge:
 
         self._service.status(reply)
 
-    def leave_safe_mode(self, exchange: Exchange, route: Route) -> None:
+    def _leave_safe_mode(self, exchange: Exchange, route: Route) -> None:
         """Answer POST /edge-serve/safe-mode/leave."""
         exchange.reply(200, (_encode_json({"left_out": self._service.leave_safe_mode()}),))
 
-    def reload(self, exchange: Exchange, route: Route) -> None:
+    def _reload(self, exchange: Exchange, route: Route) -> None:
         """Answer POST /edge-serve/reload."""
         names, unload_first = read_reload(bytes(exchange.body))
 
@@ -132,11 +140,11 @@ class Edge:
 
         self._service.reload(names, unload_first, done)
 
-    def page(self, exchange: Exchange, route: Route) -> None:
+    def _page(self, exchange: Exchange, route: Route) -> None:
         """Answer GET /ui, and the files that it loads."""
         self._find_file(route.file).reply(exchange)
 
-    def root(self, exchange: Exchange, route: Route) -> None:
+    def _root(self, exchange: Exchange, route: Route) -> None:
         """Answer GET /: redirect browsers to the status page, and answer other clients like Triton."""
         self._find_file("")
         if "text/html" not in (exchange.head.get("accept") or "").lower():

@@ -1,14 +1,10 @@
-"""The parts of a request head that the v2 protocol uses, read once per distinct head.
-
-Heads with equal bytes are one object (protocol/http1), so a repeated head costs a dictionary look-up.
-"""
+"""The parts of a request head that the v2 protocol uses."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from edge_serve.aio.memo import Memo
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.protocol.http1.head import RequestHead
 from edge_serve.protocol.inference import compression
@@ -80,58 +76,38 @@ class V2Request:
 _NOWHERE = Route(Operation.SERVER_METADATA, allowed=False)
 
 
-class V2HeadReader:
-    """Reads heads, with a memo of recent ones.
+class HeadReader:
+    """Reads heads for clients with equal access.
 
     Args:
         gate: access checks of the clients; None = none.
-        limit: number of heads in the memo.
     """
 
-    _MEMO_HEAD_BYTES = 2048
-
-    def __init__(self, settings: V2Settings, gate: AccessGate | None = None, limit: int = 512) -> None:
+    def __init__(self, settings: V2Settings, gate: AccessGate | None = None) -> None:
         self._gate = gate
         self._restricted = settings.restricted
         self._pattern = forwarding.compile_pattern(settings.header_forward_pattern)
-        self._memo: Memo[RequestHead, V2Request] = Memo(limit)
 
     def read(self, head: RequestHead) -> V2Request:
         """Read a head; its errors are in `refusal`."""
-        request = self._memo.get(head)
-        if request is None:
-            request = self._read(head)
-            if sum(len(name) + len(value) for name, value in head.headers) <= self._MEMO_HEAD_BYTES:
-                self._memo.add(head, request)
-        return request
-
-    def clear(self) -> None:
-        """Clear the memo, because the access policy has changed."""
-        self._memo.clear()
-
-    def _read(self, head: RequestHead) -> V2Request:
         try:
             route = match(head.method, head.path)
         except InvalidArgument as error:
             return V2Request(_NOWHERE, refusal=error)
         if route is None:
             return V2Request(_NOWHERE, refusal=PathNotFound())
-        operation = route.operation
+        operation, gate = route.operation, self._gate
         request = V2Request(route, PLAIN if operation in _PLAIN_ERRORS else JSON)
         restriction = self._restricted.get(operation.group)
         if restriction is not None and head.get(restriction[0].lower()) != restriction[1]:
             request.refusal = Restricted(restriction[0])
-        elif self._gate is not None and (refusal := self._check_access(operation, head)) is not None:
+        elif refusal := None if gate is None else gate.check(operation.role(head.method), head.get):
             request.refusal, request.refusal_type, request.denied = refusal, JSON, True
         elif not route.allowed:
             request.refusal, request.refusal_type = MethodNotAllowed(operation.methods), request.error_type
         elif operation is Operation.INFER:
             self._read_infer(head, request)
         return request
-
-    def _check_access(self, operation: Operation, head: RequestHead) -> EdgeServeError | None:
-        assert self._gate is not None, "the caller has checked it"
-        return self._gate.check(operation.role(head.method), head.get)
 
     def _read_infer(self, head: RequestHead, request: V2Request) -> None:
         try:

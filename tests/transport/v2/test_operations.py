@@ -9,15 +9,16 @@ import pytest
 from edge_serve.errors import NotFound
 from edge_serve.messages.settings import LogSettings, TraceChanges, TraceSettings
 from edge_serve.observe.tracing.tracing import Tracing
+from edge_serve.transport.v2.operations import Operations
 from edge_serve.transport.v2.routes import Operation, Route
-from edge_serve.transport.v2.settings import SettingsRoutes
-from tests.transport.v2_scene import JSON, Door, FakeExchange, head_of
+from tests.transport.v2_scene import JSON, Door, FakeExchange, FakeService, head_of
 
 
-class Service:
+class Service(FakeService):
     """A log and traces; the only model is `m`."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.log = LogSettings("f.log")
         self.tracing = Tracing(TraceSettings(file="t.json"))
 
@@ -36,12 +37,15 @@ class Service:
         self.tracing.update(model, changes)
 
 
+def answer(service: Service, operation: Operation, exchange: FakeExchange, model: str = "") -> None:
+    handlers = Operations(service, lambda config: config, False).handlers
+    handlers[operation](exchange, Route(operation, True, model))
+
+
 def ask(service: Service, operation: Operation, body: bytes | None = None, model: str = "") -> Any:
     """The JSON of the answer; a GET without a body."""
     exchange = FakeExchange(head_of("GET" if body is None else "POST", "/"), body or b"")
-    settings = SettingsRoutes(service)
-    act = settings.logging if operation is Operation.LOGGING else settings.trace
-    act(exchange, Route(operation, True, model))
+    answer(service, operation, exchange, model)
     assert (exchange.status, exchange.content_type) == (200, JSON)
     return exchange.json
 
@@ -71,7 +75,7 @@ def test_traces_of_the_server_and_of_a_model() -> None:
 def test_a_get_with_a_body_changes_nothing() -> None:
     service = Service()
     exchange = FakeExchange(head_of("GET", "/v2/logging", length=22), b'{"log_info":false}    ')
-    SettingsRoutes(service).logging(exchange, Route(Operation.LOGGING, True))
+    answer(service, Operation.LOGGING, exchange)
 
     assert exchange.json["log_info"] is True
 
