@@ -414,13 +414,13 @@ class Service:
             return None
         return served.lease(nbytes)
 
-    def infer(self, request: InferRequest, on_response: OnResponse) -> Ticket:
+    def infer(self, request: InferRequest, on_response: OnResponse, arrival: Arrival | None = None) -> Ticket:
         """Run one request. `on_response` is called exactly once for an ordinary model; never raises."""
         try:
             served = self.lookup(request.model_name, request.model_version)
         except EdgeServeError as error:
             return _refuse(request, error, on_response)
-        return self.infer_held(served, request, on_response)
+        return self.infer_held(served, request, on_response, arrival)
 
     def infer_held(
         self, served: Served, request: InferRequest, on_response: OnResponse, arrival: Arrival | None = None
@@ -443,9 +443,7 @@ class Service:
             except EdgeServeError as error:
                 return _refuse(request, error, on_response)
         if self.tracing.on:
-            if arrival is not None:
-                self.tracing.arrival = arrival
-            on_response = self.tracing.watch(request, served.name, served.version, on_response)
+            on_response = self.tracing.watch(request, served.name, served.version, on_response, arrival)
         return served.submit(request, on_response)
 
     def count_client_error(self, name: str, version: str, error: EdgeServeError) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from edge_serve.messages.infer import InferRequest, InferResponse
@@ -218,6 +218,19 @@ class Arrival:
         if self._late is None or not self._told:
             self._told = True
             self.mark("INFER_RESPONSE_COMPLETE")
+
+    def sending(self, on_sent: Callable[[], None] | None = None) -> Callable[[], None]:
+        """Mark that the answer is being sent. Return the function to call when it is, which calls `on_sent`."""
+        door = "HTTP" if self._late is None else "GRPC"
+        self.mark(f"{door}_SEND_START")
+
+        def sent() -> None:
+            self.mark(f"{door}_SEND_END")
+            self.leave()
+            if on_sent is not None:
+                on_sent()
+
+        return sent
 
     def leave(self) -> None:
         """The answer is sent, or the client has gone. May be called again."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.trace import Arrival, Trace
@@ -19,18 +18,10 @@ class TracedService(FakeService):
         self.tracing = tracing
         self.traces: list[Trace] = []
 
-    def infer_held(
-        self,
-        served: Any,
-        request: InferRequest,
-        on_response: Callable[[InferResponse], None],
-        arrival: Arrival | None = None,
+    def infer(
+        self, request: InferRequest, on_response: Callable[[InferResponse], None], arrival: Arrival | None = None
     ) -> FakeTicket:
-        self.tracing.arrival = arrival
-        return self.infer(request, on_response)
-
-    def infer(self, request: InferRequest, on_response: Callable[[InferResponse], None]) -> FakeTicket:
-        on_response = self.tracing.watch(request, "m", "3", on_response)
+        on_response = self.tracing.watch(request, "m", "3", on_response, arrival)
         assert isinstance(request.compute, Trace)
         self.traces.append(request.compute)
         return super().infer(request, on_response)

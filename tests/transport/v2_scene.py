@@ -212,9 +212,11 @@ class FakeService:
         on_response: Callable[[InferResponse], None],
         arrival: Arrival | None = None,
     ) -> FakeTicket:
-        return self.infer(request, on_response)
+        return self.infer(request, on_response, arrival)
 
-    def infer(self, request: InferRequest, on_response: Callable[[InferResponse], None]) -> FakeTicket:
+    def infer(
+        self, request: InferRequest, on_response: Callable[[InferResponse], None], arrival: Arrival | None = None
+    ) -> FakeTicket:
         self.requests.append(request)
 
         def answer() -> None:
@@ -248,6 +250,7 @@ class FakeExchange:
     buffers: Sequence[Buffer] = ()
     behind: bool = False
     arrival: Arrival | None = None
+    begun_ns: int = 0
     extra: Sequence[tuple[str, str]] = ()
 
     def reply(
@@ -261,7 +264,8 @@ class FakeExchange:
     ) -> None:
         assert self.status == 0, "answered twice"
         self.status, self.buffers, self.content = status, buffers, b"".join(buffers)
-        self.content_type, self.headers, self.on_sent = content_type, dict(headers), on_sent
+        self.content_type, self.headers = content_type, dict(headers)
+        self.on_sent = on_sent if self.arrival is None else self.arrival.sending(on_sent)
 
     def start(self, status: int, *, content_type: str, headers: Sequence[tuple[str, str]] = ()) -> None:
         raise AssertionError("this door does not stream")

@@ -24,7 +24,6 @@ class Tracing:
 
     Attributes:
         on: some request may be traced; when False, nothing else needs to be asked.
-        arrival: what a door saw of the request that it hands over right now; `watch` takes it.
     """
 
     def __init__(self, start: TraceSettings | None = None, clock: Clock | None = None) -> None:
@@ -37,7 +36,6 @@ class Tracing:
         #: under way, by id
         self._open: dict[int, Trace] = {}
         self._told: list[Callable[[bool], None]] = []
-        self.arrival: Arrival | None = None
         self.on = False
         self._update_on()
 
@@ -74,9 +72,14 @@ class Tracing:
         self._open[trace.id] = trace
         return trace
 
-    def watch(self, request: InferRequest, model: str, version: str, on_response: OnResponse) -> OnResponse:
-        """A valid request goes to a model: trace it when it is its turn; who is to be told its responses."""
-        arrival, self.arrival = self.arrival, None
+    def watch(
+        self, request: InferRequest, model: str, version: str, on_response: OnResponse, arrival: Arrival | None = None
+    ) -> OnResponse:
+        """Trace a valid request that goes to a model, if it is its turn. Return the receiver of its responses.
+
+        Args:
+            arrival: the timestamps that the door has recorded; None = none.
+        """
         trace = self.sample(model)
         if trace is None:
             return on_response

@@ -27,9 +27,12 @@ class Exchange(Protocol):
     #: called once if the client disconnects before the answer is complete (set by the application)
     on_cancelled: Callable[[], None] | None
 
+    #: record of the timestamps of the request (set by the application while requests are traced)
+    arrival: Arrival | None
+
     @property
-    def arrival(self) -> Arrival | None:
-        """Record of the timestamps of the request; None while requests are not traced."""
+    def begun_ns(self) -> int:
+        """Time of the first bytes of the request, while it is handled; 0 while nothing is traced."""
 
     def reply(
         self,

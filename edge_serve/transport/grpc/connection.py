@@ -256,7 +256,7 @@ class GrpcConnection(LoopSocket):
         return self._phase is GrpcPhase.CLOSED
 
     def clear_heads(self) -> None:
-        """Interpret the heads of the next calls again, because access or methods have changed."""
+        """Interpret the heads of the next calls again, because access has changed."""
         self._http2.clear_heads()
 
     def drain(self) -> None:

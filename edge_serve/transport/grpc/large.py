@@ -10,7 +10,6 @@ from edge_serve.aio.bulk_copy import MOST_AT_ONCE, copy, drop
 from edge_serve.aio.offload import offload
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, Room
-from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import InferTensor, Shared
 from edge_serve.protocol.grpc.infer import GrpcInferDecoder
 from edge_serve.transport.door.body_memory import ClaimedLease
@@ -22,18 +21,6 @@ class Leasing(Protocol):
     """The part of `service.Service` that large messages use."""
 
     def lease(self, name: str, version: str, nbytes: int) -> Room | None: ...
-
-
-def decode(
-    decoder: GrpcInferDecoder, message: Message, forwarded: Mapping[str, str] | None
-) -> tuple[InferRequest, Signature, bool]:
-    """Return the request in a message, decoded now or by `prepare`. See `GrpcInferDecoder.decode`."""
-    decoded = message.decoded
-    if decoded is None:
-        return decoder.decode(message.data, forwarded, message.offset)
-    if isinstance(decoded, EdgeServeError):
-        raise decoded
-    return decoded
 
 
 async def prepare(

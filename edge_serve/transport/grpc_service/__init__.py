@@ -5,5 +5,4 @@ infer     ModelInfer
 server    the gRPC server: its methods, its connections, its certificates
 standard  the standard services of gRPC: health and reflection
 stream    one ModelStreamInfer call
-traced    records trace timestamps of inference calls: a tracer, and a call that marks its answer
 """

@@ -6,24 +6,22 @@ A request costs no task and no future: it runs in the event of its message, and 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal, Unavailable, Unsupported
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.signature import Signature
-from edge_serve.messages.tensors import Buffer
+from edge_serve.messages.trace import Arrival
 from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.protocol.grpc.infer import GrpcInferDecoder, peek, read_names
 from edge_serve.protocol.grpc.response import GrpcInferEncoder
 from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.grpc.call_head import CallHead
-from edge_serve.transport.grpc.large import decode, prepare
+from edge_serve.transport.grpc.large import prepare
 from edge_serve.transport.grpc.messages import Message, MessagePlace
 from edge_serve.transport.grpc_service.stream import GrpcInferService, InferStream
-from edge_serve.transport.grpc_service.traced import GrpcTracer, TracedCall
 
 log = logging.getLogger(__name__)
 
@@ -34,30 +32,22 @@ _EXITING = "GRPC server is shutting down and has stopped accepting new requests.
 UNENCODABLE = Internal("the server failed to encode the response, its log says why")
 
 
-class UnaryCall(Protocol):
-    """The part of `GrpcCall` that unary inference uses."""
-
-    asked: CallHead
-    on_cancelled: Callable[[], None] | None
-
-    def reply(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None) -> None: ...
-    def fail(self, error: EdgeServeError) -> None: ...
-
-
 class GrpcInference:
-    """Answers ModelInfer, and opens ModelStreamInfer.
+    """Answers ModelInfer, and opens ModelStreamInfer."""
 
-    Args:
-        tracing: receives the times of requests and answers; None = do not record them.
-    """
-
-    def __init__(self, service: GrpcInferService, clock: Clock, tracing: Tracing | None = None) -> None:
-        self._tracing = tracing
-        self._tracer = None if tracing is None else GrpcTracer(tracing, streams=False)
+    def __init__(self, service: GrpcInferService, clock: Clock) -> None:
+        self._tracing: Tracing | None = None
+        #: returns the record of a unary request that arrives now; None = requests are not traced
+        self._arrive: Callable[[], Arrival] | None = None
         self._service = service
         self._clock = clock
         self._decoder = GrpcInferDecoder(self._find_signature, service.regions)
         self._encoder = GrpcInferEncoder()
+
+    def trace(self, tracing: Tracing | None) -> None:
+        """Record the times of requests and answers from now on; None = do not record them."""
+        self._tracing = tracing
+        self._arrive = None if tracing is None else _make_arrive(tracing, streams=False)
 
     def place(self, beginning: bytes, length: int) -> MessagePlace | None:
         """Return memory in the model's arena for a large message, with its first raw content aligned to 64 bytes.
@@ -76,15 +66,16 @@ class GrpcInference:
         """Decode a large message in a thread. See `Unary.prepare`."""
         await prepare(self._decoder, self._service, message, asked.forwarded)
 
-    def infer(self, call: UnaryCall, message: Message) -> None:
+    def infer(self, call: GrpcCall, message: Message) -> None:
         """Answer a ModelInferRequest, now or later.
 
         Raises:
             EdgeServeError: the request was refused.
         """
         asked = call.asked
+        arrival = None if self._arrive is None else self._arrive()
         try:
-            request, signature, _ = decode(self._decoder, message, asked.forwarded)
+            request, signature, _ = self._decode(message, asked.forwarded)
             if signature.decoupled:
                 raise Unsupported(_DECOUPLED)
         except BaseException as error:
@@ -97,47 +88,53 @@ class GrpcInference:
             request.deadline_ns = self._clock.now_ns() + asked.timeout_ns
 
         def on_response(response: InferResponse) -> None:
-            self._answer(call, request, signature, response)
+            self._answer(call, request, signature, response, arrival)
 
-        ticket = self._service.infer(request, on_response)
+        ticket = self._service.infer(request, on_response, arrival)
         call.on_cancelled = ticket.cancel
 
-    @property
-    def answer(self) -> Callable[[UnaryCall, Message], None]:
-        """The function that answers ModelInfer: `infer`, observed if requests are traced."""
-        return self.infer if self._tracer is None else self._infer_traced
-
-    def _infer_traced(self, call: UnaryCall, message: Message) -> None:
-        assert self._tracer is not None, "`answer` is `infer` without one"
-        with self._tracer.observe() as arrival:
-            self.infer(TracedCall(call, arrival), message)
+    def _decode(self, message: Message, forwarded: Mapping[str, str] | None) -> tuple[InferRequest, Signature, bool]:
+        """Return the request in a message, decoded now or by `prepare`. See `GrpcInferDecoder.decode`."""
+        decoded = message.decoded
+        if decoded is None:
+            return self._decoder.decode(message.data, forwarded, message.offset)
+        if isinstance(decoded, EdgeServeError):
+            raise decoded
+        return decoded
 
     def stream(self, call: GrpcCall) -> InferStream:
         """Return the conversation that answers a ModelStreamInfer."""
-        tracer = None if self._tracing is None else GrpcTracer(self._tracing, streams=True)
-        return InferStream(call, self._service, self._decoder, self._encoder, tracer)
+        arrive = None if self._tracing is None else _make_arrive(self._tracing, streams=True)
+        return InferStream(call, self._service, self._decode, self._encoder, arrive)
 
-    def _answer(self, call: UnaryCall, request: InferRequest, signature: Signature, response: InferResponse) -> None:
-        lease = response.lease
-        try:
-            if response.error is not None:
-                self._fail(call, request, response.error)
-            else:
+    def _answer(
+        self,
+        call: GrpcCall,
+        request: InferRequest,
+        signature: Signature,
+        response: InferResponse,
+        arrival: Arrival | None,
+    ) -> None:
+        lease, error = response.lease, response.error
+        if error is None:
+            try:
                 parts, size = self._encoder.encode(response, request, signature)
-                call.reply(parts, size, None if lease is None else lease.release)
+                release = None if lease is None else lease.release
+                call.reply(parts, size, release if arrival is None else arrival.sending(release))
                 return  # `on_sent` releases the lease
-        except EdgeServeError as error:
-            self._fail(call, request, error)
-        except Exception:
-            extra = model_fields(response.model_name, response.model_version, response.id)
-            log.exception("a response of model %s cannot be encoded", response.model_name, extra=extra)
-            call.fail(UNENCODABLE)
+            except EdgeServeError as reason:
+                error = reason
+            except Exception:
+                extra = model_fields(response.model_name, response.model_version, response.id)
+                log.exception("a response of model %s cannot be encoded", response.model_name, extra=extra)
+                error = UNENCODABLE
+        self._service.count_client_error(request.model_name, request.model_version, error)
+        sent = None if arrival is None else arrival.sending()
+        call.fail(error)
+        if sent is not None:
+            sent()
         if lease is not None:
             lease.release()
-
-    def _fail(self, call: UnaryCall, request: InferRequest, error: EdgeServeError) -> None:
-        self._service.count_client_error(request.model_name, request.model_version, error)
-        call.fail(error)
 
     def _find_signature(self, name: str, version: str) -> Signature:
         try:
@@ -146,3 +143,20 @@ class GrpcInference:
             if self._service.exiting():
                 raise Unavailable(_EXITING) from None
             raise
+
+
+def _make_arrive(tracing: Tracing, *, streams: bool) -> Callable[[], Arrival]:
+    """Return a function that records the arrival of one request of a stream, or of any unary request.
+
+    As in Triton, waiting for a request begins when the one before it has been read, and a response of a stream counts
+    as sent when it is handed to its call (server src/grpc/infer_handler.cc).
+    """
+    since_ns = tracing.now_ns()
+
+    def arrive() -> Arrival:
+        nonlocal since_ns
+        waiting_since_ns, since_ns = since_ns, tracing.now_ns()
+        received = [("GRPC_WAITREAD_START", waiting_since_ns), ("GRPC_WAITREAD_END", since_ns)]
+        return Arrival(received, late=True, streams=streams)
+
+    return arrive

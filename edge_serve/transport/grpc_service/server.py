@@ -83,8 +83,8 @@ class GrpcServer(Door[GrpcConnection]):
         self._context = tls
         self._looking: asyncio.Task[bool] | None = None
         self._watchers = Watchers(service)
-        self._service = service
-        self._methods = _make_methods(service, clock, self._watchers)
+        self._inference = GrpcInference(service, clock)
+        self._methods = _make_methods(service, self._inference, self._watchers)
         self._interpreters: Memo[Peer, HeadInterpreter] = Memo(_PEERS)
         self._access = access
         if access is not None:
@@ -147,29 +147,23 @@ class GrpcServer(Door[GrpcConnection]):
 
     def trace(self, tracing: Tracing | None) -> None:
         """Record this door's trace timestamps from now on; None = record none."""
-        self._methods.update(_make_inference_methods(GrpcInference(self._service, self._clock, tracing)))
-        self.clear()
+        self._inference.trace(tracing)
 
     def clear(self) -> None:
-        """Interpret heads again on all connections, because access control or the methods have changed."""
+        """Interpret heads again on all connections, because access control has changed."""
         for connection in self.connections:
             connection.clear_heads()
 
 
-def _make_inference_methods(inference: GrpcInference) -> dict[str, Method]:
-    return {
-        MODEL_INFER: Unary(RouteGroup.INFERENCE, inference.answer, True, inference.place, inference.prepare),
-        MODEL_STREAM_INFER: Streaming(RouteGroup.INFERENCE, inference.stream, True, inference.place, inference.prepare),
-    }
-
-
-def _make_methods(service: GrpcService, clock: Clock, watchers: Watchers) -> dict[str, Method]:
+def _make_methods(service: GrpcService, inference: GrpcInference, watchers: Watchers) -> dict[str, Method]:
     """Return the table of methods by path."""
     reflection = Reflection()
     methods: dict[str, Method] = {
         path: Unary(call.group, _make_answer(call)) for path, call in UnaryCalls(service).table.items()
     }
-    methods.update(_make_inference_methods(GrpcInference(service, clock)))
+    place, prepare = inference.place, inference.prepare
+    methods[MODEL_INFER] = Unary(RouteGroup.INFERENCE, inference.infer, True, place, prepare)
+    methods[MODEL_STREAM_INFER] = Streaming(RouteGroup.INFERENCE, inference.stream, True, place, prepare)
     methods[WATCH] = Streaming(RouteGroup.HEALTH, watchers.open)
     for path in REFLECTION:
         methods[path] = Streaming(RouteGroup.METADATA, reflection.open)

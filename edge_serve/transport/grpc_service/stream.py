@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,14 +22,13 @@ from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.shared_memory import Regions
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer
+from edge_serve.messages.trace import Arrival
 from edge_serve.models.run.ticket import OnResponse, Ticket
 from edge_serve.protocol.grpc import response as grpc_response
-from edge_serve.protocol.grpc.infer import GrpcInferDecoder, Unreadable, cut, read_names
+from edge_serve.protocol.grpc.infer import Unreadable, cut, read_names
 from edge_serve.protocol.grpc.response import GrpcInferEncoder
 from edge_serve.transport.grpc.call_head import CallHead
-from edge_serve.transport.grpc.large import decode
 from edge_serve.transport.grpc.messages import Message
-from edge_serve.transport.grpc_service.traced import GrpcTracer
 from edge_serve.transport.sockets import backlog
 from edge_serve.transport.sockets.backlog import Backlog
 from edge_serve.transport.v2.infer import ServedVersion
@@ -42,6 +41,10 @@ PAUSE_REQUESTS = 256
 _COPIED = 16 * 1024
 
 
+#: returns the request in a message, its model's signature, and whether it wants an empty final response
+Decode = Callable[[Message, "Mapping[str, str] | None"], tuple[InferRequest, Signature, bool]]
+
+
 class GrpcInferService(Protocol):
     """The part of `service.Service` that inference calls use."""
 
@@ -50,7 +53,7 @@ class GrpcInferService(Protocol):
     def exiting(self) -> bool: ...
     def lookup(self, name: str, version: str) -> ServedVersion: ...
     def lease(self, name: str, version: str, nbytes: int) -> Room | None: ...
-    def infer(self, request: InferRequest, on_response: OnResponse) -> Ticket: ...
+    def infer(self, request: InferRequest, on_response: OnResponse, arrival: Arrival | None) -> Ticket: ...
     def count_client_error(self, name: str, version: str, error: EdgeServeError) -> None: ...
 
 
@@ -106,20 +109,24 @@ class _Open:
 
 
 class InferStream:
-    """Answers one ModelStreamInfer call: its open requests, and the order of its responses."""
+    """Answers one ModelStreamInfer call: its open requests, and the order of its responses.
+
+    Args:
+        arrive: returns the record of a request that arrives now; None = requests are not traced.
+    """
 
     def __init__(
         self,
         call: StreamCall,
         service: GrpcInferService,
-        decoder: GrpcInferDecoder,
+        decode: Decode,
         encoder: GrpcInferEncoder,
-        tracer: GrpcTracer | None = None,
+        arrive: Callable[[], Arrival] | None = None,
     ) -> None:
-        self._tracer = tracer
+        self._arrive = arrive
         self._call = call
         self._service = service
-        self._decoder = decoder
+        self._decode = decode
         self._encoder = encoder
         self._open: set[_Open] = set()
         self._turns: deque[_Turn] = deque()
@@ -176,11 +183,7 @@ class InferStream:
             return
         self._reading_on = True  # an answer that comes at once calls this again
         while unread and self._wants_more() and not self._over:
-            if self._tracer is None:
-                self._submit(unread.popleft())
-            else:
-                with self._tracer.observe():
-                    self._submit(unread.popleft())
+            self._submit(unread.popleft())
         self._reading_on = False
         self._paused = not self._wants_more()
         if not (self._over or self._paused):
@@ -194,8 +197,9 @@ class InferStream:
 
     def _submit(self, message: Message) -> None:
         data = message.data
+        arrival = None if self._arrive is None else self._arrive()
         try:
-            request, signature, wants_final = decode(self._decoder, message, self._call.asked.forwarded)
+            request, signature, wants_final = self._decode(message, self._call.asked.forwarded)
         except EdgeServeError as error:
             self._refuse_unread(error, data)
             message.release()
@@ -209,7 +213,7 @@ class InferStream:
         turn = None if signature.decoupled else self._take_turn()
         one = _Open(request, signature, wants_final, turn)
         self._open.add(one)
-        one.ticket = self._service.infer(request, lambda response: self._on_response(one, response))
+        one.ticket = self._service.infer(request, lambda response: self._on_response(one, response), arrival)
         one.submitted = True
 
     def _refuse_unread(self, error: EdgeServeError, data: Buffer) -> None:

@@ -125,13 +125,16 @@ class HttpConnection(LoopSocket):
     # Called by exchanges
 
     def is_last(self, exchange: HttpExchange) -> bool:
+        """Return whether this request is the last one, so that the reply says `Connection: close`."""
         return self._phase is not HttpPhase.OPEN and self._exchanges[-1] is exchange
 
     def count(self, status: int) -> None:
+        """Count an answer with this status."""
         requests = self._shared.counters.requests
         requests[status] = requests.get(status, 0) + 1
 
     def send(self, exchange: HttpExchange, parts: Sequence[Buffer], size: int, sent: Callable[[], None] | None) -> bool:
+        """Send in the order of the requests. Return False if too many bytes wait for the client."""
         limit = self._shared.limits.unsent
         if self._exchanges[0] is not exchange:
             exchange.held.append((parts, size, sent))

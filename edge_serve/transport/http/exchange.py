@@ -6,13 +6,17 @@ import enum
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from edge_serve.messages.infer import Lease
 from edge_serve.messages.tensors import Buffer
+from edge_serve.messages.trace import Arrival
 from edge_serve.protocol.http1.head import RequestHead
 from edge_serve.protocol.http1.response import BODILESS, CLOSE, KEEP, LAST_CHUNK, chunk_head, response_head
 from edge_serve.transport.door.body_memory import Claim
+
+if TYPE_CHECKING:
+    from edge_serve.transport.http.connection import HttpConnection
 
 _log = logging.getLogger(__name__)
 
@@ -23,22 +27,6 @@ class Progress(enum.IntEnum):
     WAITING = 0
     STREAMING = 1
     DONE = 2
-
-
-class ExchangeConnection(Protocol):
-    """The connection, as its exchanges see it."""
-
-    #: time of the first bytes of the newest request; 0 while nothing is traced
-    begun_ns: int
-
-    def is_last(self, exchange: HttpExchange) -> bool:
-        """Return whether this request is the last one, so that the reply says `Connection: close`."""
-
-    def send(self, exchange: HttpExchange, parts: Sequence[Buffer], size: int, sent: Callable[[], None] | None) -> bool:
-        """Send in the order of the requests. Return False if too many bytes wait for the client."""
-
-    def count(self, status: int) -> None:
-        """Count an answer with this status."""
 
 
 class HttpExchange:
@@ -54,30 +42,18 @@ class HttpExchange:
     """
 
     __slots__ = (
-        "blocked",
-        "body",
-        "claim",
-        "closes",
-        "connection",
-        "extra",
-        "head",
-        "held",
-        "held_size",
-        "lease",
-        "on_cancelled",
-        "on_drained",
-        "progress",
-    )
+        "arrival", "blocked", "body", "claim", "closes", "connection", "extra", "head", "held", "held_size", "lease",
+        "on_cancelled", "on_drained", "progress",
+    )  # fmt: skip
 
-    arrival = None
-
-    def __init__(self, connection: ExchangeConnection, head: RequestHead, body: Buffer, lease: Lease | None) -> None:
-        self.connection: ExchangeConnection | None = connection
+    def __init__(self, connection: HttpConnection, head: RequestHead, body: Buffer, lease: Lease | None) -> None:
+        self.connection: HttpConnection | None = connection
         self.head = head
         self.body = body
         self.lease = lease
         self.claim: Claim | None = None
         self.extra: Sequence[tuple[str, str]] = ()
+        self.arrival: Arrival | None = None
         self.on_cancelled: Callable[[], None] | None = None
         self.on_drained: Callable[[], None] | None = None
         self.progress = Progress.WAITING
@@ -95,6 +71,8 @@ class HttpExchange:
         headers: Sequence[tuple[str, str]] = (),
         on_sent: Callable[[], None] | None = None,
     ) -> None:
+        if self.arrival is not None:
+            on_sent = self.arrival.sending(on_sent)
         connection = self._start_answer()
         if connection is None:
             if on_sent is not None:
@@ -137,11 +115,15 @@ class HttpExchange:
         if not data or self.head.method == "HEAD":  # an empty chunk would end the body
             return True
         data = bytes(data)  # copies memory that the caller may reuse; bytes are not copied
+        if self.arrival is not None:
+            self.arrival.mark("HTTP_SEND_START")
         if self.head.version == "1.0":
             may_continue = connection.send(self, (data,), len(data), None)
         else:
             head = chunk_head(len(data))
             may_continue = connection.send(self, (head, data, b"\r\n"), len(head) + len(data) + 2, None)
+        if self.arrival is not None:
+            self.arrival.mark("HTTP_SEND_END")
         self.blocked = not may_continue
         return may_continue
 
@@ -156,6 +138,8 @@ class HttpExchange:
             connection.send(self, (), 0, None)
         else:
             connection.send(self, (LAST_CHUNK,), len(LAST_CHUNK), None)
+        if self.arrival is not None:
+            self.arrival.leave()
 
     @property
     def begun_ns(self) -> int:
@@ -176,15 +160,18 @@ class HttpExchange:
             if on_sent is not None:
                 on_sent()
         on_cancelled, self.on_cancelled = self.on_cancelled, None
-        if on_cancelled is not None and self.progress is not Progress.DONE:
-            on_cancelled()
+        if self.progress is not Progress.DONE:
+            if self.arrival is not None:
+                self.arrival.leave()
+            if on_cancelled is not None:
+                on_cancelled()
 
-    def _start_answer(self) -> ExchangeConnection | None:
+    def _start_answer(self) -> HttpConnection | None:
         if self.progress is not Progress.WAITING:
             raise RuntimeError("a request can be answered only once")
         return self.connection
 
-    def _choose_connection_field(self, connection: ExchangeConnection) -> bytes:
+    def _choose_connection_field(self, connection: HttpConnection) -> bytes:
         if connection.is_last(self):
             self.closes = True
             return CLOSE

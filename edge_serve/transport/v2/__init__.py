@@ -12,5 +12,4 @@ infer            the operation `infer`
 operations       the short operations: health, metadata, statistics, settings, the repository, shared memory
 redaction        the status document for clients that may not read the log
 routes           the path table: operations, methods, roles, and path patterns
-traced           exchanges that record the timestamps of traced requests
 """

@@ -19,8 +19,7 @@ from edge_serve.transport.http.replies import refuse
 from edge_serve.transport.v2.codec_offload import CodecTicket, run_for_client, run_in_codec
 from edge_serve.transport.v2.generate import GenerateAnswer, Writer, check_encoding
 from edge_serve.transport.v2.head import V2Request
-from edge_serve.transport.v2.infer import InferService, ServedVersion
-from edge_serve.transport.v2.traced import TracedExchange
+from edge_serve.transport.v2.infer import InferService, ServedVersion, start_trace
 from edge_serve.workers.codec.codec import Codec
 from edge_serve.workers.codec.job import Body, Encoded, Refused
 
@@ -54,7 +53,7 @@ class Generation:
             EdgeServeError: the request was refused before it reached the model.
         """
         if self.tracing is not None:
-            exchange = TracedExchange(exchange, self.tracing.now_ns())
+            start_trace(exchange, self.tracing.now_ns())
         route = v2_request.route
         served = self._service.lookup(route.model, route.version)
         check_encoding(exchange.head.get("content-encoding"))

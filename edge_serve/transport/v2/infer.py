@@ -30,7 +30,6 @@ from edge_serve.transport.http.replies import refuse
 from edge_serve.transport.v2.codec_offload import Held, run_for_client
 from edge_serve.transport.v2.head import JSON, PLAIN, V2Request
 from edge_serve.transport.v2.routes import Operation
-from edge_serve.transport.v2.traced import TracedExchange
 from edge_serve.workers.codec.codec import Codec
 from edge_serve.workers.codec.job import Body, Encoded, Refused
 from edge_serve.workers.memory.arena import Arena
@@ -65,6 +64,13 @@ class InferService(Protocol):
     def count_client_error(self, name: str, version: str, error: EdgeServeError) -> None: ...
     @property
     def regions(self) -> SharedMemoryRegions: ...
+
+
+def start_trace(exchange: Exchange, now_ns: int) -> None:
+    """Record when the request arrived, and from now on when its answer is sent (server src/http_server.cc,
+    `StartTrace`). A stream has timestamps for each of its chunks."""
+    received = [("HTTP_RECV_START", exchange.begun_ns or now_ns), ("HTTP_RECV_END", now_ns)]
+    exchange.arrival = Arrival(received)
 
 
 class _ShiftedLease:
@@ -153,7 +159,7 @@ class Inference:
             EdgeServeError: the request was refused before its body was decoded.
         """
         if self.tracing is not None:
-            exchange = TracedExchange(exchange, self.tracing.now_ns())
+            start_trace(exchange, self.tracing.now_ns())
         route = v2_request.route
         served = self._service.lookup(route.model, route.version)
         signature = served.signature

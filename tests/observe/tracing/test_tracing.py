@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -219,13 +220,11 @@ def test_a_stream_is_written_at_its_end_and_nothing_is_added_then(tmp_path: Path
 
 def test_with_a_door_it_ends_when_the_answer_is_sent(tmp_path: Path) -> None:
     here = Tracing(TraceSettings(("TIMESTAMPS",), 1, file=str(tmp_path / "t")), Steps())
-    arrival = here.arrival = Arrival([("HTTP_RECV_START", -2), ("HTTP_RECV_END", -1)])
-    tell = here.watch(InferRequest("m"), "m", "3", lambda response: arrival.mark("HTTP_SEND_START"))
-    assert here.arrival is None, "it is for this request only"
-    tell(InferResponse("m", "3"))
+    arrival, sent = Arrival([("HTTP_RECV_START", -2), ("HTTP_RECV_END", -1)]), list[Callable[[], None]]()
+    answer = here.watch(InferRequest("m"), "m", "3", lambda response: sent.append(arrival.sending()), arrival)
+    answer(InferResponse("m", "3"))
     assert not (tmp_path / "t").exists()
-    arrival.mark("HTTP_SEND_END")
-    arrival.leave()
+    sent.pop()()
     arrival.leave()
     arrival.mark("LATE")
     here.close()
@@ -244,9 +243,9 @@ def test_with_a_door_it_ends_when_the_answer_is_sent(tmp_path: Path) -> None:
 
 def test_what_a_grpc_door_sees_stands_behind(tmp_path: Path) -> None:
     here = Tracing(TraceSettings(("TIMESTAMPS",), 1, file=str(tmp_path / "t")), Steps())
-    here.arrival = Arrival([("GRPC_WAITREAD_END", 0)], late=True, streams=True)
+    arrival = Arrival([("GRPC_WAITREAD_END", 0)], late=True, streams=True)
     heard = list[InferResponse]()
-    tell = here.watch(InferRequest("m"), "m", "3", heard.append)
+    tell = here.watch(InferRequest("m"), "m", "3", heard.append, arrival)
     for response in (InferResponse("m", "3", final=False), InferResponse("m", "3", null=True)):
         tell(response)
     here.close()
@@ -266,10 +265,9 @@ def test_what_a_grpc_door_sees_stands_behind(tmp_path: Path) -> None:
 def test_what_a_door_saw_of_a_request_that_is_not_traced_is_forgotten() -> None:
     here = tracing(rate=2)
     here.update("", TraceChanges(level=("TIMESTAMPS",)))
-    here.arrival = arrival = Arrival(())
-    here.watch(InferRequest("m"), "m", "3", lambda response: None)
+    arrival = Arrival(())
+    here.watch(InferRequest("m"), "m", "3", lambda response: None, arrival)
 
-    assert here.arrival is None
     arrival.mark("HTTP_SEND_START")
     arrival.leave()
 

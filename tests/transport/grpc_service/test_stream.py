@@ -11,6 +11,7 @@ from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unavail
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.messages.tensors import Buffer, DataType, InferTensor
+from edge_serve.messages.trace import Arrival
 from edge_serve.protocol.grpc.grpc_service_pb2 import ModelInferRequest, ModelStreamInferResponse
 from edge_serve.protocol.grpc.infer import GrpcInferDecoder
 from edge_serve.protocol.grpc.response import GrpcInferEncoder
@@ -81,7 +82,9 @@ class Scene:
     def __post_init__(self) -> None:
         self.asked = CallHead(strict=self.strict)
         decoder = GrpcInferDecoder(lambda name, version: self.lookup(name, version).signature, self.regions)
-        self.stream = InferStream(self, self, decoder, GrpcInferEncoder())
+        self.stream = InferStream(
+            self, self, lambda message, _: decoder.decode(message.data, None, message.offset), GrpcInferEncoder()
+        )
 
     # the service
 
@@ -96,7 +99,7 @@ class Scene:
     def lease(self, name: str, version: str, nbytes: int) -> None:
         return None
 
-    def infer(self, request: InferRequest, on_response: OnResponse) -> Job:
+    def infer(self, request: InferRequest, on_response: OnResponse, arrival: Arrival | None = None) -> Job:
         job = Job(request, on_response, self.can_wait)
         self.jobs.append(job)
         if self.refusal is not None:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from edge_serve.errors import EdgeServeError, Internal
+from edge_serve.errors import Internal
 from edge_serve.messages.settings import TraceSettings
-from edge_serve.messages.tensors import Buffer
 from edge_serve.messages.trace import Arrival, Trace
 from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.protocol.grpc import grpc_service_pb2 as pb
-from edge_serve.transport.grpc.call_head import CallHead
-from edge_serve.transport.grpc_service.traced import TracedCall
 from tests.observe.tracing.recorder import Collected, Steps
 from tests.transport.grpc_scene import Caller, GrpcFakeService, door, infer_request
 from tests.transport.http_scene import until
@@ -85,7 +82,6 @@ def test_a_refused_call_leaves_nothing_behind(tmp_path: Path) -> None:
     async def story(service: Traced, call: Caller) -> None:
         assert (await call.refusal("ModelInfer", infer_request("unknown")))[0] != "OK"
         assert service.traces == []
-        assert service.tracing.arrival is None
 
     with_traced(tmp_path, story)
 
@@ -104,35 +100,13 @@ def test_each_request_of_a_stream_is_traced(tmp_path: Path) -> None:
     with_traced(tmp_path, story)
 
 
-# ---- the call -----------------------------------------------------------------------------------------------------
-
-
-class Call:
-    """Keeps what is answered."""
-
-    def __init__(self) -> None:
-        self.asked = CallHead()
-        self.on_cancelled: Callable[[], None] | None = None
-        self.sent: list[Callable[[], None] | None] = []
-
-    def reply(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None) -> None:
-        self.sent.append(on_sent)
-
-    def fail(self, error: EdgeServeError) -> None:
-        raise AssertionError("it goes well")
-
-
 def test_an_answer_is_sent_when_nobody_reads_it_any_more() -> None:
-    below, arrival = Call(), Arrival((), late=True)
+    arrival, freed = Arrival((), late=True), list[bool]()
     trace = Trace(1, Collected(), timestamps=True, tensors=False)
     arrival.traced(trace)
     trace.leave()
-    call, freed = TracedCall(below, arrival), list[bool]()
-    call.on_cancelled = print
-    call.reply((b"x",), 1, lambda: freed.append(True))
-    assert (below.on_cancelled, trace.closed) == (print, False)
-    (sent,) = below.sent
-    assert sent is not None
+    sent = arrival.sending(lambda: freed.append(True))
+    assert not trace.closed
     sent()
 
     assert (freed, trace.closed) == ([True], True)

@@ -9,6 +9,7 @@ import pytest
 
 from edge_serve.messages.infer import Lease
 from edge_serve.messages.tensors import Buffer
+from edge_serve.messages.trace import Arrival
 from edge_serve.protocol.http1.head import HeadParser, MessageLimits
 from edge_serve.transport.door.exchange import Application, Exchange
 from edge_serve.transport.http.metrics import MetricsApplication
@@ -22,7 +23,8 @@ class RecordingExchange:
     lease: Lease | None = None
     on_cancelled: Callable[[], None] | None = None
     on_drained: Callable[[], None] | None = None
-    arrival = None
+    arrival: Arrival | None = None
+    begun_ns = 0
     behind = False
     extra: Sequence[tuple[str, str]] = ()
 

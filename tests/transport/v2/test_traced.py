@@ -13,11 +13,10 @@ from edge_serve.messages.settings import TraceSettings
 from edge_serve.messages.tensors import Buffer
 from edge_serve.messages.trace import Trace
 from edge_serve.observe.tracing.tracing import Tracing
-from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.exchange import HttpExchange
 from edge_serve.transport.v2.application import V2Application
 from edge_serve.transport.v2.head import V2Settings
-from edge_serve.transport.v2.traced import TracedExchange
+from edge_serve.transport.v2.infer import start_trace
 from tests.observe.tracing.recorder import Collected, Steps
 from tests.transport.http_scene import Recorder, play, scene, until
 from tests.transport.traced_service import TracedService
@@ -84,6 +83,8 @@ def test_a_client_that_goes_ends_it_with_the_models_last_word(door: Door) -> Non
     door.service.later = True
     exchange = door.post("/v2/models/m/infer", BODY)
     assert exchange.on_cancelled is not None
+    assert exchange.arrival is not None
+    exchange.arrival.leave()  # as `HttpExchange.cancel`
     exchange.on_cancelled()
     assert door.service.ticket.cancelled
     assert not door.complete
@@ -97,7 +98,6 @@ def test_what_is_refused_before_its_model_leaves_nothing_behind(door: Door) -> N
     assert door.post("/v2/models/m/generate", b"[]").status >= 400
 
     assert door.service.traces == []
-    assert door.tracing.arrival is None
 
 
 def test_every_client_has_it_and_none_when_it_ends(door: Door) -> None:
@@ -114,37 +114,45 @@ def test_every_client_has_it_and_none_when_it_ends(door: Door) -> None:
 # ---- the exchange -------------------------------------------------------------------------------------------------
 
 
-class Streamed(FakeExchange):
-    """An exchange that streams."""
+class Sending:
+    """A connection on which everything waits."""
 
-    def start(self, status: int, *, content_type: str, headers: Sequence[tuple[str, str]] = ()) -> None:
-        self.status = status
+    begun_ns = 0
 
-    def write(self, data: Buffer) -> bool:
-        self.content += bytes(data)
+    def __init__(self) -> None:
+        self.content = b""
+
+    def is_last(self, exchange: HttpExchange) -> bool:
         return False
 
-    def end(self) -> None:
-        self.status = -self.status
+    def count(self, status: int) -> None: ...
+
+    def send(self, exchange: HttpExchange, parts: Sequence[Buffer], size: int, sent: object) -> bool:
+        self.content += b"".join(parts)
+        return False
 
 
-def traced(exchange: Exchange) -> tuple[TracedExchange, Trace]:
-    made, trace = TracedExchange(exchange, 5), Trace(1, Collected(), timestamps=True, tensors=False)
-    made.arrival.traced(trace)
+def traced(connection: Any) -> tuple[HttpExchange, Trace]:
+    exchange = HttpExchange(connection, head_of("POST", "/", {}, 0), b"", None)
+    start_trace(exchange, 5)
+    assert exchange.arrival is not None
+    trace = Trace(1, Collected(), timestamps=True, tensors=False)
+    exchange.arrival.traced(trace)
     trace.leave()
-    return made, trace
+    return exchange, trace
 
 
 def test_each_chunk_has_its_marks_and_the_end_ends_it() -> None:
-    below = Streamed(head_of("POST", "/", {}, 0))
-    exchange, trace = traced(below)
+    connection = Sending()
+    exchange, trace = traced(connection)
     exchange.start(200, content_type="text/plain")
     assert not exchange.write(b"a")
     exchange.write(b"b")
     assert not trace.closed
     exchange.end()
 
-    assert (below.status, below.content, trace.closed) == (-200, b"ab", True)
+    assert connection.content.endswith(b"1\r\na\r\n1\r\nb\r\n0\r\n\r\n")
+    assert trace.closed
     assert trace.timestamps == [
         ("HTTP_RECV_START", 5),
         ("HTTP_RECV_END", 5),
@@ -152,13 +160,12 @@ def test_each_chunk_has_its_marks_and_the_end_ends_it() -> None:
     ]
 
 
-def test_what_waits_for_a_slow_client_is_told_below() -> None:
-    below = Streamed(head_of("POST", "/", {}, 0))
-    exchange, _ = traced(below)
-    exchange.on_drained = print
-    below.behind = True
+def test_a_client_that_disconnects_ends_it() -> None:
+    exchange, trace = traced(Sending())
+    exchange.start(200, content_type="text/plain")
+    exchange.cancel()
 
-    assert (below.on_drained, exchange.on_drained, exchange.behind) == (print, print, True)
+    assert trace.closed
 
 
 # ---- when a request began -----------------------------------------------------------------------------------------
