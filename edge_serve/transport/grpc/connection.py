@@ -7,12 +7,9 @@ flushed together at its end. An answer after which no call is open is flushed at
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 import random
-import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.http2.connection import Http2
@@ -23,7 +20,7 @@ from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.grpc.call_head import CallHead, HeadInterpreter
 from edge_serve.transport.grpc.door_state import GrpcDoorState
 from edge_serve.transport.grpc.keepalive import Due, Keepalive
-from edge_serve.transport.sockets.loop_socket import LoopSocket, OverTls, StreamSocket
+from edge_serve.transport.sockets.client_connection import ClientConnection, ConnectionPhase, StreamSocket
 from edge_serve.transport.sockets.send_queue import AT_ONCE, SendQueue
 from edge_serve.transport.v2.routes import RouteGroup
 
@@ -50,42 +47,12 @@ class GrpcOutput(SendQueue):
     add = SendQueue.push
 
 
-class GrpcPhase(enum.IntEnum):
-    """Phase of a connection, which only moves down this list."""
-
-    OPEN = 0
-    #: GOAWAY is sent. Received bytes are discarded until the client closes, because closing with unread bytes would
-    #: reset the connection, and the client would lose the GOAWAY
-    LINGER = 1
-    CLOSED = 2
-
-
-@dataclass(slots=True)
-class _Waits:
-    """Waits of a connection and of its calls without progress, with their start times."""
-
-    mark: object = None
-    since_ns: int = 0
-    calls: dict[int, tuple[object, int]] = field(default_factory=dict)
-
-
-class GrpcConnection(LoopSocket):
+class GrpcConnection(ClientConnection):
     """One client's connection. Implements `StreamHost` for HTTP/2."""
 
     __slots__ = (
-        "_counted",
-        "_draining_ns",
-        "_full",
-        "_http2",
-        "_in_flight",
-        "_interpreter",
-        "_keepalive",
-        "_out",
-        "_phase",
-        "_scheduled",
-        "_shared",
-        "_table",
-        "_waits",
+        "_calls", "_counted", "_draining_ns", "_full", "_http2", "_in_flight", "_interpreter", "_keepalive", "_out",
+        "_scheduled", "_shared", "_table",
     )  # fmt: skip
 
     def __init__(self, sock: StreamSocket, shared: GrpcDoorState, interpreter: HeadInterpreter) -> None:
@@ -96,11 +63,11 @@ class GrpcConnection(LoopSocket):
         self._table = self._http2.table
         now_ns = shared.clock.now_ns()
         self._keepalive = Keepalive(shared.keepalive, now_ns, random.uniform(0.9, 1.1))
-        self._phase = GrpcPhase.OPEN
         #: a flush is scheduled
         self._scheduled = False
         self._draining_ns: int | None = None
-        self._waits = _Waits(since_ns=now_ns)
+        #: calls that wait, each with its mark and since when (see `_is_late`)
+        self._calls: dict[int, tuple[object, int]] = {}
         #: this connection's share of the calls in flight; and whether all doors had too many at the last receive
         self._in_flight = shared.sharing.in_flight
         self._counted = 0
@@ -123,7 +90,7 @@ class GrpcConnection(LoopSocket):
             return
         if received == 0:  # HTTP/2 connections are not half-closed
             self.close()
-        elif self._phase is GrpcPhase.OPEN:
+        elif self._phase is ConnectionPhase.OPEN:
             in_flight = self._in_flight
             self._full = in_flight.now >= in_flight.limit
             scheduled, self._scheduled = self._scheduled, True
@@ -146,7 +113,7 @@ class GrpcConnection(LoopSocket):
         self._flush()
 
     def _flush(self) -> None:
-        if self._phase is GrpcPhase.CLOSED:
+        if self._phase is ConnectionPhase.CLOSED:
             return
         table = self._table
         streams = len(table.open)
@@ -171,11 +138,11 @@ class GrpcConnection(LoopSocket):
         if pending or self._writing:
             self._set_writing(pending > 0)
             limits = self._shared.limits
-            if self._phase is GrpcPhase.OPEN:
+            if self._phase is ConnectionPhase.OPEN:
                 self._set_reading(pending <= (limits.stalled if self._reading else limits.unsent))
         elif not self._reading:
             self._set_reading(True)
-        if not pending and self._table.over and self._phase is GrpcPhase.OPEN:
+        if not pending and self._table.over and self._phase is ConnectionPhase.OPEN:
             self._linger()
 
     # ---- for calls -----------------------------------------------------------------------------------------------
@@ -240,20 +207,12 @@ class GrpcConnection(LoopSocket):
     @property
     def owes(self) -> bool:
         """A call is unanswered, or its answer is not sent."""
-        return self._phase is GrpcPhase.OPEN and bool(self._table.open or self._out.pending)
+        return self._phase is ConnectionPhase.OPEN and bool(self._table.open or self._out.pending)
 
     @property
     def idle_since_ns(self) -> int | None:
         """See `eviction.Idle`."""
         return None if self.owes else self._keepalive.heard_ns(self._http2.received)
-
-    def close_if_idle(self) -> bool:
-        """See `eviction.Idle`."""
-        if self._reading:
-            self._on_readable()
-        if self.idle_since_ns is not None:
-            self.close()
-        return self._phase is GrpcPhase.CLOSED
 
     def clear_heads(self) -> None:
         """Interpret the heads of the next calls again, because access has changed."""
@@ -261,7 +220,7 @@ class GrpcConnection(LoopSocket):
 
     def drain(self) -> None:
         """Answer the calls that are open or on their way; then close."""
-        if self._phase is GrpcPhase.OPEN and not self._table.draining and not self._table.over:
+        if self._phase is ConnectionPhase.OPEN and not self._table.draining and not self._table.over:
             self._draining_ns = self._shared.clock.now_ns()
             self._http2.drain()
             self._http2.ping(_LEAVING)
@@ -280,14 +239,11 @@ class GrpcConnection(LoopSocket):
 
     def check_time(self, now_ns: int) -> None:
         """Check the timeouts and the keepalive; close the connection if it has waited without progress for too long."""
-        waits, limits, table, http2 = self._waits, self._shared.limits, self._table, self._http2
-        mark, seconds = self._find_wait()
-        if mark != waits.mark:
-            waits.mark, waits.since_ns = mark, now_ns
-        elif now_ns - waits.since_ns >= seconds * 1e9:
+        limits, table, http2 = self._shared.limits, self._table, self._http2
+        if self._is_late(*self._find_wait(), now_ns):
             self.close()
             return
-        if self._phase is not GrpcPhase.OPEN or table.over:
+        if self._phase is not ConnectionPhase.OPEN or table.over:
             return
         if self._draining_ns is not None and now_ns - self._draining_ns >= limits.leave_timeout * 1e9:
             self._refuse_new()
@@ -300,14 +256,7 @@ class GrpcConnection(LoopSocket):
             case Due.CLOSE:
                 self.close()
 
-    def close(self) -> None:
-        """Close the connection now, and cancel its calls."""
-        if self._phase is GrpcPhase.CLOSED:
-            return
-        self._phase = GrpcPhase.CLOSED
-        self._set_reading(False)
-        self._set_writing(False)
-        self._sock.close()
+    def _on_closed(self) -> None:
         self._table.close_all()
         self._out.drop()
         self._in_flight.now -= self._counted
@@ -318,7 +267,7 @@ class GrpcConnection(LoopSocket):
     def _find_wait(self) -> tuple[object, float]:
         """Return a mark of what the connection waits for, and the timeout in seconds."""
         limits = self._shared.limits
-        if self._phase is GrpcPhase.LINGER:
+        if self._phase is ConnectionPhase.LINGER:
             return "linger", limits.linger_timeout
         if self._out.pending:
             return self._out.taken, limits.write_timeout
@@ -327,7 +276,7 @@ class GrpcConnection(LoopSocket):
         return None, float("inf")
 
     def _check_calls(self, now_ns: int) -> None:
-        known, limits = self._waits.calls, self._shared.limits
+        known, limits = self._calls, self._shared.limits
         waiting: dict[int, tuple[object, int]] = {}
         for call in list(self._table.open.values()):
             assert isinstance(call, GrpcCall), "open_stream makes no others"
@@ -343,19 +292,4 @@ class GrpcConnection(LoopSocket):
             waited = now_ns - waiting[call.id][1]
             if waited >= (limits.message_timeout if mark[0] == "message" else limits.write_timeout) * 1e9:
                 call.time_out(mark[0])
-        self._waits.calls = waiting
-
-    def _linger(self) -> None:
-        try:
-            self._sock.shutdown(socket.SHUT_WR)
-        except OSError:
-            self.close()
-            return
-        self._phase = GrpcPhase.LINGER
-        self._set_reading(True)
-
-
-class TlsGrpcConnection(OverTls, GrpcConnection):
-    """A gRPC connection over TLS."""
-
-    __slots__ = ()
+        self._calls = waiting

@@ -25,7 +25,7 @@ from edge_serve.transport.door.reloaded import Reloaded
 from edge_serve.transport.door.shared_limits import SharedLimits
 from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.grpc.call_head import GrpcSettings, HeadInterpreter, Method, Streaming, Unary
-from edge_serve.transport.grpc.connection import GrpcConnection, TlsGrpcConnection
+from edge_serve.transport.grpc.connection import GrpcConnection
 from edge_serve.transport.grpc.deflater import SMALL
 from edge_serve.transport.grpc.door_state import GrpcDoorState, GrpcLimits
 from edge_serve.transport.grpc.keepalive import KeepaliveSettings
@@ -131,8 +131,7 @@ class GrpcServer(Door[GrpcConnection]):
 
     def _connect(self, sock: socket.socket | TlsSocket, peer: Peer) -> GrpcConnection:
         assert self._shared is not None, "listeners come after it"
-        kind = TlsGrpcConnection if isinstance(sock, TlsSocket) else GrpcConnection
-        return kind(sock, self._shared, self._find_interpreter(peer))
+        return GrpcConnection(sock, self._shared, self._find_interpreter(peer))
 
     def _refusal(self, reason: str) -> bytes:
         return build_goaway(0, Code.ENHANCE_YOUR_CALM, reason)

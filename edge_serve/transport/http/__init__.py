@@ -4,7 +4,7 @@ May import `transport/door`, `transport/sockets`, and every room below `transpor
 
 connection  a client's HTTP connection
 cors        web pages of other origins as clients (CORS)
-door_state  limits, phases of a connection, and the objects that all connections of a server share
+door_state  limits of a server, and the objects that its connections share
 exchange    one request on a connection, and the methods to answer it
 metrics     the metrics endpoint
 page        the files of the status page

@@ -8,7 +8,6 @@ timer; the server's sweep calls `check_time`.
 from __future__ import annotations
 
 import logging
-import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -25,10 +24,10 @@ from edge_serve.protocol.http1.response import CONTINUE
 from edge_serve.transport.door.body_admission import BodyAdmission
 from edge_serve.transport.door.door import FRESH_GRACE, GRACE
 from edge_serve.transport.door.exchange import Application
-from edge_serve.transport.http.door_state import HttpDoorState, HttpPhase, HttpWait
+from edge_serve.transport.http.door_state import HttpDoorState, HttpWait
 from edge_serve.transport.http.exchange import HttpExchange, Progress, cancel_all
 from edge_serve.transport.http.replies import refuse, turn_away
-from edge_serve.transport.sockets.loop_socket import LoopSocket, OverTls, StreamSocket
+from edge_serve.transport.sockets.client_connection import ClientConnection, ConnectionPhase, StreamSocket
 from edge_serve.transport.sockets.send_queue import SendQueue
 
 _log = logging.getLogger(__name__)
@@ -39,12 +38,12 @@ _REQUESTS_PER_TURN = 32
 _FAILED = "internal error, see the server's log"
 
 
-class HttpConnection(LoopSocket):
+class HttpConnection(ClientConnection):
     """Reads requests, passes them to the application, and sends the answers in the order of the requests."""
 
     __slots__ = (
         "_application", "_busy", "_continued", "_draining", "_eof", "_exchanges", "_in_flight", "_intake", "_out",
-        "_phase", "_reader", "_refused", "_scheduled", "_shared", "_since", "_stalled", "_wait", "begun_ns",
+        "_reader", "_refused", "_scheduled", "_shared", "_stalled", "begun_ns",
     )  # fmt: skip
 
     def __init__(self, sock: StreamSocket, shared: HttpDoorState, application: Application) -> None:
@@ -55,7 +54,6 @@ class HttpConnection(LoopSocket):
         self._reader = RequestReader(shared.parser, shared.buffer, shared.view, intake.place, intake.grow)
         self._out = SendQueue(sock)
         self._exchanges: deque[HttpExchange] = deque()
-        self._phase = HttpPhase.OPEN
         #: requests are being handled; their answers are sent together afterwards
         self._busy = False
         self._draining = False
@@ -66,16 +64,19 @@ class HttpConnection(LoopSocket):
         self._eof = False
         #: number of the request that has been answered `100 Continue`
         self._continued = -1
-        self._wait: tuple[HttpWait, int] | None = None
-        self._since = self.begun_ns = 0
+        #: time of the first bytes of the newest request; 0 while nothing is traced
+        self.begun_ns = 0
         super().__init__(sock, shared.loop)
 
     # Called by the event loop
 
     def _on_readable(self) -> None:
-        reader, shared = self._reader, self._shared.view
+        reader, shared, now_ns = self._reader, self._shared.view, self._shared.now_ns
+        now, count = 0 if now_ns is None else now_ns(), reader.count
+        if now and not (reader.in_head or reader.in_body):
+            self.begun_ns = now
         try:
-            into = reader.buffer() if self._phase is HttpPhase.OPEN else shared
+            into = reader.buffer() if self._phase is ConnectionPhase.OPEN else shared
             received = self._sock.recv_into(into)
         except (BlockingIOError, InterruptedError):
             return
@@ -84,29 +85,13 @@ class HttpConnection(LoopSocket):
             return
         if received == 0:
             self._on_eof()
-        elif self._phase is HttpPhase.OPEN:
+        elif self._phase is ConnectionPhase.OPEN:
             reader.advance(received)
             self._process()
             if into is shared and received == len(shared) and reader.has_place and self._reading:  # receive the rest
                 self._on_readable()
-
-    def _reads(self) -> Callable[[], None]:
-        return self._on_readable if self._shared.now_ns is None else self._on_readable_timed
-
-    def _on_readable_timed(self) -> None:
-        now_ns, reader = self._shared.now_ns, self._reader
-        now, count = 0 if now_ns is None else now_ns(), reader.count
-        if not (reader.in_head or reader.in_body):
+        if now and reader.in_head and reader.count != count:  # the next request arrived with the end of this one
             self.begun_ns = now
-        self._on_readable()
-        if reader.in_head and reader.count != count:  # the next request arrived with the end of this one
-            self.begun_ns = now
-
-    def restart_reading(self) -> None:
-        """Watch the socket with the other callback, because `HttpDoorState.now_ns` has changed."""
-        if self._reading:
-            self._set_reading(False)
-            self._set_reading(True)
 
     def _on_eof(self) -> None:
         """Cancel all requests: as in Triton, a client that sends no more counts as disconnected."""
@@ -115,7 +100,7 @@ class HttpConnection(LoopSocket):
         if not self._out.pending:
             self.close()
             return
-        self._phase = HttpPhase.LAST
+        self._phase = ConnectionPhase.LAST
         self._discard_reading()
         self._cancel_exchanges()
 
@@ -126,7 +111,7 @@ class HttpConnection(LoopSocket):
 
     def is_last(self, exchange: HttpExchange) -> bool:
         """Return whether this request is the last one, so that the reply says `Connection: close`."""
-        return self._phase is not HttpPhase.OPEN and self._exchanges[-1] is exchange
+        return self._phase is not ConnectionPhase.OPEN and self._exchanges[-1] is exchange
 
     def count(self, status: int) -> None:
         """Count an answer with this status."""
@@ -160,7 +145,7 @@ class HttpConnection(LoopSocket):
             if front.claim is not None:
                 front.claim.release()
             if front.closes:
-                self._phase = max(self._phase, HttpPhase.LAST)
+                self._phase = max(self._phase, ConnectionPhase.LAST)
                 self._cancel_exchanges()
             if not exchanges:
                 return
@@ -184,23 +169,15 @@ class HttpConnection(LoopSocket):
         wait = self._find_wait()
         if wait[0] not in (HttpWait.FRESH, HttpWait.IDLE, HttpWait.HEAD, HttpWait.LINGER):
             return None
-        return self._since if wait == self._wait else sys.maxsize
-
-    def close_if_idle(self) -> bool:
-        """Close an idle connection; see `eviction.Idle`."""
-        if self._reading:
-            self._on_readable()
-        if self.idle_since_ns is not None:
-            self.close()
-        return self._phase is HttpPhase.CLOSED
+        return self._since_ns if wait == self._mark else sys.maxsize
 
     def drain(self) -> None:
         """Answer the requests that have begun, and one in the socket, then close."""
         self._draining = True
         if self._reading and not self._exchanges:
-            self._on_readable()
-        if self._phase is HttpPhase.OPEN and not self._reader.in_body and not self._reader.unread:
-            self._phase = HttpPhase.LAST
+            self._read_now()
+        if self._phase is ConnectionPhase.OPEN and not self._reader.in_body and not self._reader.unread:
+            self._phase = ConnectionPhase.LAST
             self._resume()
 
     def retire(self, waited: float) -> None:
@@ -212,18 +189,14 @@ class HttpConnection(LoopSocket):
     def check_time(self, now_ns: int) -> None:
         """Close the connection, or refuse the request that is being read, after a timeout."""
         claim, limits = self._intake.claim, self._shared.limits
-        if claim is not None and self._phase is HttpPhase.OPEN:
+        if claim is not None and self._phase is ConnectionPhase.OPEN:
             late = claim.check_time(self._reader.received, now_ns, limits.body_rate, limits.memory_wait)
             if late is not None:
                 self.evict(late)
                 return
         wait = self._find_wait()
-        if wait != self._wait:
-            self._wait = wait
-            self._since = now_ns
-            return
         timeout = self._shared.timeouts[wait[0]]
-        if now_ns - self._since < timeout * 1e9:
+        if not self._is_late(wait, timeout, now_ns):
             return
         if wait[0] in (HttpWait.HEAD, HttpWait.BODY):
             self.evict(RequestTimeout(f"the request was not complete after {timeout:g} seconds without progress"))
@@ -239,14 +212,7 @@ class HttpConnection(LoopSocket):
         self._refuse(error)
         self._resume()
 
-    def close(self) -> None:
-        """Close at once, and cancel the requests under way."""
-        if self._phase is HttpPhase.CLOSED:
-            return
-        self._phase = HttpPhase.CLOSED
-        self._set_reading(False)
-        self._set_writing(False)
-        self._sock.close()
+    def _on_closed(self) -> None:
         self._discard_reading()
         self._intake.close()
         self._cancel_exchanges()
@@ -277,7 +243,7 @@ class HttpConnection(LoopSocket):
                 if intake.claim is not None:
                     exchange.claim = intake.hand_over(reader.lease)
                 if not head.keep_alive or (self._draining and not reader.unread):
-                    self._phase = HttpPhase.LAST
+                    self._phase = ConnectionPhase.LAST
                 if head.chunked and len(reader.body) > MOST_AT_ONCE and self._move(exchange):
                     self._stalled = self._scheduled = True  # `_on_moved` continues
                     break
@@ -288,7 +254,7 @@ class HttpConnection(LoopSocket):
                         handle(exchange)
                 except Exception:
                     self._fail(exchange)
-                if self._phase is not HttpPhase.OPEN:
+                if self._phase is not ConnectionPhase.OPEN:
                     break
                 if len(exchanges) >= limits.pipelined or self._out.pending > limits.unsent:
                     break
@@ -299,7 +265,7 @@ class HttpConnection(LoopSocket):
             _log.exception("placing the body of a request failed")
             self._refuse(Internal(_FAILED))
         self._busy = False
-        if self._phase is HttpPhase.OPEN:
+        if self._phase is ConnectionPhase.OPEN:
             reader.keep()
             if self._reading and not (self._out.pending or self._stalled or self._writing or reader.in_body):
                 return  # the usual case: a model has the request
@@ -326,7 +292,7 @@ class HttpConnection(LoopSocket):
 
     def _process_again(self) -> None:
         self._scheduled = False
-        if self._phase is HttpPhase.OPEN and not self._is_full():
+        if self._phase is ConnectionPhase.OPEN and not self._is_full():
             self._process()
         else:
             self._resume()
@@ -334,7 +300,7 @@ class HttpConnection(LoopSocket):
     def _resume(self) -> None:
         """Send answers, then resume reading and handling as far as the limits allow."""
         self._flush()
-        if self._phase is HttpPhase.OPEN:
+        if self._phase is ConnectionPhase.OPEN:
             if self._reading and not (self._exchanges or self._out.pending or self._stalled or self._reader.in_body):
                 return  # the usual case: everything is answered and sent
             full = self._is_full()
@@ -344,7 +310,7 @@ class HttpConnection(LoopSocket):
                 self.loop.call_soon(self._process_again)
             if self._reader.in_body:
                 self._offer_continue()
-        elif self._phase is HttpPhase.LAST and not self._exchanges and not self._out.pending:
+        elif self._phase is ConnectionPhase.LAST and not self._exchanges and not self._out.pending:
             self._finish()
 
     def _is_full(self) -> bool:
@@ -359,7 +325,7 @@ class HttpConnection(LoopSocket):
             except OSError:
                 self.close()
                 return
-            if self._phase is HttpPhase.CLOSED:
+            if self._phase is ConnectionPhase.CLOSED:
                 return
         if self._writing or out.pending:
             self._set_writing(out.pending > 0)
@@ -379,7 +345,7 @@ class HttpConnection(LoopSocket):
 
     def _refuse(self, error: EdgeServeError) -> None:
         """Answer a request that cannot be read, after the answers to those before it, and read no more."""
-        self._phase = HttpPhase.LAST
+        self._phase = ConnectionPhase.LAST
         self._refused = True
         self._discard_reading()
         exchange = HttpExchange(self, NO_HEAD, b"", None)
@@ -399,22 +365,16 @@ class HttpConnection(LoopSocket):
 
     def _finish(self) -> None:
         """Shut down for writing, and close once the client has read all answers."""
-        if self._eof:
+        if not self._eof and (self._refused or self._has_unread()):
+            self._linger()
+        else:
             self.close()
-            return
+
+    def _has_unread(self) -> bool:
         try:
-            if not self._refused and self._sock.recv_into(self._shared.view) == 0:
-                self.close()
-                return
-            self._sock.shutdown(socket.SHUT_WR)
-        except (BlockingIOError, InterruptedError):  # nothing unread
-            self.close()
-            return
-        except OSError:
-            self.close()
-            return
-        self._phase = HttpPhase.LINGER
-        self._set_reading(True)
+            return self._sock.recv_into(self._shared.view) > 0
+        except OSError:  # BlockingIOError: nothing is unread
+            return False
 
     def _discard_reading(self) -> None:
         unused = self._reader.discard()
@@ -429,7 +389,7 @@ class HttpConnection(LoopSocket):
     def _find_wait(self) -> tuple[HttpWait, int]:
         """Return the reason for which the connection waits, and a number that changes with progress."""
         reader = self._reader
-        if self._phase is HttpPhase.LINGER:
+        if self._phase is ConnectionPhase.LINGER:
             return HttpWait.LINGER, 0
         if self._out.pending:
             return HttpWait.WRITE, self._out.taken
@@ -442,9 +402,3 @@ class HttpConnection(LoopSocket):
         if reader.in_head:
             return HttpWait.HEAD, reader.count
         return (HttpWait.IDLE if reader.count else HttpWait.FRESH), reader.count
-
-
-class TlsHttpConnection(OverTls, HttpConnection):
-    """An HTTP connection over TLS."""
-
-    __slots__ = ()

@@ -1,4 +1,4 @@
-"""The limits of an HTTP server, the phases of its connections, and the objects that they share."""
+"""The limits of an HTTP server, and the objects that its connections share."""
 
 from __future__ import annotations
 
@@ -54,18 +54,6 @@ class HttpLimits(MessageLimits):
         """Return the seconds between two checks of the timeouts, which are at most two intervals late."""
         shortest = min(self.head_timeout, self.body_timeout, self.write_timeout, self.linger_timeout, self.memory_wait)
         return min(1.0, max(0.01, min(shortest, self.idle_timeout) / 4))
-
-
-class HttpPhase(enum.IntEnum):
-    """Phases of a connection. It only moves down this list."""
-
-    OPEN = 0
-    #: no further request is read: the last one asked for it, or was refused, or the server is draining
-    LAST = 1
-    #: all answers are sent; received bytes are discarded until the client closes or `linger_timeout` is over, because
-    #: closing with unread bytes would reset the connection and lose the reply (RFC 9112 9.6)
-    LINGER = 2
-    CLOSED = 3
 
 
 class HttpWait(enum.IntEnum):

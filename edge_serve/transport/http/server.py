@@ -21,7 +21,7 @@ from edge_serve.transport.door.door import Door, DoorLimits
 from edge_serve.transport.door.exchange import Application
 from edge_serve.transport.door.listeners import Listener
 from edge_serve.transport.door.shared_limits import SharedLimits
-from edge_serve.transport.http.connection import HttpConnection, TlsHttpConnection
+from edge_serve.transport.http.connection import HttpConnection
 from edge_serve.transport.http.door_state import HttpCounters, HttpDoorState, HttpLimits
 from edge_serve.transport.http.replies import error_body
 from edge_serve.transport.sockets.tls import TlsSocket
@@ -89,12 +89,10 @@ class HttpServer(Door[HttpConnection]):
         self._shared.now_ns = self._clock.now_ns if on else None
         for connection in self.connections:
             connection.begun_ns = 0
-            connection.restart_reading()
 
     def _connect(self, sock: socket.socket | TlsSocket, peer: Peer) -> HttpConnection:
         assert self._shared is not None, "`start` sets it before any listener"
-        kind = TlsHttpConnection if isinstance(sock, TlsSocket) else HttpConnection
-        connection = kind(sock, self._shared, self._choose(peer))
+        connection = HttpConnection(sock, self._shared, self._choose(peer))
         if self._ends:
             connection.retire(0.0)
         return connection

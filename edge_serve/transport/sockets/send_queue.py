@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 from edge_serve.messages.tensors import Buffer
-from edge_serve.transport.sockets.loop_socket import StreamSocket
+from edge_serve.transport.sockets.client_connection import StreamSocket
 
 #: Below this many bytes one joined `send` is cheaper than `sendmsg` with several buffers.
 JOIN_BELOW = 64 * 1024
