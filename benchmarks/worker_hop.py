@@ -1,4 +1,4 @@
-"""What does the hop to a worker and back cost? A request of two INT32[16] tensors through the echo backend.
+"""What does the hop to a worker and back cost? A request of two INT32[16] tensors, which the backend answers with.
 
 `python -m benchmarks.worker_hop [--requests N] [--batch B]` prints JSON: round trips in microseconds, and the CPU that
 the front end and the worker spend on each; once when both sleep while they wait, once when they poll (ADR 17).
@@ -29,6 +29,30 @@ from edge_serve.workers.front.pool import OpenedModel, Workers
 from edge_serve.workers.memory.arena import Arena, Budget
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+#: answers with the inputs; the shortest way through a worker
+_BACKEND = """
+from edge_serve.backends.base import Reply
+from edge_serve.messages.tensors import InferTensor
+
+
+class Echo:
+    def execute(self, batch, timing):
+        return [
+            Reply([InferTensor(f"OUTPUT{i}", t.datatype, t.shape, t.data) for i, t in enumerate(request.inputs)])
+            for request in batch
+        ]
+
+    def close(self):
+        pass
+
+
+class Backend:
+    def open(self, spec, instances):
+        return [Echo() for _ in instances]
+
+    def close(self):
+        pass
+"""
 
 
 class Loop:
@@ -93,6 +117,7 @@ async def measure(count: int, batch: int, policy: PollPolicy) -> dict[str, float
     with tempfile.TemporaryDirectory() as directory:
         workers = Workers(poll_policy=policy)
         arena = Arena("echo", Budget(64 << 20))
+        (Path(directory) / "backend.py").write_text(_BACKEND)
         spec = ModelSpec("echo", 1, Path(directory), Path(directory), make_config("echo"))
         warm, run = Loop(1000, requests), Loop(count, requests)
         started = time.perf_counter()

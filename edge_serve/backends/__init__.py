@@ -4,7 +4,6 @@ onnxruntime/  ONNX models on the CPU, CUDA, TensorRT, or OpenVINO
 python/       models written in Python (`model.py`)
 python_path/  the modules that Python models import: a directory for their `sys.path`
 base          the interface of a backend
-echo          a backend for tests and benchmarks, which misbehaves on request
 host          the services of the hosting process: log lines, metrics, calls of other models
 loader        finds a backend by its name
 privacy       environment variables that stop inference libraries from reporting to their makers

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve.backends import echo, loader
+import edge_serve.backends
+from edge_serve.backends import loader
 from edge_serve.backends.base import ModelSpec
 from edge_serve.errors import Internal, InvalidArgument, Unavailable
 from tests.texts import without_advice
@@ -29,8 +30,17 @@ def spec(tmp_path: Path) -> ModelSpec:
     return ModelSpec("m", 1, tmp_path, tmp_path / "1", {})
 
 
-def test_ours_are_found_by_their_file(spec: ModelSpec) -> None:
-    assert isinstance(loader.load("echo", spec), echo.EchoBackend)
+@pytest.mark.parametrize("place", ["here.py", "here/backend.py"])
+def test_ours_are_found_by_their_file(spec: ModelSpec, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = spec.model_directory / place
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(SOURCE)
+    monkeypatch.setattr(edge_serve.backends, "__path__", [*edge_serve.backends.__path__, str(spec.model_directory)])
+    try:
+        assert loader.load("here", spec).complete_config(spec) == {"from": str(path)}
+    finally:
+        for name in ("here", "here.backend"):
+            sys.modules.pop(f"edge_serve.backends.{name}", None)
 
 
 @pytest.mark.parametrize("name", ["nothing", "base", "loader", "host", "", "../echo", "os.path", "a b", "sys"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -19,6 +20,7 @@ from tests.server.bls_models import COUNT, DECOUPLED, DOUBLE, model
 from tests.server.load import ADDS_UP, ADDS_UP_CONFIG, Load, busy
 from tests.server.running import ADD_SUB, Running, python_model, running
 from tests.server.test_check_infer import CONFIG, ECHO, ensemble
+from tests.workers.harness import ECHO as ECHO_BACKEND
 
 #: answers with its strings
 STRINGS = """
@@ -83,6 +85,7 @@ def counts(root: Path, *expected: int) -> None:
 def strings(root: Path, second: bytes) -> None:
     (root / "strings/1").mkdir(parents=True, exist_ok=True)
     (root / "strings/config.pbtxt").write_text(STRINGS)
+    shutil.copy(ECHO_BACKEND, root / "strings/backend.py")
     texts, said = (np.asarray([[b"one", last]], object) for last in (b"tw\xffo", second))
     document(root / "strings", sample(root / "strings", "texts", {"IN": texts}, {"OUT": said}))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,6 +21,9 @@ from edge_serve.workers.memory.arena import Arena, Budget
 
 #: nothing here takes longer unless it is broken
 PATIENCE = 20.0
+
+#: the source of the backend
+ECHO = Path(__file__).parents[1] / "backends/echo.py"
 
 Result = TypeVar("Result")
 
@@ -139,8 +143,9 @@ async def survives(served: Served) -> None:
 
 
 def spec(directory: Path, model_config: dict[str, Any]) -> ModelSpec:
-    """Version 1 of a model in `directory`."""
+    """Version 1 of a model in `directory`, with the backend `tests/backends/echo.py`."""
     (directory / "1").mkdir(exist_ok=True)
+    shutil.copy(ECHO, directory / "backend.py")
     return ModelSpec("echo", 1, directory, directory / "1", model_config)
 
 

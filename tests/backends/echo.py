@@ -1,7 +1,7 @@
-"""A backend for tests and benchmarks: answers with its inputs, by position; and misbehaves when told to.
+"""A backend that answers with its inputs, by position, and misbehaves on request.
 
-A request parameter `do` names a method of `Deeds`, config parameter `on_open` what happens at loading. Numbers come in
-the parameters beside it. Without them this is the shortest way through a worker.
+Tests put a copy of this file into a model's directory, as `backend.py`. A request parameter `do` names a method of
+`Deeds`, config parameter `on_open` what happens at loading. Numbers come in the parameters beside it.
 """
 
 from __future__ import annotations
