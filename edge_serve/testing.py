@@ -18,7 +18,8 @@ from typing import Any
 
 from edge_serve.backends.base import BackendRequest, InstanceSpec, ModelSpec, Reply
 from edge_serve.backends.python.api.request import InferenceRequest
-from edge_serve.backends.python.api.response import InferenceResponse, InferenceResponseSender
+from edge_serve.backends.python.api.response import InferenceResponse
+from edge_serve.backends.python.api.sender import InferenceResponseSender
 from edge_serve.backends.python.backend import PythonBackend
 from edge_serve.config.model.json_form import model_config_to_json
 from edge_serve.config.signature import signature_of

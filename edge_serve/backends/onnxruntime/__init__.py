@@ -6,5 +6,4 @@ external  checks the external data of an ONNX file
 instance  one instance: joins a batch, runs it, and takes the outputs apart
 session   creates sessions and translates their errors into Triton's words
 settings  the session's settings from a configuration (pure, without the library)
-strings   BYTES tensors for ONNX Runtime
 """

@@ -15,7 +15,6 @@ import numpy as np
 
 from edge_serve.backends.base import BackendRequest, Reply, Timing
 from edge_serve.backends.onnxruntime import session as sessions
-from edge_serve.backends.onnxruntime.strings import text_array
 from edge_serve.config.model.complete import FoundTensor
 from edge_serve.errors import Internal, InvalidArgument
 from edge_serve.messages import ragged
@@ -224,9 +223,23 @@ def _array(tensor: InferTensor, scalar: bool) -> Array:
     """The values of an input, a view where they lie aligned, with strings as the library wants them."""
     datatype, shape = tensor.datatype, () if scalar else tensor.shape
     if datatype is _BYTES:
-        return text_array(to_array(tensor.data, _BYTES, shape))
+        return _text_array(to_array(tensor.data, _BYTES, shape))
     array: Array = np.ndarray(shape, datatype.numpy, tensor.data)
     return array if array.flags.aligned else array.copy()
+
+
+def _text_array(array: Array) -> Array:
+    """Return the elements (bytes) as `str`, which ONNX Runtime takes; if one is not UTF-8, an array of fixed width.
+
+    ONNX's strings end at a zero byte, as they do in Triton.
+    """
+    elements = array.ravel().tolist()
+    try:
+        text = np.empty(len(elements), dtype=object)
+        text[:] = [element.decode() for element in elements]
+    except UnicodeDecodeError:
+        text = np.array(elements, dtype=np.bytes_)
+    return text.reshape(array.shape)
 
 
 def _input(request: BackendRequest, index: int, name: str) -> InferTensor:

@@ -20,7 +20,8 @@ from edge_serve.backends import host
 from edge_serve.backends.base import BackendRequest, InstanceSpec, ModelSpec, Reply, Timing
 from edge_serve.backends.python.api.errors import Refusal, TritonModelException, describe
 from edge_serve.backends.python.api.request import REQUEST_RELEASE_RESCHEDULE, InferenceRequest, allow_calls
-from edge_serve.backends.python.api.response import InferenceResponse, InferenceResponseSender
+from edge_serve.backends.python.api.response import InferenceResponse
+from edge_serve.backends.python.api.sender import InferenceResponseSender
 from edge_serve.backends.python.events import EventLoop
 from edge_serve.errors import Internal, InvalidArgument
 from edge_serve.messages.infer import SEQUENCE_START

@@ -9,6 +9,6 @@ logger      `pb_utils.Logger`
 metrics     `pb_utils.MetricFamily` and `Metric`
 repository  `load_model`, `unload_model`, `is_model_ready`
 request     `InferenceRequest`
-response    `InferenceResponse` and `InferenceResponseSender`
-tensor      `pb_utils.Tensor`
+response    `InferenceResponse` and `Tensor`
+sender      `InferenceResponseSender`
 """

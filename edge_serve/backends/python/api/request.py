@@ -16,8 +16,8 @@ from edge_serve.backends import host
 from edge_serve.backends.base import BackendRequest
 from edge_serve.backends.python.api.calls import ResponseIterator, ask, ask_async
 from edge_serve.backends.python.api.errors import MODULE, TritonModelException, as_text
-from edge_serve.backends.python.api.response import InferenceResponse, InferenceResponseSender, check_parameters
-from edge_serve.backends.python.api.tensor import Tensor
+from edge_serve.backends.python.api.response import InferenceResponse, Tensor, check_parameters
+from edge_serve.backends.python.api.sender import InferenceResponseSender
 from edge_serve.messages.infer import Parameter
 
 REQUEST_RELEASE_ALL = 1
