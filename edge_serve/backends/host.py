@@ -16,8 +16,6 @@ from edge_serve.errors import Unsupported
 from edge_serve.messages.infer import Parameter
 from edge_serve.messages.tensors import InferTensor
 
-#: log levels, as Triton names them
-LEVELS = ("INFO", "WARNING", "ERROR", "VERBOSE")
 #: why a model that runs outside the server cannot use it
 NO_SERVER = "no server runs in this process: start one with edge_serve.Server(<repository>)"
 
@@ -77,7 +75,7 @@ class Host(Protocol):
     """The worker's side of the channel, as backends see it. Any thread may call it."""
 
     def log(self, level: str, message: str) -> None:
-        """One line for the server's log; `level` is one of LEVELS."""
+        """One line for the server's log; `level` is INFO, WARNING, ERROR, or VERBOSE, as in Triton."""
 
     def metric(self, update: MetricUpdate) -> None:
         """Forward a change of a metric."""

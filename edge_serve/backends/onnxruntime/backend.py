@@ -42,8 +42,7 @@ class OnnxRuntimeBackend:
         config = spec.config
         if (config.get("input") or config.get("batch_input")) and config.get("output"):
             return config
-        kind, device = sessions.kinds(config)[0]
-        session = self._session(spec, kind, device)
+        session = self._session(spec, *sessions.first_place(config))
         default = settings.default_max_batch_size(spec.backend_config, DEFAULT_MAX_BATCH_SIZE)
         return complete_onnx(config, sessions.inputs(session), sessions.outputs(session), default)
 

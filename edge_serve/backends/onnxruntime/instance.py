@@ -80,19 +80,20 @@ class SharedSession:
 
     Args:
         alone: with every thread there is.
-        together: with this instance's share of them, for runs beside others. Two runs on one pool of threads take
-            longer than two on threads of their own (docs/onnxruntime.md). None: there is only one instance, or the
-            threads are set by the configuration.
     """
 
-    def __init__(self, alone: sessions.Session, together: sessions.Session | None = None) -> None:
+    def __init__(self, alone: sessions.Session) -> None:
         self._alone = alone
-        self._together = together
+        self._together: sessions.Session | None = None
         self._running = 0
         self._lock = threading.Lock()
 
     def divide(self, together: sessions.Session) -> None:
-        """Use another session for runs beside others: instances were added."""
+        """Use another session for runs beside others, which has this instance's share of the threads.
+
+        Two runs on one pool of threads take longer than two on threads of their own (docs/onnxruntime.md). Without the
+        call there is only one instance, or the threads are set by the configuration.
+        """
         self._together = together
 
     def __enter__(self) -> sessions.Session:

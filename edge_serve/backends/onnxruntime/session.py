@@ -199,9 +199,9 @@ def _found(node: Any) -> FoundTensor:
     return FoundTensor(node.name, data_type, dims, "" if data_type else node.type)
 
 
-def kinds(config: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """The kinds and devices that the configuration's instance groups want, before there are instances."""
+def first_place(config: Mapping[str, Any]) -> tuple[str, int]:
+    """Return a kind and device that the configuration's instance groups want, before there are instances."""
     groups = config.get("instance_group") or [{}]
     if any(group.get("kind") == "KIND_GPU" for group in groups):
-        return [("GPU", next((int(gpu) for group in groups for gpu in group.get("gpus", ())), 0))]
-    return [("CPU", 0)]
+        return "GPU", next((int(gpu) for group in groups for gpu in group.get("gpus", ())), 0)
+    return "CPU", 0

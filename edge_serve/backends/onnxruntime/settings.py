@@ -22,9 +22,7 @@ MOST_TWICE_BYTES = 256 * 1024 * 1024
 #: small device the cores are needed for the server and its clients (docs/onnxruntime.md).
 SPINNING = {"session.force_spinning_stop": "1", "session.intra_op.spin_duration_us": "50"}
 
-CUDA, TENSORRT, OPENVINO, CPU = (
-    f"{name}ExecutionProvider" for name in ("CUDA", "Tensorrt", "OpenVINO", "CPU")
-)  # fmt: skip
+CUDA, TENSORRT, OPENVINO, CPU = (f"{name}ExecutionProvider" for name in ("CUDA", "Tensorrt", "OpenVINO", "CPU"))
 
 #: parameters whose names go to the session's own configuration as they are
 _SESSION_KEYS = ("session.", "optimization.", "ep.")
@@ -95,6 +93,8 @@ def session_settings(config: Mapping[str, Any], backend_config: Mapping[str, str
         graph_level=int(((config.get("optimization") or {}).get("graph") or {}).get("level", 0)),
         parallel=_mode(parameters),
         global_threads=_boolean(backend_config.get("enable-global-threadpool", "0")),
+        session_entries={key: value for key, value in parameters.items() if key.startswith(_SESSION_KEYS)},
+        run_entries={key: value for key, value in parameters.items() if key.startswith(_RUN_KEYS)},
         op_libraries=list((config.get("model_operations") or {}).get("op_library_filename", ())),
     )
     # With the pool of the process, the numbers of threads are the backend's (set_global_threads), not the model's.
@@ -102,11 +102,6 @@ def session_settings(config: Mapping[str, Any], backend_config: Mapping[str, str
     settings.inter_op_threads = _integer(parameters.get("inter_op_thread_count", "0"))
     if settings.intra_op_threads <= 0:
         settings.intra_op_threads = 1 if size < SMALL_MODEL_BYTES else 0
-    for key, value in parameters.items():
-        if key.startswith(_SESSION_KEYS):
-            settings.session_entries[key] = value
-        elif key.startswith(_RUN_KEYS):
-            settings.run_entries[key] = value
     if not any("spin" in key for key in settings.session_entries):
         settings.session_entries |= SPINNING
     if "enable_mem_arena" in parameters:
@@ -229,9 +224,7 @@ def _integer(text: str) -> int:
 
 
 def _boolean(text: str) -> bool:
-    lowered = text.lower()
-    if lowered in ("true", "1"):
-        return True
-    if lowered in ("false", "0"):
-        return False
-    raise InvalidArgument(f"failed to convert '{text}' to boolean value")
+    value = {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
+    if value is None:
+        raise InvalidArgument(f"failed to convert '{text}' to boolean value")
+    return value

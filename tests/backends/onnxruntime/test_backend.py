@@ -428,7 +428,8 @@ def test_parameters_reach_the_session(file: Path, open_model: Open) -> None:
 def test_runs_side_by_side_have_a_session_of_their_own(file: Path) -> None:
     models.add_sub(file)
     alone, together = (make(file, SessionSettings(intra_op_threads=count), [Provider(CPU)], "m") for count in (2, 1))
-    shared = SharedSession(alone, together)
+    shared = SharedSession(alone)
+    shared.divide(together)
     with shared as first:
         assert first is alone
         with shared as second, shared as third:

@@ -29,7 +29,7 @@ class Replies:
         self.finished = False
         self._queue: SimpleQueue[tuple[Reply, bool]] = SimpleQueue()
         self._on_first = on_first
-        self._cancel: host.Cancel = _nothing
+        self._cancel: host.Cancel = lambda: None  # there is nothing to cancel
         try:
             self._cancel = host.current().infer(call, self._put)
         except EdgeServeError as error:
@@ -104,10 +104,6 @@ def ask_async(call: host.ModelCall) -> asyncio.Future[InferenceResponse | Respon
     replies = Replies(call, on_first)
     future.add_done_callback(lambda done: replies.cancel() if done.cancelled() else None)
     return future
-
-
-def _nothing() -> None:
-    """For `cancel`, when there is nothing to cancel."""
 
 
 ResponseIterator.__module__ = MODULE

@@ -15,10 +15,8 @@ class ModelConfig:
 
     def __init__(self, model_config: str) -> None:
         """`model_config` is the configuration as JSON."""
-        self._model_config: dict[str, Any] = json.loads(model_config)
-        self._model_config.setdefault("max_batch_size", 0)
-        self._model_config.setdefault("input", [])
-        self._model_config.setdefault("output", [])
+        absent = {"max_batch_size": 0, "input": [], "output": []}
+        self._model_config: dict[str, Any] = absent | json.loads(model_config)
 
     def as_dict(self) -> dict[str, Any]:
         """The configuration, to read."""
@@ -58,9 +56,7 @@ class ModelConfig:
         Raises:
             ValueError: a key is missing or unknown, or the configuration says otherwise.
         """
-        self._add(
-            "input", input, "'name', 'data_type', 'dims' and 'optional'", ("name", "data_type", "dims", "optional")
-        )
+        self._add("input", input, ("name", "data_type", "dims", "optional"))
 
     def add_output(self, output: Mapping[str, Any]) -> None:
         """Add an output: name, data_type and dims.
@@ -68,7 +64,7 @@ class ModelConfig:
         Raises:
             ValueError: a key is missing or unknown, or the configuration says otherwise.
         """
-        self._add("output", output, "'name', 'data_type' and 'dims'", ("name", "data_type", "dims"))
+        self._add("output", output, ("name", "data_type", "dims"))
 
     def set_model_transaction_policy(self, transaction_policy_dict: Mapping[str, Any]) -> None:
         """Set {"decoupled": bool}.
@@ -96,8 +92,8 @@ class ModelConfig:
     def _name(self) -> str:
         return str(self._model_config["name"])
 
-    def _add(self, kind: str, tensor: Mapping[str, Any], allowed: str, keys: tuple[str, ...]) -> None:
-        self._check_keys(kind, tensor, allowed, keys)
+    def _add(self, kind: str, tensor: Mapping[str, Any], keys: tuple[str, ...]) -> None:
+        self._check_keys(kind, tensor, keys)
         for said in self._model_config[kind]:
             if said.get("name") == tensor["name"]:
                 self._check_agrees(kind, said, tensor)
@@ -105,9 +101,10 @@ class ModelConfig:
                 return
         self._model_config[kind].append(dict(tensor))
 
-    def _check_keys(self, kind: str, tensor: Mapping[str, Any], allowed: str, keys: tuple[str, ...]) -> None:
+    def _check_keys(self, kind: str, tensor: Mapping[str, Any], keys: tuple[str, ...]) -> None:
         function = f"auto-complete-config function for model '{self._name}'"
         if any(key not in keys for key in tensor):
+            allowed = f"{', '.join(map(repr, keys[:-1]))} and {keys[-1]!r}"
             raise ValueError(f"{kind} '{tensor.get('name', '')}' in {function} contains property other than {allowed}.")
         if "name" not in tensor:
             raise ValueError(f"{kind} in {function} is missing 'name' property.")

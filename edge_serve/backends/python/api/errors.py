@@ -9,7 +9,6 @@ import inspect
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType
-from typing import ClassVar
 
 from edge_serve.backends.python.api.advice import advice_on
 from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, triton_code, with_advice
@@ -53,14 +52,7 @@ class TritonError:
 
     __slots__ = ("_code", "_message")
 
-    UNKNOWN: ClassVar[ErrorCode] = ErrorCode.UNKNOWN
-    INTERNAL: ClassVar[ErrorCode] = ErrorCode.INTERNAL
-    NOT_FOUND: ClassVar[ErrorCode] = ErrorCode.NOT_FOUND
-    INVALID_ARG: ClassVar[ErrorCode] = ErrorCode.INVALID_ARG
-    UNAVAILABLE: ClassVar[ErrorCode] = ErrorCode.UNAVAILABLE
-    UNSUPPORTED: ClassVar[ErrorCode] = ErrorCode.UNSUPPORTED
-    ALREADY_EXISTS: ClassVar[ErrorCode] = ErrorCode.ALREADY_EXISTS
-    CANCELLED: ClassVar[ErrorCode] = ErrorCode.CANCELLED
+    UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS, CANCELLED = ErrorCode
 
     def __init__(self, message: str, code: int = ErrorCode.INTERNAL) -> None:
         """Raises TypeError unless `message` is a string and `code` one of the codes."""

@@ -5,7 +5,6 @@ Contract and texts: triton-inference-server/python_backend src/metric.cc and src
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import os
 import re
@@ -13,7 +12,6 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import ClassVar
 
 from edge_serve.backends import host
 from edge_serve.backends.python.api.errors import MODULE, TritonModelException
@@ -43,11 +41,10 @@ class MetricKind(IntEnum):
 class _Series:
     """One line of a family; all `Metric` objects with the same labels share it."""
 
-    __slots__ = ("counts", "holders", "value")
+    __slots__ = ("holders", "value")
 
-    def __init__(self, bounds: Sequence[float]) -> None:
+    def __init__(self) -> None:
         self.value = 0.0
-        self.counts = [0] * (len(bounds) + 1)
         self.holders = 0
 
 
@@ -82,7 +79,7 @@ class Metric:
         with _lock:
             key = tuple(sorted(labels.items()))
             series = family.series.get(key)
-            self._series = family.series[key] = _Series(bounds) if series is None else series
+            self._series = family.series[key] = _Series() if series is None else series
             self._series.holders += 1
             if series is None:
                 self._tell("create", 0.0)
@@ -94,13 +91,11 @@ class Metric:
             TritonModelException: a negative number for a counter; a histogram.
         """
         value = _number("increment", value)
-        self._check_maker()
-        if self._family.kind is MetricKind.HISTOGRAM:
-            raise self._unsupported("increment metric value", "Increment")
+        self._check("increment", MetricKind.COUNTER, MetricKind.GAUGE)
         if self._family.kind is MetricKind.COUNTER and value < 0:
-            raise self._failed(
-                "increment metric value",
-                "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by non-negative values.",
+            raise TritonModelException(
+                "Failed to increment metric value: TRITONSERVER_METRIC_KIND_COUNTER can only be incremented "
+                "monotonically by non-negative values."
             )
         with _lock:
             self._series.value += value
@@ -113,9 +108,7 @@ class Metric:
             TritonModelException: not a gauge.
         """
         value = _number("set", value)
-        self._check_maker()
-        if self._family.kind is not MetricKind.GAUGE:
-            raise self._unsupported("set metric value", "Set")
+        self._check("set", MetricKind.GAUGE)
         with _lock:
             self._series.value = value
             self._tell("set", value)
@@ -127,12 +120,8 @@ class Metric:
             TritonModelException: not a histogram.
         """
         value = _number("observe", value)
-        self._check_maker()
-        if self._family.kind is not MetricKind.HISTOGRAM:
-            raise self._unsupported("observe metric value", "Observe")
+        self._check("observe", MetricKind.HISTOGRAM)
         with _lock:
-            self._series.counts[bisect.bisect_left(self._bounds, value)] += 1
-            self._series.value += value
             self._tell("observe", value)
 
     def value(self) -> float:
@@ -141,16 +130,20 @@ class Metric:
         Raises:
             TritonModelException: a histogram.
         """
-        self._check_maker()
-        if self._family.kind is MetricKind.HISTOGRAM:
-            raise self._unsupported("get metric value", "Value")
+        self._check("value", MetricKind.COUNTER, MetricKind.GAUGE)
         return self._series.value
 
-    def _check_maker(self) -> None:
+    def _check(self, operation: str, *kinds: MetricKind) -> None:
+        """Refuse an operation that this kind of metric lacks."""
         if self._maker() is None:
             raise TritonModelException(
                 "Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The 'MetricFamily' "
                 "object should be deleted AFTER its corresponding 'Metric' objects have been deleted."
+            )
+        if self._family.kind not in kinds:
+            raise TritonModelException(
+                f"Failed to {'get' if operation == 'value' else operation} metric value: TRITONSERVER_METRIC_KIND_"
+                f"{self._family.kind.name} does not support {operation.capitalize()}"
             )
 
     def _tell(self, operation: str, value: float) -> None:
@@ -160,12 +153,6 @@ class Metric:
                 family.name, family.description, family.kind.name.lower(), self._labels, operation, value, self._bounds
             )
         )
-
-    def _failed(self, action: str, reason: str) -> TritonModelException:
-        return TritonModelException(f"Failed to {action}: {reason}")
-
-    def _unsupported(self, action: str, operation: str) -> TritonModelException:
-        return self._failed(action, f"TRITONSERVER_METRIC_KIND_{self._family.kind.name} does not support {operation}")
 
     def __del__(self) -> None:
         with _lock:
@@ -193,9 +180,7 @@ class MetricFamily:
 
     __slots__ = ("__weakref__", "_family")
 
-    COUNTER: ClassVar[MetricKind] = MetricKind.COUNTER
-    GAUGE: ClassVar[MetricKind] = MetricKind.GAUGE
-    HISTOGRAM: ClassVar[MetricKind] = MetricKind.HISTOGRAM
+    COUNTER, GAUGE, HISTOGRAM = MetricKind
 
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
         """Raises TypeError for another kind, TritonModelException for a bad name or one of another kind."""

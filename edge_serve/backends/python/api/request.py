@@ -10,7 +10,6 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any
 
 from edge_serve.backends import host
 from edge_serve.backends.base import BackendRequest
@@ -34,14 +33,12 @@ class MemoryType(IntEnum):
 class PreferredMemory:
     """A wish for the memory of a call's outputs; this server always answers in CPU memory."""
 
-    __slots__ = ("_device_id", "_memory_type")
+    __slots__ = ()
 
     def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
         """Raises TypeError unless the type is TRITONSERVER_MEMORY_CPU or _GPU."""
         if not isinstance(preferred_memory_type, MemoryType):
             raise TypeError("PreferredMemory(preferred_memory_type): pb_utils.TRITONSERVER_MEMORY_CPU or _GPU")
-        self._memory_type = preferred_memory_type
-        self._device_id = preferred_device_id
 
 
 class InferenceTrace:
@@ -59,10 +56,6 @@ class InferenceTrace:
 
 
 _NO_TRACE = InferenceTrace()
-
-
-def _number_of(trace: InferenceTrace) -> int:
-    return trace._number if isinstance(trace, InferenceTrace) else -1
 
 
 def _never() -> bool:
@@ -259,29 +252,24 @@ class InferenceRequest:
     def _call(self, decoupled: bool) -> host.ModelCall:
         if type(host.current()) is host.Alone:
             raise TritonModelException(f"model '{self._model_name}' cannot be called: {host.NO_SERVER}")
-        if not _executing.allowed:
+        if not _calls_allowed:
             raise TritonModelException("BLS is only supported during the 'execute' function.")
+        trace = self._trace._number if isinstance(self._trace, InferenceTrace) else -1
         return host.ModelCall(
             self._model_name, self._model_version, [tensor.as_wire() for tensor in self.inputs()],
             self._wire.requested_outputs, self._wire.id, self._wire.correlation_id, self._wire.flags,
-            self._wire.timeout_us, self._wire.parameters, decoupled, trace=_number_of(self._trace),
+            self._wire.timeout_us, self._wire.parameters, decoupled, trace=trace,
         )  # fmt: skip
 
 
-class _Executing:
-    """Calls to other models are for `execute` only: before and after, the caller may hold up its own load."""
-
-    allowed = False
-
-
-_executing = _Executing()
+#: calls to other models are for `execute` only: before and after, the caller may hold up its own load
+_calls_allowed = False
 
 
 def allow_calls(allowed: bool) -> None:
     """Set by the instance: after `initialize`, until `finalize`."""
-    _executing.allowed = allowed
+    global _calls_allowed
+    _calls_allowed = allowed
 
 
-_PUBLIC: tuple[type[Any], ...] = (InferenceRequest, InferenceTrace, MemoryType, PreferredMemory)
-for _class in _PUBLIC:
-    _class.__module__ = MODULE
+InferenceRequest.__module__ = InferenceTrace.__module__ = MemoryType.__module__ = PreferredMemory.__module__ = MODULE

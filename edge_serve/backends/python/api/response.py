@@ -75,22 +75,13 @@ class Tensor:
         self._wire = wire
         return self
 
-    @classmethod
-    def _bf16(cls, name: str, bits: Array) -> Tensor:
-        self = cls(name, bits)
-        self._datatype = _BF16
-        return self
-
     def name(self) -> str:
         """The name."""
         return self._name
 
     def shape(self) -> list[int]:
         """The shape, with the batch dimension."""
-        return list(self._shape())
-
-    def _shape(self) -> Shape:
-        return self._wire.shape if self._wire is not None else self._values().shape
+        return list(self._wire.shape if self._wire is not None else self._values().shape)
 
     def triton_dtype(self) -> int:
         """Triton's number of the data type, as in model_config.proto."""
@@ -171,7 +162,10 @@ class Tensor:
                 raise TritonModelException(python_dlpack.NOT_CONTIGUOUS)
             return Tensor(name, tensor)
         array, datatype = python_dlpack.take(tensor)
-        return Tensor._bf16(name, array) if datatype is _BF16 else Tensor(name, array)
+        made = Tensor(name, array)
+        if datatype is _BF16:
+            made._datatype = datatype
+        return made
 
 
 def _unsupported(name: str, array: Array) -> str:
