@@ -19,6 +19,7 @@ import numpy as np
 
 from edge_serve.aio.offload import offload
 from edge_serve.config.checks.ensemble import member_key
+from edge_serve.config.model.model_config_pb2 import ModelWarmup
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse
 from edge_serve.messages.log_fields import OUTPUT
@@ -77,22 +78,21 @@ async def _ask(served: Served, registry: Registry, seconds: float) -> SentReques
             asked.request = f"the model_warmup sample of {' and '.join(members)}"
         started = time.monotonic()
         with _heard(served) as warnings:
-            error = await _Conversation(served, request, asked).run(seconds)
+            error = await _compared(served, request, asked, seconds)
         asked.seconds = time.monotonic() - started
         asked.problems += warnings if asked.problems else []
     except EdgeServeError as refused:  # the request cannot be made, or does not fit
         asked.problems += [refused.message, _hint(served, asked)]
         return asked
-    if error is None:
-        return asked
-    asked.problems.append(error)
-    busy = await kill_busy(registry, error)
-    if busy and busy != [served.name]:
-        asked.problems.append(f"still computing: {', '.join(busy)}")
-    elif busy:
-        asked.problems.append("the model was still computing: it hangs, or it needs a longer --infer-timeout")
-    elif not busy:
-        asked.problems.append(_hint(served, asked))
+    if error is not None:
+        busy = await kill_busy(registry, error)
+        if not busy:
+            hint = _hint(served, asked)
+        elif busy == [served.name]:
+            hint = "the model was still computing: it hangs, or it needs a longer --infer-timeout"
+        else:
+            hint = f"still computing: {', '.join(busy)}"
+        asked.problems += [error, hint]
     return asked
 
 
@@ -150,9 +150,7 @@ def _samples(served: Served, registry: Registry) -> dict[str, tuple[str, InferTe
     """
     found: dict[str, tuple[str, InferTensor]] = {}
     if served.config.model_warmup:
-        requests = make_requests(
-            served.config, served.config.model_warmup[0], served.directory, np.random.default_rng(0)
-        )
+        requests = _requests(served, served.config.model_warmup[0])
         return {tensor.name: (served.name, tensor) for tensor in (requests[0].inputs if requests else ())}
     for step in served.config.ensemble_scheduling.step:
         with contextlib.suppress(EdgeServeError):  # its error is the answer to the request
@@ -164,6 +162,10 @@ def _samples(served: Served, registry: Registry) -> dict[str, tuple[str, InferTe
     return found
 
 
+def _requests(served: Served, sample: ModelWarmup) -> list[InferRequest]:
+    return make_requests(served.config, sample, served.directory, np.random.default_rng(0))
+
+
 def first_request(served: Served, registry: Registry) -> tuple[InferRequest, list[str]]:
     """Return a request that the model should be able to answer, and the members whose samples an ensemble's has.
 
@@ -173,10 +175,10 @@ def first_request(served: Served, registry: Registry) -> tuple[InferRequest, lis
     config, signature = served.config, served.signature
     requests: list[InferRequest] = []
     if config.model_warmup:  # with batch_size: 0 a sample is switched off
-        requests = make_requests(config, config.model_warmup[0], served.directory, np.random.default_rng(0))
+        requests = _requests(served, config.model_warmup[0])
         wanted = set(signature.inputs)
     if not requests:
-        requests = make_requests(config, zeros(config), served.directory, np.random.default_rng(0))
+        requests = _requests(served, zeros(config))
         wanted = {spec.name for spec in signature.inputs.values() if not spec.optional}
         wanted = wanted or set(list(signature.inputs)[:1])
     request = requests[0]
@@ -222,50 +224,59 @@ def _heard(served: Served) -> Iterator[list[str]]:
         logger.removeHandler(handler)
 
 
-class _Conversation:
-    """One request and its responses."""
+async def converse(
+    served: Served, request: InferRequest, on_response: Callable[[InferResponse], None], seconds: float
+) -> None:
+    """Send a request and wait for the last response. `on_response` gets each one, whose memory is then released.
 
-    def __init__(self, served: Served, request: InferRequest, asked: SentRequest) -> None:
-        self._served = served
-        self._request = request
-        self._asked = asked
-        self._rows = request.rows
-        self._done: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+    Raises:
+        EdgeServeError: a response is an error.
+        asyncio.TimeoutError: the last response did not come in time. The request is cancelled.
+    """
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def run(self, seconds: float) -> str | None:
-        """Send the request and wait for the last response. Return why none came; None = it came."""
-        ticket = self._served.submit(self._request, self._on_response)
+    def receive(response: InferResponse) -> None:
         try:
-            return await asyncio.wait_for(asyncio.shield(self._done), seconds)
-        except asyncio.TimeoutError:
-            ticket.cancel()
-        count = self._asked.responses
-        if count:
-            return f"{count} responses came, but not the last one within {seconds:g} s (--infer-timeout)"
-        return f"no answer within {seconds:g} s (--infer-timeout)"
-
-    def _on_response(self, response: InferResponse) -> None:
-        try:
-            if self._done.done():
+            if done.done():
                 return
             if response.error is not None:
-                self._done.set_result(response.error.message.strip())
+                done.set_exception(response.error)
                 return
             if not response.null:
-                self._compare(response)
+                on_response(response)
             if response.final:
-                self._done.set_result(None)
+                done.set_result(None)
         finally:
             if response.lease is not None:
                 response.lease.release()
 
-    def _compare(self, response: InferResponse) -> None:
-        asked = self._asked
+    ticket = served.submit(request, receive)
+    try:
+        await asyncio.wait_for(done, seconds)
+    except asyncio.TimeoutError:
+        ticket.cancel()
+        raise
+
+
+async def _compared(served: Served, request: InferRequest, asked: SentRequest, seconds: float) -> str | None:
+    """Send the request and compare its responses. Return why the last one did not come; None = it came."""
+    rows = request.rows
+
+    def compare(response: InferResponse) -> None:
         asked.responses += 1
         if asked.responses == 1:
-            asked.outputs = [_shown(tensor) for tensor in response.outputs]
+            asked.outputs = [f"{tensor.name} {_face(tensor)}" for tensor in response.outputs]
         if asked.responses <= _MOST_RESPONSES and not asked.problems:
-            asked.problems += differences(response.outputs, self._served.signature, self._rows)
+            asked.problems += differences(response.outputs, served.signature, rows)
+
+    try:
+        await converse(served, request, compare, seconds)
+    except asyncio.TimeoutError:
+        came = f"{asked.responses} responses came, but not the last one" if asked.responses else "no answer"
+        return f"{came} within {seconds:g} s (--infer-timeout)"
+    except EdgeServeError as error:
+        return error.message.strip()
+    return None
 
 
 def differences(outputs: Sequence[InferTensor], signature: Signature, rows: int) -> list[str]:
@@ -299,7 +310,3 @@ def _fits(shape: Sequence[int], expected: Sequence[int]) -> bool:
 
 def _face(tensor: InferTensor) -> str:
     return f"{tensor.datatype.config_name} {list(tensor.shape)}"
-
-
-def _shown(tensor: InferTensor) -> str:
-    return f"{tensor.name} {_face(tensor)}"

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from edge_serve.aio.offload import offload
-from edge_serve.check.infer import first_request, kill_busy
+from edge_serve.check.infer import converse, first_request, kill_busy
 from edge_serve.errors import Internal
 from edge_serve.golden.reader import DIRECTORY, GoldenBudget, GoldenSample
 from edge_serve.golden.writer import Recording, write_golden
@@ -59,21 +59,12 @@ async def _recorded(
     inputs = [replace(tensor) for tensor in request.inputs]  # shapes are changed on the way
     parameters = dict(before.parameters) if before is not None else _parameters(request)
     responses: list[list[InferTensor]] = []
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def on_response(response: InferResponse) -> None:
-        if response.error is None and not response.null:
-            responses.append([replace(tensor, data=bytes(tensor.data), offset=-1) for tensor in response.outputs])
-        if response.lease is not None:
-            response.lease.release()
-        if not done.done() and response.error is not None:
-            done.set_exception(response.error)
-        elif not done.done() and response.final:
-            done.set_result(None)
+    def keep(response: InferResponse) -> None:
+        responses.append([replace(tensor, data=bytes(tensor.data), offset=-1) for tensor in response.outputs])
 
-    served.submit(request, on_response)
     try:
-        await asyncio.wait_for(asyncio.shield(done), seconds)
+        await converse(served, request, keep, seconds)
     except asyncio.TimeoutError:
         await kill_busy(registry, "no answer to record")
         raise Internal(
