@@ -22,6 +22,7 @@ from edge_serve.check.golden import report as report_trial
 from edge_serve.check.infer import SentRequest, ask_all
 from edge_serve.check.record import record
 from edge_serve.clock import MonotonicClock
+from edge_serve.config.checks.ensemble import same_shape
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.config.model.json_form import model_config_from_json, model_config_to_json
 from edge_serve.config.model.layout import CONFIG_FILE, advice_on_config, advice_on_repository
@@ -123,14 +124,13 @@ async def check_repository(roots: Sequence[Path], options: CheckOptions | None =
         InvalidArgument: a repository cannot be read, or a model that was asked for is not there.
     """
     options = options or CheckOptions()
-    clock = MonotonicClock()
     sandbox = Sandbox(tuple(roots))
     hooks = Hooks()
     limits = ProcessLimits(load=options.load_seconds, load_setting="--load-timeout")
     tried: set[str] = set()
     workers = Workers(limits, hooks=hooks, environments=Environments(confine=sandbox.probe), sandbox=sandbox)
     loading = LoaderOptions(auto_complete=options.auto_complete, proves=lambda name: name not in tried)
-    loader = Loader(workers, Budget(CHECK_BYTES), clock, loading)
+    loader = Loader(workers, Budget(CHECK_BYTES), MonotonicClock(), loading)
     repository = Repository(roots)
     registry = Registry(repository, loader)
     calls = ModelCalls(registry.lookup, Service(registry, started=True))
@@ -152,7 +152,7 @@ async def check_repository(roots: Sequence[Path], options: CheckOptions | None =
             if not stays:
                 yield verdict
         for verdict in verdicts if together else ():
-            await (_record if options.record else _ask)(verdict, models[verdict.name], registry, options)
+            await _try(verdict, models[verdict.name], registry, options)
             yield verdict
         for directory in sorted(repository.nameless) if not options.names else ():
             yield ModelVerdict(repr(directory.name), NAMELESS, "read")
@@ -164,21 +164,18 @@ async def check_repository(roots: Sequence[Path], options: CheckOptions | None =
         await workers.stop()
 
 
-async def _record(verdict: ModelVerdict, found: FoundModel, registry: Registry, options: CheckOptions) -> None:
-    """Write the answers of a model that was loaded as its golden test."""
-    if not verdict.failed:
+async def _try(verdict: ModelVerdict, found: FoundModel, registry: Registry, options: CheckOptions) -> None:
+    """Run the golden test of a loaded model, and with `--infer` send one more request; or record the golden test."""
+    if options.record and not verdict.failed:
         try:
             verdict.recorded = await record(found, registry, options.load_seconds)
         except EdgeServeError as error:
             verdict.error, verdict.failed = error.message, "golden"
-
-
-async def _ask(verdict: ModelVerdict, found: FoundModel, registry: Registry, options: CheckOptions) -> None:
-    """Run the golden test of a model that was loaded, and with `--infer` send it one more request."""
-    if options.infer_seconds:
-        verdict.asked = await ask_all(verdict.name, registry, options.infer_seconds)
-    verdict.golden = await try_all(verdict.name, registry, options.load_seconds + KILL_SECONDS)
-    verdict.judge()
+    elif not options.record:
+        if options.infer_seconds:
+            verdict.asked = await ask_all(verdict.name, registry, options.infer_seconds)
+        verdict.golden = await try_all(verdict.name, registry, options.load_seconds + KILL_SECONDS)
+        verdict.judge()
 
 
 async def _watch(workers: Workers) -> None:
@@ -263,17 +260,9 @@ async def _described(found: FoundModel, config: pb.ModelConfig, version: int, wo
 
     What says how the model is opened (its environment, its library of operators) is told it, its tensors are not.
     """
-    bare = pb.ModelConfig(
-        name=config.name,
-        backend=config.backend,
-        platform=config.platform,
-        default_model_filename=config.default_model_filename,
-        parameters=config.parameters,
-        model_operations=config.model_operations,
-    )
-    listed = pb.ModelConfig()
-    listed.CopyFrom(bare)
-    listed.output.extend(config.output)
+    names = ("name", "backend", "platform", "default_model_filename", "parameters", "model_operations")
+    known = {name: getattr(config, name) for name in names}
+    bare, listed = pb.ModelConfig(**known), pb.ModelConfig(**known, output=config.output)
     for asked in (bare, listed) if config.output else (bare,):
         with contextlib.suppress(EdgeServeError):  # the load, which follows, says why
             told = await workers.describe(_spec(found, asked, version), config.backend)
@@ -295,9 +284,7 @@ class _Face:
 
     def fits(self, other: _Face) -> bool:
         """Same type and rank, and no dimension that is fixed to different sizes."""
-        return (self.datatype, len(self.shape)) == (other.datatype, len(other.shape)) and all(
-            -1 in (a, b) or a == b for a, b in zip(self.shape, other.shape, strict=True)
-        )
+        return self.datatype == other.datatype and same_shape(self.shape, other.shape)
 
     def __str__(self) -> str:
         return f"{self.datatype} {list(self.shape)}"
@@ -345,16 +332,11 @@ def report(verdict: ModelVerdict) -> str:
         where = f", see {CONFIG_FILE} line {line.line}" if line.line else ""
         mark = "" if line.agrees else f"   <- differs{where}"
         rows.append(f"          {line.what:<{width}}  {line.declared or '-':<{wide}}  {line.found or '-'}{mark}")
-    if verdict.error:
-        rows += [f"          {text}" for text in verdict.error.splitlines()]
-    rows += [f"          note: {text}" for text in verdict.notes]
-    for asked in verdict.asked:
-        rows += [f"          {text}" for text in _answer(asked)]
-    if verdict.recorded:
-        rows.append(f"          {verdict.recorded}")
-    for trial in verdict.golden:
-        rows += [f"          {text}" for text in report_trial(trial)]
-    return "\n".join(rows)
+    texts = [*verdict.error.splitlines(), *(f"note: {text}" for text in verdict.notes)]
+    texts += [text for asked in verdict.asked for text in _answer(asked)]
+    texts += [verdict.recorded] if verdict.recorded else []
+    texts += [text for trial in verdict.golden for text in report_trial(trial)]
+    return "\n".join([*rows, *(f"          {text}" for text in texts)])
 
 
 def _answer(asked: SentRequest) -> list[str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from edge_serve.check import files as check_files
 from edge_serve.config.settings.server import SETTINGS, ServerConfig, parse_argv
-from edge_serve.config.settings.table import BadSetting, unknown_variables
+from edge_serve.config.settings.table import BadSetting, flag_of, unknown_variables
 from edge_serve.files import read_small
 from edge_serve.messages.line import one_line
 from edge_serve.systemd.unit import NAME, Unit, environment_of, find_unit
@@ -23,6 +23,12 @@ from edge_serve.workers.launch.environments import own_interpreter
 
 #: of the child process, which prints a problem a line and nothing else
 LINES = "--lines"
+#: the settings that name files to read, and files, directories and sockets to write
+_READ = (
+    "token_file", "certificate_role_file", "http_server_cert", "http_server_key", "http_root_cert", "grpc_server_cert",
+    "grpc_server_key", "grpc_root_cert",
+)  # fmt: skip
+_WRITTEN = ("log_file", "state_directory", "execution_env_directory", "admin_socket", "http_unix_socket")
 #: a file system that does not answer would keep the check for ever
 _SECONDS = 60.0
 
@@ -35,12 +41,9 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
             print(one_line(text))
         return 1 if found else 0
     checked = examine(arguments, environ)
-    for text in checked.warnings:
-        print(f"warning: {one_line(text)}")
-    for text in checked.problems:
-        print(f"problem: {one_line(text)}")
-    if not checked.problems:
-        print(f"good: {checked.subject}")
+    lines = [f"warning: {text}" for text in checked.warnings] + [f"problem: {text}" for text in checked.problems]
+    for text in lines if checked.problems else [*lines, f"good: {checked.subject}"]:
+        print(one_line(text))
     return 1 if checked.problems else 0
 
 
@@ -161,37 +164,21 @@ def _ask(user: pwd.struct_passwd, given: Mapping[str, str], files: Sequence[int]
 def _sandboxed(config: ServerConfig, unit: Unit) -> list[str]:
     """Return what the user may use and the unit's sandbox keeps from the service."""
     found = []
-    for flag, path in _paths(config):
-        hidden = [folder for folder in unit.hidden if _is_below(path, folder)]
+    written = [*_named(config, _WRITTEN), ("--trace-config triton,file", config.trace_config.file)]
+    read = [("--model-repository", path) for path in config.model_repository] + _named(config, _READ)
+    for flag, path in [*read, *written]:
+        hidden = [folder for folder in unit.hidden if path and _is_below(path, folder)]
         if hidden:
             found.append(f"{flag} '{path}': the service cannot see {hidden[0]} (ProtectHome=): move it, as to /var/lib")
-    for flag, path in _written(config):
+    for flag, path in written:
         if path and unit.writable is not None and not any(_is_below(path, folder) for folder in unit.writable):
             advice = f"choose a path below {unit.writable[0]}, or `systemctl edit {NAME}` (ReadWritePaths=)"
             found.append(f"{flag} '{path}': the service may not write there (ProtectSystem=strict): {advice}")
     return found
 
 
-def _written(config: ServerConfig) -> list[tuple[str, str]]:
-    return [
-        ("--log-file", config.log_file),
-        ("--trace-config triton,file", config.trace_config.file),
-        ("--state-directory", config.state_directory),
-        ("--execution-env-directory", config.execution_env_directory),
-        ("--admin-socket", config.admin_socket),
-        ("--http-unix-socket", config.http_unix_socket),
-    ]
-
-
-def _paths(config: ServerConfig) -> list[tuple[str, str]]:
-    read = [
-        *(("--model-repository", path) for path in config.model_repository),
-        ("--token-file", config.token_file),
-        ("--certificate-role-file", config.certificate_role_file),
-        *((f"--{door}-{name.replace('_', '-')}", getattr(config, f"{door}_{name}"))
-          for door in ("http", "grpc") for name in ("server_cert", "server_key", "root_cert")),
-    ]  # fmt: skip
-    return [(flag, path) for flag, path in [*read, *_written(config)] if path]
+def _named(config: ServerConfig, names: Sequence[str]) -> list[tuple[str, str]]:
+    return [(flag_of(name), getattr(config, name)) for name in names]
 
 
 def _is_below(path: str, folder: str) -> bool:

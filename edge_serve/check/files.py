@@ -161,13 +161,10 @@ def _group(name: str) -> Iterator[str]:
 
 
 def _addresses(config: ServerConfig) -> Iterator[str]:
-    for flag, allowed, address in (
-        ("--http-address", config.allow_http, config.http_address),
-        ("--grpc-address", config.allow_grpc, config.grpc_address),
-        ("--metrics-address", config.allow_metrics, config.metrics_address),
-    ):
-        if not allowed:
+    for door in ("http", "grpc", "metrics"):
+        if not getattr(config, f"allow_{door}"):
             continue
+        flag, address = f"--{door}-address", getattr(config, f"{door}_address")
         try:
             socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         except (OSError, UnicodeError) as error:

@@ -8,21 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from edge_serve.commands.options import OptionParser
+from edge_serve.doctor import service
 from edge_serve.doctor.facts import find_facts
 from edge_serve.doctor.finding import Finding, all_good, as_document, as_text
 from edge_serve.doctor.gpu import examine_gpu
 from edge_serve.doctor.libraries import examine_libraries
 from edge_serve.doctor.machine import examine_backends, examine_disks, examine_machine
 from edge_serve.doctor.ports import examine_port
-from edge_serve.doctor.service import (
-    Installation,
-    ask_server,
-    examine_models,
-    examine_settings,
-    examine_units,
-    examine_versions,
-    find_installation,
-)
 from edge_serve.models.repository.reading import Reader
 
 #: how long one examination may take, seconds: a dead file system or a systemd that hangs must not stop the others
@@ -55,31 +47,31 @@ def examine(environ: Mapping[str, str]) -> list[Finding]:
         "gpu": examine_gpu,
         "libraries of CUDA": lambda: examine_libraries(packages=packages),
     })  # fmt: skip
-    installed = Installation()
+    installed = service.Installation()
 
     def look() -> Iterable[Finding]:
         nonlocal installed
-        installed = find_installation(environ)
-        return examine_units(installed)
+        installed = service.find_installation(environ)
+        return service.examine_units(installed)
 
     findings += limited({"service": look})
     return findings + limited({
-        "settings": lambda: examine_settings(installed, environ),
-        "models": lambda: examine_models(installed),
+        "settings": lambda: service.examine_settings(installed, environ),
+        "models": lambda: service.examine_models(installed),
         "disks": lambda: examine_disks(_paths(installed)),
         "server and ports": lambda: _examine_server(installed, environ),
     })  # fmt: skip
 
 
-def _examine_server(installed: Installation, environ: Mapping[str, str]) -> Iterable[Finding]:
-    document, finding = ask_server({**environ, **installed.environ}, [port for port, _ in installed.ports])
+def _examine_server(installed: service.Installation, environ: Mapping[str, str]) -> Iterable[Finding]:
+    document, finding = service.ask_server({**environ, **installed.environ}, [port for port, _ in installed.ports])
     ports = [examine_port(port, flag, document, installed.held) for port, flag in installed.ports]
     if document is not None:
-        return [finding, *examine_versions(document), *ports]
+        return [finding, *service.examine_versions(document), *ports]
     return [*([finding] if any("listens here" in one.text for one in ports) else []), *ports]
 
 
-def _paths(installed: Installation) -> list[str]:
+def _paths(installed: service.Installation) -> list[str]:
     """Return paths on the disks that the server writes to and reads from."""
     config = installed.config
     named = [*config.model_repository, config.log_file, config.execution_env_directory] if config is not None else []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import platform
 import re
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from edge_serve import __version__
 from edge_serve.doctor.gpu import find_machine, read
-from edge_serve.doctor.machine import installed
+from edge_serve.doctor.machine import installed, memory_bytes
 
 #: fact -> the packages that have its version
 _LIBRARIES = {"onnxruntime": ("onnxruntime", "onnxruntime-gpu"), "tensorrt": ("tensorrt", "tensorrt-lean")}
@@ -29,9 +28,10 @@ def find_facts(root: Path = Path("/")) -> dict[str, str]:
         "kind": machine.kind,
         "edge_serve": __version__,
         "python": platform.python_version(),
-        "memory_bytes": str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
+        "memory_bytes": str(memory_bytes()),
         "driver": machine.driver,
-        **_jetson(root),
+        "l4t": machine.linux,
+        "jetpack": _jetpack(root) if machine.linux else "",
         **(_gpus() if machine.driver else {}),
     }
     for name, packages in _LIBRARIES.items():
@@ -39,15 +39,11 @@ def find_facts(root: Path = Path("/")) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
-def _jetson(root: Path) -> dict[str, str]:
-    """Return the release of Jetson Linux, `36.4.3`, and the version of JetPack's package."""
-    found = re.match(r"# R(\d+) \(release\), REVISION: ([\d.]+)", read(root / "etc/nv_tegra_release"))
-    if not found:
-        return {}
-    package = re.search(
-        r"^Package: nvidia-jetpack\n(?:.+\n)*?Version: (\d[\d.]*)", read(root / "var/lib/dpkg/status"), re.M
-    )
-    return {"l4t": f"{found[1]}.{found[2]}", "jetpack": package[1] if package else ""}
+def _jetpack(root: Path) -> str:
+    """Return the version of JetPack's package."""
+    installed_packages = read(root / "var/lib/dpkg/status")
+    found = re.search(r"^Package: nvidia-jetpack\n(?:.+\n)*?Version: (\d[\d.]*)", installed_packages, re.M)
+    return found[1] if found else ""
 
 
 def _gpus() -> dict[str, str]:

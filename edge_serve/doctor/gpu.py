@@ -32,26 +32,29 @@ class GpuMachine:
         kind: `wsl`, `jetson` or `pc`.
         driver: version of the NVIDIA driver; "" = none was found, or it has none of its own.
         gpu: there is an NVIDIA GPU, with or without a driver.
+        linux: the release of Jetson Linux, `36.4.3`; "" = it is no Jetson, or it does not say.
     """
 
     kind: str
     text: str
     driver: str = ""
     gpu: bool = False
+    linux: str = ""
 
 
 def find_machine(root: Path = Path("/")) -> GpuMachine:
     """Return what the machine is."""
     kernel = read(root / "proc/version")
-    tegra = read(root / "etc/nv_tegra_release")
+    tegra = read(root / "etc/nv_tegra_release")  # begins with `# R36 (release), REVISION: 4.3, ...`
     driver = driver_version(read(root / "proc/driver/nvidia/version"))
     if tegra or (root / "dev/nvhost-gpu").exists():
-        return GpuMachine("jetson", _jetson(root, tegra), driver, gpu=True)
+        found = re.match(r"# R(\d+) \(release\), REVISION: ([\d.]+)", tegra)
+        linux = f"{found[1]}.{found[2]}" if found else ""
+        return GpuMachine("jetson", _board(root, linux), driver, gpu=True, linux=linux)
     if "microsoft" in kernel.lower():
         generation = 2 if "WSL2" in kernel or (root / "dev/dxg").exists() else 1
-        return GpuMachine(
-            "wsl", f"WSL {generation} (Windows)", driver, gpu=(root / "usr/lib/wsl/lib/libcuda.so.1").exists()
-        )
+        gpu = (root / "usr/lib/wsl/lib/libcuda.so.1").exists()
+        return GpuMachine("wsl", f"WSL {generation} (Windows)", driver, gpu)
     return GpuMachine("pc", "a PC or server", driver, gpu=bool(driver) or _has_card(root))
 
 
@@ -61,36 +64,33 @@ def driver_version(text: str) -> str:
     return found[1] if found else ""
 
 
-def _jetson(root: Path, release: str) -> str:
-    """Describe a Jetson by its board and the first line of nv_tegra_release: `# R36 (release), REVISION: 4.3, ...`."""
+def _board(root: Path, linux: str) -> str:
+    """Describe a Jetson by its board and its release of Jetson Linux."""
     board = read(root / "proc/device-tree/model").rstrip("\0\n ") or "NVIDIA Jetson"
-    found = re.match(r"# R(\d+) \(release\), REVISION: ([\d.]+)", release)
-    if not found:
+    if not linux:
         return board
-    linux = f"{found[1]}.{found[2]}"
     jetpack = max((one for one in _JETPACKS if f"{linux}.".startswith(f"{one}.")), key=len, default="")
     return f"{board}, Jetson Linux {linux}" + (f" ({_JETPACKS[jetpack]})" if jetpack else "")
 
 
 def _has_card(root: Path) -> bool:
     """Whether a display controller of NVIDIA is on the PCI bus."""
-    for vendor in (root / "sys/bus/pci/devices").glob("*/vendor"):
-        if read(vendor).strip() == _NVIDIA and read(vendor.with_name("class")).startswith("0x03"):
-            return True
-    return False
+    return any(
+        read(vendor).strip() == _NVIDIA and read(vendor.with_name("class")).startswith("0x03")
+        for vendor in (root / "sys/bus/pci/devices").glob("*/vendor")
+    )
 
 
 def examine_gpu(root: Path = Path("/")) -> Iterator[Finding]:
     """Examine the machine, its driver and the device files."""
     machine = find_machine(root)
-    yield {"wsl": _wsl, "jetson": _of_jetson, "pc": _pc}[machine.kind](machine)
+    yield {"wsl": _wsl, "jetson": _jetson, "pc": _pc}[machine.kind](machine)
     if machine.driver and machine.kind == "pc":
         yield from _devices(root)
         if find_spec("pynvml") is None:
             text = "nvidia-ml-py is not installed: no metrics nv_gpu_* and no GPU in the status"
-            yield Finding(
-                "gpu", text, None, "pip install nvidia-ml-py (or edge-serve with the extra [nvml]), and restart"
-            )
+            advice = "pip install nvidia-ml-py (or edge-serve with the extra [nvml]), and restart"
+            yield Finding("gpu", text, None, advice)
 
 
 def _pc(machine: GpuMachine) -> Finding:
@@ -102,9 +102,8 @@ def _pc(machine: GpuMachine) -> Finding:
     return Finding("gpu", "no NVIDIA GPU found; models run on the CPU")
 
 
-def _of_jetson(machine: GpuMachine) -> Finding:
-    driver = f", driver {machine.driver}" if machine.driver else ""
-    return Finding("gpu", f"{machine.text}{driver}", True)
+def _jetson(machine: GpuMachine) -> Finding:
+    return Finding("gpu", machine.text + (f", driver {machine.driver}" if machine.driver else ""), True)
 
 
 def _wsl(machine: GpuMachine) -> Finding:
@@ -126,9 +125,8 @@ def _devices(root: Path) -> Iterator[Finding]:
             advice = "nvidia-modprobe -u -c 0, or start nvidia-persistenced"
             yield Finding("gpu", f"/{name} is missing", False, advice)
         elif not os.access(path, os.R_OK | os.W_OK):
-            yield Finding(
-                "gpu", f"/{name} may not be opened", False, "be in the group video (usermod -aG video <user>)"
-            )
+            advice = "be in the group video (usermod -aG video <user>)"
+            yield Finding("gpu", f"/{name} may not be opened", False, advice)
 
 
 def read(path: Path) -> str:

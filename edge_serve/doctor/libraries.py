@@ -88,9 +88,8 @@ def _provider(provider: str, names: Iterable[str], places: Sequence[Path], machi
         return Finding("cuda", f"{head}: all libraries are there ({', '.join(names)})", True)
     text = f"{head}: wants {', '.join(names)}; missing: {', '.join(missing)}"
     # TensorRT is one of two ways to a GPU; CUDA is what onnxruntime-gpu was installed for
-    return Finding(
-        "cuda", text, None if provider == "TensorRT" or not machine.gpu else False, _advice(missing, machine)
-    )
+    good = None if provider == "TensorRT" or not machine.gpu else False
+    return Finding("cuda", text, good, _advice(missing, machine))
 
 
 def _advice(missing: Sequence[str], machine: GpuMachine) -> str:

@@ -31,23 +31,19 @@ def examine_machine() -> Iterator[Finding]:
     version = platform.python_version()
     supported = (3, 10) <= sys.version_info[:2] <= (3, 13)
     yield Finding("python", f"{version} at {sys.executable}", supported, "" if supported else "use Python 3.10 to 3.13")
-    yield Finding(
-        "machine", f"{platform.machine()}, {os.cpu_count()} cores, {_memory()} of memory, {platform.release()}"
-    )
-    memfd = hasattr(os, "memfd_create")
-    yield Finding(
-        "tensors",
-        "memfd available" if memfd else "memfd_create is missing",
-        memfd,
-        "" if memfd else "a Linux kernel >= 3.17",
-    )
+    memory = f"{memory_bytes() / (1 << 30):.1f} GiB"
+    yield Finding("machine", f"{platform.machine()}, {os.cpu_count()} cores, {memory} of memory, {platform.release()}")
+    if hasattr(os, "memfd_create"):
+        yield Finding("tensors", "memfd available", True)
+    else:
+        yield Finding("tensors", "memfd_create is missing", False, "a Linux kernel >= 3.17")
     yield _limits()
     yield _sandbox()
 
 
-def _memory() -> str:
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return f"{total / (1 << 30):.1f} GiB"
+def memory_bytes() -> int:
+    """Return the size of the machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _limits() -> Finding:
@@ -76,12 +72,8 @@ def examine_backends() -> Iterator[Finding]:
         text = f"{name}: {', '.join(versions) or 'available'}" if there else f"{name}: not installed"
         yield Finding("backend", text, True if there else None, "" if there else advice)
     if installed("onnxruntime") and installed("onnxruntime-gpu"):
-        yield Finding(
-            "backend",
-            "onnxruntime and onnxruntime-gpu are both installed and overwrite each other",
-            False,
-            "pip uninstall both, then install the one you want",
-        )
+        text = "onnxruntime and onnxruntime-gpu are both installed and overwrite each other"
+        yield Finding("backend", text, False, "pip uninstall both, then install the one you want")
 
 
 def installed(distribution: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,15 +52,10 @@ class Installation:
     @property
     def ports(self) -> list[tuple[int, str]]:
         """The ports of the server, each with the option that changes it."""
-        config = self.config
-        if config is None:
-            return [(8000, "--http-port"), (8001, "--grpc-port"), (8002, "--metrics-port")]
-        doors = [
-            (config.allow_http, config.http_port, "--http-port"),
-            (config.allow_grpc, config.grpc_port, "--grpc-port"),
-            (config.allow_metrics, config.metrics_port, "--metrics-port"),
-        ]
-        return [(port, flag) for allowed, port, flag in doors if allowed and port]
+        config = self.config or ServerConfig()
+        doors = [door for door in ("http", "grpc", "metrics") if getattr(config, f"allow_{door}")]
+        ports = [(getattr(config, f"{door}_port"), f"--{door}-port") for door in doors]
+        return [(port, flag) for port, flag in ports if port]
 
     @property
     def held(self) -> set[int]:
@@ -74,9 +70,8 @@ class Installation:
     @property
     def state_directory(self) -> str:
         """Where the server keeps its record of crashes; "" = it keeps none."""
-        if self.unit is not None:
-            return (self.config.state_directory if self.config is not None else "") or DEFAULT_DIRECTORY
-        return self.config.state_directory if self.config is not None else ""
+        named = self.config.state_directory if self.config is not None else ""
+        return named or (DEFAULT_DIRECTORY if self.unit is not None else "")
 
 
 def find_installation(environ: Mapping[str, str]) -> Installation:
@@ -85,10 +80,8 @@ def find_installation(environ: Mapping[str, str]) -> Installation:
     values = dict(environ) if unit is None else environment_of(unit).values
     config = None
     if values.get("EDGE_SERVE_MODEL_REPOSITORY"):
-        try:
+        with contextlib.suppress(BadSetting):  # `examine_settings` says why
             config = parse_argv((), values)
-        except BadSetting:
-            config = None  # `examine_settings` says why
     properties = [f"--property={name}" for name in _PROPERTIES]
     states = unit_states(systemctl("show", NAME, *SOCKETS, *properties)) if unit is not None else {}
     return Installation(unit, values, config, states)
@@ -146,9 +139,8 @@ def examine_settings(installed: Installation, environ: Mapping[str, str]) -> Ite
         yield Finding("settings", "no service is installed and no variable EDGE_SERVE_* is set: nothing to check")
         return
     if installed.unit is not None and os.geteuid() != 0:
-        yield Finding(
-            "settings", "the settings of the service can be checked by root only", None, "sudo edge-serve doctor"
-        )
+        text = "the settings of the service can be checked by root only"
+        yield Finding("settings", text, None, "sudo edge-serve doctor")
         return
     checked = check_config.examine((), environ)
     restart = "edge-serve check-config && systemctl restart edge-serve"
@@ -193,10 +185,8 @@ def _left_out(directory: str) -> Iterator[Finding]:
         yield Finding("safe mode", f"{error.filename}: {error.strerror}", None, "sudo edge-serve doctor")
         return
     if record.left_out and not record.trying:
-        names = ", ".join(sorted(record.left_out))
-        yield Finding(
-            "safe mode", f"left out after crashes: {names}", False, "edge-serve safe-mode shows why, --leave loads them"
-        )
+        text = f"left out after crashes: {', '.join(sorted(record.left_out))}"
+        yield Finding("safe mode", text, False, "edge-serve safe-mode shows why, --leave loads them")
 
 
 def ask_server(environ: Mapping[str, str], ports: Sequence[int]) -> tuple[dict[str, Any] | None, Finding]:

@@ -87,7 +87,7 @@ def _compare_numbers(found: InferTensor, expected: InferTensor, rtol: float, ato
     """Compare piece by piece, and remember the largest difference among the values that differ too much."""
     datatype = expected.datatype
     is_float = datatype in _FLOATS
-    ours, theirs = (_flat(tensor) for tensor in (found, expected))
+    ours, theirs = (tensor.array().reshape(-1) for tensor in (found, expected))
     differ, largest, place = 0, -1.0, -1
     for start in range(0, theirs.size, _PIECE):
         got, want = (_values(array[start : start + _PIECE], datatype) for array in (ours, theirs))
@@ -109,22 +109,8 @@ def _compare_numbers(found: InferTensor, expected: InferTensor, rtol: float, ato
         f"{differ} of {values} values differ, the largest difference is {largest:.6g} at {list(at)}: {got}, "
         f"expected {want} ({allowed})"
     )
-    return OutputFigures(
-        expected.name,
-        values,
-        differ,
-        largest if math.isfinite(largest) else None,
-        at,
-        str(got),
-        str(want),
-        *tolerances,
-        problem=problem,
-    )
-
-
-def _flat(tensor: InferTensor) -> Array:
-    flat: Array = tensor.array().reshape(-1)
-    return flat
+    finite = largest if math.isfinite(largest) else None
+    return OutputFigures(expected.name, values, differ, finite, at, str(got), str(want), *tolerances, problem=problem)
 
 
 def _values(piece: Array, datatype: DataType) -> Array:

@@ -13,10 +13,11 @@ import os
 import stat
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.messages.infer import InferRequest
@@ -30,8 +31,6 @@ from edge_serve.messages.tensors import (
     element_count,
 )
 from edge_serve.protocol.v2.infer_header import MAX_RANK, read_own
-
-T = TypeVar("T")
 
 DIRECTORY, DOCUMENT = "golden", "golden.json"
 SCHEMA = 1
@@ -168,14 +167,12 @@ class _Reader:
         if ("outputs" in members) == ("responses" in members):
             _refuse(where, sorted(members), "either outputs, or responses for a decoupled model")
         inputs = self._tensors(members["inputs"], f"{where}.inputs", None)
+        places = {where: members}
         if streams := "responses" in members:
-            listed = enumerate(_list(members["responses"], f"{where}.responses", MOST_SAMPLES))
-            places = ((_members(one, f"{where}.responses[{i}]", ("outputs",)), i) for i, one in listed)
-            responses = tuple(
-                self._tensors(one["outputs"], f"{where}.responses[{i}].outputs", tolerances) for one, i in places
-            )
-        else:
-            responses = (self._tensors(members["outputs"], f"{where}.outputs", tolerances),)
+            listed = _list(members["responses"], f"{where}.responses", MOST_SAMPLES)
+            places = {f"{where}.responses[{i}]": one for i, one in enumerate(listed)}
+            places = {place: _members(one, place, ("outputs",)) for place, one in places.items()}
+        responses = tuple(self._tensors(one["outputs"], f"{at}.outputs", tolerances) for at, one in places.items())
         name = _text(members["name"], f"{where}.name")
         return GoldenSample(name, _parameters(members, where), inputs, responses, streams)
 
@@ -209,7 +206,8 @@ class _Reader:
             raise InvalidArgument(
                 f"{_shown(tensor.path)} has {element_count(tensor.shape)} strings, expected at most {MOST_STRINGS}"
             )
-        size = _regular(tensor.path, tensor.path.stat)
+        with _refused(tensor.path):
+            size = _size(tensor.path, tensor.path.stat())
         self._bytes += size
         if self._bytes > MOST_BYTES:
             raise InvalidArgument(
@@ -268,7 +266,8 @@ def _tolerances(members: Mapping[str, Any], prefix: str, defaults: tuple[float, 
 
 def _budget(value: Any) -> GoldenBudget:
     members = _members(value, "budget", (), ("p95_ms", "memory_bytes", "requests"))
-    p95_ms, memory, requests = members.get("p95_ms"), members.get("memory_bytes"), members.get("requests", 20)
+    p95_ms, memory = members.get("p95_ms"), members.get("memory_bytes")
+    requests = members.get("requests", DEFAULT_REQUESTS)
     if p95_ms is not None and not (_is_number(p95_ms) and p95_ms > 0):
         _refuse("budget.p95_ms", p95_ms, "milliseconds, a number above 0")
     if memory is not None and not (type(memory) is int and memory > 0):
@@ -343,21 +342,17 @@ def _no_constant(text: str) -> NoReturn:
 
 def _read_regular(path: Path, most: int) -> Buffer:
     """Read a regular file of at most `most` bytes. Opening a FIFO for reading alone would wait for its writer."""
-
-    def opened() -> Buffer:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as file:
-            size = _regular(path, lambda: os.fstat(file.fileno()))
-            if size > most:
-                raise InvalidArgument(f"{_shown(path)} is longer than {most} bytes, which is the limit")
-            room = memoryview(
-                mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) if size > _PIECE else bytearray(size)
-            )
-            filled = 0
-            while count := file.readinto(room[filled : filled + _PIECE]):
-                filled += count
-            return room[:filled]
-
-    return _or_refused(path, opened)
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    with _refused(path), open(os.open(path, flags), "rb", buffering=0) as file:
+        size = _size(path, os.fstat(file.fileno()))
+        if size > most:
+            raise InvalidArgument(f"{_shown(path)} is longer than {most} bytes, which is the limit")
+        anonymous = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        room = memoryview(mmap.mmap(-1, size, anonymous) if size > _PIECE else bytearray(size))
+        filled = 0
+        while count := file.readinto(room[filled : filled + _PIECE]):
+            filled += count
+        return room[:filled]
 
 
 def discard(tensors: Iterable[InferTensor]) -> None:
@@ -370,17 +365,18 @@ def discard(tensors: Iterable[InferTensor]) -> None:
                 time.sleep(0)
 
 
-def _regular(path: Path, status_of: Callable[[], os.stat_result]) -> int:
-    """Return the size of a regular file."""
-    status = _or_refused(path, status_of)
+def _size(path: Path, status: os.stat_result) -> int:
+    """Return the size of a regular file; refuse another file."""
     if not stat.S_ISREG(status.st_mode):
         raise InvalidArgument(f"{_shown(path)} is a directory, a pipe, a socket or a device, expected a file")
     return status.st_size
 
 
-def _or_refused(path: Path, function: Callable[[], T]) -> T:
+@contextmanager
+def _refused(path: Path) -> Iterator[None]:
+    """Turn the error of a system call into `InvalidArgument`."""
     try:
-        return function()
+        yield
     except OSError as error:
         text = f"{_shown(path)} cannot be read: {error.strerror or error}"
         hint = f"; expected the golden test there, or no directory {DIRECTORY}" if path.name == DOCUMENT else ""
@@ -408,7 +404,4 @@ def _shown(path: Path) -> str:
 
 def tensors_of(test: GoldenTest) -> Iterator[tuple[GoldenSample, GoldenTensor]]:
     """Yield each output that is expected, and its sample."""
-    for sample in test.samples:
-        for outputs in sample.responses:
-            for tensor in outputs:
-                yield sample, tensor
+    return ((sample, tensor) for sample in test.samples for outputs in sample.responses for tensor in outputs)

@@ -6,14 +6,13 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from edge_serve.errors import InvalidArgument
 from edge_serve.golden.reader import (
     DEFAULT_ATOL,
-    DEFAULT_REQUESTS,
     DEFAULT_RTOL,
     DIRECTORY,
     DOCUMENT,
@@ -42,32 +41,21 @@ class Recording:
     before: GoldenSample | None = None
 
 
-@dataclass(slots=True)
-class _Written:
-    """The files of a test, by name, as far as they have been collected."""
-
-    files: dict[str, Buffer] = field(default_factory=dict)
-
-    def entry(self, tensor: InferTensor, file: str) -> dict[str, Any]:
-        """Add a file; its entry in the document."""
-        self.files[file] = tensor.data
-        return {"name": tensor.name, "datatype": tensor.datatype.name, "shape": list(tensor.shape), "file": file}
-
-
 def write_golden(model_directory: Path, recordings: Sequence[Recording], budget: GoldenBudget) -> None:
     """Write a golden test. An older one stays until all files of the new one are there.
 
     Raises:
         InvalidArgument: it cannot be written.
     """
-    written = _Written()
-    samples = [_sample(number, recording, written) for number, recording in enumerate(recordings)]
+    files: dict[str, Buffer] = {}
+    samples = [_sample(number, recording, files) for number, recording in enumerate(recordings)]
     document: dict[str, Any] = {"schema": SCHEMA, "samples": samples}
-    if limits := _budget(budget):
+    no_budget = asdict(GoldenBudget())
+    if limits := {name: value for name, value in asdict(budget).items() if value != no_budget[name]}:
         document["budget"] = limits
-    written.files[DOCUMENT] = json.dumps(document, indent=1).encode()
+    files[DOCUMENT] = json.dumps(document, indent=1).encode()
     try:
-        _replace(model_directory, written.files)
+        _replace(model_directory, files)
     except OSError as error:
         text = (
             f"{DIRECTORY}/ cannot be written: {error.strerror or error}; expected a directory that this user may write"
@@ -75,18 +63,24 @@ def write_golden(model_directory: Path, recordings: Sequence[Recording], budget:
         raise InvalidArgument(text) from error
 
 
-def _sample(number: int, recording: Recording, written: _Written) -> dict[str, Any]:
+def _entry(tensor: InferTensor, file: str, files: dict[str, Buffer]) -> dict[str, Any]:
+    """Add a tensor's file to `files`, and return its entry in the document."""
+    files[file] = tensor.data
+    return {"name": tensor.name, "datatype": tensor.datatype.name, "shape": list(tensor.shape), "file": file}
+
+
+def _sample(number: int, recording: Recording, files: dict[str, Buffer]) -> dict[str, Any]:
     sample: dict[str, Any] = {"name": recording.name}
     if recording.parameters:
         sample["parameters"] = recording.parameters
-    sample["inputs"] = [written.entry(tensor, f"{number}.input{i}") for i, tensor in enumerate(recording.inputs)]
+    sample["inputs"] = [_entry(tensor, f"{number}.input{i}", files) for i, tensor in enumerate(recording.inputs)]
     before = recording.before
     wanted = {one.name: one for outputs in before.responses for one in outputs} if before is not None else {}
     responses = []
     for turn, outputs in enumerate(recording.responses):
         entries = []
         for i, tensor in enumerate(one for one in outputs if not wanted or one.name in wanted):
-            entry = written.entry(tensor, f"{number}.output{i}" + (f".{turn}" if turn else ""))
+            entry = _entry(tensor, f"{number}.output{i}" + (f".{turn}" if turn else ""), files)
             old = wanted.get(tensor.name)
             if old is not None and (old.rtol, old.atol) != (DEFAULT_RTOL, DEFAULT_ATOL):
                 entry |= {"rtol": old.rtol, "atol": old.atol}
@@ -95,13 +89,6 @@ def _sample(number: int, recording: Recording, written: _Written) -> dict[str, A
     if recording.streams:
         return {**sample, "responses": [{"outputs": entries} for entries in responses]}
     return {**sample, "outputs": responses[0]}
-
-
-def _budget(budget: GoldenBudget) -> dict[str, Any]:
-    limits: dict[str, Any] = {"p95_ms": budget.p95_ms, "memory_bytes": budget.memory_bytes}
-    if budget.requests != DEFAULT_REQUESTS:
-        limits["requests"] = budget.requests
-    return {name: value for name, value in limits.items() if value is not None}
 
 
 def _replace(model_directory: Path, files: dict[str, Buffer]) -> None:

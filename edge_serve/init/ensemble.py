@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edge_serve.backends.base import ModelSpec
-from edge_serve.config.checks.ensemble import ENSEMBLE, check_ensemble, check_ensemble_members
+from edge_serve.config.checks.ensemble import ENSEMBLE, check_ensemble, check_ensemble_members, same_shape
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.config.model.json_form import model_config_from_json, model_config_to_json
 from edge_serve.config.stages import load_model_config
@@ -175,9 +175,7 @@ def _fits(one: _Written, spec: pb.ModelInput, has_batch: bool) -> bool:
         return False
     bare = (tuple(one.spec.dims), tuple(spec.dims))
     full = ((-1,) * one.batched + bare[0], (-1,) * has_batch + bare[1])
-    return any(
-        len(a) == len(b) and all(-1 in (x, y) or x == y for x, y in zip(a, b, strict=True)) for a, b in (bare, full)
-    )
+    return same_shape(*bare) or same_shape(*full)
 
 
 def _dims(spec: _Tensor, has_batch: bool, batched: bool) -> list[int]:

@@ -190,7 +190,7 @@ def _agree(name: str, tensor: str, found: _Known, tensors: dict[str, _Known]) ->
             f"{_type(found.data_type)} is inferred from model {found.model}{_advice_on_types(name, known, found)}"
         )
     # a batch of one crosses between a batching and a non-batching model, so bare dims may agree too
-    if not _same_shape(known.dims, found.dims) and not _same_shape(known.full, found.full):
+    if not same_shape(known.dims, found.dims) and not same_shape(known.full, found.full):
         raise InvalidArgument(
             f"{where} shape: {_shape(known.full)} is inferred from model {known.model} while {_shape(found.full)} is "
             f"inferred from model {found.model}{_advice_on_shapes(name, known, found)}"
@@ -204,14 +204,15 @@ def _advice_on_types(name: str, known: _Known, found: _Known) -> str:
 
 
 def _advice_on_shapes(name: str, known: _Known, found: _Known) -> str:
-    if (known.dims == known.full) != (found.dims == found.full) and _same_shape(known.dims, found.dims):
+    if (known.dims == known.full) != (found.dims == found.full) and same_shape(known.dims, found.dims):
         return "; max_batch_size is 0 in one of the two and not in the other: make it 0 or not in both"
     if known.model == name:
         return f"; write dims: {_shape(found.dims)} for it in {name}/config.pbtxt"
     return "; put a model between the two that reshapes it"
 
 
-def _same_shape(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+def same_shape(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Return whether two shapes have one rank and no dimension that is fixed to different sizes."""
     return len(one) == len(other) and all(a == b or -1 in (a, b) for a, b in zip(one, other, strict=True))
 
 
