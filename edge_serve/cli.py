@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import sys
@@ -13,6 +14,17 @@ from edge_serve.config.settings.server import ServerConfig, parse_argv, usage
 from edge_serve.config.settings.table import BadSetting
 from edge_serve.observe.log import log
 
+#: command -> module and function, which is imported when it is needed
+_COMMANDS = {
+    "check": "edge_serve.commands.check:run",
+    "init": "edge_serve.init.command:run",
+    "status": "edge_serve.observe.status.command:status",
+    "top": "edge_serve.observe.status.command:top",
+    "check-config": "edge_serve.check.config:run",
+    "doctor": "edge_serve.doctor.command:run",
+    "safe-mode": "edge_serve.supervision.command:safe_mode",
+    "token": "edge_serve.commands.token:run",
+}
 #: exit statuses of what Ctrl-C and a closed pipe have ended, as shells count
 INTERRUPTED, BROKEN_PIPE = 130, 141
 
@@ -38,8 +50,12 @@ def _run(arguments: Sequence[str]) -> int:
     if word == "help":
         arguments = [*rest[:1], "--help"]
         word, rest = arguments[0], arguments[1:]
-    if word in texts.COMMANDS:
-        return _COMMANDS[word](rest)
+    if word == "serve":
+        return _serve(rest)
+    if word in _COMMANDS:
+        module, _, function = _COMMANDS[word].partition(":")
+        run: Callable[[Sequence[str]], int] = getattr(importlib.import_module(module), function)
+        return run(rest)
     if word and not word.startswith("-"):
         return _refuse(texts.unknown_command(word), "--help")
     if "--version" in arguments or "-V" in arguments:
@@ -101,69 +117,3 @@ def configure_log(config: ServerConfig) -> log.LogControl:
     for note in config.notes:
         logging.getLogger(__name__).warning("%s", note)
     return control
-
-
-def _check(arguments: Sequence[str]) -> int:
-    from edge_serve.commands import check
-
-    with log.silenced():
-        return check.run(arguments)
-
-
-def _check_config(arguments: Sequence[str]) -> int:
-    if "--help" in arguments or "-h" in arguments:
-        print(texts.CHECK_CONFIG, end="")
-        return 0
-    from edge_serve.check import config as check_config
-
-    return check_config.run(arguments, os.environ)
-
-
-def _init(arguments: Sequence[str]) -> int:
-    from edge_serve.init import command
-
-    with log.silenced():
-        return command.run(arguments)
-
-
-def _status(arguments: Sequence[str]) -> int:
-    from edge_serve.observe.status import command
-
-    return command.status(arguments)
-
-
-def _top(arguments: Sequence[str]) -> int:
-    from edge_serve.observe.status import command
-
-    return command.top(arguments)
-
-
-def _doctor(arguments: Sequence[str]) -> int:
-    from edge_serve.doctor import command
-
-    return command.run(arguments, os.environ)
-
-
-def _safe_mode(arguments: Sequence[str]) -> int:
-    from edge_serve.supervision.command import safe_mode
-
-    return safe_mode(arguments, os.environ)
-
-
-def _token(arguments: Sequence[str]) -> int:
-    from edge_serve.commands import token
-
-    return token.run(arguments)
-
-
-_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    "serve": _serve,
-    "check": _check,
-    "init": _init,
-    "status": _status,
-    "top": _top,
-    "check-config": _check_config,
-    "doctor": _doctor,
-    "safe-mode": _safe_mode,
-    "token": _token,
-}

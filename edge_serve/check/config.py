@@ -32,9 +32,29 @@ _WRITTEN = ("log_file", "state_directory", "execution_env_directory", "admin_soc
 #: a file system that does not answer would keep the check for ever
 _SECONDS = 60.0
 
+#: this command has the options of the server
+_HELP = """\
+usage: edge-serve check-config [option...]
 
-def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+Say whether the server would start with its settings as they are: names and
+values, and the files, directories, addresses and users that they name.
+Nothing is started or changed, and no model is loaded.
+
+Without options it checks the installed service: the files in
+/etc/edge-serve/conf.d as systemd reads them, as the service's user
+(root only). With options, or without an installed service, it checks the
+options and the environment, as you. The options are those of
+'edge-serve serve --help'.
+
+Exit status: 0 good, 1 there are problems, one a line.
+"""
+
+
+def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     """Print what is wrong, a line each, and what follows from it; the exit status."""
+    if "--help" in arguments or "-h" in arguments:
+        print(_HELP, end="")
+        return 0
     if LINES in arguments:
         found = _problems_here([one for one in arguments if one != LINES], environ)[0]
         for text in found:

@@ -19,6 +19,7 @@ from edge_serve.check import command as check
 from edge_serve.commands.options import OptionParser, seconds
 from edge_serve.config.settings.kinds import REPOSITORY
 from edge_serve.errors import EdgeServeError
+from edge_serve.observe.log import log
 from edge_serve.workers.launch.environments import own_interpreter
 
 GOOD, BAD = 0, 1
@@ -28,6 +29,7 @@ SCHEMA = 1
 _INFER_SECONDS = 30.0
 
 
+@log.silenced()
 def run(arguments: Sequence[str]) -> int:
     """Run the command; its exit status."""
     parser = _parser()

@@ -36,23 +36,6 @@ _DOORS = {"HTTP": "HTTP", "GRPC": "gRPC", "Metrics": "metrics"}
 #: where the explanation of an option begins
 _COLUMN = 30
 
-#: help of a command whose options are those of the server
-CHECK_CONFIG = """\
-usage: edge-serve check-config [option...]
-
-Say whether the server would start with its settings as they are: names and
-values, and the files, directories, addresses and users that they name.
-Nothing is started or changed, and no model is loaded.
-
-Without options it checks the installed service: the files in
-/etc/edge-serve/conf.d as systemd reads them, as the service's user
-(root only). With options, or without an installed service, it checks the
-options and the environment, as you. The options are those of
-'edge-serve serve --help'.
-
-Exit status: 0 good, 1 there are problems, one a line.
-"""
-
 
 def overview() -> str:
     """Return the text of `edge-serve --help`."""

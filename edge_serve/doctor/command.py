@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ LIMIT_SECONDS = 30.0
 Examination = Callable[[], Iterable[Finding]]
 
 
-def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     """Run the command; its exit status."""
     parser = OptionParser(
         "doctor",

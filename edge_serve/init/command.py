@@ -16,11 +16,13 @@ from edge_serve.init import ensemble, onnx_file, python_model
 from edge_serve.init.directory import ModelPlace, new_directory
 from edge_serve.init.example import curl
 from edge_serve.models.repository.repository import Repository
+from edge_serve.observe.log import log
 
 #: directories that are no models and that the note names; of others it says that there are more
 _MOST_NAMES = 4
 
 
+@log.silenced()
 def run(arguments: Sequence[str]) -> int:
     """Run the command; its exit status."""
     parser = _parser()

@@ -10,6 +10,12 @@ from edge_serve.config.model import model_config_pb2 as pb
 #: Triton's page, because a pip installation has no docs/ of ours
 _FIELDS_PAGE = "https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md"
 _ALL_FIELDS = ["# After a change: edge-serve check. All fields, which are Triton's:", f"# {_FIELDS_PAGE}"]
+_BATCHING = [
+    "# Requests that wait are joined into one batch. A delay above 0 lets the first of them wait for",
+    "# others: larger batches, slower answers.",
+    "dynamic_batching { max_queue_delay_microseconds: 0 }",
+    "",
+]
 
 
 def config_text(config: pb.ModelConfig, about: str, batch: Sequence[str]) -> str:
@@ -24,7 +30,7 @@ def config_text(config: pb.ModelConfig, about: str, batch: Sequence[str]) -> str
     faces = [*tensors("input", config.input), *tensors("output", config.output)]
     parts = [*head, *size, *faces, *_instances(config)]
     if config.max_batch_size > 1:
-        parts += _batching()
+        parts += _BATCHING
     return "\n".join([*parts, *_warmup(config)]) + "\n"
 
 
@@ -46,20 +52,10 @@ def tensors(side: str, specs: Sequence[pb.ModelInput | pb.ModelOutput]) -> list[
 
 def _instances(config: pb.ModelConfig) -> list[str]:
     if config.backend == "python":
-        lines = ["# Processes that run the model, each with its own copy of what `initialize` loads."]
+        count, about = 1, "Processes that run the model, each with its own copy of what `initialize` loads."
     else:
-        lines = ["# Requests or batches that the model computes at the same time. More of them use more cores."]
-    count = 1 if config.backend == "python" else 2
-    return [*lines, f"instance_group [ {{ count: {count} }} ]", ""]
-
-
-def _batching() -> list[str]:
-    return [
-        "# Requests that wait are joined into one batch. A delay above 0 lets the first of them wait for",
-        "# others: larger batches, slower answers.",
-        "dynamic_batching { max_queue_delay_microseconds: 0 }",
-        "",
-    ]
+        count, about = 2, "Requests or batches that the model computes at the same time. More of them use more cores."
+    return [f"# {about}", f"instance_group [ {{ count: {count} }} ]", ""]
 
 
 def _warmup(config: pb.ModelConfig) -> list[str]:

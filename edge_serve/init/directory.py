@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,6 @@ from edge_serve.models.repository.names import check_name
 
 #: version of a new model
 VERSION = "1"
-_DIRECTORY_MODE = 0o777
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +57,9 @@ def new_directory(repository: Path, name: str) -> Iterator[ModelPlace]:
     final = repository / name
     if os.path.lexists(final):
         raise InvalidArgument(f"'{final}' is there already: choose another name, or remove it first")
-    staged = Path(tempfile.mkdtemp(prefix=".init-", dir=repository))
+    staged = repository / f".init-{secrets.token_hex(8)}"
     try:
-        os.chmod(staged, _DIRECTORY_MODE & ~_umask())
-        (staged / VERSION).mkdir()
+        (staged / VERSION).mkdir(parents=True)
         yield ModelPlace(repository, name, staged)
         os.rename(staged, final)
     except BaseException:
@@ -87,9 +85,3 @@ def _prepare(repository: Path) -> bool:
         raise InvalidArgument(f"--model-repository '{repository}': there is no directory '{repository.parent}'")
     repository.mkdir()
     return True
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

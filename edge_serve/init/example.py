@@ -57,11 +57,4 @@ def _tensor(name: str, kind: DataType, shape: list[int]) -> dict[str, Any]:
 
 
 def _element(kind: DataType) -> Any:
-    match kind:
-        case DataType.BYTES:
-            return "text"
-        case DataType.BOOL:
-            return False
-        case DataType.FP32 | DataType.FP64:
-            return 1.0
-    return 1
+    return {DataType.BYTES: "text", DataType.BOOL: False, DataType.FP32: 1.0, DataType.FP64: 1.0}.get(kind, 1)

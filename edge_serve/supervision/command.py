@@ -22,7 +22,7 @@ DEFAULT_DIRECTORY = "/var/lib/edge-serve"
 _NOTICED_SECONDS = 10.0
 
 
-def safe_mode(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+def safe_mode(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     """Run the command; its exit status: 0 done, 1 with a line on standard error; wrong use ends the program."""
     options = _parser().parse(arguments)
     names = [options.directory] if options.directory else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import subprocess
@@ -120,7 +121,10 @@ def test_a_command_leaves_the_log_of_the_process_as_it_was(tmp_path: Path) -> No
 
 
 def test_every_command_of_the_list_can_be_run() -> None:
-    assert COMMANDS.keys() == cli._COMMANDS.keys()
+    assert COMMANDS.keys() == {"serve", *cli._COMMANDS}
+    for place in cli._COMMANDS.values():
+        module, _, function = place.partition(":")
+        assert callable(getattr(importlib.import_module(module), function))
 
 
 def test_a_reader_that_has_read_enough_is_no_traceback() -> None:
