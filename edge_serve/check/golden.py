@@ -6,7 +6,6 @@ of golden.json mean something.
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 
 from edge_serve.check.infer import is_up, kill_busy, with_members
 from edge_serve.errors import EdgeServeError
-from edge_serve.golden.reader import GoldenBudget, GoldenSample, GoldenTest
+from edge_serve.golden.reader import GoldenBudget, GoldenTest
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.load.golden import SampleFigures, ask, run_golden
 from edge_serve.models.versions.served import Served
@@ -87,7 +86,8 @@ async def _try(served: Served, registry: Registry, seconds: float, trial: Golden
 async def _measure(served: Served, test: GoldenTest, seconds: float, trial: GoldenTrial) -> None:
     """Send the samples again, in turn, and note the latency. An answer that differs now is a problem, too."""
     latencies = []
-    for sample in _rounds(test):
+    rounds = math.ceil(test.budget.requests / len(test.samples))  # whole ones, so that each sequence comes to its end
+    for sample in test.samples * rounds:
         again = await ask(served, sample, seconds)
         latencies.append(again.seconds)
         if again.problems:
@@ -95,12 +95,6 @@ async def _measure(served: Served, test: GoldenTest, seconds: float, trial: Gold
             break
     trial.requests = len(latencies)
     trial.p95_ms = round(p95(latencies) * 1000, 3)
-
-
-def _rounds(test: GoldenTest) -> Sequence[GoldenSample]:
-    """Return the samples in turn, whole rounds of them, so that each sequence comes to its end."""
-    rounds = math.ceil(test.budget.requests / len(test.samples))
-    return list(itertools.chain.from_iterable([test.samples] * rounds))
 
 
 def p95(latencies: Sequence[float]) -> float:

@@ -34,28 +34,24 @@ async def record(found: FoundModel, registry: Registry, seconds: float) -> str:
     recordings = []
     if test is None:
         request, _ = await offload(first_request, served, registry)
-        recordings.append(await _recorded(served, "first", request, seconds, registry))
+        recordings.append(await _recorded(served, request, seconds, registry))
     for sample in test.samples if test is not None else ():
         request = await read_limited(request_of, sample, served.signature)
-        recordings.append(await _recorded(served, sample.name, request, seconds, registry, sample))
+        recordings.append(await _recorded(served, request, seconds, registry, sample))
     await offload(write_golden, found.directory, recordings, test.budget if test is not None else GoldenBudget())
     source = "the samples that were there" if test is not None else "the request of --infer"
     return f"recorded {len(recordings)} samples in {found.name}/{DIRECTORY}/ from version {served.version}: {source}"
 
 
 async def _recorded(
-    served: Served,
-    name: str,
-    request: InferRequest,
-    seconds: float,
-    registry: Registry,
-    before: GoldenSample | None = None,
+    served: Served, request: InferRequest, seconds: float, registry: Registry, before: GoldenSample | None = None
 ) -> Recording:
     """Send a request, and return it with its responses.
 
     Raises:
         EdgeServeError: the model fails, or does not answer in time; then it is killed.
     """
+    name = before.name if before is not None else "first"
     inputs = [replace(tensor) for tensor in request.inputs]  # shapes are changed on the way
     parameters = dict(before.parameters) if before is not None else _parameters(request)
     responses: list[list[InferTensor]] = []
