@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from edge_serve.aio.tasks import repeat
 from edge_serve.models.control.registry import Registry
-from edge_serve.models.versions.busy_versions import listed
+from edge_serve.models.versions.unloading_versions import listed
 
 log = logging.getLogger(__name__)
 

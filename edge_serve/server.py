@@ -42,7 +42,7 @@ from edge_serve.models.load.loading import Loader, LoaderOptions
 from edge_serve.models.load.memory import Memory
 from edge_serve.models.repository.names import shown
 from edge_serve.models.repository.repository import Repository, plain_name
-from edge_serve.models.versions.busy_versions import listed
+from edge_serve.models.versions.unloading_versions import listed
 from edge_serve.observe.log.log import LogControl
 from edge_serve.observe.metrics.custom import CustomMetrics
 from edge_serve.observe.metrics.options import parse_options

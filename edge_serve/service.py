@@ -36,7 +36,7 @@ from edge_serve.models.control.registry import Registry
 from edge_serve.models.ensemble.traced import check_traceable
 from edge_serve.models.repository.names import check_name, parse_version
 from edge_serve.models.repository.override import Override
-from edge_serve.models.run.ticket import OnResponse, Ticket
+from edge_serve.models.run.runner import OnResponse, Ticket
 from edge_serve.models.versions.served import Served
 from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.protocol.inference.validate import validate

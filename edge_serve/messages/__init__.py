@@ -1,8 +1,7 @@
 """Values that rooms hand each other: requests and responses, model signatures, metadata, statistics, index records.
 
-    failures       the models that failed to load, and why, in one line
     infer          an inference request and its response
-    line           any text as one line that people can read
+    line           any text as one line that people can read; the line about models that failed to load
     log_fields     the subject of a log line (model, version, request) as fields of its record
     metadata       metadata and entries of the repository index
     peer           the peer of a connection

@@ -14,8 +14,8 @@ from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 
 from edge_serve.scheduling.core import Decision, DynamicBatching, Entry, Run
+from edge_serve.scheduling.direct import QueuedScheduler
 from edge_serve.scheduling.queue import PriorityQueue
-from edge_serve.scheduling.queued import QueuedScheduler
 
 
 @dataclass(slots=True)

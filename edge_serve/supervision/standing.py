@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from edge_serve.messages.failures import MOST_NAMES, failed_line, models_text
-from edge_serve.messages.line import shortened
+from edge_serve.messages.line import MOST_NAMES, failed_line, models_text, shortened
 from edge_serve.models.control.records import ModelSummary
 
 #: in the order of a status line: what a technician looks for first

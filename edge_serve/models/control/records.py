@@ -1,12 +1,19 @@
-"""The registry's record of a model: its versions and their states, and the plan that it was loaded from."""
+"""The registry's record of a model: its versions and their states, and the plan that it was loaded from.
+
+Which models keep the server from being ready is worked out from the records: failures that count, and required models
+(`--required-model`) that do not serve.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping
+import difflib
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from edge_serve.aio.offload import offload
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.models.load.loading import LoadPlan
 from edge_serve.models.repository.repository import FoundModel, namespace_of, plain_name
@@ -204,3 +211,57 @@ def repository_index(
         elif not ready_only:
             reason = faults.get(identity) or reasons.get(identity, "")
             yield IndexEntry(name, state="UNAVAILABLE" if reason else "", reason=reason)
+
+
+log = logging.getLogger(__name__)
+
+
+async def dismiss_gone(records: Iterable[ModelRecord]) -> None:
+    """Dismiss each failed version whose directory does not exist any more. Reads the disk only if a version failed."""
+    failed = [version for record in records for version in record.failed()]
+    found = {version.directory: version for version in failed if version.directory is not None}
+    for directory in await offload(_gone, list(found)) if found else ():
+        version = found[directory]
+        if version.directory == directory:  # it was not loaded again meanwhile
+            version.dismissed = True
+            log.info("%s is gone: that this version failed to load no longer counts", directory)
+
+
+def _gone(directories: Iterable[Path]) -> list[Path]:
+    """Return the directories that do not exist. One that cannot be read may exist."""
+    gone = []
+    for directory in directories:
+        try:
+            directory.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            gone.append(directory)
+        except OSError:
+            continue
+    return gone
+
+
+def absent(required: Iterable[str], found: Collection[str]) -> dict[str, str]:
+    """Return the required models that are not in the repository (`found`), each with the most similar name."""
+    reasons = {}
+    for name in sorted(set(required).difference(found)):
+        close = difflib.get_close_matches(name, found, n=1)
+        reasons[name] = "not in the repository" + (f", did you mean '{close[0]}'?" if close else "")
+    return reasons
+
+
+def unready_required(
+    required: Iterable[str], summaries: Iterable[ModelSummary], others: Mapping[str, str]
+) -> list[ModelSummary]:
+    """Return the required models that are not ready.
+
+    Args:
+        summaries: of the models that were asked for.
+        others: model without a record -> why it was not loaded.
+    """
+    known: dict[str, ModelSummary] = {}
+    for one in sorted(summaries, key=lambda one: one.word == "ready"):
+        known.setdefault(one.name, one)  # if several models have one name, take the one that is not ready
+    found = [
+        known.get(name) or ModelSummary(name, "absent", others.get(name, "not loaded")) for name in sorted(required)
+    ]
+    return [one for one in found if one.word != "ready"]

@@ -20,9 +20,15 @@ from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unavailable, UnreadableEntry, with_advice
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.metadata import IndexEntry
-from edge_serve.models.control.failures import dismiss_gone
-from edge_serve.models.control.records import ModelRecord, ModelSummary, readiness, repository_index
-from edge_serve.models.control.required import absent, unready_required
+from edge_serve.models.control.records import (
+    ModelRecord,
+    ModelSummary,
+    absent,
+    dismiss_gone,
+    readiness,
+    repository_index,
+    unready_required,
+)
 from edge_serve.models.control.version_swap import VersionSwapper, settled
 from edge_serve.models.load.batch import LoadBatch, Results
 from edge_serve.models.load.dependencies import (
@@ -42,10 +48,10 @@ from edge_serve.models.load.planning import Planner
 from edge_serve.models.repository.names import check_name, parse_version
 from edge_serve.models.repository.override import Override
 from edge_serve.models.repository.repository import FoundModel, Repository, plain_name
-from edge_serve.models.versions.busy_versions import BusyVersion, busy_versions
 from edge_serve.models.versions.draining_versions import DrainingVersions
 from edge_serve.models.versions.lifecycle import VersionState
 from edge_serve.models.versions.served import Served
+from edge_serve.models.versions.unloading_versions import BusyVersion, busy_versions
 from edge_serve.observe.metrics.source import ModelSeries, Readiness
 
 log = logging.getLogger(__name__)

@@ -7,8 +7,7 @@ from collections.abc import Callable, Hashable
 from edge_serve.aio.callbacks import notify
 from edge_serve.errors import Cancelled, EdgeServeError, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse
-from edge_serve.models.run.runner import Runner
-from edge_serve.models.run.ticket import OnResponse, Ticket
+from edge_serve.models.run.runner import OnResponse, Runner, Ticket
 from edge_serve.models.versions.served import Served
 from edge_serve.protocol.inference.validate import validate
 

@@ -13,11 +13,10 @@ from edge_serve.models.control.instance_updater import InstanceUpdater
 from edge_serve.models.control.records import ModelRecord, VersionRecord
 from edge_serve.models.control.swap_queue import SwapQueue
 from edge_serve.models.ensemble.flight import Lookup
-from edge_serve.models.load.admission import Way
 from edge_serve.models.load.dependencies import LoadFailure, members_of
 from edge_serve.models.load.load_history import LoadHistory
 from edge_serve.models.load.loading import Loader, LoadPlan
-from edge_serve.models.load.memory import Memory
+from edge_serve.models.load.memory import Memory, Way
 from edge_serve.models.repository.repository import of_version
 from edge_serve.models.versions.draining_versions import DrainingVersions
 from edge_serve.models.versions.lifecycle import VersionEvent, VersionState

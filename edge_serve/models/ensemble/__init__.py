@@ -1,9 +1,8 @@
 """Ensembles: a request passes through several models instead of going to a worker. Start reading in `ensemble`.
 
-ensemble       the runner of an ensemble
-flight         one request of an ensemble
-member         makes the requests of a step, and reads sequence IDs from its responses
-shared_memory  shared memory of clients in ensembles
-stream         one request of an ensemble with decoupled members
-traced         traces the steps of a traced request
+ensemble  the runner of an ensemble
+flight    one request of an ensemble
+member    makes the requests of a step, also in shared memory, and reads sequence IDs from its responses
+stream    one request of an ensemble with decoupled members
+traced    traces the steps of a traced request
 """

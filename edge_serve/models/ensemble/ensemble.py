@@ -14,11 +14,10 @@ from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.ensemble.flight import Ensemble, Flight, Lookup
-from edge_serve.models.ensemble.shared_memory import refusal
+from edge_serve.models.ensemble.member import refusal
 from edge_serve.models.ensemble.stream import StreamFlight
 from edge_serve.models.ensemble.traced import traced_ensemble
-from edge_serve.models.run.runner import Runner
-from edge_serve.models.run.ticket import OnResponse, Ticket
+from edge_serve.models.run.runner import OnResponse, Runner, Ticket
 from edge_serve.scheduling.core import label
 from edge_serve.scheduling.ensemble.plan import EnsemblePlan
 

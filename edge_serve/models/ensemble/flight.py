@@ -19,10 +19,9 @@ from edge_serve.messages.infer import InferRequest, InferResponse, Lease, Parame
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ComputeTimes, ModelStatistics
 from edge_serve.messages.tensors import Handle, InferTensor, Shape
-from edge_serve.models.ensemble.member import Member, fitted, mark_parameters, override
-from edge_serve.models.ensemble.shared_memory import share
+from edge_serve.models.ensemble.member import Member, fitted, mark_parameters, override, share
 from edge_serve.models.run import statistics as record
-from edge_serve.models.run.ticket import OnResponse, Ticket
+from edge_serve.models.run.runner import OnResponse, Ticket
 from edge_serve.models.versions.served import Served
 from edge_serve.scheduling.core import label
 from edge_serve.scheduling.ensemble.plan import Deadlock, EnsemblePlan, Failed, Finished, Next, StepsToRun

@@ -17,10 +17,9 @@ from edge_serve.messages.infer import InferRequest, InferResponse, Lease
 from edge_serve.messages.statistics import ComputeTimes
 from edge_serve.messages.tensors import Handle, InferTensor
 from edge_serve.models.ensemble.flight import DEADLOCK, Callee, Ensemble, Leases, known, record_answer, record_refusal
-from edge_serve.models.ensemble.member import fitted, mark_parameters, member_input, override
-from edge_serve.models.ensemble.shared_memory import share
+from edge_serve.models.ensemble.member import fitted, mark_parameters, member_input, override, share
+from edge_serve.models.run.runner import OnResponse, Ticket
 from edge_serve.models.run.shared_lease import shares
-from edge_serve.models.run.ticket import OnResponse, Ticket
 from edge_serve.protocol.inference.validate import validate
 from edge_serve.scheduling.core import label
 from edge_serve.scheduling.ensemble.stream import Cell, StreamRun

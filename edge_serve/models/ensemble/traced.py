@@ -11,7 +11,7 @@ from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ComputeTimes
 from edge_serve.messages.trace import Trace
 from edge_serve.models.ensemble.flight import Callee, CalleeLookup, Ensemble
-from edge_serve.models.run.ticket import OnResponse, Ticket
+from edge_serve.models.run.runner import OnResponse, Ticket
 
 
 def check_traceable(lookup: Callable[[str, str], object], model: str) -> None:

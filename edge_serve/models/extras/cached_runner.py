@@ -25,8 +25,7 @@ from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.tensors import InferTensor
 from edge_serve.models.extras.response_cache import CachedResponse, Key, ResponseCache
 from edge_serve.models.run import statistics as record
-from edge_serve.models.run.runner import Runner
-from edge_serve.models.run.ticket import OnResponse, Ticket
+from edge_serve.models.run.runner import OnResponse, Runner, Ticket
 from edge_serve.scheduling.ordering import ResponseOrder
 
 log = logging.getLogger(__name__)

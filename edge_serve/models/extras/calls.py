@@ -28,7 +28,7 @@ from edge_serve.models.extras.cached_runner import running
 from edge_serve.models.extras.rate_limit import LimitedModel
 from edge_serve.models.extras.wait_for_graph import Place, WaitForGraph
 from edge_serve.models.run.driver import Driver, Job
-from edge_serve.models.run.ticket import Ticket
+from edge_serve.models.run.runner import Ticket
 from edge_serve.models.versions.served import Served
 from edge_serve.protocol.inference.validate import validate
 from edge_serve.workers.front.bls_broker import Answer, InboundCall

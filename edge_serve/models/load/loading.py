@@ -51,10 +51,9 @@ from edge_serve.models.repository.version_policy import choose
 from edge_serve.models.run.controls import Controls
 from edge_serve.models.run.decoupled import DecoupledDriver
 from edge_serve.models.run.driver import Driver
-from edge_serve.models.run.iterative import IterativeDecoupledDriver, IterativeDriver
-from edge_serve.models.run.sequence_driver import SequenceDriver
+from edge_serve.models.run.runner import OnResponse
+from edge_serve.models.run.sequence_driver import IterativeDecoupledDriver, IterativeDriver, SequenceDriver
 from edge_serve.models.run.statistics import bounds_of, new_statistics
-from edge_serve.models.run.ticket import OnResponse
 from edge_serve.models.versions.instance_group import placed
 from edge_serve.models.versions.served import Served
 from edge_serve.scheduling.ensemble.plan import ensemble_plan

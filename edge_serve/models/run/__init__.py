@@ -3,12 +3,10 @@
 controls         control tensors of the sequence batcher
 decoupled        the driver of a decoupled model
 driver           the driver: asks a scheduler, and sends batches to workers
-iterative        the drivers of iterative models
 outage           detects that a version has had no worker for too long
 reshape          `reshape`: converts shapes between client and model
-runner           the interface of a runner
-sequence_driver  the driver of models with sequences
+runner           the interface of a runner, and of the handle of a submitted request
+sequence_driver  the drivers of models with sequences, and of iterative models
 shared_lease     one output slot shared by several responses
 statistics       updates the statistics of a version
-ticket           the handle of a submitted request, and the callback type for its responses
 """

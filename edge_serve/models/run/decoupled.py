@@ -19,7 +19,7 @@ from edge_serve.messages.infer import InferResponse, Lease
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.run import statistics as record
 from edge_serve.models.run.driver import Driver, Job
-from edge_serve.models.run.ticket import OnResponse
+from edge_serve.models.run.runner import OnResponse
 from edge_serve.scheduling.core import Scheduler
 from edge_serve.scheduling.ordering import ResponseOrder
 

@@ -19,9 +19,8 @@ from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.run import statistics as record
 from edge_serve.models.run.controls import Controls
 from edge_serve.models.run.outage import WorkerOutage
-from edge_serve.models.run.runner import Runner
+from edge_serve.models.run.runner import OnResponse, Runner
 from edge_serve.models.run.shared_lease import shares
-from edge_serve.models.run.ticket import OnResponse
 from edge_serve.scheduling.core import Entry, Run, Scheduler, Wait
 from edge_serve.scheduling.ordering import ResponseOrder
 from edge_serve.workers.front.frames.reply import BatchReply

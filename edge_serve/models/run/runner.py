@@ -1,4 +1,4 @@
-"""The interface of a runner, which executes the requests of a version."""
+"""The interface of a runner, which executes the requests of a version, and of the handle of a submitted request."""
 
 from __future__ import annotations
 
@@ -6,8 +6,24 @@ from collections.abc import Callable, Hashable
 from typing import Protocol
 
 from edge_serve.errors import EdgeServeError
-from edge_serve.messages.infer import InferRequest
-from edge_serve.models.run.ticket import OnResponse, Ticket
+from edge_serve.messages.infer import InferRequest, InferResponse
+
+OnResponse = Callable[[InferResponse], None]
+
+
+class Ticket(Protocol):
+    """The handle of a submitted request."""
+
+    def cancel(self) -> None:
+        """Cancel the request: the client does not need the response. The callback still gets a response that is
+        `final`."""
+
+    def set_paused(self, paused: bool) -> bool:
+        """Pause or resume the sender of a decoupled model's responses, because the client reads slowly or has caught
+        up.
+
+        Some responses that were sent before still arrive. Return False when no sender can be paused.
+        """
 
 
 class Runner(Protocol):

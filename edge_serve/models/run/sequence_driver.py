@@ -1,13 +1,25 @@
-"""The driver of models with sequences: decides once for all requests that arrive together.
+"""The drivers of models with sequences, and of iterative models.
 
 A client sends the next request of a sequence when it has the response to the last one, at the same time as the other
 clients of that batch. A decision at the first arrival would run it alone and let the others wait for the next batch.
+
+A request of an iterative model may run several times before it is answered. Rules: triton-inference-server/core
+src/sequence_batch_scheduler/sequence_utils.cc (IterativeSequencer). A model sends a request back with
+TRITONSERVER_REQUEST_RELEASE_RESCHEDULE; it keeps its slot, loses its START, and runs again.
 """
 
 from __future__ import annotations
 
-from edge_serve.messages.infer import InferRequest
-from edge_serve.models.run.driver import Driver
+from typing import Any
+
+from edge_serve.backends.base import Reply
+from edge_serve.errors import Cancelled, EdgeServeError
+from edge_serve.messages.infer import InferRequest, Lease
+from edge_serve.models.run.decoupled import DecoupledDriver
+from edge_serve.models.run.driver import Driver, Job
+from edge_serve.scheduling.core import Run
+from edge_serve.scheduling.sequence.sequences import SequenceScheduler
+from edge_serve.workers.front.frames.reply import BatchReply
 
 
 class SequenceDriver(Driver):
@@ -18,3 +30,93 @@ class SequenceDriver(Driver):
         clock."""
         if self._scheduler.free() or request.deadline_ns or request.timeout_us:
             self._pump_soon()
+
+
+class IterativeDriver(Driver):
+    """Runs one version of an iterative model that answers each request once. Takes the arguments of `Driver`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        #: requests that are queued to run again
+        self._again: set[Job] = set()
+        #: running requests whose clients have disconnected
+        self._unwanted: set[Job] = set()
+
+    def cancel(self, job: Job) -> None:
+        """Remove a request that waits, also for its next run. A request that runs will not run again."""
+        if job in self._again:
+            Driver.cancel(self, job)
+            return
+        if job.batch_id in self._batches:
+            self._unwanted.add(job)
+        super().cancel(job)
+
+    def on_reply(self, instance: int, reply: BatchReply) -> None:
+        """Queue the requests that are to run again before the instance is idle, so that they keep their slots; then
+        answer."""
+        jobs = self._batches.pop(reply.batch_id)[1]
+        for job in jobs:
+            if reply.replies[job.position].rescheduled:
+                self._send_back(job, reply)
+        self._unwanted.difference_update(jobs)
+        self._answer(jobs, reply)
+        if not reply.last:
+            self._scheduler.done(instance)
+        self._pump()
+        self._check_idle()
+
+    def _send_back(self, job: Job, reply: BatchReply) -> None:
+        if job in self._unwanted:
+            reply.replies[job.position] = Reply(error=Cancelled(""))
+        elif self._unanswered(job):
+            assert isinstance(self._scheduler, SequenceScheduler), "only these are iterative"
+            if self.controls is not None:
+                self.controls.remove(job.request)
+            self._scheduler.reschedule(job, self._clock.now_ns())
+            self.statistics.pending += 1
+            self._again.add(job)
+
+    def _unanswered(self, job: Job) -> bool:
+        """Return whether the last response of a request is still to come."""
+        return True
+
+    def _run(self, run: Run) -> list[Job]:
+        jobs = super()._run(run)
+        self._again.difference_update(jobs)
+        return jobs
+
+    def _deliver(self, job: Job, reply: Reply, lease: Lease | None) -> None:
+        if not reply.rescheduled:
+            super()._deliver(job, reply, lease)
+        elif lease is not None:
+            lease.release()
+
+    def _fail(self, job: Job, error: EdgeServeError, reason: str) -> None:
+        self._again.discard(job)
+        self._unwanted.discard(job)
+        super()._fail(job, error, reason)
+
+
+class IterativeDecoupledDriver(IterativeDriver, DecoupledDriver):
+    """Runs an iterative model that is decoupled. The stream of a request stays open for all of its runs."""
+
+    def _unanswered(self, job: Job) -> bool:
+        opened = self._open.get(job.batch_id)
+        return opened is not None and job.position in opened.streams
+
+    def _run(self, run: Run) -> list[Job]:
+        again = [(job, job.batch_id, job.position) for job in self._again.intersection(run.entries)]
+        jobs = super()._run(run)
+        for job, batch_id, position in again:
+            opened = self._open.get(batch_id)
+            stream = opened.streams.get(position) if opened is not None else None
+            held = stream is not None and stream.held
+            self._close(batch_id, position)
+            if stream is not None:
+                streams = self._open[job.batch_id].streams
+                stream.inputs = streams[job.position].inputs  # of this run
+                streams[job.position] = stream
+                self.set_paused(job, held)  # the worker knows the stream by its new batch and position
+            else:  # the last response arrived while it was queued
+                self._close(job.batch_id, job.position)
+        return jobs

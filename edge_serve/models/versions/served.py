@@ -18,8 +18,7 @@ from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.repository.repository import namespace_of
 from edge_serve.models.run.reshape import reshape_inputs, reshape_outputs
-from edge_serve.models.run.runner import Runner
-from edge_serve.models.run.ticket import OnResponse, Ticket
+from edge_serve.models.run.runner import OnResponse, Runner, Ticket
 from edge_serve.models.versions.instance_group import Placed
 from edge_serve.models.versions.lineage import Lineage
 from edge_serve.observe.metrics.source import ModelSeries

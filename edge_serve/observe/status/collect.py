@@ -22,9 +22,9 @@ from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.status import ModelFacts, ServerFacts, WorkerFacts
 from edge_serve.models.control.registry import Registry
-from edge_serve.models.versions.busy_versions import listed
 from edge_serve.models.versions.lineage import add_up
 from edge_serve.models.versions.served import Served
+from edge_serve.models.versions.unloading_versions import listed
 from edge_serve.observe.metrics.source import StatisticsSource
 from edge_serve.observe.status.document import Document, StatusFacts, build, model_rows
 from edge_serve.observe.status.events import EventRing

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from edge_serve.messages.failures import failed_line
-from edge_serve.messages.line import shortened
+from edge_serve.messages.line import failed_line, shortened
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import LATENCY_BUCKETS, ModelStatistics
 from edge_serve.messages.status import (

@@ -19,9 +19,17 @@ from collections.abc import Collection
 from edge_serve.errors import Cancelled, EdgeServeError, InvalidArgument, Unavailable
 from edge_serve.messages.infer import SEQUENCE_START, InferRequest
 from edge_serve.scheduling.core import NOTHING, Decision, Entry, Refuse, Run, Scheduler, SequenceBatching, Wait, label
-from edge_serve.scheduling.instances import Instances
-from edge_serve.scheduling.sequence.clocks import Clocks, earlier
-from edge_serve.scheduling.sequence.sequence import Sequence, ends, no_start, sequence_expired, starts, worker_lost
+from edge_serve.scheduling.queue import Instances
+from edge_serve.scheduling.sequence.sequence import (
+    Clocks,
+    Sequence,
+    earlier,
+    ends,
+    no_start,
+    sequence_expired,
+    starts,
+    worker_lost,
+)
 from edge_serve.scheduling.sequence.slots import SequenceSlots
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from edge_serve.messages.shared_memory import Regions
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer
 from edge_serve.messages.trace import Arrival
-from edge_serve.models.run.ticket import OnResponse, Ticket
+from edge_serve.models.run.runner import OnResponse, Ticket
 from edge_serve.protocol.grpc import response as grpc_response
 from edge_serve.protocol.grpc.infer import Unreadable, cut, read_names
 from edge_serve.protocol.grpc.response import GrpcInferEncoder

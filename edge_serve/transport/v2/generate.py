@@ -20,7 +20,7 @@ from collections.abc import Callable
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
 from edge_serve.messages.infer import InferResponse
 from edge_serve.messages.log_fields import model_fields
-from edge_serve.models.run.ticket import Ticket
+from edge_serve.models.run.runner import Ticket
 from edge_serve.protocol.inference.cost import is_long
 from edge_serve.protocol.v2 import generate
 from edge_serve.transport.door.exchange import Exchange

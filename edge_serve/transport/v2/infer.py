@@ -19,7 +19,7 @@ from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer
 from edge_serve.messages.trace import Arrival
-from edge_serve.models.run.ticket import OnResponse, Ticket
+from edge_serve.models.run.runner import OnResponse, Ticket
 from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.protocol.inference import compression
 from edge_serve.protocol.inference.cost import LOOP_LIMITS, NO_LIMITS, SMALL_BYTES, SMALL_DEFLATE_BYTES, TooExpensive

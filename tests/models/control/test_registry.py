@@ -21,8 +21,7 @@ from edge_serve.models.load.loading import Loader, LoadPlan
 from edge_serve.models.repository.names import check_name, parse_version
 from edge_serve.models.repository.override import Override
 from edge_serve.models.repository.repository import FoundModel, Repository, fingerprint, versions
-from edge_serve.models.run.runner import Runner
-from edge_serve.models.run.ticket import OnResponse, Ticket
+from edge_serve.models.run.runner import OnResponse, Runner, Ticket
 from edge_serve.models.versions.lineage import Lineage
 from edge_serve.models.versions.served import Served
 

@@ -23,8 +23,8 @@ from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.messages.statistics import ComputeTimes
 from edge_serve.messages.tensors import DataType, InferTensor, Shape
 from edge_serve.models.ensemble.ensemble import EnsembleRunner, member_labels
+from edge_serve.models.run.runner import OnResponse
 from edge_serve.models.run.statistics import new_statistics
-from edge_serve.models.run.ticket import OnResponse
 from edge_serve.models.versions.served import Served
 from edge_serve.protocol.inference.validate import validate
 from edge_serve.scheduling.ensemble.plan import ensemble_plan

@@ -13,9 +13,8 @@ from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.messages.tensors import DataType, InferTensor, Shape, Unseen
 from edge_serve.models.extras.cached_runner import MOST_INPUT_BYTES, CachedRunner
 from edge_serve.models.extras.response_cache import ResponseCache
-from edge_serve.models.run.runner import Runner
+from edge_serve.models.run.runner import OnResponse, Runner
 from edge_serve.models.run.statistics import new_statistics
-from edge_serve.models.run.ticket import OnResponse
 from tests.leases import Slot
 
 SIGNATURE = Signature(

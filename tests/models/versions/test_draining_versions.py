@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest
-from edge_serve.models.run.runner import Runner
-from edge_serve.models.run.ticket import OnResponse, Ticket
+from edge_serve.models.run.runner import OnResponse, Runner, Ticket
 from edge_serve.models.versions.draining_versions import DrainingVersions
 from edge_serve.models.versions.served import Served
 

@@ -1,14 +1,16 @@
-"""Counters of the whole server, whatever becomes of its versions."""
+"""Counters of the whole server, whatever becomes of its versions, and the names of those that are busy."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import cast
 
+import pytest
+
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.versions.lineage import add_up
 from edge_serve.models.versions.served import Served
-from edge_serve.models.versions.unloading_versions import UnloadingVersions
+from edge_serve.models.versions.unloading_versions import BusyVersion, UnloadingVersions, busy_versions, listed
 from edge_serve.observe.metrics.source import ModelSeries
 
 
@@ -84,3 +86,56 @@ def test_metrics_show_the_requests_of_a_replaced_load_with_its_successor() -> No
     unloading.add_to(series, served(Version()))
 
     assert (series.in_flight, series.oldest_batch_seconds) == (3, 9.0)
+
+
+@dataclass(frozen=True)
+class Working:
+    """What is asked of a Served and of its runner."""
+
+    name: str
+    requests: int = 0
+    seconds: float | None = None
+    references: int = 0
+    version: str = "1"
+
+    @property
+    def runner(self) -> Working:
+        return self
+
+    def in_flight(self) -> int:
+        return self.requests
+
+    def oldest_batch_seconds(self) -> float | None:
+        return self.seconds
+
+
+def found(*versions: Working) -> list[BusyVersion]:
+    return busy_versions(cast(Served, version) for version in versions)
+
+
+def test_those_that_are_idle_are_left_out_and_the_oldest_batch_is_first() -> None:
+    busy = found(
+        Working("idle"), Working("b", 2), Working("a", 1), Working("late", 3, 9.5), Working("read", references=2)
+    )
+
+    assert [(one.name, one.requests) for one in busy] == [("late", 3), ("a", 1), ("b", 2), ("read", 2)]
+
+
+@pytest.mark.parametrize(
+    ("version", "text"),
+    [
+        (Working("a", 1), "a version 1 (1 request)"),
+        (Working("a", 1, 0.4), "a version 1 (1 request)"),
+        (Working("a", 1, 12.4), "a version 1 (1 request, its batch has been running for 12 s)"),
+        (Working("a", 5, 12.4), "a version 1 (5 requests, its oldest batch has been running for 12 s)"),
+        (Working("a\n", 5), "'a\\n' version 1 (5 requests)"),
+    ],
+)
+def test_one_is_named_with_its_requests_and_for_how_long(version: Working, text: str) -> None:
+    assert listed(found(version)) == text
+
+
+def test_many_are_counted() -> None:
+    text = listed(found(*(Working(name, 1) for name in "abcdef")))
+
+    assert text == ", ".join(f"{name} version 1 (1 request)" for name in "abcd") + ", 2 more model versions"
