@@ -110,7 +110,7 @@ def configure_log(config: ServerConfig) -> log.LogControl:
     )
     journal = None
     if "JOURNAL_STREAM" in os.environ and not config.given & {"log_file", "log_format"}:
-        from edge_serve.observe.log.handler import find_journal
+        from edge_serve.observe.log.journal import find_journal
 
         journal = find_journal(os.environ)
     control = log.configure(config.log_format, levels, file=config.log_file, journal=journal)

@@ -1,6 +1,6 @@
 """The subject of a log line as fields of its record: `log.info("...", extra=model_fields(name, version))`.
 
-The journal (observe/log/fields.py), the JSON format (log.py) and the status document (observe/status/events.py) show
+The journal (observe/log/journal.py), the JSON format (log.py) and the status document (observe/status/events.py) show
 them.
 """
 

@@ -1,11 +1,16 @@
-"""Rate limit for each group of like lines, so that one noisy kind does not bury the others. Time is an argument."""
+"""Rate limit for each group of like lines, so that one noisy kind does not bury the others: in the journal, and as the
+filter of the text log.
+"""
 
 from __future__ import annotations
 
+import copy
 import logging
 import re
+import threading
+import time
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -152,3 +157,49 @@ def kind_of(record: logging.LogRecord) -> Hashable:
     of = tuple(getattr(record, name, "") for name in FIELDS[:2])
     said = _NUMBER.sub("0", record.getMessage())[:_TELLING] if record.name in CHATTER else ""
     return (place, of, said)
+
+
+class LikeLines(logging.Filter):
+    """Filter of one handler: of like records (`kind_of`) only as many pass as the limiter allows.
+
+    Lines below a warning pass, because events of the server cause them and not single requests; those that come again
+    with each restart of a worker do not. What models print passes within the worker's limit (workers/front/output.py),
+    until it has been the same for a minute.
+
+    Args:
+        handler: writes how many lines were suppressed.
+    """
+
+    def __init__(
+        self,
+        handler: logging.Handler,
+        limiter: Limiter[logging.LogRecord] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self._handler = handler
+        self._limiter = limiter or Limiter()
+        self._of_models: Limiter[logging.LogRecord] = Limiter(lenient=True)
+        self._clock = clock
+        self._lock = threading.Lock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = is_error(record)
+        chatter = record.name in CHATTER
+        if not (error or chatter):
+            return True
+        limiter = self._of_models if chatter else self._limiter
+        with self._lock:
+            return limiter.take(kind_of(record), record, self._clock(), error=error)
+
+    def tick(self, *, all: bool = False) -> None:
+        """Write how many lines were suppressed; to be called about once a second, and with `all` at the end."""
+        with self._lock:
+            now = self._clock()
+            due = self._limiter.due(now, all=all) + self._of_models.due(now, all=all)
+        for count, record in due:
+            line = copy.copy(record)
+            line.msg, line.args = with_count(count, record.getMessage()), ()
+            line.exc_info = line.exc_text = None
+            with self._handler.lock or threading.Lock():
+                self._handler.emit(line)

@@ -1,7 +1,7 @@
 """The server's log: one readable line per event, in Triton's layout, ISO 8601 or JSON.
 
 Control characters are escaped, so nothing that a client sends can start a line of its own. Under systemd the journal
-takes the place of the text (observe/log/handler.py).
+takes the place of the text (observe/log/journal.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from edge_serve.observe.log.file import LineHandler, open_log
 from edge_serve.observe.status.events import EventRing
 
 if TYPE_CHECKING:
-    from edge_serve.observe.log.handler import JournalHandler
+    from edge_serve.observe.log.journal import JournalHandler
 
 _LETTERS = {logging.DEBUG: "V", logging.INFO: "I", logging.WARNING: "W", logging.ERROR: "E", logging.CRITICAL: "E"}
 
@@ -161,7 +161,7 @@ def configure(
     settings = LogSettings(file, levels.info, levels.warning, levels.error, levels.verbose, format_name)
     if journal is not None:
         return LogControl(settings, journal, journal.tick)
-    from edge_serve.observe.log.like_lines import LikeLines  # not for commands without a log of their own
+    from edge_serve.observe.log.limit import LikeLines  # not for commands without a log of their own
 
     handler = open_log(file) if file else _standard_error() if stream is None else logging.StreamHandler(stream)
     control = LogControl(settings, handler, (like := LikeLines(handler)).tick)

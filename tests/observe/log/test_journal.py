@@ -17,9 +17,15 @@ from edge_serve import cli
 from edge_serve.aio.sink import Sink
 from edge_serve.config.settings.server import parse_argv
 from edge_serve.messages.log_fields import DISPLAY, model_fields
-from edge_serve.observe.log import handler as handlers
 from edge_serve.observe.log import log, native
-from edge_serve.observe.log.handler import JournalHandler, LibrarySender, find_journal, is_journal
+from edge_serve.observe.log.journal import (
+    JournalHandler,
+    LibrarySender,
+    fields_of,
+    find_journal,
+    is_journal,
+    priority,
+)
 from edge_serve.observe.log.limit import Limiter
 from tests.observe.log.journald import Journald, journald
 
@@ -86,7 +92,7 @@ def test_records_become_entries_with_what_they_are_about(logger: logging.Logger)
     (entry,) = sent.entries
     assert (entry["MESSAGE"], entry["PRIORITY"], entry["MODEL"], entry["VERSION"]) == ("model m is slow", "4", "m", "1")
     assert (Path(entry["CODE_FILE"]).name, entry["CODE_FUNC"]) == (
-        "test_handler.py",
+        "test_journal.py",
         "test_records_become_entries_with_what_they_are_about",
     )
 
@@ -230,7 +236,7 @@ def test_a_library_that_fails_is_told() -> None:
 def test_no_journald_where_it_should_be_leaves_the_text(peer: Journald, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "SOCKET", "/nowhere/socket")
 
-    assert handlers.find_journal(dict(os.environ)) is None
+    assert find_journal(dict(os.environ)) is None
 
 
 def test_a_journal_that_takes_nothing_holds_no_caller_and_loses_nothing_that_was_kept(
@@ -252,3 +258,44 @@ def test_a_journal_that_takes_nothing_holds_no_caller_and_loses_nothing_that_was
     kept = len(came) - 1
     assert came[:kept] == [str(number) for number in range(kept)]
     assert came[kept] == f"{1000 - kept} lines are lost: the journal did not take them"
+
+
+def record(level: int = logging.INFO, text: str = "model %s", *values: object, **extra: str) -> logging.LogRecord:
+    made = logging.LogRecord("edge_serve.x", level, "/src/x.py", 7, text, values or ("m",), None, "load")
+    made.__dict__.update(extra)
+    return made
+
+
+def test_an_entry_says_where_it_comes_from_and_what_it_is_about() -> None:
+    assert fields_of(record(logging.ERROR, **model_fields("m", 2, "r"))) == {
+        "MESSAGE": "model m",
+        "PRIORITY": "3",
+        "SYSLOG_IDENTIFIER": "edge-serve",
+        "CODE_FILE": "/src/x.py",
+        "CODE_LINE": "7",
+        "CODE_FUNC": "load",
+        "MODEL": "m",
+        "VERSION": "2",
+        "REQUEST_ID": "r",
+    }
+
+
+@pytest.mark.parametrize(
+    ("level", "number"),
+    [(logging.DEBUG, "7"), (logging.INFO, "6"), (25, "6"), (logging.WARNING, "4"), (logging.ERROR, "3"), (50, "3")],
+)
+def test_priorities_are_syslogs(level: int, number: str) -> None:
+    assert priority(level) == number
+
+
+def test_a_message_is_one_line_and_a_traceback_a_field_of_its_own() -> None:
+    failed = record(logging.ERROR, "two\nlines %s", "\x1b[31m")
+    try:
+        raise ValueError("deep\ndown")
+    except ValueError as error:
+        failed.exc_info = (type(error), error, error.__traceback__)
+    fields = fields_of(failed)
+
+    assert fields["MESSAGE"] == r"two\nlines \x1b[31m: ValueError: deep\ndown"
+    assert fields["EXCEPTION_TEXT"].startswith("Traceback (most recent call last):\n")
+    assert fields["EXCEPTION_TEXT"].endswith("ValueError: deep\ndown\n")
