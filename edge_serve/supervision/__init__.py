@@ -2,10 +2,9 @@
 
 command         says which models a server left out, and lets it load them again
 crash_loop      decides which models are left out after repeated crashes (pure)
-facts           reads the watchdog's facts from the running server, and does what the inside can do about them
 safe_mode       the start without the models that crashed the service again and again
 self_inference  sends a sample request to idle models, to detect a lost device context
 standing        one line about all models, failed ones first
 supervisor      the shell between the server and its service manager
-watchdog        decides whether systemd's watchdog is fed
+watchdog        reads the facts that the watchdog depends on, and decides whether systemd's watchdog is fed
 """

@@ -18,10 +18,9 @@ from edge_serve.clock import Clock
 from edge_serve.models.control.records import ModelSummary
 from edge_serve.models.control.registry import Registry
 from edge_serve.service import Service
-from edge_serve.supervision.facts import FactReader
 from edge_serve.supervision.safe_mode import CrashWatch
 from edge_serve.supervision.standing import ServicePhase, status_line
-from edge_serve.supervision.watchdog import Withhold, decide, time_of
+from edge_serve.supervision.watchdog import FactReader, Withhold, decide, time_of
 from edge_serve.systemd import notify
 from edge_serve.workers.front.pool import Workers
 from edge_serve.workers.launch.cgroups import find_groups

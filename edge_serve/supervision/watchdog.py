@@ -1,4 +1,4 @@
-"""Decides whether systemd's watchdog is fed. Pure: facts and the time in, a decision out.
+"""Whether systemd's watchdog is fed: the facts, read from the running server, and the decision, which is pure.
 
 That the event loop turns is not among the facts: the caller runs on it. One model that hangs is its worker's
 matter (`workers/hangs`, `workers/process`); only what nobody inside can cure lets the whole service be restarted.
@@ -6,8 +6,18 @@ matter (`workers/hangs`, `workers/process`); only what nobody inside can cure le
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+
+from edge_serve.aio.turns import gathered
+from edge_serve.models.control.registry import Registry
+from edge_serve.models.run.runner import Runner
+from edge_serve.workers.front.pool import Workers
+from edge_serve.workers.watch.stalls import Stalls
+
+log = logging.getLogger(__name__)
 
 #: a scheduler with work, a free instance and nothing running is asked once more after so long; seconds
 WAKE_SECONDS = 5.0
@@ -67,3 +77,33 @@ def decide(facts: WatchdogFacts) -> Feed | Withhold:
     if hung and len(hung) == len(facts.workers):
         return Withhold(f"all workers hang and cannot be ended: {', '.join(sorted(hung))}")
     return Feed()
+
+
+class FactReader:
+    """Checks every scheduler and every worker. A check kills workers that hang and wakes schedulers that sleep."""
+
+    def __init__(self, registry: Registry, workers: Workers) -> None:
+        self._registry = registry
+        self._workers = workers
+        self._stalls: Stalls[str] = Stalls()
+        self._woken: set[str] = set()
+
+    async def read(self, now_ns: int) -> WatchdogFacts:
+        """Return the facts. Called about once a second."""
+        waiting = [one for one in await gathered(self._runners()) if one[2] is not None]
+        runners = {name: runner for name, runner, _ in waiting}
+        markers = {name: marker for name, _, marker in waiting}
+        ages = self._stalls.look(now_ns, markers)
+        await asyncio.sleep(0)
+        self._woken &= ages.keys()
+        for name, age in ages.items():
+            if age > WAKE_SECONDS and name not in self._woken:
+                self._woken.add(name)
+                log.warning("requests of model %s wait although an instance is free: deciding once more", name)
+                runners[name].wake()
+        return WatchdogFacts(ages, self._workers.watch(now_ns))
+
+    def _runners(self) -> Iterator[tuple[str, Runner, int | None]]:
+        """Yield each driver with the name of its model and its marker of waiting requests."""
+        for served in self._registry.each_served():
+            yield f"{served.name}:{served.version}", served.runner, served.runner.find_stall()

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 #: page -> module with a function `page() -> str`
 PAGES = {
-    "docs/metrics.md": "edge_serve.observe.metrics.document",
+    "docs/metrics.md": "deploy.metrics",
     "docs/settings.md": "edge_serve.config.settings.server_docs",
     "docs/ota_settings.md": "deploy.ota.settings",
     "deploy/share/edge-ota.1": "deploy.ota.man_page",

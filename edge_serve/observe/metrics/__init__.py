@@ -6,15 +6,12 @@ nothing for a metric beyond its counters (models/run/statistics.py). Imports `me
 
     catalogue   every metric that the server exports
     custom      metrics of Python models (`pb_utils.MetricFamily`), collected from all workers
-    document    writes docs/metrics.md from the catalogue
-    exposition  Prometheus' text format 0.0.4
+    exposition  Prometheus' text format 0.0.4, and the samples of histograms and summaries
     gpu         gauges of NVIDIA GPUs
-    histogram   samples of histograms and summaries
-    machine     CPU and memory gauges of the machine, from /proc
+    machine     CPU, memory and temperatures of the machine
     options     `--metrics-config`
     page        the answer to GET /metrics
     readers     read a family's series out of one scrape
     source      the source of a scrape
-    thermal     temperatures of the machine
     updates     the status file of edge-ota
 """

@@ -1,7 +1,7 @@
 """Every exported metric: name, type, labels, where it is read, its help text, and when it is there.
 
 Names and texts marked `nv_` are Triton's (triton-inference-server/core src/metrics.cc); the others are ours.
-docs/metrics.md is made from this table (`python -m edge_serve.observe.metrics.document`).
+docs/metrics.md is made from this table by `make docs`.
 """
 
 from __future__ import annotations

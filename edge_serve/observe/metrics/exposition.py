@@ -1,14 +1,23 @@
-"""Prometheus's text format 0.0.4, written by hand: `prometheus_client` would add `_total` to Triton's counter names.
+"""Prometheus's text format 0.0.4, and the samples of histograms and summaries.
+
+Written by hand, because `prometheus_client` would add `_total` to Triton's counter names.
 
 https://prometheus.io/docs/instrumenting/exposition_formats/
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
+from edge_serve.messages.statistics import LATENCY_BUCKETS, FirstResponse, Histogram, Recent
+
 CONTENT_TYPE = "text/plain; charset=utf-8"
+#: how long a request counts towards the quantiles of a summary: prometheus-cpp's default
+SUMMARY_WINDOW_NS = 60_000_000_000
 
 
 class Sample(NamedTuple):
@@ -59,3 +68,56 @@ def _escape_value(text: str) -> str:
 
 def _escape_help(text: str) -> str:
     return text.replace("\\", r"\\").replace("\n", r"\n")
+
+
+def latency_samples(labels: str, histogram: Histogram) -> Iterator[Sample]:
+    """One of our latency histograms, in seconds."""
+    return bucket_samples(labels, LATENCY_BUCKETS, histogram.counts, histogram.sum_ns / 1e9)
+
+
+def first_response_samples(labels: str, histogram: FirstResponse) -> Iterator[Sample]:
+    """nv_inference_first_response_histogram_ms."""
+    return bucket_samples(labels, histogram.bounds, histogram.counts, histogram.sum_ms)
+
+
+def bucket_samples(labels: str, bounds: Sequence[float], counts: Sequence[int], total: float) -> Iterator[Sample]:
+    """A histogram from counts per bucket (not cumulative, +Inf last) and the sum of what was observed."""
+    yield from cumulative_samples(labels, bounds, list(accumulate(counts)), total)
+
+
+def cumulative_samples(labels: str, bounds: Sequence[float], counts: Sequence[int], total: float) -> Iterator[Sample]:
+    """A histogram from cumulative counts, the last of them for +Inf."""
+    comma = "," if labels else ""
+    for bound, count in zip(_le(tuple(bounds)), counts, strict=True):
+        yield Sample(f"{labels}{comma}{bound}", count, "_bucket")
+    yield Sample(labels, total, "_sum")
+    yield Sample(labels, counts[-1], "_count")
+
+
+@lru_cache(maxsize=64)
+def _le(bounds: tuple[float, ...]) -> list[str]:
+    """The label of each bucket; kept, because most lines of a page are buckets of the same few histograms."""
+    return [with_label("", "le", number(bound)) for bound in (*bounds, math.inf)]
+
+
+def summary_samples(
+    labels: str, quantiles: Sequence[float], values: Sequence[float], count: int, total: float
+) -> Iterator[Sample]:
+    """A summary: quantiles of the recent sorted `values` (NaN without any), and the count and sum of all time."""
+    for quantile in quantiles:
+        yield Sample(with_label(labels, "quantile", number(quantile)), quantile_of(values, quantile))
+    yield Sample(labels, total, "_sum")
+    yield Sample(labels, count, "_count")
+
+
+def quantile_of(values: Sequence[float], quantile: float) -> float:
+    """The smallest value that at least the share `quantile` of the sorted `values` does not exceed."""
+    if not values:
+        return math.nan
+    return values[min(len(values) - 1, max(0, math.ceil(quantile * len(values)) - 1))]
+
+
+def recent_microseconds(recent: Iterable[Recent], index: int, now_ns: int) -> list[float]:
+    """Sorted microseconds of field `index` of the requests that ended within the window."""
+    since = now_ns - SUMMARY_WINDOW_NS
+    return sorted(request[index] // 1000 for request in recent if request.end_ns >= since)

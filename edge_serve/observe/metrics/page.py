@@ -11,9 +11,8 @@ from edge_serve.aio.offload import offload
 from edge_serve.aio.turns import in_pieces
 from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.observe.metrics.catalogue import CATALOGUE
-from edge_serve.observe.metrics.exposition import Sample, family_lines, label_text
+from edge_serve.observe.metrics.exposition import Sample, cumulative_samples, family_lines, label_text
 from edge_serve.observe.metrics.gpu import GpuReading, Gpus, NoGpu
-from edge_serve.observe.metrics.histogram import cumulative_samples
 from edge_serve.observe.metrics.machine import Machine, MachineReading
 from edge_serve.observe.metrics.options import MetricsOptions
 from edge_serve.observe.metrics.readers import Model, Scrape

@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from edge_serve.messages.statistics import Duration, Histogram, ModelStatistics, Recent
-from edge_serve.observe.metrics.exposition import Sample, label_text, with_label
-from edge_serve.observe.metrics.gpu import GpuReading
-from edge_serve.observe.metrics.histogram import (
+from edge_serve.observe.metrics.exposition import (
+    Sample,
     first_response_samples,
+    label_text,
     latency_samples,
     recent_microseconds,
     summary_samples,
+    with_label,
 )
+from edge_serve.observe.metrics.gpu import GpuReading
 from edge_serve.observe.metrics.machine import MachineReading
 from edge_serve.observe.metrics.options import MetricsOptions
 from edge_serve.observe.metrics.source import HttpSeries, ModelSeries, Readiness

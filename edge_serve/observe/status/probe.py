@@ -19,8 +19,7 @@ from edge_serve.errors import EdgeServeError
 from edge_serve.messages.status import ProcessReading, Temperature
 from edge_serve.models.repository.repository import FoundModel
 from edge_serve.observe.metrics.gpu import GpuReading, Gpus, NoGpu, find_gpus
-from edge_serve.observe.metrics.machine import Machine, MachineReading
-from edge_serve.observe.metrics.thermal import read_temperatures
+from edge_serve.observe.metrics.machine import Machine, MachineReading, read_temperatures
 from edge_serve.observe.metrics.updates import Updates, read_updates
 
 #: libraries whose versions are told where they are installed

@@ -1,8 +1,7 @@
 """Traces of requests in Triton's format: which requests are traced, and the files that the traces go to.
 
     files    writes the trace files
-    setting  one trace setting in force, of the server or of a model
-    tracing  decides which requests are traced
+    tracing  the trace settings of the server and of models, and which requests they trace
 
 Imports only layer 0. Start reading in `tracing`.
 """

@@ -13,9 +13,8 @@ import pytest
 
 from edge_serve.errors import InvalidArgument
 from edge_serve.observe.metrics.catalogue import CATALOGUE
-from edge_serve.observe.metrics.exposition import number
+from edge_serve.observe.metrics.exposition import number, quantile_of
 from edge_serve.observe.metrics.gpu import NoGpu, Nvml, Tegra, find_gpus
-from edge_serve.observe.metrics.histogram import quantile_of
 from edge_serve.observe.metrics.machine import Machine
 from edge_serve.observe.metrics.options import DEFAULT_QUANTILES, parse_options
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from edge_serve.messages.status import Temperature
-from edge_serve.observe.metrics.thermal import read_temperatures
+from edge_serve.observe.metrics.machine import read_temperatures
 
 
 def zone(root: Path, number: int, kind: str, value: str) -> None:

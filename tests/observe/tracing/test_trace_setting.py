@@ -6,7 +6,7 @@ import pytest
 
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.settings import TraceChanges, TraceSettings
-from edge_serve.observe.tracing.setting import TraceSetting, why_not
+from edge_serve.observe.tracing.tracing import TraceSetting, why_not
 
 ON = TraceSettings(("TIMESTAMPS",), rate=1, file="t")
 

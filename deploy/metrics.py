@@ -1,8 +1,6 @@
-"""Writes docs/metrics.md from the catalogue: `python -m edge_serve.observe.metrics.document > docs/metrics.md`."""
+"""The page docs/metrics.md, from the catalogue of metrics. `make docs` writes it."""
 
 from __future__ import annotations
-
-import sys
 
 from edge_serve.messages.statistics import FAILURE_REASONS, LATENCY_BUCKETS
 from edge_serve.observe.metrics.catalogue import CATALOGUE, MetricSpec
@@ -52,7 +50,3 @@ def _table(metrics: list[MetricSpec]) -> str:
         labels = ", ".join(metric.labels)
         rows.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} | {metric.when or 'always'} |")
     return "\n".join(rows) + "\n"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(page())
