@@ -12,6 +12,7 @@ from edge_serve.commands import help as texts
 from edge_serve.config.settings.programs import EDGE_SERVE, TRITONSERVER, Program, program_of
 from edge_serve.config.settings.server import ServerConfig, parse_argv, usage
 from edge_serve.config.settings.table import BadSetting
+from edge_serve.messages.settings import LogSettings
 from edge_serve.observe.log import log
 
 #: command -> module and function, which is imported when it is needed
@@ -105,15 +106,15 @@ def _refuse(message: str, hint: str) -> int:
 
 def configure_log(config: ServerConfig) -> log.LogControl:
     """Configure the log as the settings say, and log the notes on them."""
-    levels = log.LevelFilter(
-        info=config.log_info, warning=config.log_warning, error=config.log_error, verbose=config.log_verbose
+    settings = LogSettings(
+        config.log_file, config.log_info, config.log_warning, config.log_error, config.log_verbose, config.log_format
     )
     journal = None
     if "JOURNAL_STREAM" in os.environ and not config.given & {"log_file", "log_format"}:
         from edge_serve.observe.log.journal import find_journal
 
         journal = find_journal(os.environ)
-    control = log.configure(config.log_format, levels, file=config.log_file, journal=journal)
+    control = log.configure(settings, journal=journal)
     for note in config.notes:
         logging.getLogger(__name__).warning("%s", note)
     return control

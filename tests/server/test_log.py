@@ -31,7 +31,7 @@ def logger() -> Iterator[logging.Logger]:
 
 def written(format_name: str, logger: logging.Logger, text: str, **levels: bool | int) -> str:
     stream = io.StringIO()
-    log.configure(format_name, log.LevelFilter(**levels), stream)  # type: ignore[arg-type]  # bools and one int
+    log.configure(LogSettings(format=format_name, **levels), stream)  # type: ignore[arg-type]  # bools and one int
     logger.warning("%s", text)
     return stream.getvalue()
 
@@ -66,7 +66,7 @@ def test_each_level_has_its_switch(logger: logging.Logger) -> None:
     assert written("default", logger, "x", warning=False) == ""
 
     stream = io.StringIO()
-    log.configure("default", log.LevelFilter(info=False, verbose=1), stream)
+    log.configure(LogSettings(info=False, verbose_level=1), stream)
     for level in (logging.DEBUG, logging.INFO, logging.ERROR):
         logger.log(level, "x")
     assert [line[0] for line in stream.getvalue().splitlines()] == ["V", "E"]

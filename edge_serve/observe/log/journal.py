@@ -8,16 +8,14 @@ import contextlib
 import importlib
 import logging
 import os
-import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from edge_serve.aio.sink import END_SECONDS, Sink
 from edge_serve.messages.line import one_line
 from edge_serve.messages.log_fields import DISPLAY, FIELDS
 from edge_serve.observe.log.file import to_standard_error
-from edge_serve.observe.log.limit import Limiter, is_error, kind_of, with_count
 from edge_serve.observe.log.native import NativeSender
 
 Fields = dict[str, str]
@@ -81,38 +79,22 @@ class LibrarySender:
 
 
 class JournalHandler(logging.Handler):
-    """One entry per record; of like records (`kind_of`) only as many as the limiter lets pass.
+    """Sends an entry for each record, in a thread: the caller never waits for journald."""
 
-    A thread sends them: the caller never waits for journald.
-    """
-
-    def __init__(
-        self,
-        sender: JournalSender,
-        limiter: Limiter[Fields] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, sender: JournalSender) -> None:
         super().__init__()
+        # a table is for readers of lines; `edge-serve status` shows the same
+        self.addFilter(lambda record: not hasattr(record, DISPLAY))
         self._sender = sender
-        self._limiter = limiter or Limiter()
-        self._clock = clock
         self._sink = Sink(self._send, _gap, "journal")
 
     def emit(self, record: logging.LogRecord) -> None:
-        if hasattr(record, DISPLAY):  # a table is for who reads lines; `edge-serve status` shows the same
-            return
         try:
             fields = fields_of(record)
-            if self._limiter.take(kind_of(record), fields, self._clock(), error=is_error(record)):
-                self._put(fields)
         except Exception:  # as every handler of `logging`: a line that fails must not fail its caller
             self.handleError(record)
-
-    def tick(self, *, all: bool = False) -> None:
-        """Tell what did not pass; called about once a second."""
-        with self.lock or contextlib.nullcontext():
-            for count, fields in self._limiter.due(self._clock(), all=all):
-                self._put({**fields, "MESSAGE": with_count(count, fields["MESSAGE"])})
+        else:
+            self._sink.put(fields, sum(map(len, fields.values())))
 
     def written(self, seconds: float) -> bool:
         """Wait at most so long until every entry is sent; whether that is so."""
@@ -120,13 +102,9 @@ class JournalHandler(logging.Handler):
 
     def close(self) -> None:
         """Send what waits, for at most `END_SECONDS`."""
-        self.tick(all=True)
         if self._sink.close(END_SECONDS):
             self._sender.close()
         super().close()
-
-    def _put(self, fields: Fields) -> None:
-        self._sink.put(fields, sum(map(len, fields.values())))
 
     def _send(self, fields: Fields) -> None:
         if not self._sender.send(fields):  # no journald: standard error may still lead somewhere

@@ -1,6 +1,4 @@
-"""Rate limit for each group of like lines, so that one noisy kind does not bury the others: in the journal, and as the
-filter of the text log.
-"""
+"""Rate limit for each group of like lines, so that one noisy kind does not bury the others."""
 
 from __future__ import annotations
 
@@ -162,12 +160,13 @@ def kind_of(record: logging.LogRecord) -> Hashable:
 class LikeLines(logging.Filter):
     """Filter of one handler: of like records (`kind_of`) only as many pass as the limiter allows.
 
-    Lines below a warning pass, because events of the server cause them and not single requests; those that come again
-    with each restart of a worker do not. What models print passes within the worker's limit (workers/front/output.py),
-    until it has been the same for a minute.
+    In a text log, lines below a warning pass, because events of the server cause them and not single requests; those
+    that come again with each restart of a worker do not. What models print passes within the worker's limit
+    (workers/front/output.py), until it has been the same for a minute. In the journal, the limit is for all lines.
 
     Args:
         handler: writes how many lines were suppressed.
+        journal: whether the handler writes to the journal. There the line with the number keeps its traceback.
     """
 
     def __init__(
@@ -175,18 +174,21 @@ class LikeLines(logging.Filter):
         handler: logging.Handler,
         limiter: Limiter[logging.LogRecord] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        journal: bool = False,
     ) -> None:
         super().__init__()
         self._handler = handler
+        self._journal = journal
         self._limiter = limiter or Limiter()
-        self._of_models: Limiter[logging.LogRecord] = Limiter(lenient=True)
+        self._of_models = self._limiter if journal else Limiter[logging.LogRecord](lenient=True)
         self._clock = clock
         self._lock = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = is_error(record)
         chatter = record.name in CHATTER
-        if not (error or chatter):
+        if not (error or chatter or self._journal):
             return True
         limiter = self._of_models if chatter else self._limiter
         with self._lock:
@@ -200,6 +202,7 @@ class LikeLines(logging.Filter):
         for count, record in due:
             line = copy.copy(record)
             line.msg, line.args = with_count(count, record.getMessage()), ()
-            line.exc_info = line.exc_text = None
+            if not self._journal:
+                line.exc_info = line.exc_text = None
             with self._handler.lock or threading.Lock():
                 self._handler.emit(line)

@@ -80,44 +80,26 @@ def _text(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     return f"{text}\n{formatter.formatException(record.exc_info)}" if record.exc_info else text
 
 
-class LevelFilter(logging.Filter):
-    """Triton's switches: each level can be turned off alone (`--log-info=false`), verbose is a number."""
-
-    def __init__(self, *, info: bool = True, warning: bool = True, error: bool = True, verbose: int = 0) -> None:
-        super().__init__()
-        self.info, self.warning, self.error, self.verbose = info, warning, error, verbose
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno >= logging.ERROR:
-            return self.error
-        if record.levelno >= logging.WARNING:
-            return self.warning
-        return self.info if record.levelno >= logging.INFO else self.verbose > 0
-
-
 class LogControl:
     """The log while the server runs: implements `messages.settings.ServerLog`.
 
     Args:
         handler: takes the lines.
-        tick: what it has to do now and then.
 
     Attributes:
         events: the newest lines, for the status document.
+        tick: the periodic work of the log, to be called about once a second.
     """
 
     def __init__(
         self, settings: LogSettings, handler: logging.Handler, tick: Callable[[], None] = lambda: None
     ) -> None:
-        self._settings = settings
-        self._levels = LevelFilter()
         self._handler = handler
-        self._tick = tick
-        self._handler.addFilter(self._levels)
+        self.tick = tick
+        self._handler.addFilter(self._is_on)
         self.events = EventRing()
-        root = logging.getLogger("edge_serve")
-        root.handlers[:] = [self._handler, self.events]
-        root.propagate = False
+        self.adopt("edge_serve")
+        self._settings = settings
         self.update(settings)
 
     def settings(self) -> LogSettings:
@@ -126,45 +108,43 @@ class LogControl:
 
     def update(self, settings: LogSettings) -> None:
         """Apply `settings` from the next line on; the file stays what it is."""
-        levels = self._levels
-        levels.info, levels.warning, levels.error = settings.info, settings.warning, settings.error
-        levels.verbose = settings.verbose_level
         self._handler.setFormatter(FORMATTERS[settings.format]())
         logging.getLogger("edge_serve").setLevel(logging.DEBUG if settings.verbose_level else logging.INFO)
         self._settings = replace(settings, file=self._settings.file)
 
     def adopt(self, name: str) -> None:
-        """Take the lines of another library's logger too; without a handler they would go to standard error at once."""
+        """Take the lines of a logger; without a handler those of another library would go to standard error at once."""
         logger = logging.getLogger(name)
         logger.handlers[:] = [self._handler, self.events]
         logger.propagate = False
 
-    def tick(self) -> None:
-        """Do the periodic work; called about once a second."""
-        self._tick()
+    def _is_on(self, record: logging.LogRecord) -> bool:
+        """Triton's switches: each level can be turned off alone (`--log-info=false`), verbose is a number."""
+        if record.levelno >= logging.ERROR:
+            return self._settings.error
+        if record.levelno >= logging.WARNING:
+            return self._settings.warning
+        return self._settings.info if record.levelno >= logging.INFO else self._settings.verbose_level > 0
 
 
-def configure(
-    format_name: str,
-    levels: LevelFilter,
-    stream: TextIO | None = None,
-    *,
-    file: str = "",
-    journal: JournalHandler | None = None,
-) -> LogControl:
-    """Send the log of every room to the `journal`, to `file` where that has a name, or to `stream` (standard error when
+def configure(settings: LogSettings, stream: TextIO | None = None, journal: JournalHandler | None = None) -> LogControl:
+    """Send the log of every room to the `journal`, to the file of the settings, or to `stream` (standard error when
     None).
 
     Raises:
-        OSError: `file` cannot be opened.
+        OSError: the file cannot be opened.
     """
-    settings = LogSettings(file, levels.info, levels.warning, levels.error, levels.verbose, format_name)
-    if journal is not None:
-        return LogControl(settings, journal, journal.tick)
     from edge_serve.observe.log.limit import LikeLines  # not for commands without a log of their own
 
-    handler = open_log(file) if file else _standard_error() if stream is None else logging.StreamHandler(stream)
-    control = LogControl(settings, handler, (like := LikeLines(handler)).tick)
+    handler: logging.Handler
+    if journal is not None:
+        handler = journal
+    elif settings.file:
+        handler = open_log(settings.file)
+    else:
+        handler = _standard_error() if stream is None else logging.StreamHandler(stream)
+    like = LikeLines(handler, journal=journal is not None)
+    control = LogControl(settings, handler, like.tick)
     handler.addFilter(like)  # behind the levels: what they keep out does not count
     atexit.register(like.tick, all=True)
     return control

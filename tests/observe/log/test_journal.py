@@ -17,6 +17,7 @@ from edge_serve import cli
 from edge_serve.aio.sink import Sink
 from edge_serve.config.settings.server import parse_argv
 from edge_serve.messages.log_fields import DISPLAY, model_fields
+from edge_serve.messages.settings import LogSettings
 from edge_serve.observe.log import log, native
 from edge_serve.observe.log.journal import (
     JournalHandler,
@@ -26,7 +27,7 @@ from edge_serve.observe.log.journal import (
     is_journal,
     priority,
 )
-from edge_serve.observe.log.limit import Limiter
+from edge_serve.observe.log.limit import LikeLines, Limiter
 from tests.observe.log.journald import Journald, journald
 
 
@@ -80,8 +81,11 @@ def logger() -> Iterator[logging.Logger]:
 
 
 def attach(sent: Sent, clock: Time) -> log.LogControl:
-    journal = JournalHandler(sent, Limiter(burst=2, per_second=0.1, summary_seconds=5.0), clock)
-    return log.configure("default", log.LevelFilter(), journal=journal)
+    journal = JournalHandler(sent)
+    like = LikeLines(journal, Limiter(burst=2, per_second=0.1, summary_seconds=5.0), clock, journal=True)
+    control = log.LogControl(LogSettings(), journal, like.tick)
+    journal.addFilter(like)
+    return control
 
 
 def test_records_become_entries_with_what_they_are_about(logger: logging.Logger) -> None:
@@ -155,13 +159,20 @@ def test_without_a_journal_lines_go_to_standard_error(
 
 def test_what_was_suppressed_is_told_at_the_end(logger: logging.Logger) -> None:
     sent = Sent()
-    journal = JournalHandler(sent, Limiter(burst=1), Time())
-    log.configure("default", log.LevelFilter(), journal=journal)
-    for _ in range(3):
-        logger.info("again")
+    journal = JournalHandler(sent)
+    like = LikeLines(journal, Limiter(burst=1), Time(), journal=True)
+    journal.addFilter(like)
+    for _ in range(2):
+        journal.handle(logging.makeLogRecord({"msg": "again"}))
+    try:
+        raise ValueError("deep")
+    except ValueError as error:
+        journal.handle(logging.makeLogRecord({"msg": "again", "exc_info": (type(error), error, error.__traceback__)}))
+    like.tick(all=True)
     journal.close()
 
-    assert sent.messages == ["again", "2 more like this suppressed: again"]
+    assert sent.messages == ["again", "2 more like this suppressed: again: ValueError: deep"]
+    assert sent.entries[1]["EXCEPTION_TEXT"].endswith("ValueError: deep\n")
 
 
 def test_standard_error_is_the_journal_when_device_and_inode_say_so() -> None:
@@ -242,11 +253,10 @@ def test_no_journald_where_it_should_be_leaves_the_text(peer: Journald, monkeypa
 def test_a_journal_that_takes_nothing_holds_no_caller_and_loses_nothing_that_was_kept(
     logger: logging.Logger, peer: Journald, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handlers, "Limiter", partial(Limiter, burst=10_000))
-    monkeypatch.setattr(handlers, "Sink", partial(Sink, most=10_000))
+    monkeypatch.setattr("edge_serve.observe.log.journal.Sink", partial(Sink, most=10_000))
     journal = find_journal(os.environ)
     assert journal is not None
-    log.configure("default", log.LevelFilter(), journal=journal)
+    log.LogControl(LogSettings(), journal)  # without a limit of like lines
     for number in range(1000):  # more than the socket and the sink take
         logger.info("%d", number)
     assert not journal.written(0.01)
