@@ -36,16 +36,8 @@ class _Series:
     counts: list[int] = field(default_factory=list)
     owners: set[Hashable] = field(default_factory=set)
 
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.value += value
-
     def sample(self, labels: _Labels) -> CustomSample:
-        total, cumulative = 0, []
-        for count in self.counts:
-            total += count
-            cumulative.append(total)
-        return CustomSample(dict(labels), self.value, self.bounds, tuple(cumulative))
+        return CustomSample(dict(labels), self.value, self.bounds, tuple(self.counts))
 
 
 @dataclass(slots=True)
@@ -132,7 +124,8 @@ class CustomMetrics:
             case "set":
                 series.value = value
             case "observe" if series.counts:
-                series.observe(value)
+                series.counts[bisect_left(series.bounds, value)] += 1
+                series.value += value
 
     def families(self) -> list[CustomFamily]:
         """Return the families that the page shows."""

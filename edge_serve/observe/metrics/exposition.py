@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
-from edge_serve.messages.statistics import LATENCY_BUCKETS, FirstResponse, Histogram, Recent
+from edge_serve.messages.statistics import Recent
 
 CONTENT_TYPE = "text/plain; charset=utf-8"
 #: how long a request counts towards the quantiles of a summary: prometheus-cpp's default
@@ -70,28 +70,13 @@ def _escape_help(text: str) -> str:
     return text.replace("\\", r"\\").replace("\n", r"\n")
 
 
-def latency_samples(labels: str, histogram: Histogram) -> Iterator[Sample]:
-    """One of our latency histograms, in seconds."""
-    return bucket_samples(labels, LATENCY_BUCKETS, histogram.counts, histogram.sum_ns / 1e9)
-
-
-def first_response_samples(labels: str, histogram: FirstResponse) -> Iterator[Sample]:
-    """nv_inference_first_response_histogram_ms."""
-    return bucket_samples(labels, histogram.bounds, histogram.counts, histogram.sum_ms)
-
-
-def bucket_samples(labels: str, bounds: Sequence[float], counts: Sequence[int], total: float) -> Iterator[Sample]:
+def histogram_samples(labels: str, bounds: Sequence[float], counts: Sequence[int], total: float) -> Iterator[Sample]:
     """A histogram from counts per bucket (not cumulative, +Inf last) and the sum of what was observed."""
-    yield from cumulative_samples(labels, bounds, list(accumulate(counts)), total)
-
-
-def cumulative_samples(labels: str, bounds: Sequence[float], counts: Sequence[int], total: float) -> Iterator[Sample]:
-    """A histogram from cumulative counts, the last of them for +Inf."""
-    comma = "," if labels else ""
-    for bound, count in zip(_le(tuple(bounds)), counts, strict=True):
+    comma, count = "," if labels else "", 0
+    for bound, count in zip(_le(tuple(bounds)), accumulate(counts), strict=True):
         yield Sample(f"{labels}{comma}{bound}", count, "_bucket")
     yield Sample(labels, total, "_sum")
-    yield Sample(labels, counts[-1], "_count")
+    yield Sample(labels, count, "_count")
 
 
 @lru_cache(maxsize=64)

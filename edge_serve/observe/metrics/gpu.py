@@ -6,14 +6,13 @@ and left out of the page, never zero. Without a GPU there is nothing to read and
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from edge_serve.observe.metrics.machine import read_memory
+from edge_serve.observe.metrics.machine import read_memory, read_text, thermal_zones
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,37 +144,23 @@ class Tegra:
         ]
 
     def _temperature(self) -> float | None:
-        for zone in sorted(self._root.glob("sys/class/thermal/thermal_zone*")):
-            if _read(zone / "type").lower() == "gpu-thermal":
-                millidegrees = _read_int(zone / "temp")
-                return None if millidegrees is None else millidegrees / 1000
-        return None
+        return next((one.celsius for one in thermal_zones(self._root) if one.name.lower() == "gpu-thermal"), None)
 
     def _power(self) -> float | None:
         """Watts on the INA3221 rail whose label names the GPU (`VDD_GPU_SOC`, `VDD_CPU_GPU_CV`)."""
-        for monitor in sorted(self._root.glob("sys/class/hwmon/hwmon*")):
-            if _read(monitor / "name") != "ina3221":
-                continue
-            for label in sorted(monitor.glob("in*_label")):
+        for label in sorted(self._root.glob("sys/class/hwmon/hwmon*/in*_label")):
+            if read_text(label.parent / "name") == "ina3221" and "GPU" in read_text(label):
                 rail = label.name.removeprefix("in").removesuffix("_label")
-                millivolts, milliamperes = (
-                    _read_int(monitor / f"in{rail}_input"),
-                    _read_int(monitor / f"curr{rail}_input"),
-                )
-                if "GPU" in _read(label) and millivolts is not None and milliamperes is not None:
+                millivolts = _read_int(label.parent / f"in{rail}_input")
+                milliamperes = _read_int(label.parent / f"curr{rail}_input")
+                if millivolts is not None and milliamperes is not None:
                     return millivolts * milliamperes / 1e6
         return None
 
 
-def _read(path: Path) -> str:
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        return path.read_text().strip()
-    return ""
-
-
 def _read_int(path: Path) -> int | None:
     try:
-        return int(_read(path))
+        return int(read_text(path))
     except ValueError:
         return None
 

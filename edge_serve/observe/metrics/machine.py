@@ -43,8 +43,7 @@ class Machine:
     def read(self, now_ns: int) -> MachineReading:
         """The gauges as of now, or as of the last reading if that is younger than the interval."""
         if self._reading is None or now_ns - self._read_ns >= self._interval_ns:
-            total, used = self._memory()
-            self._reading = MachineReading(self._cpu_utilization(), total, used)
+            self._reading = MachineReading(self._cpu_utilization(), *read_memory(self._proc))
             self._read_ns = now_ns
         return self._reading
 
@@ -67,9 +66,6 @@ class Machine:
         busy = user + nice + system + irq + softirq + steal
         return (busy, busy + idle + iowait) if name == "cpu" else None
 
-    def _memory(self) -> tuple[int | None, int | None]:
-        return read_memory(self._proc)
-
 
 def read_memory(proc: Path) -> tuple[int | None, int | None]:
     """(total, used) bytes of RAM; used is what is not available. (None, None) when /proc/meminfo does not say."""
@@ -86,33 +82,35 @@ def read_memory(proc: Path) -> tuple[int | None, int | None]:
 
 def read_temperatures(root: Path = Path("/")) -> list[Temperature]:
     """Every sensor that answers, the hottest first. `root` stands in for / in tests."""
-    found = list(_zones(root)) or list(_monitors(root))
+    found = list(thermal_zones(root)) or list(_monitors(root))
     plausible = [one for one in found if _PLAUSIBLE[0] < one.celsius < _PLAUSIBLE[1]]
     return sorted(plausible, key=lambda one: (-one.celsius, one.name))
 
 
-def _zones(root: Path) -> Iterator[Temperature]:
+def thermal_zones(root: Path) -> Iterator[Temperature]:
+    """Read the kernel's thermal zones that answer."""
     for zone in sorted(root.glob("sys/class/thermal/thermal_zone*")):
-        yield from _sensor(_text(zone / "type") or zone.name, zone / "temp")
+        yield from _sensor(read_text(zone / "type") or zone.name, zone / "temp")
 
 
 def _monitors(root: Path) -> Iterator[Temperature]:
     for monitor in sorted(root.glob("sys/class/hwmon/hwmon*")):
-        chip = _text(monitor / "name") or monitor.name
+        chip = read_text(monitor / "name") or monitor.name
         for value in sorted(monitor.glob("temp*_input")):
-            label = _text(value.with_name(value.name.replace("_input", "_label")))
+            label = read_text(value.with_name(value.name.replace("_input", "_label")))
             yield from _sensor(f"{chip} {label}".strip(), value)
 
 
 def _sensor(name: str, value: Path) -> Iterator[Temperature]:
     """Nothing from a sensor that cannot be read now: some are powered down with their device."""
     try:
-        yield Temperature(name, int(_text(value)) / 1000)
+        yield Temperature(name, int(read_text(value)) / 1000)
     except ValueError:
         return
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Return the text of a file of the kernel, without the white space around it; "" when it cannot be read."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:

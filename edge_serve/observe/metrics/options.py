@@ -52,9 +52,9 @@ def parse_options(
             raise InvalidArgument(f"--metrics-config: unknown setting '{key}', expected one of {', '.join(_KEYS)}")
         values[key] = value
     return MetricsOptions(
-        counters=_boolean(values, "counter_latencies", True),
-        summaries=_boolean(values, "summary_latencies", False),
-        histograms=_boolean(values, "histogram_latencies", False),
+        counters=_boolean(values, "counter_latencies", "true"),
+        summaries=_boolean(values, "summary_latencies", "false"),
+        histograms=_boolean(values, "histogram_latencies", "false"),
         quantiles=_quantiles(values["summary_quantiles"]) if "summary_quantiles" in values else DEFAULT_QUANTILES,
         cpu=cpu,
         gpu=gpu,
@@ -62,10 +62,8 @@ def parse_options(
     )
 
 
-def _boolean(values: dict[str, str], key: str, default: bool) -> bool:
-    value = values.get(key)
-    if value is None:
-        return default
+def _boolean(values: dict[str, str], key: str, default: str) -> bool:
+    value = values.get(key, default)
     if value not in ("true", "false"):
         raise InvalidArgument(f"--metrics-config: {key} is 'true' or 'false', found '{value}'")
     return value == "true"

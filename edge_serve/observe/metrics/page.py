@@ -8,15 +8,15 @@ import time
 from collections.abc import Iterable, Iterator
 
 from edge_serve.aio.offload import offload
-from edge_serve.aio.turns import in_pieces
+from edge_serve.aio.turns import gathered, in_pieces
 from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.observe.metrics.catalogue import CATALOGUE
-from edge_serve.observe.metrics.exposition import Sample, cumulative_samples, family_lines, label_text
+from edge_serve.observe.metrics.exposition import Sample, family_lines, histogram_samples, label_text
 from edge_serve.observe.metrics.gpu import GpuReading, Gpus, NoGpu
 from edge_serve.observe.metrics.machine import Machine, MachineReading
 from edge_serve.observe.metrics.options import MetricsOptions
 from edge_serve.observe.metrics.readers import Model, Scrape
-from edge_serve.observe.metrics.source import CustomFamily, CustomSample, Readiness, StatisticsSource
+from edge_serve.observe.metrics.source import CustomFamily, StatisticsSource
 from edge_serve.observe.metrics.updates import Updates, read_updates
 
 #: how long a scrape waits for the figures of the machine and its GPUs, seconds
@@ -57,20 +57,16 @@ class Page:
     async def render(self) -> list[bytes]:
         """The whole page as of now, in pieces. With many models it is long: others have their turn in between."""
         await self._read_devices()
-        return ["".join(lines).encode("utf-8", "replace") async for lines in in_pieces(self._lines())]
+        now_ns, source = self._clock.now_ns(), self._source
+        models = await gathered(Model(series, self._options, now_ns) for series in source.models())
+        readiness = await gathered(source.readiness())
+        scrape = Scrape(
+            models, source.http(), readiness, source.tensor_memory(), self._machine_reading, self._gpu_readings,
+            self._updates,
+        )  # fmt: skip
+        return ["".join(lines).encode("utf-8", "replace") async for lines in in_pieces(self._lines(scrape))]
 
-    def _lines(self) -> Iterator[str]:
-        now_ns = self._clock.now_ns()
-        models: list[Model] = []
-        for series in self._source.models():
-            models.append(Model(series, self._options, now_ns))
-            yield ""
-        readiness: list[Readiness] = []
-        for one in self._source.readiness():
-            readiness.append(one)
-            yield ""
-        http, memory = self._source.http(), self._source.tensor_memory()
-        scrape = Scrape(models, http, readiness, memory, self._machine_reading, self._gpu_readings, self._updates)
+    def _lines(self, scrape: Scrape) -> Iterator[str]:
         for metric in CATALOGUE:
             yield from family_lines(metric.name, metric.kind, metric.help, metric.read(scrape))
         for family in _merged(self._source.custom()):
@@ -116,10 +112,6 @@ def _custom_samples(family: CustomFamily) -> Iterator[Sample]:
     for sample in family.samples:
         labels = label_text(sample.labels)
         if family.kind == "histogram":
-            yield from _histogram(labels, sample)
+            yield from histogram_samples(labels, sample.bounds, sample.counts, sample.value)
         else:
             yield Sample(labels, sample.value)
-
-
-def _histogram(labels: str, sample: CustomSample) -> Iterator[Sample]:
-    return cumulative_samples(labels, sample.bounds, sample.counts, sample.value)

@@ -6,12 +6,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from edge_serve.messages.statistics import Duration, Histogram, ModelStatistics, Recent
+from edge_serve.messages.statistics import LATENCY_BUCKETS, Duration, Histogram, ModelStatistics, Recent
 from edge_serve.observe.metrics.exposition import (
     Sample,
-    first_response_samples,
+    histogram_samples,
     label_text,
-    latency_samples,
     recent_microseconds,
     summary_samples,
     with_label,
@@ -74,9 +73,9 @@ def model_labels(series: ModelSeries) -> dict[str, str]:
     return labels
 
 
-def each(value: Callable[[Model], float]) -> Reader:
-    """A series for each model."""
-    return lambda scrape: (Sample(model.labels, value(model)) for model in scrape.models)
+def each(value: Callable[[Model], float], wanted: Callable[[Model], bool] = lambda _: True) -> Reader:
+    """A series for each model that is `wanted`."""
+    return lambda scrape: (Sample(model.labels, value(model)) for model in scrape.models if wanted(model))
 
 
 def ready(scrape: Scrape) -> Iterator[Sample]:
@@ -101,46 +100,37 @@ def failures(scrape: Scrape) -> Iterator[Sample]:
 
 
 def micros(duration: Callable[[ModelStatistics], Duration], *, cache: bool = False) -> Reader:
-    """A duration counter in microseconds."""
-    return lambda scrape: [
-        Sample(model.labels, duration(model.stats).ns // 1000)
-        for model in scrape.models
-        if model.options.counters and (model.series.cache_enabled or not cache)
-    ]
+    """A duration counter in microseconds; with `cache`, of models with a response cache only."""
+    return each(
+        lambda model: duration(model.stats).ns // 1000,
+        lambda model: model.options.counters and (model.series.cache_enabled or not cache),
+    )
 
 
 def cache_count(duration: Callable[[ModelStatistics], Duration]) -> Reader:
-    return lambda scrape: [
-        Sample(model.labels, duration(model.stats).count)
-        for model in scrape.models
-        if model.options.counters and model.series.cache_enabled
-    ]
+    return each(
+        lambda model: duration(model.stats).count, lambda model: model.options.counters and model.series.cache_enabled
+    )
 
 
-def summary(index: int, duration: Callable[[ModelStatistics], Duration], *, unless_cached: bool = False) -> Reader:
-    """A summary in microseconds; `index` is the field of messages.statistics.Recent."""
-
-    def read(scrape: Scrape) -> Iterator[Sample]:
-        for model in scrape.models:
-            recent = model.stats.recent
-            if recent is None or not model.options.summaries or (unless_cached and model.series.cache_enabled):
-                continue
-            total = duration(model.stats)
-            values = recent_microseconds(recent, index, model.now_ns)
-            yield from summary_samples(model.labels, model.options.quantiles, values, total.count, total.ns // 1000)
-
-    return read
-
-
-def cache_summary(
-    recent_of: Callable[[ModelStatistics], Iterable[Recent] | None], duration: Callable[[ModelStatistics], Duration]
+def summary(
+    index: int,
+    duration: Callable[[ModelStatistics], Duration],
+    recent_of: Callable[[ModelStatistics], Iterable[Recent] | None] = lambda statistics: statistics.recent,
+    *,
+    cache: bool | None = None,
 ) -> Reader:
-    """A summary of look-ups in the response cache, in microseconds."""
+    """A summary in microseconds.
+
+    Args:
+        index: the field of messages.statistics.Recent.
+        cache: True = of models with a response cache only, False = of those without one; None = of all.
+    """
 
     def read(scrape: Scrape) -> Iterator[Sample]:
         for model in scrape.models:
             recent = recent_of(model.stats)
-            if recent is None or not model.options.summaries or not model.series.cache_enabled:
+            if recent is None or not model.options.summaries or cache not in (None, model.series.cache_enabled):
                 continue
             total = duration(model.stats)
             values = recent_microseconds(recent, 1, model.now_ns)
@@ -152,13 +142,15 @@ def cache_summary(
 def first_response(scrape: Scrape) -> Iterator[Sample]:
     for model in scrape.models:
         if model.stats.first_response is not None and model.options.histograms:
-            yield from first_response_samples(model.labels, model.stats.first_response)
+            found = model.stats.first_response
+            yield from histogram_samples(model.labels, found.bounds, found.counts, found.sum_ms)
 
 
 def latency(histogram: Callable[[ModelStatistics], Histogram]) -> Reader:
     def read(scrape: Scrape) -> Iterator[Sample]:
         for model in scrape.models:
-            yield from latency_samples(model.labels, histogram(model.stats))
+            found = histogram(model.stats)
+            yield from histogram_samples(model.labels, LATENCY_BUCKETS, found.counts, found.sum_ns / 1e9)
 
     return read
 
@@ -185,18 +177,7 @@ def gpu(value: Callable[[GpuReading], float | None]) -> Reader:
 
 def ota(value: Callable[[Updates], float | None]) -> Reader:
     """A single series, where an agent has written its status file in a form that can be read."""
-
-    def read(scrape: Scrape) -> list[Sample]:
-        readable = scrape.updates is not None and not scrape.updates.problem
-        found = value(scrape.updates) if scrape.updates is not None and readable else None
-        return [] if found is None else [Sample("", found)]
-
-    return read
-
-
-def ota_readable(scrape: Scrape) -> list[Sample]:
-    """1 or 0, where an agent has written its status file."""
-    return [] if scrape.updates is None else [Sample("", int(not scrape.updates.problem))]
+    return one(lambda scrape: value(scrape.updates) if scrape.updates and not scrape.updates.problem else None)
 
 
 def ota_each(rows: Callable[[Updates], Iterable[tuple[dict[str, str], float]]]) -> Reader:

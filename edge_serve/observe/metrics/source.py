@@ -12,7 +12,7 @@ from edge_serve.messages.statistics import ModelStatistics
 
 @dataclass(slots=True)
 class CustomSample:
-    """One series of a Python model's MetricFamily; a histogram has bounds and counts (cumulative, +Inf last)."""
+    """One series of a Python model's MetricFamily; a histogram has bounds and counts per bucket (+Inf last)."""
 
     labels: Mapping[str, str]
     value: float = 0.0

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeGuard
 
 from edge_serve.files import read_small
 
@@ -20,8 +20,6 @@ MOST_BUNDLES = 256
 #: failed releases of a bundle that are shown, the newest
 MOST_FAILED = 16
 _MOST_TEXT = 500
-
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,28 +158,23 @@ def _releases(found: Any) -> tuple[int, ...]:
     return tuple(sorted({int(one) for one in rows if _is_number(one)}))
 
 
-def _get(found: Mapping[str, Any], name: str, right: Callable[[Any], bool], default: Value) -> Value:
-    value: Any = found.get(name)
-    if not right(value):
-        return default
-    result: Value = value
-    return result
-
-
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and -(2.0**63) < value < 2.0**63
 
 
 def _number(found: Mapping[str, Any], name: str, default: float = 0.0) -> float:
-    return _get(found, name, _is_number, default)
+    value = found.get(name)
+    return value if _is_number(value) else default
 
 
 def _text(found: Mapping[str, Any], name: str) -> str:
-    return _get(found, name, lambda value: isinstance(value, str), "")[:_MOST_TEXT]
+    value = found.get(name)
+    return value[:_MOST_TEXT] if isinstance(value, str) else ""
 
 
 def _table(found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    return _get(found, name, lambda value: isinstance(value, dict), {})
+    value = found.get(name)
+    return value if isinstance(value, dict) else {}
 
 
 def _numbers(found: Mapping[str, Any], name: str) -> dict[str, float]:

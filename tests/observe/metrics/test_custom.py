@@ -30,9 +30,9 @@ def test_increments_add_up_and_a_removed_series_goes() -> None:
     assert samples(update(), update(operation="remove")) == []
 
 
-def test_observations_fall_into_cumulative_buckets() -> None:
+def test_observations_fall_into_buckets() -> None:
     seen = [update(kind="histogram", operation="observe", bounds=(1, 2), value=value) for value in (0.5, 1, 3)]
-    assert samples(*seen) == [CustomSample({}, 4.5, (1.0, 2.0), (2, 2, 3))]
+    assert samples(*seen) == [CustomSample({}, 4.5, (1.0, 2.0), (2, 0, 1))]
 
 
 @pytest.mark.parametrize("bounds", [(), (math.inf,), None])

@@ -138,7 +138,7 @@ def test_custom_families_merge_and_cannot_break_the_page(clock: FakeClock) -> No
             CustomFamily("mine", "other kind", "gauge", [CustomSample({"model": "c"}, 1)]),
             CustomFamily("no name", "not readable", "gauge", [CustomSample({}, 1)]),
             CustomFamily("nv_inference_count", "taken", "gauge", [CustomSample({}, 1)]),
-            CustomFamily("h", "histogram", "histogram", [CustomSample({}, 7.5, (1.0, 5.0), (1, 2, 3))]),
+            CustomFamily("h", "histogram", "histogram", [CustomSample({}, 7.5, (1.0, 5.0), (1, 1, 1))]),
         ]
     )
     text = rendered(Page(source, MetricsOptions(cpu=False), None, clock)).decode()
