@@ -87,7 +87,6 @@ class ServerFacts:
         unanswered: the models that have requests to answer, while the server stops; "" = none, or it does not stop.
         unreadable: why the model repositories could not be read; "" = they could.
         explicit: clients may load and unload models.
-        versions: name -> version of edge-serve, Python and the libraries.
         doors: name -> where it listens.
     """
 
@@ -105,5 +104,4 @@ class ServerFacts:
     unanswered: str = ""
     unreadable: str = ""
     explicit: bool = False
-    versions: dict[str, str] = field(default_factory=dict)
     doors: dict[str, list[str]] = field(default_factory=dict)

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from edge_serve.messages.log_fields import CHATTER, FIELDS, RECURS
@@ -49,6 +49,7 @@ class _Group(Generic[Line]):
         return self.begun is not None and now - self.begun >= SLOW_SECONDS
 
 
+@dataclass(slots=True)
 class Limiter(Generic[Line]):
     """Lets `burst` lines of a group pass at once and `per_second` after that, and counts the others.
 
@@ -56,28 +57,19 @@ class Limiter(Generic[Line]):
     `QUIET_SECONDS`. An error goes on while it comes again at all; other lines only while there are more of them than
     `per_second`.
 
-    Args:
+    Attributes:
         summary_seconds: how long after the first line that did not pass the number of them is due.
         most_groups: how many are remembered; the one that was silent for longest is forgotten first.
         lenient: before a group is slowed down, all its lines pass.
     """
 
-    def __init__(
-        self,
-        burst: int = 100,
-        per_second: float = 10.0,
-        summary_seconds: float = 5.0,
-        most_groups: int = 1000,
-        *,
-        lenient: bool = False,
-    ) -> None:
-        self._burst = burst
-        self._per_second = per_second
-        self._summary_seconds = summary_seconds
-        self._most_groups = most_groups
-        self._lenient = lenient
-        self._groups: OrderedDict[Hashable, _Group[Line]] = OrderedDict()
-        self._evicted: list[tuple[int, Line]] = []
+    burst: int = 100
+    per_second: float = 10.0
+    summary_seconds: float = 5.0
+    most_groups: int = 1000
+    lenient: bool = field(default=False, kw_only=True)
+    _groups: OrderedDict[Hashable, _Group[Line]] = field(default_factory=OrderedDict, init=False)
+    _evicted: list[tuple[int, Line]] = field(default_factory=list, init=False)
 
     def take(self, key: Hashable, line: Line, now: float, *, error: bool = True) -> bool:
         """Return whether `line` of the group `key` may pass at `now` (seconds).
@@ -97,7 +89,7 @@ class Limiter(Generic[Line]):
         if group.is_slow(now):
             passes = not group.suppressed and now - group.written >= SLOW_SECONDS
         else:
-            passes = within or self._lenient
+            passes = within or self.lenient
         if passes:
             group.written = now
             return True
@@ -110,8 +102,8 @@ class Limiter(Generic[Line]):
     def _group(self, key: Hashable) -> _Group[Line]:
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = _Group(Rate(self._per_second, self._burst))
-            if len(self._groups) > self._most_groups:
+            group = self._groups[key] = _Group(Rate(self.per_second, self.burst))
+            if len(self._groups) > self.most_groups:
                 self._note(self._groups.popitem(last=False)[1])
         self._groups.move_to_end(key)
         return group
@@ -128,7 +120,7 @@ class Limiter(Generic[Line]):
     def _is_due(self, group: _Group[Line], now: float) -> bool:
         if group.is_slow(now):
             return now - group.written >= SLOW_SECONDS
-        return now - group.since >= self._summary_seconds
+        return now - group.since >= self.summary_seconds
 
     def _note(self, group: _Group[Line]) -> None:
         if group.suppressed and group.last is not None:

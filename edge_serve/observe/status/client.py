@@ -87,7 +87,14 @@ def fetch(target: StatusTarget, timeout: float = _TIMEOUT_SECONDS) -> dict[str, 
     Raises:
         Unreachable: with a text for people.
     """
-    return _document(target, *_ask(target, "GET", PATH, timeout))
+    status, body = _ask(target, "GET", PATH, timeout)
+    value = _json(body)
+    if status == 200 and isinstance(value, dict) and "server" in value:
+        return value
+    if status in (401, 403) and isinstance(value, dict):
+        text = f"{target.name} refuses: {value.get('error')}; --token-file names a file with a token of the role read"
+        raise Unreachable(text, UNKNOWN)
+    raise Unreachable(f"what answers at {target.name} is no edge-serve that tells its status (HTTP {status})", UNKNOWN)
 
 
 def leave_safe_mode(target: StatusTarget, timeout: float = _TIMEOUT_SECONDS) -> list[str]:
@@ -184,16 +191,6 @@ def _json(body: bytes) -> Any:
         return json.loads(body)
     except (ValueError, RecursionError):
         return None
-
-
-def _document(target: StatusTarget, status: int, body: bytes) -> dict[str, Any]:
-    value = _json(body)
-    if status == 200 and isinstance(value, dict) and "server" in value:
-        return value
-    if status in (401, 403) and isinstance(value, dict):
-        text = f"{target.name} refuses: {value.get('error')}; --token-file names a file with a token of the role read"
-        raise Unreachable(text, UNKNOWN)
-    raise Unreachable(f"what answers at {target.name} is no edge-serve that tells its status (HTTP {status})", UNKNOWN)
 
 
 def _connect(target: StatusTarget, end: float) -> http.client.HTTPConnection:

@@ -159,8 +159,7 @@ class Collector:
             self._readings,
             rooms.source.http(),
             (rooms.source.tensor_memory(), rooms.memory_limit),
-            rooms.events.newest() if rooms.events else (),
-            rooms.events.newest_errors() if rooms.events else (),
+            *(rooms.events.newest() if rooms.events else ((), ())),
         )
         await asyncio.sleep(0)
         document = build(facts, rows)

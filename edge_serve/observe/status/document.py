@@ -33,6 +33,11 @@ MODEL = "MODEL"
 #: conditions of a model that keep the server from being ready
 _TROUBLE = frozenset(("loading", "restarting", "unready", "failed"))
 _SERVING = frozenset(("ready", "busy"))
+#: members of `Updates` that the document has as they are
+_OF_UPDATES = (
+    "problem", "state", "agent", "last_check", "last_success", "error", "error_reason", "clock_unset", "paused",
+    "rollbacks",
+)  # fmt: skip
 _WITH_FIGURES = frozenset(("ready", "busy", "unready", "restarting", "unloading"))
 
 
@@ -256,9 +261,7 @@ def _worker(worker: WorkerFacts, reading: ProcessReading) -> Document:
         "lost": worker.lost,
         "restarts": worker.restarts,
         "models": [f"{name}:{version}" for name, version in worker.models],
-        "rss_bytes": reading.rss_bytes,
-        "pss_bytes": reading.pss_bytes,
-        "uptime_seconds": reading.uptime_seconds,
+        **_plain(reading),
     }
 
 
@@ -280,21 +283,12 @@ def _updates(updates: Updates | None) -> Document | None:
         return None
     return {
         "age_seconds": round(updates.age_seconds, 1),
-        "problem": updates.problem,
-        "state": updates.state,
-        "agent": updates.agent,
-        "last_check": updates.last_check,
-        "last_success": updates.last_success,
-        "error": updates.error,
-        "error_reason": updates.error_reason,
-        "clock_unset": updates.clock_unset,
-        "paused": updates.paused,
-        "rollbacks": updates.rollbacks,
+        **{name: getattr(updates, name) for name in _OF_UPDATES},
         "bundles": [asdict(one) for one in updates.bundles],
     }
 
 
-def _plain(value: StatusEvent | Temperature | GpuReading) -> Document:
+def _plain(value: StatusEvent | Temperature | GpuReading | ProcessReading) -> Document:
     """As `dataclasses.asdict`, which copies deeply and takes ten times as long."""
     return {name: getattr(value, name) for name in value.__slots__}
 

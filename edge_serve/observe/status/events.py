@@ -50,18 +50,11 @@ class EventRing(logging.Handler):
         self.events: deque[StatusEvent] = deque(maxlen=MOST_EVENTS)
         self.errors: deque[StatusEvent] = deque(maxlen=MOST_ERRORS)
 
-    def newest(self) -> list[StatusEvent]:
-        """The events, the newest first."""
-        return self._newest(self.events)
-
-    def newest_errors(self) -> list[StatusEvent]:
-        """Errors and warnings, the newest first."""
-        return self._newest(self.errors)
-
-    def _newest(self, ring: deque[StatusEvent]) -> list[StatusEvent]:
+    def newest(self) -> tuple[list[StatusEvent], list[StatusEvent]]:
+        """Return the events, and the errors and warnings, the newest first."""
         self.acquire()  # other threads log too
         try:
-            return list(ring)[::-1]
+            return list(self.events)[::-1], list(self.errors)[::-1]
         finally:
             self.release()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -33,11 +33,6 @@ class Totals:
     failures: int = 0
     counts: Sequence[int] = ()
 
-    def plus(self, other: Totals) -> Totals:
-        """Both together."""
-        counts = [a + b for a, b in zip_longest(self.counts, other.counts, fillvalue=0)]
-        return Totals(self.requests + other.requests, self.failures + other.failures, counts)
-
     def since(self, before: Totals) -> Totals:
         """Return the growth of a counter. A counter that is lower than before began anew: its model was loaded
         again."""
@@ -60,16 +55,10 @@ def totals_of(document: Document) -> Totals:
     """Of the whole server since its start. It does not fall when a model is unloaded or replaced."""
     all_of_them = document.get("totals")
     if all_of_them is None:  # a server of an older version
-        return together(totals_by_model(document).values())
+        of_models = totals_by_model(document).values()
+        counts = [sum(bucket) for bucket in zip_longest(*(one.counts for one in of_models), fillvalue=0)]
+        return Totals(sum(one.requests for one in of_models), sum(one.failures for one in of_models), counts)
     return _totals(all_of_them)
-
-
-def together(totals: Iterable[Totals]) -> Totals:
-    """The sum."""
-    result = Totals()
-    for one in totals:
-        result = result.plus(one)
-    return result
 
 
 def between(before: Document | None, after: Document) -> tuple[Rates, dict[Key, Rates]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +22,8 @@ _INDENT = "    "
 _STYLES = {"good": "32", "busy": "33", "bad": "31", "title": "1", "head": "2"}
 _AMBER = ("starting", "stopping", "loading", "restarting", "unready")
 _OF_STATE = {"ready": "good", **dict.fromkeys(_AMBER, "busy")}
+#: a change of colour on an ANSI terminal
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _OF_LEVEL = {"error": "bad", "warning": "busy"}
 
 
@@ -112,57 +115,56 @@ def _figures(document: Document, rates: Rates, *, measured: bool) -> list[str]:
 
 
 _MODEL_HEAD = ("MODEL", "VERSION", "STATE", "REQ/S", "MEDIAN", "99 %", "QUEUE", "BUSY", "FAILED", "4XX", "MEMORY")
-_STATE, _BUSY = _MODEL_HEAD.index("STATE"), _MODEL_HEAD.index("BUSY")
 
 
 def _models(document: Document, each: Mapping[tuple[str, str], Rates], paint: Paint, columns: int) -> list[str]:
     """A line for each version. BUSY is the age of its oldest batch, red when that is older than `BUSY_SECONDS`."""
-    rows, notes, styles = [], [], []
+    rows: list[Sequence[str]] = [_MODEL_HEAD]
+    notes = []
     for row in document["models"]:
-        rates = each.get((row["name"], row["version"]), Rates())
-        cells = [_clean(row["name"]), row["version"] or NONE, row["condition"]]
+        rates, condition = each.get((row["name"], row["version"]), Rates()), row["condition"]
+        style = "" if condition == "unloaded" else _OF_STATE.get(condition, "bad")
+        cells = [_clean(row["name"]), row["version"] or NONE, paint(condition, style)]
         if "totals" in row:
-            failed = sum(row["totals"]["failures"].values())
+            failed, busy = sum(row["totals"]["failures"].values()), row.get("oldest_batch_seconds")
             cells += [rate(rates.requests), duration(rates.median), duration(rates.slowest)]
-            cells += [f"{row['pending']:,}", age(row.get("oldest_batch_seconds")), f"{failed:,}"]
-            cells += [f"{row.get('client_errors', 0):,}", size(row["memory_bytes"])]
+            cells += [f"{row['pending']:,}", paint(age(busy), "bad" if (busy or 0.0) > BUSY_SECONDS else "")]
+            cells += [f"{failed:,}", f"{row.get('client_errors', 0):,}", size(row["memory_bytes"])]
         rows.append(cells)
-        notes.append(_sentence(row["reason"]) if row["condition"] != "unloaded" else "")
-        style = "" if row["condition"] == "unloaded" else _OF_STATE.get(row["condition"], "bad")
-        late = (row.get("oldest_batch_seconds") or 0.0) > BUSY_SECONDS
-        styles.append({_STATE: style, _BUSY: "bad" if late else ""})
-    if not rows:
+        notes.append(_sentence(row["reason"]) if condition != "unloaded" else "")
+    if not notes:
         return ["no models: put one into the repository, or load one over the API"]
-    head, *lines = table([_MODEL_HEAD, *rows], "<><>>>>>>>>", [{}, *styles], paint)
-    widths = map(len, table([_MODEL_HEAD, *rows], "<><>>>>>>>>")[1:])  # without colours
-    noted = [one for row in zip(lines, widths, notes, strict=True) for one in _noted(*row, columns)]
-    return [paint(head, "head"), *noted]
+    return _table_with_notes(rows, "<><>>>>>>>>", notes, paint, columns)
 
 
-def _noted(line: str, width: int, note: str, columns: int) -> list[str]:
-    """Return a line of the table with its note, which has lines of its own where it does not fit behind."""
-    if not note or not columns or width + 2 + len(note) <= columns:
-        return [f"{line}  {note}" if note else line]
-    return [line, *wrapped(note, columns, _INDENT)]
+def _table_with_notes(
+    rows: Sequence[Sequence[str]], sides: str, notes: Sequence[str], paint: Paint, columns: int
+) -> list[str]:
+    """Return a table with a head, and behind each other line its note, which has lines of its own where it does not
+    fit."""
+    head, *lines = table(rows, sides)
+    found = [paint(head, "head")]
+    for line, note in zip(lines, notes, strict=True):
+        if not note or not columns or _width(line) + 2 + len(note) <= columns:
+            found.append(f"{line}  {note}" if note else line)
+        else:
+            found += [line, *wrapped(note, columns, _INDENT)]
+    return found
 
 
 def _releases(updates: Document | None, now: float, paint: Paint, columns: int) -> list[str]:
     """Return the lines about updates; none without an agent."""
     if updates is None:
         return []
-    rows, notes = [], []
+    rows, notes = [("RELEASE OF", "SERVES", "STATE", "NEXT", "FETCHED")], []
     for one in updates["bundles"]:
         share = f"{100 * one['done_bytes'] // one['total_bytes']} %" if one["total_bytes"] else NONE
         following = str(one["next"]) if one["next"] else NONE
         stage = one["stage"] or ("GOOD" if one["release"] else NONE)
-        rows.append([_clean(one["name"]), str(one["release"] or NONE), stage, following, share])
+        rows.append((_clean(one["name"]), str(one["release"] or NONE), stage, following, share))
         notes.append(_sentence(one["reason"]))
     lines = ["", *wrapped(_check_line(updates, now, paint), columns, _INDENT, "")]
-    if not rows:
-        return lines
-    head, *table_lines = table([("RELEASE OF", "SERVES", "STATE", "NEXT", "FETCHED"), *rows], "<><>>")
-    noted = (_noted(line, len(line), note, columns) for line, note in zip(table_lines, notes, strict=True))
-    return [*lines, paint(head, "head"), *(one for some in noted for one in some)]
+    return [*lines, *_table_with_notes(rows, "<><>>", notes, paint, columns)] if notes else lines
 
 
 def _check_line(updates: Document, now: float, paint: Paint) -> str:
@@ -207,25 +209,26 @@ def _events(events: Iterable[Mapping[str, Any]], paint: Paint, columns: int) -> 
     return lines
 
 
-def table(
-    rows: Sequence[Sequence[str]], sides: str, styles: Sequence[Mapping[int, str]] = (), paint: Paint = plain
-) -> list[str]:
+def table(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
     """Columns as wide as their widest cell, two blanks between them; a row may end early.
 
     Args:
         sides: `<` or `>` for each column.
-        styles: for each row the styles of some of its columns.
     """
-    widths = [max(len(row[i]) if i < len(row) else 0 for row in rows) for i in range(len(sides))]
+    widths = [max(_width(row[i]) if i < len(row) else 0 for row in rows) for i in range(len(sides))]
     lines = []
-    for number, row in enumerate(rows):
-        style, cells = styles[number] if number < len(styles) else {}, []
-        for i, (cell, side, width) in enumerate(zip(row, sides, widths, strict=False)):
-            blanks = " " * (width - len(cell))
-            text = paint(cell, style[i]) if style.get(i) else cell
-            cells.append(text + blanks if side == "<" else blanks + text)
+    for row in rows:
+        cells = []
+        for cell, side, width in zip(row, sides, widths, strict=False):
+            blanks = " " * (width - _width(cell))
+            cells.append(cell + blanks if side == "<" else blanks + cell)
         lines.append("  ".join(cells).rstrip())
     return lines
+
+
+def _width(text: str) -> int:
+    """Return the number of characters that a terminal shows."""
+    return len(COLOUR.sub("", text))
 
 
 def _clean(text: str) -> str:

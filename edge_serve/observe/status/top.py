@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import select
 import signal
 import sys
@@ -16,13 +15,12 @@ from types import FrameType
 from typing import Any, TextIO
 
 from edge_serve.observe.status.client import StatusTarget, Unreachable, fetch
-from edge_serve.observe.status.report import coloured, report
+from edge_serve.observe.status.report import COLOUR, coloured, report
 
 Document = dict[str, Any]
 
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _TO_END_OF_LINE, _TO_END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
-_SEQUENCE = re.compile(r"\x1b\[[0-9;]*m")
 #: what is shown when there is room for it
 _EVENTS = 20
 
@@ -83,7 +81,7 @@ def frame(before: Document | None, after: Document, trouble: str, columns: int, 
 def _cut(line: str, width: int) -> str:
     """At most `width` characters, colours not counted and always ended."""
     cut, left, at = [], width, 0
-    for found in [*_SEQUENCE.finditer(line), None]:
+    for found in [*COLOUR.finditer(line), None]:
         text = line[at : found.start() if found else len(line)]
         cut.append(text[:left])
         left = max(0, left - len(text))

@@ -124,21 +124,16 @@ class TraceFiles:
         elif batch.memory > MOST_WAITING:
             self._write_numbered(values.file, batch)
 
-    def flush(self, file: str) -> None:
-        """Write what is kept for `file`: the setting changes."""
-        for numbered in (True, False):
-            batch = self._waiting.pop((file, numbered), None)
-            if batch is not None and (numbered or batch.is_spilled):
+    def flush(self, file: str, *, numbered: bool = False) -> None:
+        """Write what is kept for `file`: the setting changes, or with `numbered`, its count is used up."""
+        for has_frequency in (True, False):
+            batch = self._waiting.pop((file, has_frequency), None)
+            if batch is None:
+                continue
+            if numbered or has_frequency or batch.is_spilled:
                 self._write_numbered(file, batch, last=True)
-            elif batch is not None:
+            else:
                 self._write(file, batch.traces)
-
-    def complete(self, file: str) -> None:
-        """Write what is kept for `file` to a numbered one: the count is used up."""
-        for numbered in (True, False):
-            batch = self._waiting.pop((file, numbered), None)
-            if batch is not None:
-                self._write_numbered(file, batch, last=True)
 
     def close(self) -> None:
         """Write everything; blocks until it is written, at most `CLOSE_SECONDS`."""

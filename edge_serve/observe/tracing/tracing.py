@@ -80,7 +80,7 @@ def why_not(values: TraceSettings) -> str:
 
 
 class Tracing:
-    """The trace settings and what they lead to.
+    """The trace settings and what they lead to. Implements `trace.Recorder`.
 
     Args:
         start: what the server was started with (`--trace-config`).
@@ -97,7 +97,7 @@ class Tracing:
         self._files = TraceFiles()
         self._next_id = 1
         #: under way, by id
-        self._open: dict[int, Trace] = {}
+        self._open: dict[int, tuple[Trace, TraceSetting]] = {}
         self._told: list[Callable[[bool], None]] = []
         self.on = False
         self._update_on()
@@ -130,9 +130,9 @@ class Tracing:
         setting = self._models.get(model, self._server)
         if not setting.take():
             return None
-        recorder, level = _Recorder(self, setting), setting.values.level
-        trace = Trace(self.next_id(), recorder, timestamps="TIMESTAMPS" in level, tensors="TENSORS" in level)
-        self._open[trace.id] = trace
+        level = setting.values.level
+        trace = Trace(self.next_id(), self, timestamps="TIMESTAMPS" in level, tensors="TENSORS" in level)
+        self._open[trace.id] = trace, setting
         return trace
 
     def watch(
@@ -175,20 +175,20 @@ class Tracing:
         """The time of marks."""
         return self._clock.now_ns()
 
-    def finish(self, trace: Trace, setting: TraceSetting) -> None:
+    def collect(self, trace: Trace) -> None:
         """A trace, and all that belong to it, are complete."""
-        self._open.pop(trace.id, None)
+        _, setting = self._open.pop(trace.id)
         setting.open -= 1
         values = setting.values
         self._files.add(trace, values)
         if not setting.open and values.count == 0:
-            self._files.complete(values.file)
+            self._files.flush(values.file, numbered=True)
         elif not setting.open and setting is not self._models.get(trace.model_name, self._server):  # it was the last
             self._files.flush(values.file)
 
     def close(self) -> None:
         """Write what is left; blocks for some seconds at most."""
-        for trace in list(self._open.values()):
+        for trace, _ in list(self._open.values()):
             trace.end()
         self._files.close()
 
@@ -207,19 +207,3 @@ class Tracing:
             self.on = on
             for switched in self._told:
                 switched(on)
-
-
-class _Recorder:
-    """Implements `trace.Recorder` for the traces of one setting."""
-
-    __slots__ = ("_setting", "_tracing", "next_id", "now_ns")
-
-    def __init__(self, tracing: Tracing, setting: TraceSetting) -> None:
-        self._tracing = tracing
-        self._setting = setting
-        self.next_id = tracing.next_id
-        self.now_ns = tracing.now_ns
-
-    def collect(self, trace: Trace) -> None:
-        """See `Tracing.finish`."""
-        self._tracing.finish(trace, self._setting)

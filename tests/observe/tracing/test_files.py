@@ -157,7 +157,7 @@ def test_those_of_a_limited_count_go_to_a_numbered_file_when_it_is_used_up(tmp_p
     files, path = TraceFiles(), tmp_path / "t.json"
     for number, left in ((1, 2), (2, 1), (3, 0)):
         files.add(trace(number), settings(path, count=left))
-    files.complete(str(path))
+    files.flush(str(path), numbered=True)
     files.add(trace(4), settings(path, count=5))
     files.flush(str(path))
     files.close()
@@ -170,7 +170,7 @@ def test_with_a_frequency_what_is_left_of_a_count_is_a_file_too(tmp_path: Path) 
     files, path = TraceFiles(), tmp_path / "t.json"
     for number, left in ((1, 2), (2, 1), (3, 0)):
         files.add(trace(number), settings(path, 2, left))
-    files.complete(str(path))
+    files.flush(str(path), numbered=True)
     files.close()
 
     assert [read(tmp_path / f"t.json.{number}") for number in (0, 1)] == [told(1) + told(2), told(3)]
@@ -255,7 +255,7 @@ def test_traces_that_wait_take_bounded_memory(frequency: int, tmp_path: Path) ->
         files.add(large(number), settings(path, frequency, count=-1 if frequency else 1000))
         wait_until_written(files)
         most = max(most, files._memory)
-    files.complete(str(path))
+    files.flush(str(path), numbered=True)
     files.close()
 
     assert most < MOST_WAITING + (2 << 20)
