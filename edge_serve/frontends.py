@@ -76,7 +76,7 @@ class Frontends:
     """
 
     def __init__(self, config: ServerConfig, service: Service, guards: DoorGuards, codec: Codec, clock: Clock) -> None:
-        self.inherited = Inherited()
+        self.inherited: Inherited = {}
         self.addresses: dict[str, list[str]] = {}
         self._config = config
         self._service = service
@@ -112,7 +112,7 @@ class Frontends:
         )
         tracing = self._service.tracing
         tracing.tell(lambda on: application.trace(tracing if on else None))
-        if config.admin_socket or inherited.of("admin"):
+        if config.admin_socket or inherited.get("admin"):
             await self._open_admin(application)
         if config.allow_http:
             await self._open_http(application)
@@ -124,13 +124,13 @@ class Frontends:
 
     async def _open_admin(self, application: V2Application) -> None:
         config = self._config
-        listeners = self.inherited.of("admin") or [listen_unix(config.admin_socket, group=config.admin_socket_group)]
+        listeners = self.inherited.get("admin") or [listen_unix(config.admin_socket, group=config.admin_socket_group)]
         administrated = application.for_peer(ADMINISTRATOR)
         await self._open("admin", AdminServer(administrated, http_limits(config), self._clock), listeners)
 
     async def _open_http(self, application: V2Application) -> None:
         config, guards = self._config, self._guards
-        held = self.inherited.of("http")
+        held = self.inherited.get("http", [])
         listeners = held or listen_tcp(config.http_address, config.http_port, reuse_port=config.reuse_http_port)
         if config.http_unix_socket and not any(one.sock.family == socket.AF_UNIX for one in listeners):
             listeners = [*listeners, listen_unix(config.http_unix_socket)]
@@ -148,7 +148,7 @@ class Frontends:
         # its message classes cost memory and time
         from edge_serve.transport.grpc_service.server import open_grpc
 
-        held, guards = self.inherited.of("grpc"), self._guards
+        held, guards = self.inherited.get("grpc", []), self._guards
         self._grpc = await open_grpc(self._service, self._config, self._clock, held, guards.access, guards.sharing)
         grpc, tracing = self._grpc, self._service.tracing
         tracing.tell(lambda on: grpc.trace(tracing if on else None))
@@ -167,7 +167,7 @@ class Frontends:
         metrics = MetricsApplication(page.render, guards.access)
         door = HttpServer(metrics, LIMITS, self._clock, choose=metrics.for_peer, tls=guards.metrics_tls)
         host = config.metrics_address or config.http_address
-        await self._open("metrics", door, self.inherited.of("metrics") or listen_tcp(host, config.metrics_port))
+        await self._open("metrics", door, self.inherited.get("metrics") or listen_tcp(host, config.metrics_port))
 
     async def _open(self, name: str, door: HttpServer, listeners: list[Listener], *, wait: bool = False) -> None:
         await door.start([] if wait else listeners)
@@ -186,7 +186,7 @@ class Frontends:
             "metrics": self._config.allow_metrics,
         }
         for door, is_allowed in allowed.items():
-            if inherited.of(door) and not is_allowed:
+            if inherited.get(door) and not is_allowed:
                 log.warning("the service manager holds a socket for %s, which --allow-%s=false closes: who connects "
                             "waits for nothing", door, door)  # fmt: skip
 

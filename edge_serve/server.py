@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,8 +53,7 @@ from edge_serve.scheduling.rate_limiter import RateLimiter
 from edge_serve.service import Service, ServiceOptions
 from edge_serve.supervision.safe_mode import CrashWatch
 from edge_serve.supervision.self_inference import SelfInference
-from edge_serve.supervision.supervisor import Supervisor, WatchedServer
-from edge_serve.systemd import notify
+from edge_serve.supervision.supervisor import Supervisor
 from edge_serve.systemd.activation import inherit
 from edge_serve.transport.door.listeners import advice_on_listening
 from edge_serve.workers.codec.codec import Codec
@@ -137,9 +136,11 @@ class ServerProcess:
         self._source = SocketSource(self._registry, custom, self._budget, self._entrance.series)
         self._log_control = log_control
         self.service.status_source = self._collector(repository).read
-        watched = WatchedServer(self.service, self._registry, self._workers)
-        self._supervisor = Supervisor(watched, notify.Notifier(notify.quiet), self._clock)
-        self.service.safe_mode_exit = self._supervisor.leave_safe_mode
+        self._crashes = CrashWatch(self._registry, repository)
+        #: of `run`, for the record of crashes; "" = none is kept
+        self._state_directory = ""
+        self._supervisor = Supervisor(self.service, self._registry, self._workers, self._crashes, self._clock)
+        self.service.safe_mode_exit = self._crashes.leave
         if self._poller is not None:
             self._poller.on_settled = self._supervisor.reload_ends
             self.service.reloader = self._poller.reload
@@ -167,7 +168,8 @@ class ServerProcess:
         raise_file_limit()
         try:
             self._entrance.inherited = inherit(os.environ, os.getpid(), self._config)
-            self._watch_crashes(os.environ)
+            inherited_directory = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
+            self._state_directory = self._config.state_directory or inherited_directory
             failures = await self.start()
             if failures and self._config.exit_on_error and not self._supervisor.safe_mode:
                 text = "exiting because %d model(s) failed to load: %s; --exit-on-error=false serves the others"
@@ -183,12 +185,7 @@ class ServerProcess:
             raise
         finally:
             await self.close()
-            self._supervisor.ended()
-
-    def _watch_crashes(self, environ: Mapping[str, str]) -> None:
-        directory = self._config.state_directory or environ.get("STATE_DIRECTORY", "").partition(":")[0]
-        if directory:
-            self._supervisor.watch_crashes(CrashWatch(Path(directory), self._registry, self._repository))
+            self._crashes.end()
 
     async def start(self) -> list[str]:
         """Open the doors and load the models; a text for each model that failed.
@@ -304,7 +301,8 @@ class ServerProcess:
         Raises:
             EdgeServeError: a repository cannot be read.
         """
-        await self._supervisor.learn()
+        if self._state_directory:
+            await self._crashes.begin(Path(self._state_directory), self._clock.now_ns())
         if self._poller is not None:
             await self._poller.begin()
         with contextlib.suppress(EdgeServeError):  # loading fails of the same, and says so

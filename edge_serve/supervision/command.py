@@ -25,15 +25,14 @@ _NOTICED_SECONDS = 10.0
 def safe_mode(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     """Run the command; its exit status: 0 done, 1 with a line on standard error; wrong use ends the program."""
     options = _parser().parse(arguments)
-    names = [options.directory] if options.directory else []
     given = environ.get("EDGE_SERVE_STATE_DIRECTORY") or environ.get("STATE_DIRECTORY", "").partition(":")[0]
-    directory = Path(names[0] if names else given or DEFAULT_DIRECTORY)
+    directory = Path(options.directory or given or DEFAULT_DIRECTORY)
     try:
         if not options.leave:
             print(report(record_file.read(directory)))
             return 0
-        socket = "" if names else environ.get("EDGE_SERVE_ADMIN_SOCKET", "") or ("" if given else DEFAULT_SOCKET)
-        return _leave(directory, socket if os.path.lexists(socket) else "")
+        socket = environ.get("EDGE_SERVE_ADMIN_SOCKET", "") or ("" if given else DEFAULT_SOCKET)
+        return _leave(directory, socket if not options.directory and os.path.lexists(socket) else "")
     except FileNotFoundError:
         expected = f"expected the server's state directory (--state-directory; the service's is {DEFAULT_DIRECTORY})"
         if not directory.is_dir():

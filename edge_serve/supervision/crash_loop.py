@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -147,12 +147,12 @@ def as_text(record: Record) -> str:
         {
             "boot": record.boot,
             "phase": record.phase.value,
-            "now": _as_json(record.now),
+            "now": asdict(record.now),
             "helpless": record.helpless,
             "trying": record.trying,
             "tries": record.tries,
             "since_ns": record.since_ns,
-            "deaths": [_as_json(death) for death in record.deaths],
+            "deaths": [asdict(death) for death in record.deaths],
             "left_out": {
                 name: {"fingerprint": seen, "reason": record.reasons.get(name, "")}
                 for name, seen in record.left_out.items()
@@ -175,10 +175,6 @@ def from_text(text: str) -> Record:
         return Record(str(value["boot"]), phase, now, deaths, left_out, reasons, helpless, trying, tries, since_ns)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return Record()
-
-
-def _as_json(suspects: Suspects) -> dict[str, list[str]]:
-    return {"loading": list(suspects.loading), "busy": list(suspects.busy)}
 
 
 def _suspects(value: dict[str, Any]) -> Suspects:

@@ -40,10 +40,10 @@ _BOOT = "/proc/sys/kernel/random/boot_id"
 
 
 class CrashWatch:
-    """Keeps the record of one server while it runs."""
+    """Keeps the record of one server while it runs, in the directory that `begin` names."""
 
-    def __init__(self, directory: Path, registry: Registry, repository: Repository) -> None:
-        self._path = directory / FILE
+    def __init__(self, registry: Registry, repository: Repository) -> None:
+        self._path = Path(FILE)
         self._registry = registry
         self._repository = repository
         self._lock = -1
@@ -55,16 +55,22 @@ class CrashWatch:
         #: loads the models that were left out
         self._load: asyncio.Task[list[str]] | None = None
 
-    async def begin(self, now_ns: int) -> None:
+    @property
+    def keeps(self) -> bool:
+        """Whether this process keeps a record."""
+        return self._lock >= 0
+
+    async def begin(self, directory: Path, now_ns: int) -> None:
         """Learn from the processes before this one, and leave out the models that they accuse.
 
         To be called before anything is loaded. The repository is read in a thread.
         """
+        self._path = directory / FILE
         if not self._acquire():
             return
-        last = from_text(_read_or_nothing(self._path))
+        last, boot = from_text(_read_or_nothing(self._path)), _read_or_nothing(Path(_BOOT)).strip()
         found, prints = await offload(self._models, last)
-        self._record = next_record(last, _boot(), lambda name: prints.get(name, ""), sorted(found), now_ns)
+        self._record = next_record(last, boot, lambda name: prints.get(name, ""), sorted(found), now_ns)
         self._others = not set(found) <= self._record.left_out.keys()
         self._registry.load_history.on_change = self._save
         if self._record.deaths or self._record.trying:
@@ -100,17 +106,15 @@ class CrashWatch:
             busy: the models that have something to do.
             started: the models of the start are loaded, or failed to.
         """
-        if self._lock < 0 or self._record.phase is not StartPhase.ALIVE:
+        if not self.keeps or self._record.phase is not StartPhase.ALIVE:
             return
         if self._removed():
             log.info("%s was removed", self._path)
             self.leave()
-        if not started or self._load is not None or self._registry.load_history.loading():
-            settled = False
-        else:
-            settled = True
-            if self._ready_ns is None:
-                self._ready_ns = now_ns
+        reloads = self._load is not None and not self._load.done()
+        settled = started and not reloads and not self._registry.load_history.loading()
+        if settled and self._ready_ns is None:
+            self._ready_ns = now_ns
         record = self._record
         if record.deaths or record.helpless or record.trying:  # else the file is not worth its writes
             self._record = replace(record, now=Suspects(record.now.loading, tuple(busy)))
@@ -174,13 +178,8 @@ class CrashWatch:
             # beside nothing else they share a worker, as at a start
             beside = bool(self._registry.served())
             self._load = start_task(self._registry.load_all(skipped, own_worker=beside), "load models left out")
-            self._load.add_done_callback(self._loaded)
         self._ready_ns = None
         return names
-
-    def _loaded(self, task: asyncio.Task[list[str]]) -> None:
-        if self._load is task:
-            self._load = None
 
     def _end(self, phase: StartPhase, suspects: Suspects) -> None:
         if self._record.phase is not StartPhase.ALIVE:  # this process has not begun its record, or has ended it
@@ -203,7 +202,7 @@ class CrashWatch:
     def _write(self) -> None:
         """By renaming, and without `fsync`: what counts are ends of the process, which the kernel's cache outlives; a
         power cut is no crash, and a file that it has torn holds nothing."""
-        if self._lock < 0 or self._record == self._written or self._removed():
+        if not self.keeps or self._record == self._written or self._removed():
             return
         fresh = self._path.with_suffix(".new")
         try:
@@ -237,7 +236,7 @@ class CrashWatch:
         return False
 
     def _close(self) -> None:
-        if self._lock >= 0:
+        if self.keeps:
             os.close(self._lock)
             self._lock = -1
 
@@ -295,7 +294,3 @@ def is_kept(directory: Path) -> bool:
     finally:
         os.close(lock)
     return False
-
-
-def _boot() -> str:
-    return _read_or_nothing(Path(_BOOT)).strip()

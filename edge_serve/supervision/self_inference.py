@@ -34,9 +34,8 @@ AT_ONCE, APART = 4, 0.005
 PATIENCE = 30.0
 
 #: why a model is restarted, and why the log says so
-_FAILS, _FAILS_NOW = (
-    "fails on a request that it has answered before", "has answered its own question before and fails now",
-)  # fmt: skip
+_FAILS = "fails on a request that it has answered before"
+_FAILS_NOW = "has answered its own question before and fails now"
 _WRONG = "fails its golden test, which it has passed before"
 
 
@@ -101,9 +100,7 @@ class SelfInference:
         try:
             await self._ask_if_idle(served, patient)
         except Exception:
-            log.exception(
-                "self-inference of model %s failed", served.name, extra=model_fields(served.name, served.version)
-            )
+            log.exception("self-inference of model %s failed", served.name, extra=_about(served))
 
     async def _ask_if_idle(self, served: Served, patient: _Patient) -> None:
         busy = _answers(served) > patient.answered
@@ -157,34 +154,34 @@ class SelfInference:
             patient.proven = True
             if served.sick:
                 served.sick, served.sickness = False, ""
-                log.info("model %s answers again", served.name, extra=model_fields(served.name, served.version))
-        elif isinstance(
-            error, (Unavailable, Cancelled)
-        ):  # refused by its queue, or its worker was lost, which is handled elsewhere
-            return
+                log.info("model %s answers again", served.name, extra=_about(served))
+        elif isinstance(error, (Unavailable, Cancelled)):
+            return  # refused by its queue, or its worker was lost, which is handled elsewhere
         elif not patient.proven:
             self._excuse(served, patient, error.message)
         elif served.opened is not None:
             served.sick = True
             served.failed_questions += 1
-            has_golden = served.golden is not None
-            said, reason = (_WRONG, _WRONG) if has_golden else (_FAILS_NOW, _FAILS)
-            if has_golden:
+            said, reason = _FAILS_NOW, _FAILS
+            if served.golden is not None:
+                said = reason = _WRONG
                 served.sickness = f"it {reason} (--self-inference-interval-secs): {error.message}"
-            log.error(
-                f"model %s {said}: %s", served.name, error.message, extra=model_fields(served.name, served.version)
-            )
+            log.error(f"model %s {said}: %s", served.name, error.message, extra=_about(served))
             served.opened.restart(f"it {reason}: {error.message}")
 
     def _excuse(self, served: Served, patient: _Patient, reason: str) -> None:
         patient.excused = True
         if served.golden is not None:
             text = "model %s is not asked by the server itself: %s; repair the golden test, and load the model again"
-            log.warning(text, served.name, reason, extra=model_fields(served.name, served.version))
+            log.warning(text, served.name, reason, extra=_about(served))
             return
         text = "model %s is not asked by the server itself, because it does not take %s (%s); give it a model_warmup"
         what = "the first sample of its model_warmup" if served.config.model_warmup else "zeros"
-        log.warning(text, served.name, what, reason, extra=model_fields(served.name, served.version))
+        log.warning(text, served.name, what, reason, extra=_about(served))
+
+
+def _about(served: Served) -> dict[str, str]:
+    return model_fields(served.name, served.version)
 
 
 def _answers(served: Served) -> int:

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from edge_serve.aio.tasks import start_task
 from edge_serve.aio.turns import gathered
@@ -20,7 +19,7 @@ from edge_serve.models.control.registry import Registry
 from edge_serve.service import Service
 from edge_serve.supervision.safe_mode import CrashWatch
 from edge_serve.supervision.standing import ServicePhase, status_line
-from edge_serve.supervision.watchdog import FactReader, Withhold, decide, time_of
+from edge_serve.supervision.watchdog import FactReader, decide, time_of
 from edge_serve.systemd import notify
 from edge_serve.workers.front.pool import Workers
 from edge_serve.workers.launch.cgroups import find_groups
@@ -37,30 +36,25 @@ EXTENSION, EXTEND_EVERY = 60.0, 5.0
 STOP_EXTRA = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class WatchedServer:
-    """The parts of the server that the supervisor watches."""
-
-    service: Service
-    registry: Registry
-    workers: Workers
-
-
 class Supervisor:
     """Tells the service manager of one server. `run` is a task from the opening of the doors to the end."""
 
-    def __init__(self, watched: WatchedServer, notifier: notify.Notifier, clock: Clock) -> None:
-        self._watched = watched
-        self._notifier = notifier
+    def __init__(
+        self, service: Service, registry: Registry, workers: Workers, crashes: CrashWatch, clock: Clock
+    ) -> None:
+        self._service = service
+        self._registry = registry
+        self._workers = workers
+        self._crashes = crashes
         self._clock = clock
+        self._notifier = notify.Notifier(notify.quiet)
         self._started = False
         self._reloading = False
         self._stopping = False
         self._status = ""
-        self._facts = FactReader(watched.registry, watched.workers)
+        self._facts = FactReader(registry, workers)
         self._watchdog = 0.0
         self._hungry = ""
-        self._crashes: CrashWatch | None = None
         #: what grows while models load, and when that was looked at last
         self._progress: object = None
         self._extended_ns = 0
@@ -69,18 +63,9 @@ class Supervisor:
         """This process is the service: speak to the manager that `environ` names, if it names one."""
         self._notifier = notify.Notifier(notify.sender(environ))
         self._watchdog = time_of(environ, os.getpid())
-        self._watched.workers.default_hang = self._watchdog
+        self._workers.default_hang = self._watchdog
         if environ.get("SYSTEMD_EXEC_PID") == str(os.getpid()):  # systemd has started it; a shell's group is not ours
-            self._watched.workers.control_groups = find_groups()
-
-    def watch_crashes(self, crashes: CrashWatch) -> None:
-        """Keep the record of crashes, as soon as `learn` has read it."""
-        self._crashes = crashes
-
-    async def learn(self) -> None:
-        """Leave out the models that killed the service again and again. To be called before anything is loaded."""
-        if self._crashes is not None:
-            await self._crashes.begin(self._clock.now_ns())
+            self._workers.control_groups = find_groups()
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -89,12 +74,12 @@ class Supervisor:
                 await self.look()
             except Exception:  # one bad look must not be the last
                 log.exception("looking after the service failed")
-            pause = TICK if self._watched.service.started else TICK_LOADING
+            pause = TICK if self._service.started else TICK_LOADING
             await asyncio.sleep(min(pause, self._watchdog / FEEDS) if self._watchdog else pause)
 
     async def look(self) -> None:
         """Tell what has changed. What concerns each model is looked at in pieces."""
-        registry, now = self._watched.registry, self._clock.now_ns()
+        registry, now = self._registry, self._clock.now_ns()
         summaries = await gathered(registry.summaries())
         await asyncio.sleep(0)
         if not self._stopping:
@@ -103,10 +88,10 @@ class Supervisor:
         if not self._started or self._reloading:
             self._extend(now, summaries)
         await self._feed(now)
-        if self._crashes is not None:
+        if self._crashes.keeps:
             await asyncio.sleep(0)
             busy = await gathered(one.name if one.runner.in_flight() else "" for one in registry.each_served())
-            self._crashes.look(now, sorted({*busy} - {""}), started=self._watched.service.started)
+            self._crashes.look(now, sorted({*busy} - {""}), started=self._service.started)
 
     # ---- what happens to the server -----------------------------------------------------------------------------
 
@@ -125,14 +110,14 @@ class Supervisor:
             start_task(self._tell_reloaded(), "end of a reload")
 
     async def _tell_reloaded(self) -> None:
-        line = self._line(await gathered(self._watched.registry.summaries()))
+        line = self._line(await gathered(self._registry.summaries()))
         self._notifier.tell(notify.ready(line, os.getpid()))
 
     def stop_begins(self, seconds: float) -> None:
         """The server drains, for at most `seconds`."""
         if not self._stopping:
             self._stopping = True
-            self.ended()  # whoever is impatient with us now does not find a crash
+            self._crashes.end()  # whoever is impatient with us now does not find a crash
             self._notifier.tell(notify.stopping(f"answering the requests that it has, at most {seconds:g} s"))
             self._notifier.tell(notify.extend(seconds + STOP_EXTRA))
 
@@ -143,43 +128,31 @@ class Supervisor:
     def fails(self, text: str, errno: int | None = None) -> None:
         """The process ends because of `text`."""
         self._stopping = True
-        failed = sorted(self._watched.registry.load_history.failed)
-        if self._crashes is not None and failed and errno is None:
+        failed = sorted(self._registry.load_history.failed)
+        if failed and errno is None:
             self._crashes.fail(failed)
         self._notifier.tell(notify.failed(text, errno))
-
-    def leave_safe_mode(self) -> list[str]:
-        """Load the models that are left out, and forget why they were. Returns their names."""
-        return self._crashes.leave() if self._crashes is not None else []
-
-    def ended(self) -> None:
-        """The end is meant."""
-        if self._crashes is not None:
-            self._crashes.end()
 
     @property
     def safe_mode(self) -> str:
         """Why models are left out; "" = none is."""
-        left_out = self._watched.registry.load_history.left_out
+        left_out = self._registry.load_history.left_out
         return f"left out {', '.join(sorted(left_out))}, {next(iter(left_out.values()))}" if left_out else ""
 
     # ---- inside -------------------------------------------------------------------------------------------------
 
-    def _phase(self) -> ServicePhase:
-        load_history = self._watched.registry.load_history
-        return ServicePhase(self._watched.service.started, self.safe_mode, load_history.unreadable)
-
     def _line(self, summaries: Sequence[ModelSummary]) -> str:
-        registry = self._watched.registry
-        return status_line(self._phase(), summaries, registry.unready_required(), registry.unread())
+        registry = self._registry
+        phase = ServicePhase(self._service.started, self.safe_mode, registry.load_history.unreadable)
+        return status_line(phase, summaries, registry.unready_required(), registry.unread())
 
     def _tell_standing(self, line: str) -> None:
         """READY=1 once the models of the start are loaded, or failed to: a start that waited for a required model which
         cannot load would be restarted for ever, and the other models with it."""
-        if not self._started and self._watched.service.started:
+        if not self._started and self._service.started:
             self._started = True
             self._status = line
-            if self._watched.registry.unready_required():
+            if self._registry.unready_required():
                 log.error("the server is live and not ready: %s", line)
             self._notifier.tell(notify.ready(line, os.getpid()))
         elif line != self._status:
@@ -188,16 +161,16 @@ class Supervisor:
 
     async def _feed(self, now: int) -> None:
         """Check workers and schedulers, also without a watchdog: a worker that hangs is killed here."""
-        decision = decide(await self._facts.read(now))
-        reason = decision.reason if isinstance(decision, Withhold) else ""
+        trouble = decide(*await self._facts.read(now))
+        reason = trouble.reason if trouble is not None else ""
         if reason and reason != self._hungry:
             log.critical("the watchdog is not fed: %s", reason)
         self._hungry = reason
         if not self._watchdog:
             return
-        if not isinstance(decision, Withhold):
+        if trouble is None:
             self._notifier.tell(notify.watchdog())
-        elif decision.hopeless:
+        elif trouble.hopeless:
             self._notifier.tell(notify.trigger(reason))
 
     def _extend(self, now: int, summaries: Sequence[ModelSummary]) -> None:
@@ -206,7 +179,7 @@ class Supervisor:
             return
         self._extended_ns = now
         done = sum(one.word != "loading" for one in summaries)
-        progress = (done, self._watched.workers.workers(), round(self._watched.workers.cpu_seconds(), 1))
+        progress = (done, self._workers.workers(), round(self._workers.cpu_seconds(), 1))
         if progress != self._progress:
             self._progress = progress
             self._notifier.tell(notify.extend(EXTENSION))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from edge_serve.aio.turns import gathered
 from edge_serve.models.control.registry import Registry
@@ -25,24 +25,6 @@ WAKE_SECONDS = 5.0
 STUCK_SECONDS = 10.0
 #: a worker that should have been killed must be gone after so long; seconds
 KILL_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class WatchdogFacts:
-    """The facts that the decision is made from.
-
-    Attributes:
-        schedulers: model -> seconds for which work has been waiting although nothing runs and an instance is free.
-        workers: worker -> seconds since it should have been ended because it hangs; 0 or less = it does not.
-    """
-
-    schedulers: Mapping[str, float] = field(default_factory=dict)
-    workers: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Feed:
-    """All is well, or will be without a restart of the service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +49,23 @@ def time_of(environ: Mapping[str, str], pid: int) -> float:
         return 0.0
 
 
-def decide(facts: WatchdogFacts) -> Feed | Withhold:
-    """Decide whether to feed the watchdog. Only a restart ends a stuck scheduler. Workers are restarted one by one;
-    when none of them can be ended, the machine below them hangs, and a new process may fare better."""
-    stuck = sorted(model for model, seconds in facts.schedulers.items() if seconds > STUCK_SECONDS)
+def decide(schedulers: Mapping[str, float], workers: Mapping[str, float]) -> Withhold | None:
+    """Decide whether to feed the watchdog; None = all is well, or will be without a restart of the service.
+
+    Only a restart ends a stuck scheduler. Workers are restarted one by one; when none of them can be ended, the machine
+    below them hangs, and a new process may fare better.
+
+    Args:
+        schedulers: model -> seconds for which work has been waiting although nothing runs and an instance is free.
+        workers: worker -> seconds since it should have been ended because it hangs; 0 or less = it does not.
+    """
+    stuck = sorted(model for model, seconds in schedulers.items() if seconds > STUCK_SECONDS)
     if stuck:
         return Withhold(f"requests of {', '.join(stuck)} wait although an instance is free", hopeless=True)
-    hung = [worker for worker, overdue in facts.workers.items() if overdue > KILL_SECONDS]
-    if hung and len(hung) == len(facts.workers):
+    hung = [worker for worker, overdue in workers.items() if overdue > KILL_SECONDS]
+    if hung and len(hung) == len(workers):
         return Withhold(f"all workers hang and cannot be ended: {', '.join(sorted(hung))}")
-    return Feed()
+    return None
 
 
 class FactReader:
@@ -88,8 +77,8 @@ class FactReader:
         self._stalls: Stalls[str] = Stalls()
         self._woken: set[str] = set()
 
-    async def read(self, now_ns: int) -> WatchdogFacts:
-        """Return the facts. Called about once a second."""
+    async def read(self, now_ns: int) -> tuple[Mapping[str, float], Mapping[str, float]]:
+        """Return the arguments of `decide`. Called about once a second."""
         waiting = [one for one in await gathered(self._runners()) if one[2] is not None]
         runners = {name: runner for name, runner, _ in waiting}
         markers = {name: marker for name, _, marker in waiting}
@@ -101,7 +90,7 @@ class FactReader:
                 self._woken.add(name)
                 log.warning("requests of model %s wait although an instance is free: deciding once more", name)
                 runners[name].wake()
-        return WatchdogFacts(ages, self._workers.watch(now_ns))
+        return ages, self._workers.watch(now_ns)
 
     def _runners(self) -> Iterator[tuple[str, Runner, int | None]]:
         """Yield each driver with the name of its model and its marker of waiting requests."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from edge_serve.config.settings.server import ServerConfig
 from edge_serve.errors import InvalidArgument
@@ -21,33 +20,8 @@ FIRST = 3
 DOORS = ("http", "grpc", "metrics", "admin")
 
 
-@dataclass(frozen=True, slots=True)
-class Handed:
-    """One socket.
-
-    Attributes:
-        name: FileDescriptorName=, or the name of its unit.
-        place: its port, or its path; "" = unknown.
-    """
-
-    fd: int
-    name: str
-    place: int | str
-
-
-@dataclass(slots=True)
-class Inherited:
-    """The sockets that systemd passed, by door."""
-
-    listeners: dict[str, list[Listener]] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        """Anything was handed over: this process is one in a row."""
-        return bool(self.listeners)
-
-    def of(self, door: str) -> list[Listener]:
-        """The listeners of a door; none = it listens by itself."""
-        return self.listeners.get(door, [])
+#: the sockets that systemd passed, by door; a door without any listens by itself
+Inherited = Mapping[str, list[Listener]]
 
 
 def numbers_and_names(environ: Mapping[str, str], pid: int) -> list[tuple[int, str]]:
@@ -67,14 +41,18 @@ def numbers_and_names(environ: Mapping[str, str], pid: int) -> list[tuple[int, s
     return [(FIRST + i, names[i] if i < len(names) else "") for i in range(int(count))]
 
 
-def door_of(handed: Handed, config: ServerConfig) -> str:
-    """By name, or else by address.
+def door_of(name: str, place: int | str, config: ServerConfig) -> str:
+    """Return the door of a socket, by its name or else by its address.
+
+    Args:
+        name: FileDescriptorName=, or the name of its unit.
+        place: its port, or its path; "" = unknown.
 
     Raises:
         InvalidArgument: it is for none of them.
     """
-    if handed.name in DOORS:
-        return handed.name
+    if name in DOORS:
+        return name
     places: dict[int | str, str] = {
         config.metrics_port: "metrics",
         config.grpc_port: "grpc",
@@ -82,10 +60,10 @@ def door_of(handed: Handed, config: ServerConfig) -> str:
         config.http_unix_socket: "http",
         config.admin_socket: "admin",
     }
-    door = places.get(handed.place) if handed.place else None
+    door = places.get(place) if place else None
     if door is None:
         raise InvalidArgument(
-            f"found a socket '{handed.name}' at {handed.place or 'an unknown place'} from the service manager, "
+            f"found a socket '{name}' at {place or 'an unknown place'} from the service manager, "
             f"expected FileDescriptorName= to be one of {', '.join(DOORS)}, or the address of one of these doors"
         )
     return door
@@ -97,7 +75,7 @@ def inherit(environ: Mapping[str, str], pid: int, config: ServerConfig) -> Inher
     Raises:
         InvalidArgument: something is no listening socket, or for no door.
     """
-    found = Inherited()
+    found: dict[str, list[Listener]] = {}
     for fd, name in numbers_and_names(environ, pid):
         try:
             listener = adopt(fd)
@@ -105,8 +83,7 @@ def inherit(environ: Mapping[str, str], pid: int, config: ServerConfig) -> Inher
             raise InvalidArgument(
                 f"socket '{name}' of the service manager: {error}; ListenStream= makes one"
             ) from error
-        door = door_of(Handed(fd, name, _place(listener.sock)), config)
-        found.listeners.setdefault(door, []).append(listener)
+        found.setdefault(door_of(name, _place(listener.sock), config), []).append(listener)
     return found
 
 

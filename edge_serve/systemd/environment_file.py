@@ -42,17 +42,19 @@ def parse_environment_file(data: bytes) -> EnvironmentFile:
     """Return the variables that systemd would set, and what it would skip or swallow."""
     found = EnvironmentFile()
     try:
-        text = data.decode()
+        text, at, problem = data.decode(), data.find(b"\0"), "a NUL character"
     except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        found.problems.append((line, "found a byte that is not UTF-8: systemd ignores the whole file"))
-        return found
-    if "\0" in text:
-        line = text[: text.index("\0")].count("\n") + 1
-        found.problems.append((line, "found a NUL character: systemd ignores the whole file"))
-        return found
-    _Reader(found).read(text)
+        text, at, problem = "", error.start, "a byte that is not UTF-8"
+    if at < 0:
+        _Reader(found).read(text)
+    else:
+        line = data[:at].count(b"\n") + 1
+        found.problems.append((line, f"found {problem}: systemd ignores the whole file"))
     return found
+
+
+#: where a backslash takes the next character with it
+_WITH_ESCAPES = (_State.BEFORE_VALUE, _State.VALUE, _State.DOUBLE, _State.COMMENT)
 
 
 class _Reader:
@@ -71,8 +73,9 @@ class _Reader:
     def read(self, text: str) -> None:
         characters = iter(text)
         for character in characters:
-            follows = next(characters, "") if character == "\\" and self._takes_escapes() else ""
-            if character == "\\" and self._takes_escapes():
+            follows = ""
+            if character == "\\" and self._state in _WITH_ESCAPES:
+                follows = next(characters, "")
                 self._escape(follows)
             else:
                 self._take(character)
@@ -82,9 +85,6 @@ class _Reader:
             self._found.problems.append((self._quote_line, text))
         if self._state not in (_State.BEFORE_NAME, _State.COMMENT):
             self._end_line()
-
-    def _takes_escapes(self) -> bool:
-        return self._state in (_State.BEFORE_VALUE, _State.VALUE, _State.DOUBLE, _State.COMMENT)
 
     def _escape(self, follows: str) -> None:
         """A backslash and the character behind it."""

@@ -13,52 +13,48 @@ log = logging.getLogger(__name__)
 #: messages that wait for a manager that does not read
 _MOST_UNSENT = 32
 
-#: sends one message; False = try again later
-Send = Callable[[str], bool]
+#: sends one message; raises OSError when it should be sent again later
+Send = Callable[[str], object]
 
 
 def ready(status: str, pid: int) -> str:
     """The service has started, or is done with reloading. A wrapper that started us learns who the main process is."""
-    return _message("READY=1", f"MAINPID={pid}", f"STATUS={_line(status)}")
+    return f"READY=1\nMAINPID={pid}\nSTATUS={_line(status)}"
 
 
 def status(text: str) -> str:
     """The line that `systemctl status` shows."""
-    return _message(f"STATUS={_line(text)}")
+    return f"STATUS={_line(text)}"
 
 
 def extend(seconds: float) -> str:
     """The start, stop or reload under way goes on for at most so long until the next message."""
-    return _message(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
+    return f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}"
 
 
 def reloading(now_ns: int) -> str:
     """A reload begins; `now_ns` is CLOCK_MONOTONIC, by which the manager tells this message from earlier ones."""
-    return _message("RELOADING=1", f"MONOTONIC_USEC={now_ns // 1000}", "STATUS=looking for changed models")
+    return f"RELOADING=1\nMONOTONIC_USEC={now_ns // 1000}\nSTATUS=looking for changed models"
 
 
 def stopping(text: str) -> str:
     """The service is on its way out."""
-    return _message("STOPPING=1", f"STATUS={_line(text)}")
+    return f"STOPPING=1\nSTATUS={_line(text)}"
 
 
 def failed(text: str, errno: int | None = None) -> str:
     """Why the process is about to end."""
-    return _message(f"STATUS={_line(text)}", *([f"ERRNO={errno}"] if errno else []))
+    return f"STATUS={_line(text)}" + (f"\nERRNO={errno}" if errno else "")
 
 
 def watchdog() -> str:
     """All is well."""
-    return _message("WATCHDOG=1")
+    return "WATCHDOG=1"
 
 
 def trigger(reason: str) -> str:
     """Nothing but a restart helps: the manager need not wait until it misses us."""
-    return _message(f"STATUS={_line(reason)}", "WATCHDOG=trigger")
-
-
-def _message(*assignments: str) -> str:
-    return "\n".join(assignments)
+    return f"STATUS={_line(reason)}\nWATCHDOG=trigger"
 
 
 def _line(text: str) -> str:
@@ -78,13 +74,14 @@ class Notifier:
         if not self._unsent or self._unsent[-1] != message:
             self._unsent.append(message)
         del self._unsent[:-_MOST_UNSENT]
-        while self._unsent and self._send(self._unsent[0]):
-            del self._unsent[0]
+        with contextlib.suppress(OSError):  # full, or not there while the manager executes itself anew
+            while self._unsent:
+                self._send(self._unsent[0])
+                del self._unsent[0]
 
 
-def quiet(message: str) -> bool:
-    """Return a notifier for a process without a service manager."""
-    return True
+def quiet(message: str) -> None:
+    """Send nothing: the process has no service manager."""
 
 
 def sender(environ: Mapping[str, str]) -> Send:
@@ -94,17 +91,10 @@ def sender(environ: Mapping[str, str]) -> Send:
     if not address:
         return quiet
     try:
-        notify = importlib.import_module("systemd.daemon").notify
+        notify: Send = importlib.import_module("systemd.daemon").notify
     except (ImportError, AttributeError):
         return socket_sender(address)
-
-    def send(message: str) -> bool:
-        with contextlib.suppress(OSError):
-            notify(message)
-            return True
-        return False
-
-    return send
+    return notify
 
 
 def socket_sender(address: str) -> Send:
@@ -115,11 +105,9 @@ def socket_sender(address: str) -> Send:
         return quiet
     path = "\0" + address[1:] if address[0] == "@" else address
 
-    def send(message: str) -> bool:
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+    def send(message: str) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
             sock.setblocking(False)
             sock.sendto(message.encode(errors="replace"), path)
-            return True
-        return False  # full, or not there while the manager executes itself anew
 
     return send

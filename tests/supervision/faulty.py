@@ -49,7 +49,7 @@ def inject(mode: str) -> None:
         obey(self, environ)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGUSR1, _block)
-        loop.add_signal_handler(signal.SIGUSR2, _freeze, self._watched.registry)
+        loop.add_signal_handler(signal.SIGUSR2, _freeze, self._registry)
 
     Supervisor.obey = obey_and_break  # type: ignore[method-assign]  # for tests only
     if mode == "unkillable":

@@ -117,8 +117,8 @@ def test_a_missing_state_directory_is_made(tmp_path: Path, caplog: pytest.LogCap
     (tmp_path / "file").touch()
     registry = cast(Registry, SimpleNamespace(load_history=LoadHistory(), served=list))
     for directory in (tmp_path / "a" / "b", tmp_path / "file" / "b"):
-        watch = CrashWatch(directory, registry, Repository([tmp_path]))
-        asyncio.run(watch.begin(0))
+        watch = CrashWatch(registry, Repository([tmp_path]))
+        asyncio.run(watch.begin(directory, 0))
         watch.end()
 
     assert (tmp_path / "a" / "b" / FILE).exists()

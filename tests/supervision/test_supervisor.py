@@ -10,15 +10,12 @@ import socket
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from edge_serve.clock import MonotonicClock
-from edge_serve.models.control.registry import Registry
-from edge_serve.service import Service
 from edge_serve.supervision import supervisor
-from edge_serve.systemd.notify import Notifier, quiet
 from edge_serve.workers.front.pool import Workers
 from tests.server.running import ADD_SUB, PATIENCE, python_model
 from tests.supervision.manager import Message, find_ports, mailbox, ready, supervised
@@ -223,6 +220,11 @@ def test_workers_do_not_speak_in_the_service_s_name(tmp_path: Path) -> None:
             assert b"WATCHDOG_USEC" not in environment
 
 
+def watching(workers: SimpleNamespace) -> supervisor.Supervisor:
+    absent = cast(Any, None)
+    return supervisor.Supervisor(absent, absent, cast(Workers, workers), absent, MonotonicClock())
+
+
 @pytest.mark.parametrize("ours", [True, False])
 def test_the_control_group_is_divided_only_when_systemd_has_started_this_very_process(
     ours: bool, monkeypatch: pytest.MonkeyPatch
@@ -230,10 +232,9 @@ def test_the_control_group_is_divided_only_when_systemd_has_started_this_very_pr
     asked: list[None] = []
     monkeypatch.setattr(supervisor, "find_groups", lambda: asked.append(None))
     workers = SimpleNamespace(default_hang=0.0, control_groups=None)
-    watched = supervisor.WatchedServer(cast(Service, None), cast(Registry, None), cast(Workers, workers))
     pid = os.getpid() if ours else os.getppid()
 
-    supervisor.Supervisor(watched, Notifier(quiet), MonotonicClock()).obey({"SYSTEMD_EXEC_PID": str(pid)})
+    watching(workers).obey({"SYSTEMD_EXEC_PID": str(pid)})
 
     assert bool(asked) is ours
 
@@ -241,7 +242,6 @@ def test_the_control_group_is_divided_only_when_systemd_has_started_this_very_pr
 def test_hung_models_have_the_watchdog_s_time_unless_it_watches_another_process() -> None:
     for pid, expected in ((os.getpid(), 3.0), (os.getppid(), 0.0)):
         workers = SimpleNamespace(default_hang=0.0, control_groups=None)
-        watched = supervisor.WatchedServer(cast(Service, None), cast(Registry, None), cast(Workers, workers))
         environ = {"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(pid)}
-        supervisor.Supervisor(watched, Notifier(quiet), MonotonicClock()).obey(environ)
+        watching(workers).obey(environ)
         assert workers.default_hang == expected

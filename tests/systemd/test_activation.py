@@ -23,7 +23,7 @@ import tritonclient.grpc as triton
 
 from edge_serve.config.settings.server import ServerConfig
 from edge_serve.errors import InvalidArgument
-from edge_serve.systemd.activation import Handed, door_of, inherit, numbers_and_names
+from edge_serve.systemd.activation import door_of, inherit, numbers_and_names
 from tests.server.running import ADD_SUB, PATIENCE, python_model
 from tests.supervision.manager import Mailbox, mailbox, ready
 
@@ -50,24 +50,24 @@ def test_descriptors_and_their_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("handed", "door"),
+    ("name", "place", "door"),
     [
-        (Handed(3, "metrics", 8000), "metrics"),
-        (Handed(3, "edge-serve.socket", 8000), "http"),
-        (Handed(3, "", 8001), "grpc"),
-        (Handed(3, "", 8002), "metrics"),
-        (Handed(3, "", "/run/http"), "http"),
-        (Handed(3, "", "/run/admin"), "admin"),
+        ("metrics", 8000, "metrics"),
+        ("edge-serve.socket", 8000, "http"),
+        ("", 8001, "grpc"),
+        ("", 8002, "metrics"),
+        ("", "/run/http", "http"),
+        ("", "/run/admin", "admin"),
     ],
 )
-def test_doors_by_name_or_address(handed: Handed, door: str) -> None:
-    assert door_of(handed, ServerConfig(http_unix_socket="/run/http", admin_socket="/run/admin")) == door
+def test_doors_by_name_or_address(name: str, place: int | str, door: str) -> None:
+    assert door_of(name, place, ServerConfig(http_unix_socket="/run/http", admin_socket="/run/admin")) == door
 
 
 @pytest.mark.parametrize("place", [9000, "/run/other", ""])
 def test_a_socket_for_no_door_is_refused(place: int | str) -> None:
     with pytest.raises(InvalidArgument, match="expected FileDescriptorName= to be one of http, grpc, metrics, admin"):
-        door_of(Handed(3, "unit.socket", place), ServerConfig())
+        door_of("unit.socket", place, ServerConfig())
 
 
 @dataclass

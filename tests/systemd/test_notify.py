@@ -43,7 +43,7 @@ def test_the_library_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "systemd", types.ModuleType("systemd"))
     monkeypatch.setitem(sys.modules, "systemd.daemon", library)
 
-    assert notify.sender({"NOTIFY_SOCKET": "/nowhere"})("WATCHDOG=1")
+    notify.Notifier(notify.sender({"NOTIFY_SOCKET": "/nowhere"})).tell("WATCHDOG=1")
     assert sent == ["WATCHDOG=1"]
 
 
@@ -64,7 +64,10 @@ def test_a_message_that_cannot_be_sent_goes_with_the_next_in_order(tmp_path: Pat
 
 
 def test_a_manager_that_never_reads_costs_no_memory() -> None:
-    notifier = notify.Notifier(lambda _: False)
+    def fail(message: str) -> None:
+        raise BlockingIOError
+
+    notifier = notify.Notifier(fail)
     for number in range(1000):
         notifier.tell(f"STATUS={number}")
     assert footprint(notifier) < 50
