@@ -38,11 +38,10 @@ def safe_mode(arguments: Sequence[str], environ: Mapping[str, str] = os.environ)
         if not directory.is_dir():
             return _fail(f"no directory '{directory}': {expected}")
         return _fail(f"no server has kept a record of crashes in '{directory}': {expected}")
-    except PermissionError as error:
-        hint = "run it as root (sudo) or as the service's user, or see 'edge-serve status'"
-        return _fail(f"cannot open '{error.filename}': {error.strerror}; {hint}")
     except OSError as error:
-        return _fail(f"cannot open '{error.filename}': {error.strerror}")
+        hint = "; run it as root (sudo) or as the service's user, or see 'edge-serve status'"
+        text = f"cannot open '{error.filename}': {error.strerror}"
+        return _fail(text + hint if isinstance(error, PermissionError) else text)
 
 
 def _parser() -> OptionParser:

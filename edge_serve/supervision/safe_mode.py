@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import fcntl
 import hashlib
 import logging
@@ -287,9 +286,7 @@ def is_kept(directory: Path) -> bool:
         return False
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno != errno.EWOULDBLOCK:
-            raise
+    except BlockingIOError:
         return True
     finally:
         os.close(lock)

@@ -82,17 +82,15 @@ class SelfInference:
         known = self._patients
         patients = await gathered((one, known.get(one) or _Patient(_answers(one))) for one in self._served())
         self._patients = dict(patients)
-        visits: set[asyncio.Task[None]] = set()
+        visits: list[asyncio.Task[None]] = []
         try:
             for number, (one, patient) in enumerate(patients, 1):
-                visits.add(visit := asyncio.ensure_future(self._visit(one, patient)))
-                visit.add_done_callback(visits.discard)
+                visits.append(asyncio.ensure_future(self._visit(one, patient)))
                 if number % AT_ONCE == 0:
                     await asyncio.sleep(APART)
-            if visits:
-                await asyncio.wait(visits)
+            await asyncio.gather(*visits)
         finally:
-            for visit in list(visits):
+            for visit in visits:
                 visit.cancel()
 
     async def _visit(self, served: Served, patient: _Patient) -> None:
@@ -127,9 +125,11 @@ class SelfInference:
 
     async def _ask_golden(self, served: Served, test: GoldenTest, patient: _Patient) -> None:
         """Send one sample of a golden test, which the version passed when it was loaded."""
+        past_cache = _past_cache(served)
+        if past_cache is None:
+            return
         sample = test.samples[patient.turn % len(test.samples)]
         patient.proven = True
-        past_cache = _past_cache(served)
         error: EdgeServeError | None = None
         try:
             request = await read_limited(request_of, sample, served.signature)
@@ -139,15 +139,14 @@ class SelfInference:
         except Unavailable:  # the disk does not answer
             return
         try:
-            if past_cache is not None:
-                figures = await converse(past_cache, sample, request, min(self._interval, PATIENCE))
-                error = EdgeServeError("; ".join(figures.problems)) if figures.problems else None
+            figures = await converse(past_cache, sample, request, min(self._interval, PATIENCE))
+            if figures.problems:
+                error = EdgeServeError("; ".join(figures.problems))
         except EdgeServeError as failure:
             error = failure
         patient.answered = _answers(served)
-        if past_cache is not None:
-            patient.turn += error is None  # a sample that fails is asked again
-            self._judge(served, patient, error)
+        patient.turn += error is None  # a sample that fails is asked again
+        self._judge(served, patient, error)
 
     def _judge(self, served: Served, patient: _Patient, error: EdgeServeError | None) -> None:
         if error is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from edge_serve.messages.line import MOST_NAMES, failed_line, models_text, shortened
 from edge_serve.models.control.records import ModelSummary
@@ -12,43 +11,34 @@ from edge_serve.models.control.records import ModelSummary
 _MOVING = ("unready", "restarting", "loading", "unloading")
 
 
-@dataclass(frozen=True, slots=True)
-class ServicePhase:
-    """Where the server is in its life.
-
-    Attributes:
-        loaded: the models of the start are loaded, or failed to.
-        safe: why the server runs without some or all of its models; "" = it does not.
-        unreadable: why the model repositories cannot be read; "" = they can.
-    """
-
-    loaded: bool
-    safe: str = ""
-    unreadable: str = ""
-
-
 def status_line(
-    phase: ServicePhase,
     summaries: Sequence[ModelSummary],
+    *,
+    loaded: bool,
+    safe: str = "",
+    unreadable: str = "",
     lacking: Sequence[ModelSummary] = (),
     unread: Mapping[str, str] | None = None,
 ) -> str:
     """`3 of 5 models ready, loading det`; `1 model failed: seg (no such file); 2 serve, loading det`
 
     Args:
+        loaded: the models of the start are loaded, or failed to.
+        safe: why the server runs without some or all of its models; "" = it does not.
+        unreadable: why the model repositories cannot be read; "" = they can.
         lacking: required models that are not ready; told once the models of the start are loaded.
         unread: models of the repository that could not be read, and why: they failed, too.
     """
     counted = [one for one in summaries if one.word != "unloaded"]
     troubled = [one for one in counted if one.word != "ready"]
     serving = len(counted) - sum(not one.serves for one in troubled)
-    required = {one.name: one.reason for one in lacking if phase.loaded and not phase.safe and one.reason}
+    required = {one.name: one.reason for one in lacking if loaded and not safe and one.reason}
     failed = {one.name: one.reason for one in troubled if one.word == "failed"}
     failed |= {name: reason for name, reason in (unread or {}).items() if name not in failed}
     groups = [_group(word, [one.name for one in troubled if one.word == word]) for word in _MOVING]
     if failed:
         head = failed_line(failed, required, serving)
-    elif not phase.loaded and not counted:
+    elif not loaded and not counted:
         head = "looking for models"
     elif serving < len(counted):
         head = f"{serving} of {models_text(len(counted))} ready"
@@ -57,10 +47,10 @@ def status_line(
     notes = [f"required {name}: {shortened(reason)}" for name, reason in required.items() if name not in failed]
     if len(notes) > MOST_NAMES:
         notes[MOST_NAMES:] = [f"and {len(notes) - MOST_NAMES} more"]
-    if phase.unreadable:
-        notes.insert(0, shortened(phase.unreadable))
+    if unreadable:
+        notes.insert(0, shortened(unreadable))
     text = "; ".join([", ".join([head, *filter(None, groups)]), *notes])
-    return f"safe mode: {phase.safe}; {text}" if phase.safe else text
+    return f"safe mode: {safe}; {text}" if safe else text
 
 
 def _group(word: str, names: Sequence[str]) -> str:

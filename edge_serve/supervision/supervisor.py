@@ -18,7 +18,7 @@ from edge_serve.models.control.records import ModelSummary
 from edge_serve.models.control.registry import Registry
 from edge_serve.service import Service
 from edge_serve.supervision.safe_mode import CrashWatch
-from edge_serve.supervision.standing import ServicePhase, status_line
+from edge_serve.supervision.standing import status_line
 from edge_serve.supervision.watchdog import FactReader, decide, time_of
 from edge_serve.systemd import notify
 from edge_serve.workers.front.pool import Workers
@@ -143,8 +143,10 @@ class Supervisor:
 
     def _line(self, summaries: Sequence[ModelSummary]) -> str:
         registry = self._registry
-        phase = ServicePhase(self._service.started, self.safe_mode, registry.load_history.unreadable)
-        return status_line(phase, summaries, registry.unready_required(), registry.unread())
+        return status_line(
+            summaries, loaded=self._service.started, safe=self.safe_mode, unreadable=registry.load_history.unreadable,
+            lacking=registry.unready_required(), unread=registry.unread(),
+        )  # fmt: skip
 
     def _tell_standing(self, line: str) -> None:
         """READY=1 once the models of the start are loaded, or failed to: a start that waited for a required model which

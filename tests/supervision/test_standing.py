@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edge_serve.models.control.records import ModelSummary
-from edge_serve.supervision.standing import ServicePhase, status_line
+from edge_serve.supervision.standing import status_line
 
 
 def summaries(**words: str) -> list[ModelSummary]:
@@ -27,35 +27,36 @@ def summaries(**words: str) -> list[ModelSummary]:
     ],
 )
 def test_status_lines(found: list[ModelSummary], line: str) -> None:
-    assert status_line(ServicePhase(loaded=False), found) == line
+    assert status_line(found, loaded=False) == line
 
 
 def test_safe_mode_comes_first() -> None:
-    phase = ServicePhase(loaded=True, safe="left out det")
-    assert status_line(phase, summaries(a="ready")) == "safe mode: left out det; 1 model ready"
+    assert (
+        status_line(summaries(a="ready"), loaded=True, safe="left out det") == "safe mode: left out det; 1 model ready"
+    )
 
 
 def test_required_models_that_are_not_ready_and_models_that_cannot_be_read_are_told_with_their_reasons() -> None:
     found = [ModelSummary("a", "ready"), ModelSummary("bad", "failed", "no\nlicence")]
     lacking = [ModelSummary("bad", "failed", "no\nlicence"), ModelSummary("god", "absent", "not in the repository")]
     unread = {"locked": "Permission denied: " + "x" * 300}
-    line = status_line(ServicePhase(loaded=True), found, lacking, unread)
+    line = status_line(found, loaded=True, lacking=lacking, unread=unread)
     assert line == (
         f"2 models failed: required bad (no licence), locked (Permission denied: {'x' * 138}...); 1 serves; "
         "required god: not in the repository"
     )
-    assert status_line(ServicePhase(loaded=False), found, lacking) == "1 model failed: bad (no licence); 1 serves", (
+    assert status_line(found, loaded=False, lacking=lacking) == "1 model failed: bad (no licence); 1 serves", (
         "they may come"
     )
-    assert status_line(ServicePhase(loaded=True, safe="left out bad"), found, lacking).endswith(
+    assert status_line(found, loaded=True, safe="left out bad", lacking=lacking).endswith(
         "; 1 model failed: bad (no licence); 1 serves"
     )
     many = dict.fromkeys("abcdef", "?")
-    assert status_line(ServicePhase(loaded=True), [], [], many) == (
+    assert status_line([], loaded=True, unread=many) == (
         "6 models failed: a (?), b (?), c (?), d (?) and 2 more; 0 serve"
     )
 
 
 def test_a_version_that_failed_beside_one_that_serves_costs_no_model() -> None:
     found = [ModelSummary("iris", "failed", "version 2: Internal: x\n\nAt:\n  /models/iris/2", serves=True)]
-    assert status_line(ServicePhase(loaded=True), found) == "1 model failed: iris (version 2: Internal: x); 1 serves"
+    assert status_line(found, loaded=True) == "1 model failed: iris (version 2: Internal: x); 1 serves"

@@ -128,17 +128,6 @@ class Limiter(Generic[Line]):
         group.suppressed, group.last = 0, None
 
 
-def with_count(count: int, text: str) -> str:
-    """Return the text of the last of `count` lines that did not pass."""
-    return f"{count} more like this suppressed: {text}" if count > 1 else text
-
-
-def is_error(record: logging.LogRecord) -> bool:
-    """Return whether each repetition of the line counts: it is a warning or an error, or comes from a worker that was
-    just restarted."""
-    return record.levelno >= logging.WARNING or hasattr(record, RECURS)
-
-
 def kind_of(record: logging.LogRecord) -> Hashable:
     """Return the kind of a record. Records of one kind come from the same line of code, about the same model, equally
     severe. What a model prints or
@@ -178,7 +167,8 @@ class LikeLines(logging.Filter):
         self._lock = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        error = is_error(record)
+        # each repetition counts of a warning, an error, and what a worker says that was just restarted
+        error = record.levelno >= logging.WARNING or hasattr(record, RECURS)
         chatter = record.name in CHATTER
         if not (error or chatter or self._journal):
             return True
@@ -193,7 +183,8 @@ class LikeLines(logging.Filter):
             due = self._limiter.due(now, all=all) + self._of_models.due(now, all=all)
         for count, record in due:
             line = copy.copy(record)
-            line.msg, line.args = with_count(count, record.getMessage()), ()
+            text = record.getMessage()
+            line.msg, line.args = f"{count} more like this suppressed: {text}" if count > 1 else text, ()
             if not self._journal:
                 line.exc_info = line.exc_text = None
             with self._handler.lock or threading.Lock():

@@ -33,7 +33,7 @@ class TritonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         stamp = time.strftime("%m%d %H:%M:%S", time.localtime(record.created))
-        return self.line(record, f"{_letter(record)}{stamp}.{int(record.created % 1 * 1e6):06d}")
+        return self.line(record, f"{_LETTERS.get(record.levelno, 'I')}{stamp}.{int(record.created % 1 * 1e6):06d}")
 
     def line(self, record: logging.LogRecord, head: str) -> str:
         """The line behind its head."""
@@ -45,7 +45,7 @@ class Iso8601Formatter(TritonFormatter):
 
     def format(self, record: logging.LogRecord) -> str:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
-        return self.line(record, f"{stamp} {_letter(record)}")
+        return self.line(record, f"{stamp} {_LETTERS.get(record.levelno, 'I')}")
 
 
 class JsonFormatter(logging.Formatter):
@@ -69,10 +69,6 @@ FORMATTERS: dict[str, type[logging.Formatter]] = {
     "ISO8601": Iso8601Formatter,
     "json": JsonFormatter,
 }
-
-
-def _letter(record: logging.LogRecord) -> str:
-    return _LETTERS.get(record.levelno, "I")
 
 
 def _text(formatter: logging.Formatter, record: logging.LogRecord) -> str:

@@ -76,7 +76,14 @@ class CustomMetrics:
             series = self._series(name, family, labels, bounds)
             if series is not None:
                 series.owners.add(owner)
-                self._change(series, operation, value)
+                match operation:
+                    case "increment":
+                        series.value += value
+                    case "set":
+                        series.value = value
+                    case "observe" if series.counts:
+                        series.counts[bisect_left(series.bounds, value)] += 1
+                        series.value += value
 
     def gone(self, owner: Hashable) -> None:
         """Remove what this worker alone had: its models are unloaded."""
@@ -115,17 +122,6 @@ class CustomMetrics:
             self._families[name] = family
             self._count += 1
         return series
-
-    @staticmethod
-    def _change(series: _Series, operation: str, value: float) -> None:
-        match operation:
-            case "increment":
-                series.value += value
-            case "set":
-                series.value = value
-            case "observe" if series.counts:
-                series.counts[bisect_left(series.bounds, value)] += 1
-                series.value += value
 
     def families(self) -> list[CustomFamily]:
         """Return the families that the page shows."""

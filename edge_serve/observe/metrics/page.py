@@ -26,6 +26,10 @@ _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _CATALOGUE_NAMES = frozenset(metric.name for metric in CATALOGUE)
 
 
+#: the machine, its GPUs, and the status of updates
+Readings = tuple[MachineReading, list[GpuReading], Updates | None]
+
+
 class Page:
     """The answer to GET /metrics.
 
@@ -47,10 +51,8 @@ class Page:
         self._clock = clock or MonotonicClock()
         self._gpus = gpus or NoGpu()
         self._updates_file = updates
-        self._updates: Updates | None = None
-        self._machine_reading = MachineReading()
-        self._gpu_readings: list[GpuReading] = []
-        self._reading: asyncio.Future[tuple[MachineReading, list[GpuReading], Updates | None]] | None = None
+        self._seen: Readings = (MachineReading(), [], None)
+        self._reading: asyncio.Future[Readings] | None = None
         self._gpus_due_ns = 0
         self._machine = Machine(options.interval_ns, self._clock.now_ns()) if options.cpu else None
 
@@ -60,10 +62,7 @@ class Page:
         now_ns, source = self._clock.now_ns(), self._source
         models = await gathered(Model(series, self._options, now_ns) for series in source.models())
         readiness = await gathered(source.readiness())
-        scrape = Scrape(
-            models, source.http(), readiness, source.tensor_memory(), self._machine_reading, self._gpu_readings,
-            self._updates,
-        )  # fmt: skip
+        scrape = Scrape(models, source.http(), readiness, source.tensor_memory(), *self._seen)
         return ["".join(lines).encode("utf-8", "replace") async for lines in in_pieces(self._lines(scrape))]
 
     def _lines(self, scrape: Scrape) -> Iterator[str]:
@@ -81,11 +80,11 @@ class Page:
             self._reading = asyncio.ensure_future(offload(self._read_now, self._clock.now_ns()))
         done, _ = await asyncio.wait({self._reading}, timeout=DEVICE_SECONDS)
         for reading in done:
-            self._machine_reading, self._gpu_readings, self._updates = reading.result()
+            self._seen = reading.result()
 
-    def _read_now(self, now_ns: int) -> tuple[MachineReading, list[GpuReading], Updates | None]:
+    def _read_now(self, now_ns: int) -> Readings:
         machine = self._machine.read(now_ns) if self._machine else MachineReading()
-        gpus = self._gpu_readings
+        gpus = self._seen[1]
         if self._options.gpu and now_ns >= self._gpus_due_ns:
             gpus = self._gpus.read()
             self._gpus_due_ns = now_ns + self._options.interval_ns

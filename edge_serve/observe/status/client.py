@@ -67,12 +67,15 @@ def find_target(
     """Find the server: by the options and the environment, else the service of this device, else Triton's port on it.
 
     Raises:
-        OSError: the file with the token cannot be read.
+        Unreachable: the file with the token cannot be read.
     """
     token = ""
     if token_file:
-        with open(token_file, encoding="ascii", errors="replace") as file:
-            token = file.read().strip()
+        try:
+            with open(token_file, encoding="ascii", errors="replace") as file:
+                token = file.read().strip()
+        except OSError as error:
+            raise Unreachable(f"cannot read '{token_file}': {error.strerror}", UNKNOWN) from error
     if url:
         return StatusTarget("", url if "://" in url else f"http://{url}", token, ca)
     path = path or environ.get("EDGE_SERVE_ADMIN_SOCKET", "")

@@ -227,10 +227,6 @@ async def _sum(counters: Iterable[ModelStatistics]) -> ModelStatistics:
     """Return their sum, made in pieces. Models that got no request yet cost nothing here."""
     used = (one for one in counters if one.success.count or one.fail.count or one.client_errors)
     total = ModelStatistics()
-    async for sums in in_pieces(accumulate(used, _plus, initial=total)):
+    async for sums in in_pieces(accumulate(used, lambda one, other: add_up([one, other]), initial=total)):
         total = sums[-1] if sums else total
     return total
-
-
-def _plus(one: ModelStatistics, other: ModelStatistics) -> ModelStatistics:
-    return add_up([one, other])

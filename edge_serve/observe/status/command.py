@@ -114,12 +114,9 @@ def _print(text: str) -> None:
 
 
 def _target(options: argparse.Namespace) -> StatusTarget:
-    try:
-        return find_target(
-            os.environ, url=options.url, path=options.admin_socket, token_file=options.token_file, ca=options.ca_cert
-        )
-    except OSError as error:
-        raise Unreachable(f"cannot read '{options.token_file}': {error.strerror}", UNKNOWN) from error
+    return find_target(
+        os.environ, url=options.url, path=options.admin_socket, token_file=options.token_file, ca=options.ca_cert
+    )
 
 
 def _parser(name: str, text: str) -> OptionParser:

@@ -44,7 +44,7 @@ def run(target: StatusTarget, interval: float, out: TextIO | None = None) -> int
             try:
                 fresh = fetch(target)
             except Unreachable as error:
-                trouble = f"as it was at {time.strftime('%H:%M:%S', _time_of(after))}: {error}"
+                trouble = f"as it was at {time.strftime('%H:%M:%S', time.localtime(after['time_ms'] / 1000))}: {error}"
             else:
                 before, after, trouble = after, fresh, ""
 
@@ -56,10 +56,6 @@ def _size(out: TextIO) -> tuple[int, int]:
     except OSError:
         columns, rows = 0, 0
     return columns or 80, rows or 24  # a serial console may not know its size
-
-
-def _time_of(document: Document) -> time.struct_time:
-    return time.localtime(document["time_ms"] / 1000)
 
 
 def frame(before: Document | None, after: Document, trouble: str, columns: int, rows: int) -> str:

@@ -162,12 +162,14 @@ def test_what_was_suppressed_is_told_at_the_end(logger: logging.Logger) -> None:
     journal = JournalHandler(sent)
     like = LikeLines(journal, Limiter(burst=1), Time(), journal=True)
     journal.addFilter(like)
+    said = {"msg": "again", "levelno": logging.INFO}
     for _ in range(2):
-        journal.handle(logging.makeLogRecord({"msg": "again"}))
+        journal.handle(logging.makeLogRecord(said))
     try:
         raise ValueError("deep")
     except ValueError as error:
-        journal.handle(logging.makeLogRecord({"msg": "again", "exc_info": (type(error), error, error.__traceback__)}))
+        failed = {**said, "exc_info": (type(error), error, error.__traceback__)}
+        journal.handle(logging.makeLogRecord(failed))
     like.tick(all=True)
     journal.close()
 

@@ -276,5 +276,5 @@ def test_where_to_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_target({}, url="http://h", token_file=str(tmp_path / "token")).token == "secret"
     (tmp_path / "admin.sock").touch()
     assert find_target({}).name == str(tmp_path / "admin.sock")
-    with pytest.raises(OSError, match="No such file"):
+    with pytest.raises(Unreachable, match="No such file"):
         find_target({}, token_file=str(tmp_path / "none"))
