@@ -17,7 +17,7 @@ from edge_serve.door_settings import DoorGuards, http_limits
 from edge_serve.messages.peer import ADMINISTRATOR
 from edge_serve.models.control.registry import Registry
 from edge_serve.observe.metrics.custom import CustomMetrics
-from edge_serve.observe.metrics.gpu import find_gpus
+from edge_serve.observe.metrics.gpu import find_gpus, no_gpus
 from edge_serve.observe.metrics.options import parse_options
 from edge_serve.observe.metrics.page import Page
 from edge_serve.observe.metrics.source import CustomFamily, HttpSeries, ModelSeries, Readiness, StatisticsSource
@@ -162,8 +162,8 @@ class Frontends:
             config.metrics_config, gpu=config.allow_gpu_metrics, cpu=config.allow_cpu_metrics,
             interval_ms=config.metrics_interval_ms,
         )  # fmt: skip
-        gpus = find_gpus() if options.gpu else None
-        page = Page(source, options, gpus, self._clock, config.ota_status_file)
+        read_gpus = find_gpus() if options.gpu else no_gpus
+        page = Page(source, options, read_gpus, self._clock, config.ota_status_file)
         metrics = MetricsApplication(page.render, guards.access)
         door = HttpServer(metrics, LIMITS, self._clock, choose=metrics.for_peer, tls=guards.metrics_tls)
         host = config.metrics_address or config.http_address

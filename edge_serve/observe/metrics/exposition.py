@@ -43,11 +43,8 @@ def family_lines(name: str, kind: str, description: str, samples: Iterable[Sampl
     """A family, after its HELP and TYPE lines; nothing at all when it has no sample."""
     head = f"# HELP {name} {_escape_help(description)}\n# TYPE {name} {kind}\n"
     for labels, value, suffix in samples:
-        yield (
-            f"{head}{name}{suffix}{{{labels}}} {number(value)}\n"
-            if labels
-            else f"{head}{name}{suffix} {number(value)}\n"
-        )
+        shown = f"{{{labels}}}" if labels else ""
+        yield f"{head}{name}{suffix}{shown} {number(value)}\n"
         head = ""
 
 

@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from edge_serve.observe.metrics.machine import read_memory, read_text, thermal_zones
 
@@ -29,33 +29,28 @@ class GpuReading:
     temperature: float | None = None
 
 
-class Gpus(Protocol):
-    """The GPUs of this machine."""
-
-    def read(self) -> list[GpuReading]:
-        """One reading of each."""
+#: returns one reading of each GPU
+ReadGpus = Callable[[], list[GpuReading]]
 
 
-class NoGpu:
-    """A machine without one, or `--allow-gpu-metrics=false`."""
-
-    def read(self) -> list[GpuReading]:
-        return []
+def no_gpus() -> list[GpuReading]:
+    """Read the GPUs of a machine without one, or of a server with `--allow-gpu-metrics=false`."""
+    return []
 
 
-def find_gpus(root: Path = Path("/")) -> Gpus:
-    """The reader that fits this machine; `root` stands in for / in tests of the Tegra one."""
+def find_gpus(root: Path = Path("/")) -> ReadGpus:
+    """Return the reader that fits this machine; `root` stands in for / in tests of the Tegra one."""
     tegra = Tegra.find(root)
     if tegra is not None:
-        return tegra
+        return tegra.read
     try:
         # pynvml loads it too; importing pynvml takes 14 ms and 6 MiB, which a device without a driver need not spend
         ctypes.CDLL("libnvidia-ml.so.1")
         import pynvml
 
-        return Nvml(pynvml)
+        return Nvml(pynvml).read
     except Exception:  # no package, no driver, or a broken one: a server without GPU gauges is still a server
-        return NoGpu()
+        return no_gpus
 
 
 class Nvml:

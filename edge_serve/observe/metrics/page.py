@@ -12,7 +12,7 @@ from edge_serve.aio.turns import gathered, in_pieces
 from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.observe.metrics.catalogue import CATALOGUE
 from edge_serve.observe.metrics.exposition import Sample, family_lines, histogram_samples, label_text
-from edge_serve.observe.metrics.gpu import GpuReading, Gpus, NoGpu
+from edge_serve.observe.metrics.gpu import GpuReading, ReadGpus, no_gpus
 from edge_serve.observe.metrics.machine import Machine, MachineReading
 from edge_serve.observe.metrics.options import MetricsOptions
 from edge_serve.observe.metrics.readers import Model, Scrape
@@ -34,7 +34,7 @@ class Page:
     """The answer to GET /metrics.
 
     Args:
-        gpus: `gpu.find_gpus()`; nothing by default.
+        read_gpus: `gpu.find_gpus()`.
         updates: `--ota-status-file`; "" = none.
     """
 
@@ -42,14 +42,14 @@ class Page:
         self,
         source: StatisticsSource,
         options: MetricsOptions,
-        gpus: Gpus | None = None,
+        read_gpus: ReadGpus = no_gpus,
         clock: Clock | None = None,
         updates: str = "",
     ) -> None:
         self._source = source
         self._options = options
         self._clock = clock or MonotonicClock()
-        self._gpus = gpus or NoGpu()
+        self._read_gpus = read_gpus
         self._updates_file = updates
         self._seen: Readings = (MachineReading(), [], None)
         self._reading: asyncio.Future[Readings] | None = None
@@ -86,7 +86,7 @@ class Page:
         machine = self._machine.read(now_ns) if self._machine else MachineReading()
         gpus = self._seen[1]
         if self._options.gpu and now_ns >= self._gpus_due_ns:
-            gpus = self._gpus.read()
+            gpus = self._read_gpus()
             self._gpus_due_ns = now_ns + self._options.interval_ns
         return machine, gpus, read_updates(self._updates_file, time.time())
 

@@ -13,7 +13,6 @@ from edge_serve.observe.metrics.exposition import (
     label_text,
     recent_microseconds,
     summary_samples,
-    with_label,
 )
 from edge_serve.observe.metrics.gpu import GpuReading
 from edge_serve.observe.metrics.machine import MachineReading
@@ -195,4 +194,4 @@ def refused(scrape: Scrape) -> list[Sample]:
 
 
 def http_requests(scrape: Scrape) -> list[Sample]:
-    return [Sample(with_label("", "code", str(code)), count) for code, count in sorted(scrape.http.requests.items())]
+    return [Sample(label_text({"code": str(code)}), count) for code, count in sorted(scrape.http.requests.items())]

@@ -214,8 +214,11 @@ def _model(entry: IndexEntry, model: ModelFacts | None) -> Document:
 def condition_of(entry: IndexEntry, model: ModelFacts | None) -> tuple[str, str]:
     """A version in a word: ready, busy, unready, restarting, loading, failed, unloading or unloaded; and why."""
     if entry.state == "READY":
-        if model is None or model.healthy:
-            return _busy(model) if model is not None else ("ready", "")
+        seconds = (model.oldest_batch_seconds or 0.0) if model is not None else 0.0
+        if model is None or (model.healthy and seconds <= BUSY_SECONDS):
+            return "ready", ""
+        if model.healthy:
+            return "busy", f"a batch has been running for {seconds:.0f} s; requests in flight: {model.in_flight}"
         if not model.complete:
             return "restarting", entry.reason or "its worker is started again"
         return "unready", model.refusal
@@ -226,13 +229,6 @@ def condition_of(entry: IndexEntry, model: ModelFacts | None) -> tuple[str, str]
     if not entry.state or entry.reason == "unloaded":
         return "unloaded", "" if entry.state else "never loaded"
     return "failed", entry.reason
-
-
-def _busy(model: ModelFacts) -> tuple[str, str]:
-    seconds = model.oldest_batch_seconds
-    if seconds is None or seconds <= BUSY_SECONDS:
-        return "ready", ""
-    return "busy", f"a batch has been running for {seconds:.0f} s; requests in flight: {model.in_flight}"
 
 
 def _totals(of: ModelStatistics) -> Document:

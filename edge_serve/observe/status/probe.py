@@ -18,7 +18,7 @@ from edge_serve import __version__
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.status import ProcessReading, Temperature
 from edge_serve.models.repository.repository import FoundModel
-from edge_serve.observe.metrics.gpu import GpuReading, Gpus, NoGpu, find_gpus
+from edge_serve.observe.metrics.gpu import GpuReading, ReadGpus, find_gpus, no_gpus
 from edge_serve.observe.metrics.machine import Machine, MachineReading, read_temperatures
 from edge_serve.observe.metrics.updates import Updates, read_updates
 
@@ -71,7 +71,7 @@ class Probe:
         self._scan = scan
         self._gpu = gpu
         self._root = root
-        self._gpus: Gpus | None = None
+        self._read_gpus: ReadGpus | None = None
         self._versions: dict[str, str] = {}
         self._machine = Machine(0, time.monotonic_ns(), root / "proc")  # its first reading counts from here
 
@@ -81,6 +81,8 @@ class Probe:
         with contextlib.suppress(EdgeServeError):
             found = self._scan()
         self._versions = self._versions or library_versions()
+        if self._read_gpus is None:
+            self._read_gpus = find_gpus(self._root) if self._gpu else no_gpus
         return Readings(
             self._machine.read(time.monotonic_ns()),
             len(os.sched_getaffinity(0)),
@@ -92,11 +94,6 @@ class Probe:
             self._versions,
             read_updates(self._updates, time.time()),
         )
-
-    def _read_gpus(self) -> list[GpuReading]:
-        if self._gpus is None:
-            self._gpus = find_gpus(self._root) if self._gpu else NoGpu()
-        return self._gpus.read()
 
 
 def library_versions() -> dict[str, str]:

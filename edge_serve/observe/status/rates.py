@@ -20,7 +20,6 @@ class Rates:
     """
 
     requests: float = 0.0
-    failures: float = 0.0
     median: float | None = None
     slowest: float | None = None
 
@@ -77,7 +76,6 @@ def between(before: Document | None, after: Document) -> tuple[Rates, dict[Key, 
 def _rates(added: Totals, seconds: float, bounds: Sequence[float]) -> Rates:
     return Rates(
         added.requests / seconds,
-        added.failures / seconds,
         quantile(0.5, added.counts, bounds),
         quantile(0.99, added.counts, bounds),
     )

@@ -21,7 +21,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from edge_serve.observe.metrics import page as page_module
-from edge_serve.observe.metrics.gpu import GpuReading
+from edge_serve.observe.metrics.gpu import GpuReading, no_gpus
 from edge_serve.observe.metrics.options import MetricsOptions, parse_options
 from edge_serve.observe.metrics.page import Page
 from edge_serve.observe.metrics.source import CustomFamily, CustomSample, Readiness
@@ -33,7 +33,7 @@ ALL = MetricsOptions(summaries=True, histograms=True)
 class OneGpu:
     reads = 0
 
-    def read(self) -> list[GpuReading]:
+    def __call__(self) -> list[GpuReading]:
         self.reads += 1
         return [GpuReading("GPU-1", utilization=0.5, memory_total=1000, energy=12.5)]
 
@@ -74,7 +74,7 @@ def test_prometheus_client_reads_every_value_back(source: FakeSource, clock: Fak
 def test_a_version_that_cannot_answer_has_a_0(source: FakeSource, clock: FakeClock) -> None:
     source.ready = [Readiness("plain", "1", True), Readiness("plain", "2", False), Readiness("bare", "", False, "/r")]
 
-    families = parsed(rendered(Page(source, ALL, None, clock)))
+    families = parsed(rendered(Page(source, ALL, no_gpus, clock)))
 
     assert {labels: value for (_, labels), value in families["edge_serve_model_ready"].items()} == {
         (("model", "plain"), ("version", "1")): 1,
@@ -84,13 +84,13 @@ def test_a_version_that_cannot_answer_has_a_0(source: FakeSource, clock: FakeClo
 
 
 def test_counters_keep_tritons_names(source: FakeSource, clock: FakeClock) -> None:
-    text = rendered(Page(source, ALL, None, clock)).decode()
+    text = rendered(Page(source, ALL, no_gpus, clock)).decode()
     assert '\nnv_inference_count{model="plain",version="1"} 4\n' in text
     assert '\nedge_serve_http_requests_total{code="404"} 1\n' in text
 
 
 def test_histograms_are_cumulative_and_in_seconds(source: FakeSource, clock: FakeClock) -> None:
-    family = parsed(rendered(Page(source, ALL, None, clock)))["edge_serve_request_duration_seconds"]
+    family = parsed(rendered(Page(source, ALL, no_gpus, clock)))["edge_serve_request_duration_seconds"]
     values = {name[len("edge_serve_request_duration_seconds") :]: v for (name, _), v in family.items()}
     buckets = {
         dict(labels)["le"]: value
@@ -104,7 +104,7 @@ def test_histograms_are_cumulative_and_in_seconds(source: FakeSource, clock: Fak
 
 
 def test_summaries_forget_after_the_window_and_skip_cached_request_time(source: FakeSource, clock: FakeClock) -> None:
-    page = Page(source, ALL, None, clock)
+    page = Page(source, ALL, no_gpus, clock)
     summary = parsed(rendered(page))["nv_inference_request_summary_us"]
     assert {dict(labels)["model"] for _, labels in summary} == {"plain"}
     by_quantile = {dict(labels).get("quantile"): v for (name, labels), v in summary.items() if "_us_" not in name}
@@ -116,7 +116,7 @@ def test_summaries_forget_after_the_window_and_skip_cached_request_time(source: 
 
 
 def test_options_remove_families(source: FakeSource, clock: FakeClock) -> None:
-    text = rendered(Page(source, parse_options(["counter_latencies=false"], cpu=False), None, clock)).decode()
+    text = rendered(Page(source, parse_options(["counter_latencies=false"], cpu=False), no_gpus, clock)).decode()
     for absent in ("_duration_us", "_summary_us", "first_response", "nv_cpu", "nv_gpu", "nv_cache"):
         assert absent not in text
     assert 'nv_inference_request_success{model="plain",version="1"} 0\n' in text
@@ -125,7 +125,7 @@ def test_options_remove_families(source: FakeSource, clock: FakeClock) -> None:
 
 
 def test_without_models_their_families_print_nothing(clock: FakeClock) -> None:
-    text = rendered(Page(FakeSource(), MetricsOptions(cpu=False), None, clock)).decode()
+    text = rendered(Page(FakeSource(), MetricsOptions(cpu=False), no_gpus, clock)).decode()
     assert "nv_inference" not in text
     assert text.endswith("\n")
 
@@ -141,7 +141,7 @@ def test_custom_families_merge_and_cannot_break_the_page(clock: FakeClock) -> No
             CustomFamily("h", "histogram", "histogram", [CustomSample({}, 7.5, (1.0, 5.0), (1, 1, 1))]),
         ]
     )
-    text = rendered(Page(source, MetricsOptions(cpu=False), None, clock)).decode()
+    text = rendered(Page(source, MetricsOptions(cpu=False), no_gpus, clock)).decode()
     assert '# HELP mine two\\nlines\n# TYPE mine counter\nmine{model="a"} 2\nmine{model="b"} 0.5\n' in text
     assert "other kind" not in text
     assert "no name" not in text
@@ -151,7 +151,7 @@ def test_custom_families_merge_and_cannot_break_the_page(clock: FakeClock) -> No
 
 def test_a_metric_tag_that_is_no_label_name_does_not_break_the_page(source: FakeSource, clock: FakeClock) -> None:
     source.series = [replace(source.series[0], tags={"my-tag": "1", "1st": "2"})]
-    families = parsed(rendered(Page(source, MetricsOptions(), None, clock)))
+    families = parsed(rendered(Page(source, MetricsOptions(), no_gpus, clock)))
     ((_, labels),) = families["nv_inference_count"]
     assert dict(labels) == {"_my_tag": "1", "_1st": "2", "model": "plain", "version": "1"}
 
@@ -251,7 +251,7 @@ def test_a_driver_that_hangs_delays_a_scrape_a_little_and_the_loop_not_at_all(
     go_on = threading.Event()
 
     class Hanging:
-        def read(self) -> list[GpuReading]:
+        def __call__(self) -> list[GpuReading]:
             go_on.wait(20)
             return []
 

@@ -14,7 +14,7 @@ import pytest
 from edge_serve.errors import InvalidArgument
 from edge_serve.observe.metrics.catalogue import CATALOGUE
 from edge_serve.observe.metrics.exposition import number, quantile_of
-from edge_serve.observe.metrics.gpu import NoGpu, Nvml, Tegra, find_gpus
+from edge_serve.observe.metrics.gpu import Nvml, Tegra, find_gpus, no_gpus
 from edge_serve.observe.metrics.machine import Machine
 from edge_serve.observe.metrics.options import DEFAULT_QUANTILES, parse_options
 
@@ -119,9 +119,8 @@ def test_tegra_reads_its_files(tmp_path: Path) -> None:
     }.items():  # fmt: skip
         write(monitor / name, text)
     write_proc(tmp_path / "proc", 1, 1)
-    gpus = find_gpus(tmp_path)
-    assert isinstance(gpus, Tegra)
-    (gpu,) = gpus.read()
+    assert Tegra.find(tmp_path) is not None
+    (gpu,) = find_gpus(tmp_path)()
     assert (gpu.utilization, gpu.temperature, gpu.power_usage) == (0.347, 48.5, 3.0)
     assert (gpu.memory_total, gpu.memory_used) == (1024_000, 614_400)
     assert (gpu.energy, gpu.power_limit) == (None, None)
@@ -129,7 +128,7 @@ def test_tegra_reads_its_files(tmp_path: Path) -> None:
 
 def test_tegra_with_only_a_load_file_leaves_the_rest_out(tmp_path: Path) -> None:
     write(tmp_path / "sys/devices/gpu.0/load", "garbage")
-    (gpu,) = find_gpus(tmp_path).read()
+    (gpu,) = find_gpus(tmp_path)()
     assert (gpu.utilization, gpu.temperature, gpu.power_usage, gpu.memory_total) == (None, None, None, None)
 
 
@@ -183,19 +182,19 @@ def test_without_the_library_of_a_driver_pynvml_is_not_imported(
     libraries: list[str] = []
     monkeypatch.setattr(ctypes, "CDLL", libraries.append)
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
-    assert isinstance(find_gpus(tmp_path), Nvml)
+    assert [gpu.uuid for gpu in find_gpus(tmp_path)()] == ["GPU-abc"]
 
     def missing(name: str) -> None:
         raise OSError(f"{name}: cannot open shared object file")
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    assert isinstance(find_gpus(tmp_path), NoGpu)
+    assert find_gpus(tmp_path) is no_gpus
     assert libraries == ["libnvidia-ml.so.1"]
 
 
 def test_without_a_driver_or_the_package_there_is_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: None)
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(driver=False))
-    assert isinstance(find_gpus(tmp_path), NoGpu)
+    assert find_gpus(tmp_path) is no_gpus
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert find_gpus(tmp_path).read() == []
+    assert find_gpus(tmp_path)() == []

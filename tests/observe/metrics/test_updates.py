@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from edge_serve.observe.metrics.gpu import no_gpus
 from edge_serve.observe.metrics.options import MetricsOptions
 from edge_serve.observe.metrics.page import Page
 from edge_serve.observe.metrics.updates import BundleStatus, Updates, read_updates
@@ -89,7 +90,7 @@ def test_members_of_a_wrong_type_count_as_absent(tmp_path: Path, wrong: object) 
 
 def test_the_metrics_page_shows_it(tmp_path: Path, clock: FakeClock) -> None:
     path = tmp_path / "status.json"
-    page = Page(FakeSource(), MetricsOptions(cpu=False), None, clock, str(path))
+    page = Page(FakeSource(), MetricsOptions(cpu=False), no_gpus, clock, str(path))
     assert b"edge_ota" not in rendered(page)
 
     write(path, FILE)

@@ -29,7 +29,7 @@ def later(requests: int = 0, failures: int = 0, *, seconds: float = 2.0, ns: int
 def test_rates_are_differences_over_time() -> None:
     total, each = between(*later(20, 4))
 
-    assert (total.requests, total.failures) == (10.0, 2.0)
+    assert total.requests == 10.0
     assert each[("det", "1")] == total
 
 

@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from edge_serve.observe.metrics.gpu import no_gpus
 from edge_serve.observe.metrics.options import MetricsOptions
 from edge_serve.observe.metrics.page import Page
 from tests.observe.metrics.conftest import FakeClock, FakeSource, rendered
@@ -152,7 +153,7 @@ def page(release: int, failed: tuple[int, ...]) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "status.json")
         path.write_text(json.dumps(document))
-        text = rendered(Page(FakeSource(), MetricsOptions(cpu=False), None, FakeClock(), str(path)))
+        text = rendered(Page(FakeSource(), MetricsOptions(cpu=False), no_gpus, FakeClock(), str(path)))
     samples = [line for line in text.splitlines(keepends=True) if line.startswith(b"edge_ota_")]
     return b"".join(line if b"{" in line else line.replace(b" ", b"{} ", 1) for line in samples)
 
