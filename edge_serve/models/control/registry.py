@@ -48,9 +48,8 @@ from edge_serve.models.load.planning import Planner
 from edge_serve.models.repository.names import check_name, parse_version
 from edge_serve.models.repository.override import Override
 from edge_serve.models.repository.repository import FoundModel, Repository, plain_name
-from edge_serve.models.versions.draining_versions import DrainingVersions
 from edge_serve.models.versions.lifecycle import VersionState
-from edge_serve.models.versions.served import Served
+from edge_serve.models.versions.served import Served, ServedVersions
 from edge_serve.models.versions.unloading_versions import BusyVersion, busy_versions
 from edge_serve.observe.metrics.source import ModelSeries, Readiness
 
@@ -72,7 +71,8 @@ class Registry:
         retries: further tries to load a version that failed (`--model-load-retry-count`).
 
     Attributes:
-        draining: replaced versions with open sequences.
+        lookup, sequence_version: see `ServedVersions`. The look-up raises InvalidArgument if the version is no number,
+            NotFound if it was never loaded, and Unavailable if it was loaded, and is not ready.
         load_history: which models are loading, failed, or left out.
         unloading: versions that were replaced or unloaded, and drain.
     """
@@ -91,12 +91,11 @@ class Registry:
         #: required models that were not in the repository at the start, and the probable reason
         self._absent: dict[str, str] = {}
         self._models: dict[str, ModelRecord] = {}
-        self.draining = DrainingVersions()
+        self._serving = ServedVersions(self._find)
+        self.lookup, self.sequence_version = self._serving.lookup, self._serving.sequence_version
         self.load_history = LoadHistory()
         self._planner = Planner(repository, loader, self.load_history)
-        self._swapper = VersionSwapper(loader, at_once, self.lookup, self.draining, drain_seconds, retries)
-
-        self._swapper.load_history = self.load_history
+        self._swapper = VersionSwapper(loader, at_once, self._serving, self.load_history, drain_seconds, retries)
         self.unloading = self._swapper.unloading
 
     def load_at_once(self, count: int) -> None:
@@ -109,50 +108,28 @@ class Registry:
 
     # ---- asking -------------------------------------------------------------------------------------------------
 
-    def lookup(self, name: str, version: str, correlation_id: int | str = 0, flags: int = 0) -> Served:
-        """Return the version for a request; "" is the highest one that is ready.
-
-        Args:
-            correlation_id, flags: of a request of a sequence, which goes to the version that started it.
-
-        Raises:
-            InvalidArgument: `version` is not a number.
-            NotFound: the model or version was never loaded.
-            Unavailable: the version was loaded, and is not ready.
-        """
-        served = self._serving(name, version)
-        return self.sequence_version(served, version, correlation_id, flags) if correlation_id else served
-
     def serving(self, name: str, version: str) -> Served | None:
         """Return what `lookup` returns, or None if no version of this name and number serves."""
         try:
-            return self._serving(name, version)
+            return self.lookup(name, version)
         except EdgeServeError:
             return None
-
-    def sequence_version(self, served: Served, version: str, correlation_id: int | str, flags: int) -> Served:
-        """Return the version in which the sequence of a request was started; `served`, unless a draining version has
-        it.
-
-        Args:
-            version: the version that the request names; "" = none.
-        """
-        if not self.draining:
-            return served
-        return self.draining.find(served.identity, version, correlation_id, flags, served) or served
 
     def _unknown(self, name: str, lack: str) -> NotFound:
         """Return the error for a model without a version to serve. It says that the load failed, but not why."""
         advice = _FAILED_TO_LOAD if name in self.load_history.reasons else ""
         return NotFound(with_advice(f"Request for unknown model: '{name}' {lack}", advice))
 
-    def _serving(self, name: str, version: str) -> Served:
+    def _find(self, name: str, version: str) -> Served:
+        """Return the version for a request that names a number, or whose model `highest` does not have by this name.
+
+        Raises:
+            EdgeServeError: as `lookup`.
+        """
         if self._repository.namespaced:
             name = self._identity(name)
-        if not version:
-            served = self._swapper.highest.get(name)
-            if served is not None:
-                return served
+        if not version and name in self._serving.highest:
+            return self._serving.highest[name]
         record = self._models.get(name)
         if record is None or not (record.versions or record.barren):
             raise self._unknown(name, "is not found")
@@ -162,7 +139,7 @@ class Registry:
         if known is None:
             raise NotFound(f"Request for unknown model: '{name}' version {int(version)} is not found")
         if known.served is None or known.state is not VersionState.READY:
-            replaced = self.draining.of_version(name, version)
+            replaced = self._serving.draining(name, version)
             if replaced is not None:
                 return replaced
             raise Unavailable(f"Request for unknown model: '{name}' version {int(version)} is not at ready state")
@@ -176,7 +153,7 @@ class Registry:
         """
         if name in self._models:
             return name
-        found = [identity for identity in self._swapper.highest if plain_name(identity) == name]
+        found = [identity for identity in self._serving.highest if plain_name(identity) == name]
         if len(found) > 1:
             text = f"There are {len(found)} identifiers of model '{name}' in global map, "
             raise InvalidArgument(f"{text}model namespace must be provided to resolve ambiguity.")
@@ -227,7 +204,7 @@ class Registry:
             return False
         if not self._required:
             return all(map(attrgetter("settled"), self._models.values()))
-        if not self._required.issubset(map(plain_name, self._swapper.highest)):
+        if not self._required.issubset(map(plain_name, self._serving.highest)):
             return False
         return all(record.settled for name, record in self._models.items() if plain_name(name) in self._required)
 
@@ -437,7 +414,7 @@ class Registry:
         return replace(plan, config=config)
 
     def _member(self, name: str, results: Results) -> MemberFacts:
-        record, served = self._models.get(name), self._swapper.highest.get(name)
+        record, served = self._models.get(name), self._serving.highest.get(name)
         known = record is not None and (record.plan is not None or isinstance(results.get(name), LoadFailure))
         return MemberFacts(
             served.config if served is not None else None,

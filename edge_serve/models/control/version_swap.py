@@ -12,15 +12,13 @@ from edge_serve.messages.log_fields import model_fields
 from edge_serve.models.control.instance_updater import InstanceUpdater
 from edge_serve.models.control.records import ModelRecord, VersionRecord
 from edge_serve.models.control.swap_queue import SwapQueue
-from edge_serve.models.ensemble.flight import Lookup
 from edge_serve.models.load.dependencies import LoadFailure, members_of
 from edge_serve.models.load.load_history import LoadHistory
 from edge_serve.models.load.loading import Loader, LoadPlan
 from edge_serve.models.load.memory import Memory, Way
 from edge_serve.models.repository.repository import of_version
-from edge_serve.models.versions.draining_versions import DrainingVersions
 from edge_serve.models.versions.lifecycle import VersionEvent, VersionState
-from edge_serve.models.versions.served import Served
+from edge_serve.models.versions.served import Served, ServedVersions
 from edge_serve.models.versions.unloading_versions import UnloadingVersions
 
 log = logging.getLogger(__name__)
@@ -34,40 +32,37 @@ class VersionSwapper:
 
     Args:
         at_once: how many versions may be loading at the same time.
-        lookup: finds the members of ensembles.
+        serving: the table of versions for requests, kept up to date here.
+        load_history: records which models are loading.
         drain_seconds: how long a version that was replaced or unloaded may drain.
         retries: further tries to load a version that failed (`--model-load-retry-count`).
 
     Attributes:
-        highest: model -> the highest version that serves.
         leaving: one task for each version that drains.
         unloading: the versions that drain, and the counters of those that are closed.
-        load_history: records which models are loading.
     """
 
     def __init__(
         self,
         loader: Loader,
         at_once: int,
-        lookup: Lookup,
-        draining: DrainingVersions,
+        serving: ServedVersions,
+        load_history: LoadHistory,
         drain_seconds: float,
         retries: int,
     ) -> None:
         self._loader = loader
-        self._lookup = lookup
-        self._draining = draining
+        self._serving = serving
+        self._load_history = load_history
         self._drain_seconds = drain_seconds
         self._retries = retries
         self._memory: Memory | None = None
         self._most_waiting = 0
         self._slots = asyncio.Semaphore(at_once)
-        self.highest: dict[str, Served] = {}
         self.leaving: set[asyncio.Task[None]] = set()
         self.unloading = UnloadingVersions()
         #: models whose serving versions are unloaded before the new ones load, although memory may hold both
         self.unload_first: frozenset[str] = frozenset()
-        self.load_history = LoadHistory()
         self._instance_updater = InstanceUpdater(loader, drain_seconds)
 
     def load_at_once(self, count: int) -> None:
@@ -213,7 +208,7 @@ class VersionSwapper:
 
         async def open(version: int) -> Served | EdgeServeError:
             async with self._slots if own_slot.locked() and not self._slots.locked() else own_slot:
-                with self.load_history.load(plan.name):
+                with self._load_history.load(plan.name):
                     return await self._open_with_retries(plan, version, own_worker)
 
         return await asyncio.gather(*map(open, wanted))
@@ -231,7 +226,7 @@ class VersionSwapper:
         extra = model_fields(plan.name, version)
         try:
             if members_of(plan.config):
-                return await self._loader.open_ensemble(plan, version, self._lookup)
+                return await self._loader.open_ensemble(plan, version, self._serving.lookup)
             return await self._loader.open(plan, version, own_worker=own_worker)
         except EdgeServeError as error:
             log.error("failed to load '%s' version %d: %s", plan.name, version, error.as_triton(), extra=extra)
@@ -275,7 +270,7 @@ class VersionSwapper:
     def retire(self, record: ModelRecord) -> list[asyncio.Task[None]]:
         """Take all versions of a model out of service. Return a task for each, done when it is closed."""
         tasks = [self._retire(version, replaced=False) for version in record.ready()]
-        self._draining.remove_all(record.name)
+        self._serving.remove_all(record.name)
         self._refresh(record)
         return tasks
 
@@ -301,7 +296,7 @@ class VersionSwapper:
     def _start_drain(self, served: Served, *, replaced: bool) -> asyncio.Task[None]:
         """Drain and close a version. One that was replaced also waits for its open sequences to end."""
         served.leaving = True
-        sequences = replaced and self._draining.add(served)
+        sequences = replaced and self._serving.drain(served)
         self.unloading.add(served)
         task = asyncio.get_running_loop().create_task(self._drain(served, sequences), name=f"drain {served.name}")
         self.leaving.add(task)
@@ -321,7 +316,7 @@ class VersionSwapper:
                 self._drain_seconds,
                 extra=model_fields(served.name, served.version),
             )  # fmt: skip
-        self._draining.remove(served)
+        self._serving.remove(served)
         await self._loader.close(served)
         served.lineage.close(served.statistics)
         if late:
@@ -332,14 +327,14 @@ class VersionSwapper:
 
     def _refresh(self, record: ModelRecord) -> None:
         ready = record.ready()
-        before = self.highest.get(record.name)
-        if before is not None and any(known.served is before for known in ready[:-1]) and self._draining.add(before):
+        before = self._serving.highest.get(record.name)
+        if before is not None and any(known.served is before for known in ready[:-1]) and self._serving.drain(before):
             # it still serves, but the highest version starts new sequences without a version from now on
-            asyncio.get_running_loop().call_later(self._drain_seconds, self._draining.remove, before)
+            asyncio.get_running_loop().call_later(self._drain_seconds, self._serving.remove, before)
         if ready and ready[-1].served is not None:
-            self.highest[record.name] = ready[-1].served
+            self._serving.highest[record.name] = ready[-1].served
         else:
-            self.highest.pop(record.name, None)
+            self._serving.highest.pop(record.name, None)
 
 
 def _stays(record: ModelRecord, plan: LoadPlan, version: int) -> bool:

@@ -1,4 +1,4 @@
-"""A loaded version: its completed configuration, signature, runner, and memory."""
+"""A loaded version: its completed configuration, signature, runner, and memory; and the table of versions for requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from edge_serve.aio.tasks import start_task
 from edge_serve.config.model.model_config_pb2 import ModelConfig
 from edge_serve.golden.reader import GoldenTest
-from edge_serve.messages.infer import InferRequest, InferResponse, Room
+from edge_serve.messages.infer import SEQUENCE_START, InferRequest, InferResponse, Room
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
@@ -227,3 +227,75 @@ class Served:
             on_response(response)
 
         return deliver
+
+
+class ServedVersions:
+    """The table of versions that requests go to: those that serve, and replaced ones with open sequences.
+
+    Args:
+        find: returns the version for a name and number that `highest` does not answer, or raises an EdgeServeError.
+
+    Attributes:
+        highest: model -> the highest version that serves.
+    """
+
+    def __init__(self, find: Callable[[str, str], Served]) -> None:
+        self.highest: dict[str, Served] = {}
+        self._find = find
+        self._draining: dict[str, list[Served]] = {}
+
+    def lookup(self, name: str, version: str, correlation_id: int | str = 0, flags: int = 0) -> Served:
+        """Return the version for a request; "" is the highest one that is ready.
+
+        Args:
+            correlation_id, flags: of a request of a sequence, which goes to the version that started it.
+
+        Raises:
+            EdgeServeError: as `find`.
+        """
+        served = None if version else self.highest.get(name)
+        if served is None:
+            served = self._find(name, version)
+        return self.sequence_version(served, version, correlation_id, flags) if correlation_id else served
+
+    def sequence_version(self, served: Served, version: str, correlation_id: int | str, flags: int) -> Served:
+        """Return the version in which the sequence of a request was started; `served`, unless a draining version has
+        it.
+
+        A START belongs to `served`, and ends an older sequence with its ID.
+
+        Args:
+            version: the version that the request names; "" = none.
+        """
+        known = self._draining.get(served.identity, ())
+        others = [one for one in reversed(known) if one is not served and version in ("", one.version)]
+        if flags & SEQUENCE_START:
+            for one in others:
+                one.runner.end_sequence(correlation_id)
+        elif others and not served.runner.has_sequence(correlation_id):
+            return next((one for one in others if one.runner.has_sequence(correlation_id)), served)
+        return served
+
+    def draining(self, name: str, version: str) -> Served | None:
+        """Return the draining version of this number that was added last."""
+        return next((one for one in reversed(self._draining.get(name, ())) if one.version == version), None)
+
+    def drain(self, served: Served) -> bool:
+        """Route the requests of its open sequences to a replaced version. Return whether it has any."""
+        if not served.runner.open_sequences():
+            return False
+        known = self._draining.setdefault(served.identity, [])
+        if served not in known:
+            known.append(served)
+        return True
+
+    def remove(self, served: Served) -> None:
+        """Route no more requests to a draining version."""
+        if left := [one for one in self._draining.pop(served.identity, ()) if one is not served]:
+            self._draining[served.identity] = left
+
+    def remove_all(self, name: str) -> None:
+        """Remove all draining versions of a model that is unloaded. They drain without waiting for their open
+        sequences."""
+        for served in self._draining.pop(name, ()):
+            served.runner.ignore_sequences()

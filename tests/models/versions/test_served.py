@@ -1,12 +1,21 @@
-"""A served version and its stand-in."""
+"""A served version and its stand-in, and which version gets a request."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+
 from edge_serve.config.model.model_config_pb2 import ModelConfig
+from edge_serve.errors import NotFound
+from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest
 from edge_serve.messages.signature import Signature
 from edge_serve.models.control.swap_queue import SwapQueue
+from edge_serve.models.run.runner import OnResponse, Runner, Ticket
 from edge_serve.models.run.statistics import new_statistics
-from edge_serve.models.versions.served import Served
+from edge_serve.models.versions.served import Served, ServedVersions
 
 
 def test_a_stand_in_closes_nothing_of_the_version_that_it_stands_for() -> None:
@@ -20,3 +29,112 @@ def test_a_stand_in_closes_nothing_of_the_version_that_it_stands_for() -> None:
         for close in version.on_close:
             close()
     assert closed == ["m"]
+
+
+class Sequences(Runner):
+    """A runner with these open sequences."""
+
+    def __init__(self, *ids: int) -> None:
+        self.ids = set(ids)
+        self.ignored = False
+
+    def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Ticket:
+        raise NotImplementedError
+
+    def stop(self, on_idle: Callable[[], None], *, sequences: bool = False) -> None:
+        raise NotImplementedError
+
+    def in_flight(self) -> int:
+        return 0
+
+    def has_sequence(self, correlation_id: int | str) -> bool:
+        return correlation_id in self.ids
+
+    def open_sequences(self) -> int:
+        return len(self.ids)
+
+    def end_sequence(self, correlation_id: int | str) -> None:
+        self.ids.discard(cast(int, correlation_id))
+
+    def ignore_sequences(self) -> None:
+        self.ignored = True
+
+
+@dataclass(eq=False)
+class Version:
+    runner: Sequences
+    version: str = "1"
+    identity: str = field(default="m")
+
+
+def version(*ids: int, number: str = "1", identity: str = "m") -> Served:
+    return cast(Served, Version(Sequences(*ids), number, identity))
+
+
+def table() -> ServedVersions:
+    def find(name: str, version: str) -> Served:
+        raise NotFound(name)
+
+    return ServedVersions(find)
+
+
+def test_the_highest_version_is_looked_up_and_any_other_is_asked_for() -> None:
+    others = {("m", "1"): version(), ("ns::m", ""): version()}
+    serving, highest = ServedVersions(lambda *asked: others[asked]), version(number="2")
+    serving.highest["m"] = highest
+    assert serving.lookup("m", "") is highest
+    assert serving.lookup("m", "1") is others["m", "1"]
+    assert serving.lookup("ns::m", "") is others["ns::m", ""]
+    with pytest.raises(NotFound):
+        table().lookup("m", "")
+
+
+def test_only_a_version_with_open_sequences_drains() -> None:
+    serving, now = table(), version()
+    assert not serving.drain(version())
+    old = version(7)
+    assert serving.drain(old)
+    assert serving.drain(old), "adding it again changes nothing"
+    serving.remove(old)
+    assert serving.sequence_version(now, "", 7, 0) is now
+
+
+def test_a_request_goes_to_the_version_that_started_its_sequence() -> None:
+    serving, old, now, other = table(), version(7), version(8), version(identity="other")
+    serving.highest["m"] = now
+    serving.drain(old)
+    assert serving.lookup("m", "", 7) is old
+    assert serving.sequence_version(now, "", 7, 0) is old
+    assert serving.sequence_version(now, "", 7, SEQUENCE_END) is old
+    assert serving.sequence_version(now, "1", 7, 0) is old
+    assert serving.sequence_version(now, "2", 7, 0) is now, "the request names another version"
+    assert serving.sequence_version(now, "", 8, 0) is now, "the version that serves has it"
+    assert serving.sequence_version(now, "", 9, 0) is now
+    assert serving.sequence_version(other, "", 7, 0) is other
+
+
+def test_of_two_replaced_versions_with_one_id_the_last_one_gets_the_request() -> None:
+    serving, older, old = table(), version(7), version(7, 8)
+    serving.drain(older)
+    serving.drain(old)
+    assert serving.sequence_version(version(), "", 7, 0) is old
+    assert serving.draining("m", "1") is old
+    assert serving.draining("m", "2") is None
+    serving.remove(old)
+    assert serving.sequence_version(version(), "", 7, 0) is older
+
+
+def test_a_start_goes_to_the_version_that_serves_and_ends_the_old_sequence() -> None:
+    serving, old, now = table(), version(7, 8), version()
+    serving.drain(old)
+    assert serving.sequence_version(now, "", 7, SEQUENCE_START) is now
+    assert not old.runner.has_sequence(7)
+    assert old.runner.has_sequence(8)
+
+
+def test_an_unloaded_model_does_not_wait_for_its_sequences() -> None:
+    serving, old, now = table(), version(7), version()
+    serving.drain(old)
+    serving.remove_all("m")
+    assert cast(Sequences, old.runner).ignored
+    assert serving.sequence_version(now, "", 7, 0) is now
