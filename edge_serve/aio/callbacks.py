@@ -16,4 +16,9 @@ def notify(callback: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> 
     try:
         callback(*args, **kwargs)
     except Exception:
-        log.exception("callback %s failed", getattr(callback, "__qualname__", repr(callback)))
+        log_failure(callback)
+
+
+def log_failure(callback: Callable[..., object]) -> None:
+    """Log the exception that is being handled, which `callback` has raised."""
+    log.exception("callback %s failed", getattr(callback, "__qualname__", repr(callback)))

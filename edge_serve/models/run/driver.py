@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Protocol
 
-from edge_serve.aio.callbacks import notify
+from edge_serve.aio.callbacks import log_failure, notify
 from edge_serve.backends.base import Reply
 from edge_serve.clock import Clock
 from edge_serve.errors import Cancelled, EdgeServeError
@@ -417,7 +417,10 @@ class Driver(Runner):
         if reply.personal:
             response.personal = True
         if self._order is None:
-            notify(job.on_response, response)
+            try:  # as `notify`, without a call for each response
+                job.on_response(response)
+            except Exception:
+                log_failure(job.on_response)
             return
         for on_response, ready in self._order.ready(job.place, (job.on_response, response)):
             notify(on_response, ready)

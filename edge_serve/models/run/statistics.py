@@ -168,9 +168,15 @@ def record_batch(
     batch = stats.batches.get(rows)
     if batch is None:
         batch = stats.batches[rows] = BatchStatistics()
-    batch.compute_input.add(input_end_ns - compute_start_ns)
-    batch.compute_infer.add(output_start_ns - input_end_ns)
-    batch.compute_output.add(compute_end_ns - output_start_ns)
+    duration = batch.compute_input
+    duration.count += 1
+    duration.ns += input_end_ns - compute_start_ns
+    duration = batch.compute_infer
+    duration.count += 1
+    duration.ns += output_start_ns - input_end_ns
+    duration = batch.compute_output
+    duration.count += 1
+    duration.ns += compute_end_ns - output_start_ns
 
 
 def record_first_response(stats: ModelStatistics, ns: int) -> None:
