@@ -1,4 +1,4 @@
-"""A loaded version: its completed configuration, signature, runner, and memory; and the table of versions for requests."""
+"""A loaded version: its configuration, signature, runner, and memory; and the table of versions for requests."""
 
 from __future__ import annotations
 
