@@ -6,9 +6,8 @@ the file has been read, and `check_inputs_and_outputs` (checks_io) when the mode
 
 from __future__ import annotations
 
-from edge_serve.config.checks.batching import check_dynamic_batching
+from edge_serve.config.checks.batching import check_dynamic_batching, check_sequence_batching
 from edge_serve.config.checks.ensemble import ENSEMBLE, check_ensemble
-from edge_serve.config.checks.sequence import check_sequence_batching
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import InvalidArgument, with_advice
 

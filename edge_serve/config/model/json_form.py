@@ -1,12 +1,15 @@
 """ModelConfig <-> Triton's JSON: the `/config` endpoint, load overrides, and the form in which workers receive it.
 
 Protobuf's JSON with the original field names, all scalar fields printed, and 64-bit integers as numbers where Triton
-has made them numbers (core src/model_config_utils.cc, ModelConfigToJson); elsewhere they stay strings.
+has made them numbers (core src/model_config_utils.cc, ModelConfigToJson); elsewhere they stay strings. Configurations
+that clients send are read as protobuf's C++ parser reads them (JsonToModelConfig), which Triton uses and clients count
+on: bare keys, single quotes, and commas before a closing bracket are accepted.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from types import NoneType
 from typing import Any
@@ -15,7 +18,6 @@ import orjson
 from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
-from edge_serve.config.model import loose_json
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.config.model.text import reword
 from edge_serve.errors import InvalidArgument
@@ -79,7 +81,7 @@ def _parse_loosely(text: bytes | str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         try:
-            return loose_json.loads(text if isinstance(text, str) else text.decode())
+            return loads_loosely(text if isinstance(text, str) else text.decode())
         except (ValueError, RecursionError):
             raise InvalidArgument(f"not JSON: {error}") from error
 
@@ -149,3 +151,34 @@ def _each_message(kind: Descriptor, value: Any, act: Callable[[dict[str, Any], D
     if values is None or not isinstance(value, dict):
         return value
     return {key: act(part, values) if isinstance(part, dict) else part for key, part in value.items()}
+
+
+#: Strings and words are matched as a whole or not at all: the time is linear in the length of any text. A string that
+#: does not end is one piece.
+_PIECE = re.compile(
+    r"""
+      "(?:[^"\\]|\\.)*(?:"|\\?\Z)                    # a string stays as it is
+    | '((?:[^'\\]|\\.)*)(?:'|\\?\Z)                  # 1: a string in single quotes
+    | (?<![\w$])([A-Za-z_$][\w$]*)(?![\w$])(?=\s*:)   # 2: a bare key
+    | ,(?=\s*[\]}])                                   # a comma too many
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def loads_loosely(text: str) -> Any:
+    """The value that `text` holds; NaN and Infinity too.
+
+    Raises:
+        ValueError, RecursionError: not JSON, even so.
+    """
+    return json.loads(_PIECE.sub(_write_strictly, text))
+
+
+def _write_strictly(piece: re.Match[str]) -> str:
+    quoted, key = piece.group(1, 2)
+    if key is not None:
+        return f'"{key}"'
+    if quoted is not None:
+        return '"' + quoted.replace("\\'", "'").replace('"', '\\"') + '"'
+    return "" if piece.group() == "," else piece.group()

@@ -15,7 +15,7 @@ from edge_serve.messages.settings import LOG_FORMATS, LogSettings, TraceChanges,
 from edge_serve.messages.shared_memory import RegionStatus
 from edge_serve.messages.statistics import BatchStatistics, Duration, ModelStatistics, ResponseStatistics
 from edge_serve.protocol.grpc import grpc_service_pb2 as pb
-from edge_serve.protocol.v2 import settings as json_settings
+from edge_serve.protocol.v2 import bodies as json_bodies
 
 _DURATIONS = (
     "success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss",
@@ -133,7 +133,7 @@ def build_shared_memory(regions: Iterable[RegionStatus]) -> pb.SystemSharedMemor
 def build_trace_settings(settings: TraceSettings) -> pb.TraceSettingResponse:
     """Build the reply of TraceSetting: the values of the HTTP reply, each as a list of strings."""
     message = pb.TraceSettingResponse()
-    for name, value in orjson.loads(json_settings.trace_settings(settings)).items():
+    for name, value in orjson.loads(json_bodies.trace_settings(settings)).items():
         message.settings[name].value.extend(value if isinstance(value, list) else [value])
     return message
 
@@ -153,7 +153,7 @@ def read_trace_changes(settings: Mapping[str, pb.TraceSettingRequest.SettingValu
             raise InvalidArgument(f"expect only 1 value for '{name}', got {len(values)}")
         else:
             document[name] = values[0] if values else None
-    return json_settings.read_trace_changes(orjson.dumps(document))
+    return json_bodies.read_trace_changes(orjson.dumps(document))
 
 
 #: setting -> (the field of its value, its type in error messages)
@@ -167,7 +167,7 @@ _LOG_KINDS = {
 def build_log_settings(settings: LogSettings) -> pb.LogSettingsResponse:
     """Build the reply of LogSettings."""
     message = pb.LogSettingsResponse()
-    for name, value in orjson.loads(json_settings.log_settings(settings)).items():
+    for name, value in orjson.loads(json_bodies.log_settings(settings)).items():
         setattr(message.settings[name], _LOG_KINDS.get(name, ("string_param", ""))[0], value)
     return message
 
@@ -190,4 +190,4 @@ def read_log_settings(settings: Mapping[str, pb.LogSettingsRequest.SettingValue]
         document[name] = getattr(value, field)
     if document.get("log_format", LOG_FORMATS[0]) not in LOG_FORMATS:
         raise InvalidArgument(f"invalid argument for log_format, got: {document['log_format']}")
-    return json_settings.read_log_settings(orjson.dumps(document), current)
+    return json_bodies.read_log_settings(orjson.dumps(document), current)

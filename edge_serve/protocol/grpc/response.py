@@ -1,10 +1,12 @@
-"""Encodes an `InferResponse` as the bytes of a ModelInferResponse, without a protobuf message.
+"""Answers as bytes: the frames of a reply over HTTP/2, and an `InferResponse` as a ModelInferResponse.
 
-A memo has the parts that repeat. The bytes of the outputs are not copied.
+The messages are encoded without protobuf. A memo has the parts that repeat, and the bytes of the outputs are not
+copied. The header blocks that every reply repeats are constant bytes, because they do not use HPACK's dynamic table.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -14,6 +16,9 @@ from edge_serve.messages.infer import InferRequest, InferResponse, Parameter
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer, InferTensor, is_unseen
 from edge_serve.protocol.grpc.grpc_service_pb2 import InferParameter, ModelInferResponse, ModelStreamInferResponse
+from edge_serve.protocol.grpc.wire import ENCODINGS, PREFIX, STATUS
+from edge_serve.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, FRAME_HEAD, HEADERS
+from edge_serve.protocol.http2.heads import encode, encode_literal
 from edge_serve.protocol.inference.classification import classify
 
 _Key = tuple[object, ...]
@@ -22,6 +27,72 @@ _Head = tuple[bytes, bytes, list[bytes], int]
 _MAX_HEADS = 1024
 _FINAL = "triton_final_response"
 _INT64 = range(-(2**63), 2**63)
+
+#: bytes of `grpc-message`; clients accept 8 KiB of trailers
+_MAX_TEXT = 4096
+_CONTENT_TYPE = (b"content-type", b"application/grpc")
+_ACCEPT = (b"grpc-accept-encoding", ",".join(ENCODINGS).encode())
+
+
+def _encode_head(encoding: str) -> bytes:
+    named = [(b"grpc-encoding", encoding.encode())] if encoding else []
+    return encode(200, [_CONTENT_TYPE, _ACCEPT, *named])
+
+
+#: the header block before the first message, by the encoding that it names
+HEADS = {encoding: _encode_head(encoding) for encoding in ("", "gzip", "deflate")}
+_OK = encode(None, [(b"grpc-status", b"0")])
+_PLAIN_HEAD = HEADS[""]
+
+_WHOLE = struct.Struct(f">HBBBI{len(_PLAIN_HEAD)}sHBBBIBI")
+_TAIL = struct.Struct(f">HBBBI{len(_OK)}s")
+#: bytes of a unary reply other than its message
+WHOLE_OVERHEAD = _WHOLE.size + _TAIL.size
+
+
+def build_head(stream: int, encoding: str = "") -> bytes:
+    """Build the HEADERS frame of an answer that has messages."""
+    block = HEADS[encoding]
+    return FRAME_HEAD.pack(len(block) >> 8, len(block) & 0xFF, HEADERS, END_HEADERS, stream) + block
+
+
+def build_reply_start(stream: int, size: int) -> bytes:
+    """Build the frames before the only message, of `size` bytes, of a reply: HEADERS, and the start of DATA."""
+    whole = size + PREFIX.size
+    return _WHOLE.pack(
+        0, len(_PLAIN_HEAD), HEADERS, END_HEADERS, stream, _PLAIN_HEAD,
+        whole >> 8, whole & 0xFF, DATA, 0, stream, 0, size,
+    )  # fmt: skip
+
+
+def build_ok(stream: int) -> bytes:
+    """Build the trailers of a successful call."""
+    return _TAIL.pack(0, len(_OK), HEADERS, END_HEADERS | END_STREAM, stream, _OK)
+
+
+def build_fault(stream: int, code: str, text: str, *, started: bool) -> bytes:
+    """Build the trailers of a failed call, with the fields of a head unless that is sent already (`started`)."""
+    fields = encode_literal(b"grpc-status", b"%d" % STATUS.get(code, STATUS["UNKNOWN"]))
+    if text:
+        fields += encode_literal(b"grpc-message", quote(text))
+    block = fields if started else encode(200, [_CONTENT_TYPE]) + fields
+    return FRAME_HEAD.pack(len(block) >> 8, len(block) & 0xFF, HEADERS, END_HEADERS | END_STREAM, stream) + block
+
+
+def build_refusal(stream: int, status: int) -> bytes:
+    """Build the answer to a request that is not a gRPC call: an HTTP status."""
+    block = encode(status, [])
+    return FRAME_HEAD.pack(0, len(block), HEADERS, END_HEADERS | END_STREAM, stream) + block
+
+
+def quote(text: str) -> bytes:
+    """Encode a `grpc-message`: percent-encoding for all but printable ASCII."""
+    quoted = bytearray()
+    for byte in text.encode("utf-8", "replace"):
+        quoted += b"%c" % byte if 0x20 <= byte <= 0x7E and byte != 0x25 else b"%%%02X" % byte
+        if len(quoted) >= _MAX_TEXT:
+            break
+    return bytes(quoted)
 
 
 def encode_varint(value: int) -> bytes:

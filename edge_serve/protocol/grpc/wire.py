@@ -1,7 +1,4 @@
-"""Heads, trailers, statuses and message prefixes of gRPC over HTTP/2 (grpc/grpc doc/PROTOCOL-HTTP2.md), as bytes.
-
-The blocks that every reply repeats are constant bytes, because they do not use HPACK's dynamic table.
-"""
+"""Statuses, message prefixes, timeouts, and compression of gRPC over HTTP/2 (grpc/grpc doc/PROTOCOL-HTTP2.md)."""
 
 from __future__ import annotations
 
@@ -11,8 +8,6 @@ import zlib
 
 from edge_serve.errors import EdgeServeError, InvalidArgument, Unsupported
 from edge_serve.messages.tensors import Buffer
-from edge_serve.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, FRAME_HEAD, HEADERS
-from edge_serve.protocol.http2.heads import encode, encode_literal
 
 #: the number of each status (grpc doc/statuscodes.md)
 STATUS = {
@@ -27,81 +22,16 @@ PREFIX = struct.Struct(">BI")
 #: the supported message encodings
 ENCODINGS = ("identity", "deflate", "gzip")
 
-#: bytes of `grpc-message`; clients accept 8 KiB of trailers
-_MAX_TEXT = 4096
 #: the longest timeout, 30 years, because a worker's deadline is a 64-bit number of nanoseconds
 _LONGEST_NS = 10**18
 _UNITS = {b"H": 3600_000_000_000, b"M": 60_000_000_000, b"S": 1_000_000_000, b"m": 1_000_000, b"u": 1_000, b"n": 1}
 _TIMEOUT = re.compile(rb"(\d{1,8})([HMSmun])")
-_CONTENT_TYPE = (b"content-type", b"application/grpc")
-_ACCEPT = (b"grpc-accept-encoding", ",".join(ENCODINGS).encode())
 
 
 class MessageTooLarge(EdgeServeError):
     """The message has more bytes than the server accepts."""
 
     http_status, grpc_code = 413, "RESOURCE_EXHAUSTED"
-
-
-def _encode_head(encoding: str) -> bytes:
-    named = [(b"grpc-encoding", encoding.encode())] if encoding else []
-    return encode(200, [_CONTENT_TYPE, _ACCEPT, *named])
-
-
-#: the header block before the first message, by the encoding that it names
-HEADS = {encoding: _encode_head(encoding) for encoding in ("", "gzip", "deflate")}
-_OK = encode(None, [(b"grpc-status", b"0")])
-_PLAIN_HEAD = HEADS[""]
-
-_WHOLE = struct.Struct(f">HBBBI{len(_PLAIN_HEAD)}sHBBBIBI")
-_TAIL = struct.Struct(f">HBBBI{len(_OK)}s")
-#: bytes of a unary reply other than its message
-WHOLE_OVERHEAD = _WHOLE.size + _TAIL.size
-
-
-def build_head(stream: int, encoding: str = "") -> bytes:
-    """Build the HEADERS frame of an answer that has messages."""
-    block = HEADS[encoding]
-    return FRAME_HEAD.pack(len(block) >> 8, len(block) & 0xFF, HEADERS, END_HEADERS, stream) + block
-
-
-def build_reply_start(stream: int, size: int) -> bytes:
-    """Build the frames before the only message, of `size` bytes, of a reply: HEADERS, and the start of DATA."""
-    whole = size + PREFIX.size
-    return _WHOLE.pack(
-        0, len(_PLAIN_HEAD), HEADERS, END_HEADERS, stream, _PLAIN_HEAD,
-        whole >> 8, whole & 0xFF, DATA, 0, stream, 0, size,
-    )  # fmt: skip
-
-
-def build_ok(stream: int) -> bytes:
-    """Build the trailers of a successful call."""
-    return _TAIL.pack(0, len(_OK), HEADERS, END_HEADERS | END_STREAM, stream, _OK)
-
-
-def build_fault(stream: int, code: str, text: str, *, started: bool) -> bytes:
-    """Build the trailers of a failed call, with the fields of a head unless that is sent already (`started`)."""
-    fields = encode_literal(b"grpc-status", b"%d" % STATUS.get(code, STATUS["UNKNOWN"]))
-    if text:
-        fields += encode_literal(b"grpc-message", quote(text))
-    block = fields if started else encode(200, [_CONTENT_TYPE]) + fields
-    return FRAME_HEAD.pack(len(block) >> 8, len(block) & 0xFF, HEADERS, END_HEADERS | END_STREAM, stream) + block
-
-
-def build_refusal(stream: int, status: int) -> bytes:
-    """Build the answer to a request that is not a gRPC call: an HTTP status."""
-    block = encode(status, [])
-    return FRAME_HEAD.pack(0, len(block), HEADERS, END_HEADERS | END_STREAM, stream) + block
-
-
-def quote(text: str) -> bytes:
-    """Encode a `grpc-message`: percent-encoding for all but printable ASCII."""
-    quoted = bytearray()
-    for byte in text.encode("utf-8", "replace"):
-        quoted += b"%c" % byte if 0x20 <= byte <= 0x7E and byte != 0x25 else b"%%%02X" % byte
-        if len(quoted) >= _MAX_TEXT:
-            break
-    return bytes(quoted)
 
 
 def read_timeout(value: bytes) -> int:

@@ -2,10 +2,8 @@
 
 May import layer 0 only.
 
-body_buffer  ordinary memory for a body that arrives in parts
-chunked      incremental decoder of the chunked transfer coding (RFC 9112 7.1)
-errors       errors of malformed or refused messages, each with its HTTP status
-head         the head of an HTTP/1.1 request
-reader       the receiving half of a connection, without a socket
-response     the head of a response
+body    the decoder of the chunked transfer coding, and ordinary memory for bodies
+errors  errors of malformed or refused messages, each with its HTTP status
+head    the heads of requests and responses
+reader  the receiving half of a connection, without a socket
 """

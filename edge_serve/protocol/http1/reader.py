@@ -13,9 +13,8 @@ from collections.abc import Callable
 
 from edge_serve.messages.infer import Lease
 from edge_serve.messages.tensors import Buffer
-from edge_serve.protocol.http1.body_buffer import SMALL as LARGE
-from edge_serve.protocol.http1.body_buffer import pages
-from edge_serve.protocol.http1.chunked import ChunkedDecoder
+from edge_serve.protocol.http1.body import SMALL as LARGE
+from edge_serve.protocol.http1.body import ChunkedDecoder, pages
 from edge_serve.protocol.http1.errors import ContentTooLarge
 from edge_serve.protocol.http1.head import END_OF_HEAD, HeadParser, RequestHead
 

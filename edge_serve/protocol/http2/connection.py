@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from edge_serve.clock import Clock
 from edge_serve.protocol.http2 import frames as frames
-from edge_serve.protocol.http2.allowance import TRIFLE, WASTED_REQUEST
-from edge_serve.protocol.http2.data import CONNECTION_WINDOW, DataReader, strip_padding
 from edge_serve.protocol.http2.frames import (
     CONTINUATION,
     DATA,
@@ -32,9 +30,16 @@ from edge_serve.protocol.http2.frames import (
     StreamFault,
 )
 from edge_serve.protocol.http2.heads import MAX_LIST, HeaderBlockReader
-from edge_serve.protocol.http2.send import FrameOutput
-from edge_serve.protocol.http2.stream import INITIAL_WINDOW
-from edge_serve.protocol.http2.streams import StreamHost, StreamTable
+from edge_serve.protocol.http2.stream import INITIAL_WINDOW, FrameOutput
+from edge_serve.protocol.http2.streams import (
+    CONNECTION_WINDOW,
+    TRIFLE,
+    WASTED_REQUEST,
+    DataReader,
+    StreamHost,
+    StreamTable,
+    strip_padding,
+)
 
 #: the largest DATA frame that the server accepts
 MAX_FRAME = 1024 * 1024

@@ -1,12 +1,17 @@
-"""One stream of a connection: its windows and state, and the events that the connection reports to it."""
+"""One stream of a connection, and the DATA frames of its answer within the client's windows (RFC 9113 5.2).
+
+`Http2Stream` has a stream's windows and state, and the events that the connection reports to it. `DataSender` writes
+the answers of all streams, one frame of each in turn.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from edge_serve.messages.tensors import Buffer
+from edge_serve.protocol.http2.frames import DATA, FRAME_HEAD, HEAD_SIZE, MAX_WINDOW, Code, ConnectionFault, StreamFault
 
 if TYPE_CHECKING:
     from edge_serve.protocol.http2.streams import StreamTable
@@ -92,3 +97,203 @@ class Http2Stream:
         """Reopen the receive window when at most half of it is left."""
         if self.receivable <= INITIAL_WINDOW // 2:
             self.widen(INITIAL_WINDOW)
+
+
+#: the defaults of a client's window and of its largest frame (RFC 9113 6.5.2, 6.9.2)
+_WINDOW, _FRAME = 65_535, 16_384
+
+
+class FrameOutput(Protocol):
+    """Queue of bytes for the client, implemented by `transport.sockets.send_queue.SendQueue`.
+
+    Attributes:
+        pending: bytes pushed that the kernel has not accepted.
+    """
+
+    pending: int
+
+    def push(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None) -> None: ...
+
+
+class DataSender:
+    """Flow control towards one client: sends DATA now, or queues it until a window opens.
+
+    Args:
+        unsent: bytes pending in `output` beyond which streams wait.
+
+    Attributes:
+        window: bytes that the client still accepts on the connection.
+        initial: window of a new stream; max_frame: bytes of the largest DATA frame.
+        sent: frames of answers, DATA and trailers, so far.
+    """
+
+    __slots__ = ("_ready", "_unsent", "initial", "max_frame", "output", "sent", "window")
+
+    def __init__(self, output: FrameOutput, unsent: int) -> None:
+        self.output = output
+        self._unsent = unsent
+        self.window = _WINDOW
+        self.initial = _WINDOW
+        self.max_frame = _FRAME
+        self.sent = 0
+        #: streams with queued bytes and an open window, in the order of their turns
+        self._ready: dict[Http2Stream, None] = {}
+
+    @property
+    def waiting(self) -> bool:
+        """Streams have queued bytes, and may have a window for them: `pump` when `output` has room."""
+        return bool(self._ready) and self.window > 0
+
+    def reserve(self, stream: Http2Stream, size: int) -> bool:
+        """Subtract `size` bytes from the windows if one frame can carry them now, and return whether it can."""
+        if (
+            stream.queue is None
+            and size <= stream.sendable
+            and size <= self.window
+            and size <= self.max_frame
+            and self.output.pending <= self._unsent
+        ):
+            self.window -= size
+            stream.sendable -= size
+            self.sent += 1
+            return True
+        return False
+
+    def send(
+        self, stream: Http2Stream, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None
+    ) -> bool:
+        """Send bytes. Return False if some of them are queued; `Http2Stream.on_taken` is called when they are sent."""
+        if self.reserve(stream, size):
+            head = FRAME_HEAD.pack(size >> 8, size & 0xFF, DATA, 0, stream.id)
+            self.output.push((head, *parts), HEAD_SIZE + size, on_sent)
+            return True
+        if stream.queue is None:
+            stream.queue = deque()
+        chunk = Chunk(parts, size, on_sent)
+        stream.queue.append(chunk)
+        self._ready[stream] = None
+        self.pump()
+        chunk.told = stream.queue is not None
+        return not chunk.told
+
+    def finish(self, stream: Http2Stream, tail: bytes) -> bool:
+        """Send the trailers after all queued bytes. Return False if the trailers are queued, too."""
+        self.sent += 1
+        if stream.queue is None:
+            self.output.push((tail,), len(tail))
+            stream.table.close_answered(stream)
+            return True
+        stream.queue[-1].tail = tail
+        return False
+
+    def pump(self) -> None:
+        """Send queued bytes as far as the windows allow, a frame of each stream in turn."""
+        ready, output = self._ready, self.output
+        while ready and output.pending <= self._unsent:
+            stream = next(iter(ready))
+            del ready[stream]
+            if stream.queue is None:
+                continue
+            left = stream.queue[0].left
+            if left and (self.window <= 0 or stream.sendable <= 0):
+                if stream.sendable > 0:  # the connection's window is shut, so every stream waits
+                    ready[stream] = None
+                    return
+                continue
+            self._send_frame(stream, stream.queue)
+            if stream.queue is not None:
+                ready[stream] = None
+
+    def _send_frame(self, stream: Http2Stream, queue: deque[Chunk]) -> None:
+        chunk = queue[0]
+        size = min(chunk.left, self.max_frame, self.window, stream.sendable)
+        if size > 0:
+            parts: list[Buffer] = [FRAME_HEAD.pack(size >> 8, size & 0xFF, DATA, 0, stream.id)]
+            _move(chunk.parts, parts, size)
+            chunk.left -= size
+            self.window -= size
+            stream.sendable -= size
+            self.sent += 1
+            self.output.push(parts, HEAD_SIZE + size)
+        if chunk.left:
+            return
+        queue.popleft()
+        self.output.push((chunk.tail,) if chunk.tail else (), len(chunk.tail), chunk.on_sent)
+        if not queue:
+            stream.queue = None
+        if chunk.told:
+            stream.on_taken(chunk.size)
+        if chunk.tail and not stream.closed:
+            stream.table.close_answered(stream)
+
+    def discard(self, stream: Http2Stream) -> None:
+        """Discard the queued messages, except one that is partly sent."""
+        queue = stream.queue
+        while queue and queue[-1].left == queue[-1].size:
+            chunk = queue.pop()
+            if chunk.on_sent is not None:
+                chunk.on_sent()
+        if not queue:
+            stream.queue = None
+
+    def remove(self, stream: Http2Stream) -> None:
+        """Remove a closed stream. Its queued buffers are released after the bytes that are already in the output."""
+        queue, stream.queue = stream.queue, None
+        self._ready.pop(stream, None)
+        for chunk in queue or ():
+            if chunk.on_sent is not None:
+                self.output.push((), 0, chunk.on_sent)
+
+    # ---- frames from the client ----------------------------------------------------------------------------------
+
+    def widen(self, increment: int) -> None:
+        """Enlarge the connection's window, for a WINDOW_UPDATE frame.
+
+        Raises:
+            ConnectionFault: the window exceeds 2^31-1.
+        """
+        self.window += increment
+        if self.window > MAX_WINDOW:
+            raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "the connection's window is larger than 2^31-1")
+        self.pump()
+
+    def widen_stream(self, stream: Http2Stream, increment: int) -> None:
+        """Enlarge a stream's window, for a WINDOW_UPDATE frame.
+
+        Raises:
+            StreamFault: the window exceeds 2^31-1.
+        """
+        stream.sendable += increment
+        if stream.sendable > MAX_WINDOW:
+            raise StreamFault(Code.FLOW_CONTROL_ERROR)
+        if stream.queue is not None:
+            self._ready[stream] = None
+            self.pump()
+
+    def change_initial(self, size: int, streams: Iterable[Http2Stream]) -> None:
+        """Apply SETTINGS_INITIAL_WINDOW_SIZE to new and to open streams (RFC 9113 6.9.2).
+
+        Raises:
+            ConnectionFault: a window exceeds 2^31-1.
+        """
+        change = size - self.initial
+        self.initial = size
+        for stream in streams:
+            stream.sendable += change
+            if stream.sendable > MAX_WINDOW:
+                raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "a stream's window is larger than 2^31-1")
+            if stream.queue is not None:
+                self._ready[stream] = None
+
+
+def _move(source: deque[memoryview], target: list[Buffer], size: int) -> None:
+    """Move `size` bytes from the front of `source`, which has as many, to the end of `target`."""
+    while size:
+        part = source[0]
+        if part.nbytes <= size:
+            size -= part.nbytes
+            target.append(source.popleft())
+        else:
+            target.append(part[:size])
+            source[0] = part[size:]
+            return

@@ -8,8 +8,6 @@ generate        the bodies of `generate` and `generate_stream`
 infer           decoder of inference requests: JSON, JSON with binary tensors, or raw bytes
 infer_header    the JSON part of an inference request, with Triton's order of checks
 infer_response  encoder of inference responses
-infer_split     splits the JSON part of an inference request, so that a template can serve requests with other ids
 infer_tensors   tensors as JSON arrays, both ways
 json_text       JSON as Triton reads it, with its error texts
-settings        the bodies of `/v2/logging` and `/v2/trace/setting`
 """

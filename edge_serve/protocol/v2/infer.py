@@ -22,7 +22,7 @@ from edge_serve.messages.tensors import Buffer, DataType, InferTensor, Shape, el
 from edge_serve.protocol.inference.cost import NO_LIMITS, TooExpensive, WorkLimits, check_json
 from edge_serve.protocol.inference.validate import check_correlation_id, check_strings, prefix, validate
 from edge_serve.protocol.v2 import infer_header, json_text
-from edge_serve.protocol.v2.infer_split import Split, split
+from edge_serve.protocol.v2.infer_header import Split, split
 
 #: Triton's default for --http-max-input-size
 MAX_INPUT_SIZE = 64 * 1024 * 1024

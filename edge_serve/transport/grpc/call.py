@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.tensors import Buffer
-from edge_serve.protocol.grpc import wire as grpc_wire
+from edge_serve.protocol.grpc import response as grpc_response
 from edge_serve.protocol.grpc.wire import PREFIX
 from edge_serve.protocol.http2.frames import Code
 from edge_serve.protocol.http2.stream import Http2Stream
@@ -92,7 +92,7 @@ class GrpcCall(Http2Stream):
             if asked.denied:
                 self._connection.count_denied()
             if isinstance(refusal, HeadRefused):
-                self._end_with(partial(grpc_wire.build_refusal, self.id, refusal.status))
+                self._end_with(partial(grpc_response.build_refusal, self.id, refusal.status))
             else:
                 self.fail(refusal)
             return
@@ -216,8 +216,8 @@ class GrpcCall(Http2Stream):
         table = self.table
         if not self.asked.deflate and table.sender.reserve(self, size + PREFIX_SIZE):
             connection = self._connection
-            start, end = grpc_wire.build_reply_start(self.id, size), grpc_wire.build_ok(self.id)
-            connection.add((start, *parts, end), size + grpc_wire.WHOLE_OVERHEAD, on_sent)
+            start, end = grpc_response.build_reply_start(self.id, size), grpc_response.build_ok(self.id)
+            connection.add((start, *parts, end), size + grpc_response.WHOLE_OVERHEAD, on_sent)
             if self._timer is not None or self._message is not None or self._reader is not None:
                 self._release()
             table.close_answered(self)
@@ -280,15 +280,15 @@ class GrpcCall(Http2Stream):
     def _start(self) -> None:
         if not self._started:
             self._started = True
-            data = grpc_wire.build_head(self.id, self.asked.deflate)
+            data = grpc_response.build_head(self.id, self.asked.deflate)
             self.table.sender.output.push((data,), len(data))
 
     def _build_ok(self) -> bytes:
         self._start()
-        return grpc_wire.build_ok(self.id)
+        return grpc_response.build_ok(self.id)
 
     def _build_fault(self, error: EdgeServeError) -> bytes:
-        return grpc_wire.build_fault(self.id, error.grpc_code, error.message, started=self._started)
+        return grpc_response.build_fault(self.id, error.grpc_code, error.message, started=self._started)
 
     def _fail_deflating(self) -> None:
         """Send an error in place of the trailers that wait for the message."""

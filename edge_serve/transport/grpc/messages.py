@@ -16,8 +16,8 @@ from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.grpc import wire as grpc_wire
 from edge_serve.protocol.grpc.wire import PREFIX
-from edge_serve.protocol.http1.body_buffer import SMALL as LARGE
-from edge_serve.protocol.http1.body_buffer import pages
+from edge_serve.protocol.http1.body import SMALL as LARGE
+from edge_serve.protocol.http1.body import pages
 from edge_serve.protocol.http2.stream import INITIAL_WINDOW
 from edge_serve.transport.door.body_memory import BodyMemory, Claim, ClaimedLease, ClaimOnly
 

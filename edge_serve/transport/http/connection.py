@@ -18,9 +18,8 @@ from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import Lease
 from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.http1.errors import RequestTimeout
-from edge_serve.protocol.http1.head import NO_HEAD
+from edge_serve.protocol.http1.head import CONTINUE, NO_HEAD
 from edge_serve.protocol.http1.reader import RequestReader
-from edge_serve.protocol.http1.response import CONTINUE
 from edge_serve.transport.door.body_admission import BodyAdmission
 from edge_serve.transport.door.door import FRESH_GRACE, GRACE
 from edge_serve.transport.door.exchange import Application

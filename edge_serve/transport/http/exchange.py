@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from edge_serve.messages.infer import Lease
 from edge_serve.messages.tensors import Buffer
 from edge_serve.messages.trace import Arrival
-from edge_serve.protocol.http1.head import RequestHead
-from edge_serve.protocol.http1.response import BODILESS, CLOSE, KEEP, LAST_CHUNK, chunk_head, response_head
+from edge_serve.protocol.http1.head import BODILESS, CLOSE, KEEP, LAST_CHUNK, RequestHead, chunk_head, response_head
 from edge_serve.transport.door.body_memory import Claim
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any
 from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.errors import EdgeServeError, InvalidArgument, Overloaded, PermissionDenied
 from edge_serve.messages.peer import Peer
-from edge_serve.protocol.http1.response import CLOSE, response_head
+from edge_serve.protocol.http1.head import CLOSE, response_head
 from edge_serve.transport.door.door import Door, DoorLimits
 from edge_serve.transport.door.exchange import Application
 from edge_serve.transport.door.listeners import Listener

@@ -20,7 +20,6 @@ from edge_serve.messages.shared_memory import RegionStatus
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.protocol.inference.cost import SMALL_BYTES
 from edge_serve.protocol.v2 import bodies
-from edge_serve.protocol.v2 import settings as settings_bodies
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.replies import refuse
 from edge_serve.transport.v2.head import JSON, PLAIN
@@ -149,15 +148,15 @@ class Operations:
     def _logging(self, exchange: Exchange, route: Route) -> None:
         service = self._service
         if exchange.head.method == "POST":
-            service.update_log_settings(settings_bodies.read_log_settings(exchange.body, service.log_settings()))
-        exchange.reply(200, (settings_bodies.log_settings(service.log_settings()),))
+            service.update_log_settings(bodies.read_log_settings(exchange.body, service.log_settings()))
+        exchange.reply(200, (bodies.log_settings(service.log_settings()),))
 
     def _trace_setting(self, exchange: Exchange, route: Route) -> None:
         current = self._service.trace_settings(route.model)
         if exchange.head.method == "POST":
-            self._service.update_trace_settings(route.model, settings_bodies.read_trace_changes(exchange.body))
+            self._service.update_trace_settings(route.model, bodies.read_trace_changes(exchange.body))
             current = self._service.trace_settings(route.model)
-        exchange.reply(200, (settings_bodies.trace_settings(current),))
+        exchange.reply(200, (bodies.trace_settings(current),))
 
     # ---- the repository -----------------------------------------------------------------------------------------
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from edge_serve.protocol.http2 import frames as frames
 from edge_serve.protocol.http2.connection import MAX_STREAMS
-from edge_serve.protocol.http2.data import CONNECTION_WINDOW
 from edge_serve.protocol.http2.frames import (
     ACK,
     CONTINUATION,
@@ -36,6 +35,7 @@ from edge_serve.protocol.http2.frames import (
 )
 from edge_serve.protocol.http2.heads import encode_literal
 from edge_serve.protocol.http2.stream import INITIAL_WINDOW
+from edge_serve.protocol.http2.streams import CONNECTION_WINDOW
 from tests.protocol.http2_scene import BLOCK, Scene, answer, data, headers
 
 frame = frames.build_frame

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from edge_serve.protocol.http1.body_buffer import SMALL, BodyBuffer
+from edge_serve.protocol.http1.body import SMALL, BodyBuffer
 
 
 @pytest.mark.parametrize("size", [0, 1, SMALL - 1, SMALL, SMALL + 1, 5 * SMALL, 21 * SMALL + 7])
