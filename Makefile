@@ -65,8 +65,7 @@ docs: .venv/test  ## update the generated pages of docs/
 	$(BIN)/python -m tests.docs.generated --write
 
 proto: .venv/test  ## generate the files that are made from the .proto files
-	$(BIN)/python -m edge_serve.config.model.generate
-	$(BIN)/python -m edge_serve.protocol.grpc.generate
+	$(BIN)/python -m edge_serve.protoc
 
 clean:  ## remove .venv, caches and build output; fetched models stay
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

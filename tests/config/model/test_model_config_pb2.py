@@ -1,21 +1,11 @@
-"""The private message classes: up to date, Triton's names and numbers, at peace with other copies of them."""
+"""The private message classes: Triton's names and numbers, at peace with other copies of them."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from edge_serve.config.model import generate, model_config_pb2
+from edge_serve.config.model import model_config_pb2
 from tests.proto_faces import beside_tritons_client, face
-
-
-def test_generated_files_are_not_older_than_the_proto(tmp_path: Path) -> None:
-    pytest.importorskip("grpc_tools")
-    generate.generate(tmp_path)
-
-    for name in generate.GENERATED:
-        assert (tmp_path / name).read_bytes() == (generate.ROOM / name).read_bytes(), "run make proto"
 
 
 def test_names_and_numbers_are_those_of_tritons_client() -> None:

@@ -1,22 +1,11 @@
-"""The private messages of the gRPC service: up to date, Triton's names and numbers, at peace with other copies."""
+"""The private messages of the gRPC service: Triton's names and numbers, at peace with other copies."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from edge_serve.protocol.grpc import generate as grpc_generate
 from edge_serve.protocol.grpc import grpc_service_pb2
 from tests.proto_faces import beside_tritons_client, face
-
-
-def test_generated_files_are_not_older_than_the_proto(tmp_path: Path) -> None:
-    pytest.importorskip("grpc_tools")
-    grpc_generate.generate(tmp_path)
-
-    for name in grpc_generate.GENERATED:
-        assert (tmp_path / name).read_bytes() == (grpc_generate.ROOM / name).read_bytes(), "make proto"
 
 
 def test_names_and_numbers_are_those_of_tritons_client() -> None:
