@@ -233,10 +233,9 @@ class Frontends:
 
 
 def _v2_settings(config: ServerConfig) -> V2Settings:
-    pattern = config.http_header_forward_pattern
     return V2Settings(
         max_input_size=config.http_max_input_size,
-        header_forward_pattern=pattern.pattern if pattern is not None else "",
+        header_forward_pattern=config.http_header_forward_pattern,
         ui=config.allow_ui,
         health_json=config.http_health_json,
         restricted={

@@ -30,7 +30,8 @@ from edge_serve.messages.tensors import (
     count_bytes_elements,
     element_count,
 )
-from edge_serve.protocol.v2.infer_header import MAX_RANK, read_own
+from edge_serve.protocol.inference.validate import MAX_RANK
+from edge_serve.protocol.v2.infer_header import read_own
 
 DIRECTORY, DOCUMENT = "golden", "golden.json"
 SCHEMA = 1

@@ -22,7 +22,7 @@ from edge_serve.messages.infer import (
     RequestedOutput,
 )
 from edge_serve.messages.metadata import IndexEntry
-from edge_serve.protocol.v2.infer_header import MAX_CORRELATION_ID
+from edge_serve.protocol.inference.validate import MAX_CORRELATION_ID
 from edge_serve.protocol.v2.json_text import UINT64_MAX
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -33,10 +34,15 @@ def no_place(head: RequestHead, length: int) -> Lease | None:
     return None
 
 
+def grow_freely(total: int) -> int:
+    """An application that has memory for every chunked body."""
+    return sys.maxsize
+
+
 def read_stream(pieces: Iterable[bytes], limits: MessageLimits | None = None, buffer_size: int = 1 << 16) -> Outcome:
     """Receive the pieces one after the other."""
     shared = bytearray(buffer_size)
-    reader = RequestReader(HeadParser(limits or MessageLimits()), shared, memoryview(shared), no_place)
+    reader = RequestReader(HeadParser(limits or MessageLimits()), shared, memoryview(shared), no_place, grow_freely)
     outcome = Outcome()
     try:
         for piece in pieces:

@@ -17,11 +17,7 @@ from edge_serve.messages.statistics import BatchStatistics, Duration, ModelStati
 from edge_serve.protocol.grpc import grpc_service_pb2 as pb
 from edge_serve.protocol.v2 import bodies as json_bodies
 
-_DURATIONS = (
-    "success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss",
-)  # fmt: skip
 _RESPONSE_DURATIONS = ("compute_infer", "compute_output", "success", "fail", "empty_response", "cancel")
-_BATCH_DURATIONS = ("compute_input", "compute_infer", "compute_output")
 
 
 def build_server_metadata(metadata: ServerMetadata) -> pb.ServerMetadataResponse:
@@ -61,9 +57,9 @@ def build_statistics(models: Sequence[tuple[str, str, ModelStatistics]]) -> pb.M
             inference_count=of.inference_count,
             execution_count=of.execution_count,
         )
-        _fill(one.inference_stats, of, _DURATIONS)
+        _fill(one.inference_stats, of, json_bodies.DURATIONS)
         for size in sorted(of.batches):
-            _fill(one.batch_stats.add(batch_size=size), of.batches[size], _BATCH_DURATIONS)
+            _fill(one.batch_stats.add(batch_size=size), of.batches[size], json_bodies.BATCH_DURATIONS)
         for index, response in of.responses.items():
             _fill(one.response_stats[index], response, _RESPONSE_DURATIONS)
     return message
@@ -89,17 +85,12 @@ def read_load_parameters(parameters: Mapping[str, pb.ModelRepositoryParameter]) 
     """
     read: dict[str, Parameter | bytes] = {}
     for name, value in parameters.items():
-        kind = value.WhichOneof("parameter_choice")
-        if name == "config":
-            if kind != "string_param":
-                raise InvalidArgument("invalid value type for load parameter 'config', expected string_param.")
-            read[name] = value.string_param
-        elif name.startswith("file:"):
-            if kind != "bytes_param":
-                raise InvalidArgument(f"invalid value type for load parameter '{name}', expected bytes_param.")
-            read[name] = value.bytes_param
-        else:
+        kind = "string_param" if name == "config" else "bytes_param"
+        if name != "config" and not name.startswith("file:"):
             raise InvalidArgument(f"unrecognized load parameter '{name}'.")
+        if value.WhichOneof("parameter_choice") != kind:
+            raise InvalidArgument(f"invalid value type for load parameter '{name}', expected {kind}.")
+        read[name] = getattr(value, kind)
     return read
 
 

@@ -7,14 +7,16 @@ look-up, and a view of each raw content. Other requests are parsed with protobuf
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from edge_serve.aio.memo import Memo
 from edge_serve.errors import Internal
-from edge_serve.messages.infer import InferRequest, Parameter, RequestedOutput
+from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.shared_memory import Regions
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer, DataType, InferTensor, Shape, element_count
@@ -26,8 +28,6 @@ from edge_serve.protocol.inference.validate import check_strings, validate
 _MODEL, _VERSION, _ID, _RAW = 1 << 3 | 2, 2 << 3 | 2, 3 << 3 | 2, 7 << 3 | 2
 _TAGS = frozenset(number << 3 | 2 for number in range(1, 7))
 
-UNPARSABLE = "Unable to parse request"
-
 Lookup = Callable[[str, str], Signature]
 
 
@@ -35,7 +35,7 @@ class Unreadable(Internal):
     """The bytes are not a valid message. The text is gRPC's own."""
 
     def __init__(self) -> None:
-        super().__init__(UNPARSABLE)
+        super().__init__("Unable to parse request")
 
 
 @dataclass(slots=True)
@@ -66,17 +66,10 @@ class _Input:
 
 @dataclass(slots=True)
 class _Template:
-    signature: Signature
-    model_name: str
-    model_version: str
+    """What equal heads mean. `request` has the fields of a request besides its id and its inputs."""
+
+    request: InferRequest
     inputs: list[_Input]
-    outputs: list[RequestedOutput]
-    parameters: dict[str, Parameter]
-    correlation_id: int | str
-    flags: int
-    priority: int
-    timeout_us: int
-    rows: int
     wants_final: bool
 
 
@@ -119,45 +112,26 @@ def cut(data: Buffer) -> MessageParts | None:
     return MessageParts(head, text, raw, starts)
 
 
-@dataclass(frozen=True, slots=True)
-class Beginning:
-    """First fields of a large message: its model, and the position of its first raw content."""
+class Beginning(NamedTuple):
+    """First fields of a message: its model ("" = not found), and the position of its first raw content (-1)."""
 
     model_name: str
     model_version: str
     first_raw: int
 
 
-def peek(data: bytes) -> Beginning | None:
-    """Read the beginning of an incomplete message; return None if the first raw content is not in sight."""
-    position, names = 0, {_MODEL: "", _VERSION: ""}
-    try:
-        while True:
-            tag = data[position]
+def peek(data: Buffer) -> Beginning:
+    """Read the beginning of a message that may be incomplete or malformed."""
+    position, names, first_raw = 0, {_MODEL: "", _VERSION: ""}, -1
+    with contextlib.suppress(IndexError, UnicodeDecodeError):
+        while (tag := data[position]) in _TAGS:
             length, start = _read_varint(data, position + 1)
-            if tag == _RAW:
-                return Beginning(names[_MODEL], names[_VERSION], start)
-            if tag not in _TAGS:
-                return None
+            position = start + length
             if tag in names:
-                names[tag] = data[start : start + length].decode()
-            position = start + length
-    except (IndexError, UnicodeDecodeError):
-        return None
-
-
-def read_names(data: Buffer) -> tuple[str, str]:
-    """Read the model name and version of a message that may be malformed; "" = not found."""
-    position, found = 0, {_MODEL: "", _VERSION: ""}
-    try:
-        while position < len(data) and (tag := data[position]) in _TAGS:
-            length, start = _read_varint(data, position + 1)
-            position = start + length
-            if tag in found:
-                found[tag] = bytes(data[start:position]).decode()
-    except (IndexError, UnicodeDecodeError):
-        pass
-    return found[_MODEL], found[_VERSION]
+                names[tag] = bytes(data[start:position]).decode()
+        if tag == _RAW:
+            first_raw = _read_varint(data, position + 1)[1]
+    return Beginning(names[_MODEL], names[_VERSION], first_raw)
 
 
 def _read_varint(data: Buffer, position: int) -> tuple[int, int]:
@@ -204,41 +178,33 @@ class GrpcInferDecoder:
         parts = cut(data)
         if parts is None:
             message = parse(bytes(data))
-            return self._read(message, list(message.raw_input_contents), forwarded)
-        template = self._templates.get(parts.head)
-        if template is not None:
-            signature = self._signature_of(template.model_name, template.model_version)
-            if signature is template.signature:
-                request = _fill(template, parts)
-                if request is not None:
-                    if offset >= 0:
-                        _set_offsets(request, parts, offset)
-                    if forwarded:
-                        request.parameters.update(forwarded)
-                    return request, signature, template.wants_final
-        message = parse(parts.head)
-        message.id = parts.id
-        decoded = self._read(message, parts.raw, None)
-        self._add_template(parts, *decoded)
-        if offset >= 0:
-            _set_offsets(decoded[0], parts, offset)
-        if forwarded:
-            decoded[0].parameters.update(forwarded)
-        return decoded
-
-    def _read(
-        self, message: ModelInferRequest, raw: list[Buffer], forwarded: Mapping[str, str] | None
-    ) -> tuple[InferRequest, Signature, bool]:
-        signature = self._signature_of(message.model_name, message.model_version)
-        request, wants_final = grpc_request.read(message, raw, self._regions)
-        validate(request, signature)
+            request, signature, wants_final = self._read(message, list(message.raw_input_contents))
+        else:
+            template, known = self._templates.get(parts.head), None
+            if template is not None:
+                signature = self._signature_of(template.request.model_name, template.request.model_version)
+                if signature is template.request.validated:
+                    known, wants_final = _fill(template, parts), template.wants_final
+            if known is not None:
+                request = known
+            else:
+                message = parse(parts.head)
+                message.id = parts.id
+                request, signature, wants_final = self._read(message, parts.raw)
+                self._add_template(parts, request, wants_final)
+            if offset >= 0:
+                _set_offsets(request, parts, offset)
         if forwarded:
             request.parameters.update(forwarded)
         return request, signature, wants_final
 
-    def _add_template(
-        self, parts: MessageParts, request: InferRequest, signature: Signature, wants_final: bool
-    ) -> None:
+    def _read(self, message: ModelInferRequest, raw: list[Buffer]) -> tuple[InferRequest, Signature, bool]:
+        signature = self._signature_of(message.model_name, message.model_version)
+        request, wants_final = grpc_request.read(message, raw, self._regions)
+        validate(request, signature)
+        return request, signature, wants_final
+
+    def _add_template(self, parts: MessageParts, request: InferRequest, wants_final: bool) -> None:
         if len(parts.head) > self._MAX_TEMPLATE_SIZE or len(parts.raw) != len(request.inputs) or request.shared:
             return  # typed contents, or a region whose name may mean another one next time
         inputs = [
@@ -251,21 +217,8 @@ class GrpcInferDecoder:
             )
             for tensor in request.inputs
         ]
-        template = _Template(
-            signature,
-            request.model_name,
-            request.model_version,
-            inputs,
-            request.outputs,
-            dict(request.parameters),
-            request.correlation_id,
-            request.flags,
-            request.priority,
-            request.timeout_us,
-            request.rows,
-            wants_final,
-        )
-        self._templates.add(parts.head, template)
+        own = replace(request, inputs=[], parameters=request.parameters.copy())
+        self._templates.add(parts.head, _Template(own, inputs, wants_final))
 
 
 def parse(data: bytes) -> ModelInferRequest:
@@ -294,27 +247,27 @@ def _fill(template: _Template, parts: MessageParts) -> InferRequest | None:
     raw = parts.raw
     if len(raw) != len(template.inputs):
         return None
-    tensors = []
+    one, tensors = template.request, []
     for known, data in zip(template.inputs, raw, strict=True):
         if known.size < 0:
-            check_strings(data, known.elements, known.name, template.model_name, parts.id)
+            check_strings(data, known.elements, known.name, one.model_name, parts.id)
         elif known.size != len(data):
             return None
         tensors.append(InferTensor(known.name, known.datatype, known.shape, data))
     return InferRequest(
-        template.model_name,
-        template.model_version,
+        one.model_name,
+        one.model_version,
         parts.id,
         tensors,
-        template.outputs,
-        template.parameters.copy(),
-        template.correlation_id,
-        template.flags,
-        template.priority,
-        template.timeout_us,
+        one.outputs,
+        one.parameters.copy(),
+        one.correlation_id,
+        one.flags,
+        one.priority,
+        one.timeout_us,
         0,
         True,
         None,
-        template.rows,
-        template.signature,
+        one.rows,
+        one.validated,
     )

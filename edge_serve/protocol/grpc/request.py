@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from edge_serve.errors import InvalidArgument, Unsupported
+from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, Parameter, RequestedOutput
 from edge_serve.messages.shared_memory import Place, Regions
 from edge_serve.messages.tensors import BY_NAME, Buffer, DataType, InferTensor, Shared, Unseen, join_bytes
 from edge_serve.protocol.grpc.grpc_service_pb2 import InferParameter, InferTensorContents, ModelInferRequest
-from edge_serve.protocol.inference.validate import prefix
-from edge_serve.protocol.v2.infer_header import MAX_RANK
+from edge_serve.protocol.inference.validate import MAX_RANK, check_datatype, check_id_length, prefix
 
 EMPTY_FINAL = "triton_enable_empty_final_response"
 
-_MAX_CORRELATION_ID = 128
 #: field of InferTensorContents -> its type in error messages, and the NumPy type of its values
 _CONTENTS = {
     "bool_contents": ("BOOL", "?"), "int_contents": ("INT32", "<i4"), "int64_contents": ("INT64", "<i8"),
@@ -71,67 +70,50 @@ def read(message: ModelInferRequest, raw: Sequence[Buffer], regions: Regions) ->
 def _read_parameters(parameters: Mapping[str, InferParameter], request: InferRequest) -> bool:
     wants_final = False
     for name, value in parameters.items():
-        kind = value.WhichOneof("parameter_choice")
         match name:
             case "sequence_id":
-                request.correlation_id = _read_correlation_id(value, kind)
+                found = _read(name, value, "int64_param", "string_param")
+                # an integer as in a C cast
+                request.correlation_id = check_id_length(found) if type(found) is str else found & (2**64 - 1)
             case "sequence_start":
-                request.flags |= SEQUENCE_START if _read_flag(name, value, kind) else 0
+                request.flags |= SEQUENCE_START if _read(name, value, "bool_param") else 0
             case "sequence_end":
-                request.flags |= SEQUENCE_END if _read_flag(name, value, kind) else 0
+                request.flags |= SEQUENCE_END if _read(name, value, "bool_param") else 0
             case "priority":
-                request.priority = _read_priority(value, kind)
+                request.priority = _read_integer(name, value, "int64_param", "uint64_param")
             case "timeout":
-                request.timeout_us = _read_integer(name, value, kind, "int64_param.")
+                request.timeout_us = _read_integer(name, value, "int64_param")
             case _ if name == EMPTY_FINAL:
-                wants_final = _read_flag(name, value, kind)
+                wants_final = _read(name, value, "bool_param")
             case _:
-                request.parameters[name] = _read_custom(name, value, kind)
+                request.parameters[name] = _read_custom(name, value)
     return wants_final
 
 
-def _wrong_kind(name: str, expected: str) -> InvalidArgument:
-    return InvalidArgument(f"invalid value type for '{name}' parameter, expected {expected}")
+def _read(name: str, value: InferParameter, *kinds: str) -> Any:
+    kind = value.WhichOneof("parameter_choice")
+    if kind not in kinds:
+        raise InvalidArgument(f"invalid value type for '{name}' parameter, expected {' or '.join(kinds)}.")
+    return getattr(value, kind)
 
 
-def _read_flag(name: str, value: InferParameter, kind: str | None) -> bool:
-    if kind != "bool_param":
-        raise _wrong_kind(name, "bool_param.")
-    return value.bool_param
-
-
-def _read_integer(name: str, value: InferParameter, kind: str | None, expected: str) -> int:
-    if kind != "int64_param":
-        raise _wrong_kind(name, expected)
-    if value.int64_param < 0:
+def _read_integer(name: str, value: InferParameter, *kinds: str) -> int:
+    number: int = _read(name, value, *kinds)
+    if number < 0:
         raise InvalidArgument(f"invalid value for '{name}', expected value >= 0.")
-    return value.int64_param
+    return number
 
 
-def _read_priority(value: InferParameter, kind: str | None) -> int:
-    if kind == "uint64_param":
-        return value.uint64_param
-    return _read_integer("priority", value, kind, "int64_param or uint64_param.")
-
-
-def _read_correlation_id(value: InferParameter, kind: str | None) -> int | str:
-    if kind == "int64_param":
-        return value.int64_param & (2**64 - 1)  # a C cast
-    if kind != "string_param":
-        raise _wrong_kind("sequence_id", "int64_param or string_param.")
-    if len(value.string_param.encode()) > _MAX_CORRELATION_ID:
-        raise Unsupported(f"string correlation ID cannot be longer than {_MAX_CORRELATION_ID} characters")
-    return value.string_param
-
-
-def _read_custom(name: str, value: InferParameter, kind: str | None) -> Parameter:
+def _read_custom(name: str, value: InferParameter) -> Parameter:
+    kind = value.WhichOneof("parameter_choice")
     if name.startswith("triton_"):
         raise InvalidArgument(
             "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys starting "
             f"with 'triton_' are allowed: {EMPTY_FINAL}"
         )
     if kind is None or kind == "uint64_param":
-        raise _wrong_kind(name, "int64_param, bool_param, or string_param.")
+        text = f"invalid value type for '{name}' parameter, expected int64_param, bool_param, or string_param."
+        raise InvalidArgument(text)
     parameter: Parameter = getattr(value, kind)
     return parameter
 
@@ -154,7 +136,7 @@ def _read_input(
                 f"'{model}'"
             )
         place = _find_place(item.parameters, regions, item.name)
-        known = _check_datatype(datatype, item.name)
+        known = check_datatype(datatype, item.name)
         return Shared(item.name, known, shape, Unseen.buffer(place.size), -1, place.region, place.offset), taken
     if item.HasField("contents") and raw:
         raise InvalidArgument(
@@ -166,13 +148,7 @@ def _read_input(
         data, taken = raw[taken], taken + 1
     else:
         raise InvalidArgument(f"unable to find data for input tensor '{item.name}' for model '{model}' in request.")
-    return InferTensor(item.name, _check_datatype(datatype, item.name), shape, data), taken
-
-
-def _check_datatype(datatype: DataType | None, name: str) -> DataType:
-    if datatype is None:
-        raise InvalidArgument(f"invalid datatype for input {name}")
-    return datatype
+    return InferTensor(item.name, check_datatype(datatype, item.name), shape, data), taken
 
 
 def _read_typed(
@@ -213,9 +189,7 @@ def _find_place(parameters: Mapping[str, InferParameter], regions: Regions, tens
             f"'{tensor}'"
         )
     offset, size = (
-        _read_integer(name, parameters[name], parameters[name].WhichOneof("parameter_choice"), "int64_param.")
-        if name in parameters
-        else 0
+        _read_integer(name, parameters[name], "int64_param") if name in parameters else 0
         for name in ("shared_memory_offset", "shared_memory_byte_size")
     )
     return regions.find(region.string_param, offset, size, label)
@@ -241,7 +215,7 @@ def _read_output(output: ModelInferRequest.InferRequestedOutputTensor, regions: 
     if "classification" in output.parameters:
         value = output.parameters["classification"]
         if value.WhichOneof("parameter_choice") != "int64_param":
-            raise _wrong_kind("classification", "int64_param")
+            raise InvalidArgument("invalid value type for 'classification' parameter, expected int64_param")
         classes = value.int64_param
         if classes <= 0:
             raise InvalidArgument("invalid value for 'classification' parameter, expected >= 0")

@@ -17,8 +17,8 @@ from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer, InferTensor, is_unseen
 from edge_serve.protocol.grpc.grpc_service_pb2 import InferParameter, ModelInferResponse, ModelStreamInferResponse
 from edge_serve.protocol.grpc.wire import ENCODINGS, PREFIX, STATUS
-from edge_serve.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, FRAME_HEAD, HEADERS
-from edge_serve.protocol.http2.heads import encode, encode_literal
+from edge_serve.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, build_frame
+from edge_serve.protocol.http2.heads import encode, encode_literal, encode_varint
 from edge_serve.protocol.inference.classification import classify
 
 _Key = tuple[object, ...]
@@ -40,9 +40,9 @@ def _encode_head(encoding: str) -> bytes:
 
 
 #: the header block before the first message, by the encoding that it names
-HEADS = {encoding: _encode_head(encoding) for encoding in ("", "gzip", "deflate")}
+_HEADS = {encoding: _encode_head(encoding) for encoding in ("", "gzip", "deflate")}
 _OK = encode(None, [(b"grpc-status", b"0")])
-_PLAIN_HEAD = HEADS[""]
+_PLAIN_HEAD = _HEADS[""]
 
 _WHOLE = struct.Struct(f">HBBBI{len(_PLAIN_HEAD)}sHBBBIBI")
 _TAIL = struct.Struct(f">HBBBI{len(_OK)}s")
@@ -52,8 +52,7 @@ WHOLE_OVERHEAD = _WHOLE.size + _TAIL.size
 
 def build_head(stream: int, encoding: str = "") -> bytes:
     """Build the HEADERS frame of an answer that has messages."""
-    block = HEADS[encoding]
-    return FRAME_HEAD.pack(len(block) >> 8, len(block) & 0xFF, HEADERS, END_HEADERS, stream) + block
+    return build_frame(HEADERS, END_HEADERS, stream, _HEADS[encoding])
 
 
 def build_reply_start(stream: int, size: int) -> bytes:
@@ -76,13 +75,12 @@ def build_fault(stream: int, code: str, text: str, *, started: bool) -> bytes:
     if text:
         fields += encode_literal(b"grpc-message", quote(text))
     block = fields if started else encode(200, [_CONTENT_TYPE]) + fields
-    return FRAME_HEAD.pack(len(block) >> 8, len(block) & 0xFF, HEADERS, END_HEADERS | END_STREAM, stream) + block
+    return build_frame(HEADERS, END_HEADERS | END_STREAM, stream, block)
 
 
 def build_refusal(stream: int, status: int) -> bytes:
     """Build the answer to a request that is not a gRPC call: an HTTP status."""
-    block = encode(status, [])
-    return FRAME_HEAD.pack(0, len(block), HEADERS, END_HEADERS | END_STREAM, stream) + block
+    return build_frame(HEADERS, END_HEADERS | END_STREAM, stream, encode(status, []))
 
 
 def quote(text: str) -> bytes:
@@ -93,18 +91,6 @@ def quote(text: str) -> bytes:
         if len(quoted) >= _MAX_TEXT:
             break
     return bytes(quoted)
-
-
-def encode_varint(value: int) -> bytes:
-    """Encode `value` as a protobuf varint."""
-    if value < 0x80:
-        return bytes((value,))
-    parts = bytearray()
-    while value > 0x7F:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    parts.append(value)
-    return bytes(parts)
 
 
 def encode_delimited(tag: int, data: Buffer) -> bytes:

@@ -149,14 +149,13 @@ class ChunkedDecoder:
             pos += taken
             if taken < data_left:
                 return pos
-        if end - pos >= self._left:
-            if view[pos : pos + self._left] != b"\r\n"[2 - self._left :]:
-                raise BadRequest("chunk data is not followed by CR LF: it is longer than its size says")
-            pos += self._left
-            self._left = 0
-        elif end > pos and view[pos] != 13:
+        line_end = b"\r\n"[: end - pos]
+        if view[pos : pos + len(line_end)] != line_end:
             raise BadRequest("chunk data is not followed by CR LF: it is longer than its size says")
-        return pos
+        if len(line_end) < 2:
+            return pos
+        self._left = 0
+        return pos + 2
 
     def _read_size_line(self, line: bytes) -> None:
         match = _SIZE_LINE.fullmatch(line)

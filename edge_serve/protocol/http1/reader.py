@@ -8,7 +8,6 @@ the bytes left over must be saved with `keep` before another connection receives
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 
 from edge_serve.messages.infer import Lease
@@ -33,10 +32,6 @@ _EMPTY_LINES = 4
 
 class NeedMemory(Exception):  # not an error: a result of `place`
     """There is no memory for this body now: it stays unread, and `next` is called again when there is."""
-
-
-def _grow_freely(total: int) -> int:
-    return sys.maxsize
 
 
 class RequestReader:
@@ -84,7 +79,7 @@ class RequestReader:
         shared: bytearray,
         shared_view: memoryview,
         place: Callable[[RequestHead, int], Lease | None],
-        grow: Callable[[int], int] = _grow_freely,
+        grow: Callable[[int], int],
     ) -> None:
         self._parser = parser
         self._shared = shared

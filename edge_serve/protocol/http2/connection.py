@@ -11,24 +11,7 @@ from __future__ import annotations
 
 from edge_serve.clock import Clock
 from edge_serve.protocol.http2 import frames as frames
-from edge_serve.protocol.http2.frames import (
-    CONTINUATION,
-    DATA,
-    END_HEADERS,
-    END_STREAM,
-    FRAME_HEAD,
-    HEAD_SIZE,
-    HEADERS,
-    MAX_STREAM,
-    MAX_WINDOW,
-    PADDED,
-    PREFACE,
-    PRIORITIZED,
-    Code,
-    ConnectionFault,
-    Http2Setting,
-    StreamFault,
-)
+from edge_serve.protocol.http2.frames import DATA, FRAME_HEAD, HEAD_SIZE, HEADERS, Code, ConnectionFault, StreamFault
 from edge_serve.protocol.http2.heads import MAX_LIST, HeaderBlockReader
 from edge_serve.protocol.http2.stream import INITIAL_WINDOW, FrameOutput
 from edge_serve.protocol.http2.streams import (
@@ -85,10 +68,10 @@ class Http2:
         """Push the server's preface: its SETTINGS (RFC 9113 3.4)."""
         greeting = frames.build_settings(
             (
-                (Http2Setting.MAX_CONCURRENT_STREAMS, MAX_STREAMS),
-                (Http2Setting.INITIAL_WINDOW_SIZE, INITIAL_WINDOW),
-                (Http2Setting.MAX_FRAME_SIZE, MAX_FRAME),
-                (Http2Setting.MAX_HEADER_LIST_SIZE, MAX_LIST),
+                (frames.Http2Setting.MAX_CONCURRENT_STREAMS, MAX_STREAMS),
+                (frames.Http2Setting.INITIAL_WINDOW_SIZE, INITIAL_WINDOW),
+                (frames.Http2Setting.MAX_FRAME_SIZE, MAX_FRAME),
+                (frames.Http2Setting.MAX_HEADER_LIST_SIZE, MAX_LIST),
             )
         ) + frames.build_window_update(0, CONNECTION_WINDOW - 65_535)
         self.table.push(greeting)
@@ -126,7 +109,7 @@ class Http2:
     def drain(self) -> None:
         """Ask the client to open no more streams. Those already on their way are still accepted (RFC 9113 6.8)."""
         self.table.draining = True
-        self.table.push(frames.build_goaway(MAX_STREAM, Code.NO_ERROR))
+        self.table.push(frames.build_goaway(frames.MAX_STREAM, Code.NO_ERROR))
 
     def refuse_new(self) -> None:
         """Accept no more streams from now on."""
@@ -151,13 +134,13 @@ class Http2:
         while end - position >= HEAD_SIZE and not table.over:
             upper, lower, kind, flags, stream_id = FRAME_HEAD.unpack_from(data, position)
             length = upper << 8 | lower
-            stream_id &= MAX_STREAM
+            stream_id &= frames.MAX_STREAM
             start = position + HEAD_SIZE
             stop = start + length
             if length > _WHOLE or stop > end or not self._settled or self._block is not None:
                 self._check_order(kind, length, stream_id)
                 if stop > end:
-                    if length <= _WHOLE or (flags & PADDED and start == end):
+                    if length <= _WHOLE or (flags & frames.PADDED and start == end):
                         return position
                     if not reader.begin_rest(data, start, length, kind, flags, stream_id):
                         return position
@@ -175,10 +158,10 @@ class Http2:
         return position
 
     def _read_preface(self, data: bytes) -> int:
-        known = min(len(data), len(PREFACE))
-        if data[:known] != PREFACE[:known]:
+        known = min(len(data), len(frames.PREFACE))
+        if data[:known] != frames.PREFACE[:known]:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "no HTTP/2 preface: this port speaks gRPC")
-        if known < len(PREFACE):
+        if known < len(frames.PREFACE):
             return 0
         self.greeted = True
         return known
@@ -186,23 +169,23 @@ class Http2:
     def _check_order(self, kind: int, length: int, stream_id: int) -> None:
         if not self._settled and kind != frames.SETTINGS and self.greeted:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "the first frame is not SETTINGS (RFC 9113 3.4)")
-        if self._block is not None and (kind != CONTINUATION or stream_id != self._block_stream):
+        if self._block is not None and (kind != frames.CONTINUATION or stream_id != self._block_stream):
             raise ConnectionFault(Code.PROTOCOL_ERROR, "a header block is interrupted (RFC 9113 6.10)")
         if length > MAX_FRAME:
             raise ConnectionFault(Code.FRAME_SIZE_ERROR, f"a frame of {length} bytes, at most {MAX_FRAME} are taken")
-        if length > _MAX_CONTROL and kind < CONTINUATION + 1 and kind != DATA:
+        if length > _MAX_CONTROL and kind < frames.CONTINUATION + 1 and kind != DATA:
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, f"a frame of kind {kind} with {length} bytes")
 
     # ---- requests ------------------------------------------------------------------------------------------------
 
     def _on_headers(self, data: bytes, start: int, stop: int, flags: int, stream_id: int) -> None:
-        if flags & (PADDED | PRIORITIZED):
+        if flags & (frames.PADDED | frames.PRIORITIZED):
             start, stop = strip_padding(data, start, stop, flags)
-            if flags & PRIORITIZED:
+            if flags & frames.PRIORITIZED:
                 start += 5
                 if start > stop:
                     raise ConnectionFault(Code.FRAME_SIZE_ERROR, "a HEADERS frame without its priority")
-        if flags & END_HEADERS:
+        if flags & frames.END_HEADERS:
             self._on_block(data[start:stop], flags, stream_id)
         else:
             self._block = bytearray(data[start:stop])
@@ -215,7 +198,7 @@ class Http2:
         block += payload
         if len(block) > _MAX_CONTROL:
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, f"a header block of more than {_MAX_CONTROL} bytes")
-        if flags & END_HEADERS:
+        if flags & frames.END_HEADERS:
             self._block = None
             self._on_block(bytes(block), self._block_flags, self._block_stream)
         elif len(payload) < 1024:
@@ -234,7 +217,7 @@ class Http2:
             table.last = stream_id
             raise
         if self._refusing:
-            table.add_recent(stream_id)  # the client reads in GOAWAY that it was not taken
+            table.recent.add(stream_id, None)  # the client reads in GOAWAY that it was not taken
             return
         table.last = stream_id
         if len(table.open) >= MAX_STREAMS:
@@ -242,11 +225,11 @@ class Http2:
         stream = self._host.open_stream(stream_id, head)
         table.open[stream_id] = stream
         stream.on_open()
-        if flags & END_STREAM and not stream.closed:
+        if flags & frames.END_STREAM and not stream.closed:
             table.end_request(stream)
 
     def _on_trailers(self, block: bytes, flags: int, stream_id: int) -> None:
-        self._heads.skip(block)
+        self._heads.decode(block)  # for its effect on the dynamic table
         stream = self.table.open.get(stream_id)
         if stream is None:
             if stream_id in self.table.recent:
@@ -254,7 +237,7 @@ class Http2:
             raise ConnectionFault(Code.STREAM_CLOSED, f"HEADERS on stream {stream_id}, which is closed")
         if stream.ended:
             raise StreamFault(Code.STREAM_CLOSED)
-        if not flags & END_STREAM:
+        if not flags & frames.END_STREAM:
             raise StreamFault(Code.PROTOCOL_ERROR)  # RFC 9113 8.1: trailers end the stream
         self.table.end_request(stream)
 
@@ -270,7 +253,7 @@ class Http2:
         elif kind == frames.RST_STREAM:
             frames.read_word(payload, "RST_STREAM")
             self._on_rst_stream(stream_id)
-        elif kind == CONTINUATION:
+        elif kind == frames.CONTINUATION:
             self._on_continuation(payload, flags)
         elif kind == frames.PUSH_PROMISE:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "clients may not push (RFC 9113 8.4)")
@@ -282,7 +265,7 @@ class Http2:
                 raise ConnectionFault(Code.PROTOCOL_ERROR, "a malformed GOAWAY frame")
 
     def _on_window_update(self, increment: int, stream_id: int) -> None:
-        increment &= MAX_WINDOW
+        increment &= frames.MAX_WINDOW
         stream = self.table.open.get(stream_id)
         if increment == 0:
             if stream is not None:
@@ -321,15 +304,15 @@ class Http2:
         self._settled = True
         sender = self.table.sender
         for name, value in frames.read_settings(payload):
-            if name == Http2Setting.INITIAL_WINDOW_SIZE:
-                if value > MAX_WINDOW:
+            if name == frames.Http2Setting.INITIAL_WINDOW_SIZE:
+                if value > frames.MAX_WINDOW:
                     raise ConnectionFault(Code.FLOW_CONTROL_ERROR, f"SETTINGS_INITIAL_WINDOW_SIZE is {value}")
                 sender.change_initial(value, self.table.open.values())
-            elif name == Http2Setting.MAX_FRAME_SIZE:
+            elif name == frames.Http2Setting.MAX_FRAME_SIZE:
                 if not 16_384 <= value <= 16_777_215:
                     raise ConnectionFault(Code.PROTOCOL_ERROR, f"SETTINGS_MAX_FRAME_SIZE is {value}")
                 sender.max_frame = value
-            elif name == Http2Setting.ENABLE_PUSH and value > 1:
+            elif name == frames.Http2Setting.ENABLE_PUSH and value > 1:
                 raise ConnectionFault(Code.PROTOCOL_ERROR, f"SETTINGS_ENABLE_PUSH is {value}")
         self.table.push(frames.build_frame(frames.SETTINGS, frames.ACK, 0))
         sender.pump()
@@ -341,7 +324,7 @@ class Http2:
             self.table.allowance.spend(TRIFLE)
             return
         self.table.close(stream)
-        self.table.add_recent(stream_id)
+        self.table.recent.add(stream_id, None)
         self.table.allowance.spend(WASTED_REQUEST)
 
 

@@ -74,7 +74,7 @@ class HeaderBlockReader:
         head = self._heads.get(block)
         if head is not None:
             return head
-        fields, unchanged = self._decode(block)
+        fields, unchanged = self.decode(block)
         head = _read_head(fields)
         if unchanged:
             self._heads.add(block, head)
@@ -84,16 +84,12 @@ class HeaderBlockReader:
         """Clear the memo: heads that repeat are decoded again, and have no `meaning`."""
         self._heads.clear()
 
-    def skip(self, block: bytes) -> None:
-        """Decode a block for its effect on the dynamic table alone: trailers, or a head on a closed stream.
+    def decode(self, block: bytes) -> tuple[Fields, bool]:
+        """Return the fields, and whether the dynamic table is unchanged.
 
         Raises:
             ConnectionFault: the block cannot be decoded.
         """
-        self._decode(block)
-
-    def _decode(self, block: bytes) -> tuple[Fields, bool]:
-        """Return the fields, and whether the dynamic table is unchanged."""
         table = self._decoder.header_table
         entries = table.dynamic_entries
         before = entries[0] if entries else None, len(entries), table.maxsize
@@ -120,20 +116,19 @@ def _read_head(fields: Fields) -> StreamHead:
             raise StreamFault(Code.PROTOCOL_ERROR)
         pseudo[name] = value
         position += 1
-    rest = [(bytes(name), bytes(value)) for name, value in fields[position:]]
+    rest = fields[position:]
     _check(rest)
     method, path = pseudo.get(b":method"), pseudo.get(b":path")
     if not method or not path or not pseudo.get(b":scheme"):
         raise StreamFault(Code.PROTOCOL_ERROR)
     size = sum(len(name) + len(value) + 32 for name, value in fields)
-    return StreamHead(bytes(method), bytes(path), rest, _read_content_length(rest), size > MAX_LIST)
+    return StreamHead(method, path, rest, _read_content_length(rest), size > MAX_LIST)
 
 
 def _check(fields: Iterable[tuple[bytes, bytes]]) -> None:
     for name, value in fields:
-        if not _NAME.fullmatch(name) or name in _OF_A_CONNECTION or _FORBIDDEN_IN_VALUE.search(value):
-            raise StreamFault(Code.PROTOCOL_ERROR)
-        if name == b"te" and value != b"trailers":
+        allowed = _NAME.fullmatch(name) and name not in _OF_A_CONNECTION and not _FORBIDDEN_IN_VALUE.search(value)
+        if not allowed or (name == b"te" and value != b"trailers"):
             raise StreamFault(Code.PROTOCOL_ERROR)
 
 
@@ -152,17 +147,21 @@ def encode_literal(name: bytes, value: bytes) -> bytes:
     return b"\0" + _encode_text(name) + _encode_text(value)
 
 
+def encode_varint(value: int) -> bytes:
+    """Encode `value` seven bits at a time, the lowest first, as protobuf and HPACK do."""
+    if value < 0x80:
+        return bytes((value,))
+    parts = bytearray()
+    while value > 0x7F:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
+
+
 def _encode_text(value: bytes) -> bytes:
     size = len(value)
-    if size < 0x7F:
-        return bytes((size,)) + value
-    prefix = bytearray((0x7F,))
-    size -= 0x7F
-    while size > 0x7F:
-        prefix.append(size & 0x7F | 0x80)
-        size >>= 7
-    prefix.append(size)
-    return bytes(prefix) + value
+    return (bytes((size,)) if size < 0x7F else b"\x7f" + encode_varint(size - 0x7F)) + value
 
 
 #: `:status` in the static table (RFC 7541 appendix A)
@@ -171,7 +170,5 @@ _STATUS = {200: b"\x88", 204: b"\x89", 206: b"\x8a", 304: b"\x8b", 400: b"\x8c",
 
 def encode(status: int | None, fields: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Encode a header block; without a status, a block of trailers."""
-    parts = []
-    if status is not None:
-        parts.append(_STATUS.get(status) or b"\x08" + _encode_text(b"%d" % status))
-    return b"".join([*parts, *(encode_literal(*field) for field in fields)])
+    first = b"" if status is None else _STATUS.get(status) or b"\x08" + _encode_text(b"%d" % status)
+    return first + b"".join([encode_literal(*field) for field in fields])

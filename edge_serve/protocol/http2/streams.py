@@ -12,16 +12,7 @@ from typing import Protocol
 from edge_serve.aio.memo import Memo
 from edge_serve.clock import Clock
 from edge_serve.protocol.http2 import frames as frames
-from edge_serve.protocol.http2.frames import (
-    CONTINUATION,
-    DATA,
-    END_STREAM,
-    MAX_WINDOW,
-    PADDED,
-    Code,
-    ConnectionFault,
-    StreamFault,
-)
+from edge_serve.protocol.http2.frames import END_STREAM, PADDED, Code, ConnectionFault, StreamFault
 from edge_serve.protocol.http2.heads import StreamHead
 from edge_serve.protocol.http2.stream import DataSender, FrameOutput, Http2Stream
 
@@ -127,7 +118,7 @@ class StreamTable:
 
     def widen(self, stream: Http2Stream, increment: int) -> None:
         """Enlarge the receive window of a stream."""
-        increment = min(increment, MAX_WINDOW - max(0, stream.receivable))
+        increment = min(increment, frames.MAX_WINDOW - max(0, stream.receivable))
         stream.receivable += increment
         self.push(frames.build_window_update(stream.id, increment))
 
@@ -137,7 +128,7 @@ class StreamTable:
         del self.open[stream.id]
         if not stream.ended:
             self.push(frames.build_rst_stream(stream.id, Code.NO_ERROR))  # RFC 9113 8.1: the rest is not needed
-            self.add_recent(stream.id)
+            self.recent.add(stream.id, None)
         if self.draining and not self.open:
             self.host.on_idle()
 
@@ -146,7 +137,7 @@ class StreamTable:
         if stream.closed:
             return
         self.push(frames.build_rst_stream(stream.id, code))
-        self.add_recent(stream.id)
+        self.recent.add(stream.id, None)
         self.close(stream)
 
     def reset_number(self, stream_id: int, code: Code) -> None:
@@ -160,7 +151,7 @@ class StreamTable:
             self.reset(stream, code)
         else:
             self.push(frames.build_rst_stream(stream_id, code))
-            self.add_recent(stream_id)
+            self.recent.add(stream_id, None)
         self.allowance.spend(WASTED_REQUEST)
 
     def close(self, stream: Http2Stream) -> None:
@@ -171,10 +162,6 @@ class StreamTable:
         stream.on_gone()
         if self.draining and not self.open and not self.over:
             self.host.on_idle()
-
-    def add_recent(self, stream_id: int) -> None:
-        """Add a stream to the recently closed ones, whose frames are ignored."""
-        self.recent.add(stream_id, None)
 
     def push(self, data: bytes) -> None:
         """Push frames other than DATA, which need no window."""
@@ -294,8 +281,8 @@ class DataReader:
 
     def begin_rest(self, data: bytes, start: int, length: int, kind: int, flags: int, stream_id: int) -> bool:
         """Read the first piece of a large frame; return False if frames of this type must be read as a whole."""
-        if kind != DATA:
-            if kind <= CONTINUATION:
+        if kind != frames.DATA:
+            if kind <= frames.CONTINUATION:
                 return False
             self._skip = length
         else:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from edge_serve.errors import InvalidArgument
+from edge_serve.errors import InvalidArgument, Unsupported
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.messages.tensors import Buffer, DataType, InferTensor, Shape, element_count, is_unseen
@@ -24,11 +24,37 @@ _BATCH_NOTE = (
     "max_batch_size to zero. See the model configuration docs for more info on max_batch_size."
 )
 _LENGTH = struct.Struct("<I")
+#: bytes of a correlation ID
+MAX_CORRELATION_ID = 128
+#: more dimensions than any tensor has; multiplying a million of them would take hours
+MAX_RANK = 255
 
 
 def prefix(request_id: str) -> str:
     """Return the beginning of Triton's messages about one request."""
     return f"[request id: {request_id or '<id_unknown>'}] "
+
+
+def check_datatype(datatype: DataType | None, name: str) -> DataType:
+    """Return the datatype of an input; None = no datatype has the client's name for it.
+
+    Raises:
+        InvalidArgument: with Triton's text.
+    """
+    if datatype is None:
+        raise InvalidArgument(f"invalid datatype for input {name}")
+    return datatype
+
+
+def check_id_length(correlation_id: str) -> str:
+    """Return a correlation ID.
+
+    Raises:
+        Unsupported: it is too long; with Triton's text.
+    """
+    if len(correlation_id.encode()) > MAX_CORRELATION_ID:
+        raise Unsupported(f"string correlation ID cannot be longer than {MAX_CORRELATION_ID} characters")
+    return correlation_id
 
 
 def validate(request: InferRequest, signature: Signature) -> int:

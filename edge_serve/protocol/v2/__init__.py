@@ -3,7 +3,6 @@
 May import layer 0, and `protocol/inference`.
 
 bodies          the JSON bodies of all v2 operations except inference
-forwarding      request headers that become request parameters (`--http-header-forward-pattern`)
 generate        the bodies of `generate` and `generate_stream`
 infer           decoder of inference requests: JSON, JSON with binary tensors, or raw bytes
 infer_header    the JSON part of an inference request, with Triton's order of checks

@@ -1,4 +1,7 @@
-"""The JSON bodies of all v2 operations except inference (server src/http_server.cc)."""
+"""The JSON bodies of all v2 operations except inference (server src/http_server.cc).
+
+`orjson` encodes the records of `messages`, whose fields have the names of the members.
+"""
 
 from __future__ import annotations
 
@@ -6,42 +9,36 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import orjson
 
 from edge_serve.errors import InvalidArgument, Unavailable, Unparsable, Unsupported
 from edge_serve.messages.infer import Parameter
-from edge_serve.messages.metadata import IndexEntry, ModelMetadata, ServerMetadata, TensorMetadata
+from edge_serve.messages.metadata import IndexEntry, ModelMetadata, ServerMetadata
 from edge_serve.messages.settings import LOG_FORMATS, TRACE_LEVELS, LogSettings, TraceChanges, TraceSettings
 from edge_serve.messages.shared_memory import RegionStatus
-from edge_serve.messages.statistics import BatchStatistics, Duration, ModelStatistics, ResponseStatistics
+from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.v2 import json_text
 from edge_serve.protocol.v2.json_text import NULL, as_array, as_bool, as_string, as_unsigned, find
 
+#: the statistics that are durations, of a version and of a batch size
+DURATIONS = (
+    "success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss",
+)  # fmt: skip
+BATCH_DURATIONS = ("compute_input", "compute_infer", "compute_output")
+
 
 def server_metadata(metadata: ServerMetadata) -> bytes:
     """Encode the answer to GET /v2."""
-    return orjson.dumps({"name": metadata.name, "version": metadata.version, "extensions": list(metadata.extensions)})
+    return orjson.dumps(metadata)
 
 
 def model_metadata(metadata: ModelMetadata) -> bytes:
     """Encode the answer to GET /v2/models/{m}."""
-    return orjson.dumps(
-        {
-            "name": metadata.name,
-            "versions": list(metadata.versions),
-            "platform": metadata.platform,
-            "inputs": [_tensor(tensor) for tensor in metadata.inputs],
-            "outputs": [_tensor(tensor) for tensor in metadata.outputs],
-        }
-    )
-
-
-def _tensor(tensor: TensorMetadata) -> dict[str, Any]:
-    return {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+    return orjson.dumps(metadata)
 
 
 def repository_index(entries: Iterable[IndexEntry]) -> bytes:
@@ -75,51 +72,19 @@ def _model_statistics(name: str, version: str, of: ModelStatistics) -> dict[str,
         "last_inference": of.last_inference_ms,
         "inference_count": of.inference_count,
         "execution_count": of.execution_count,
-        "inference_stats": {
-            "success": _duration(of.success),
-            "fail": _duration(of.fail),
-            "queue": _duration(of.queue),
-            "compute_input": _duration(of.compute_input),
-            "compute_infer": _duration(of.compute_infer),
-            "compute_output": _duration(of.compute_output),
-            "cache_hit": _duration(of.cache_hit),
-            "cache_miss": _duration(of.cache_miss),
-        },
-        "response_stats": {index: _response(response) for index, response in of.responses.items()},
-        "batch_stats": [_batch(size, of.batches[size]) for size in sorted(of.batches)],
+        "inference_stats": {duration: getattr(of, duration) for duration in DURATIONS},
+        "response_stats": of.responses,
+        "batch_stats": [
+            {"batch_size": size, **{duration: getattr(of.batches[size], duration) for duration in BATCH_DURATIONS}}
+            for size in sorted(of.batches)
+        ],
         "memory_usage": [],
-    }
-
-
-def _duration(duration: Duration) -> dict[str, int]:
-    return {"count": duration.count, "ns": duration.ns}
-
-
-def _batch(size: int, batch: BatchStatistics) -> dict[str, Any]:
-    return {
-        "batch_size": size,
-        "compute_input": _duration(batch.compute_input),
-        "compute_infer": _duration(batch.compute_infer),
-        "compute_output": _duration(batch.compute_output),
-    }
-
-
-def _response(response: ResponseStatistics) -> dict[str, Any]:
-    return {
-        "compute_infer": _duration(response.compute_infer),
-        "compute_output": _duration(response.compute_output),
-        "success": _duration(response.success),
-        "fail": _duration(response.fail),
-        "empty_response": _duration(response.empty_response),
-        "cancel": _duration(response.cancel),
     }
 
 
 def shared_memory(regions: Iterable[RegionStatus]) -> bytes:
     """Encode the answer to GET /v2/systemsharedmemory/status, for one region or all."""
-    return orjson.dumps(
-        [{"name": one.name, "key": one.key, "offset": one.offset, "byte_size": one.byte_size} for one in regions]
-    )
+    return orjson.dumps(list(regions))
 
 
 def read_shared_memory(body: Buffer) -> tuple[str, int, int]:
@@ -200,16 +165,7 @@ _UINT32_MAX = 2**32 - 1
 
 def log_settings(settings: LogSettings) -> bytes:
     """Encode the answer to GET and POST /v2/logging."""
-    return orjson.dumps(
-        {
-            "log_file": settings.file,
-            "log_info": settings.info,
-            "log_warning": settings.warning,
-            "log_error": settings.error,
-            "log_verbose_level": settings.verbose_level,
-            "log_format": settings.format,
-        }
-    )
+    return orjson.dumps({f"log_{field.name}": getattr(settings, field.name) for field in fields(settings)})
 
 
 def read_log_settings(body: Buffer, current: LogSettings) -> LogSettings:

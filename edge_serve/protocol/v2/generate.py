@@ -14,14 +14,14 @@ from typing import Any
 import orjson
 
 from edge_serve.errors import EdgeServeError, InvalidArgument, Unparsable
-from edge_serve.messages.infer import InferRequest, InferResponse, Parameter
+from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.messages.tensors import Buffer, DataType, InferTensor, Shape, element_count
 from edge_serve.protocol.inference.cost import NO_LIMITS, WorkLimits, check_json
 from edge_serve.protocol.inference.validate import prefix, validate
 from edge_serve.protocol.v2 import infer_tensors, json_text
 from edge_serve.protocol.v2.infer import refuse_json_size
-from edge_serve.protocol.v2.json_text import INT64_MAX, INT64_MIN
+from edge_serve.protocol.v2.infer_header import check_parameter_type
 
 #: the member whose members are read like those of the whole object
 _NESTED = "parameters"
@@ -124,7 +124,7 @@ class _Reader:
         """Read one member: an input or a parameter."""
         spec = self._signature.inputs.get(name)
         if spec is None:
-            self._request.parameters[name] = _check_parameter(name, value)
+            self._request.parameters[name] = check_parameter_type(name, value)
             return
         if any(tensor.name == name for tensor in self._request.inputs):
             raise _exists(self._request, name)
@@ -168,16 +168,6 @@ def deduce_shape(count: int, dims: Shape, name: str) -> Shape:
         if shape[i] == -1:
             shape[i], rest = rest, 1
     return tuple(shape)
-
-
-def _check_parameter(name: str, value: Any) -> Parameter:
-    kind = type(value)
-    if kind is int:
-        return int(value) if INT64_MIN <= value <= INT64_MAX else float(value)
-    if kind is str or kind is bool or kind is float:
-        parameter: Parameter = value
-        return parameter
-    raise InvalidArgument(f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'.")
 
 
 def write(response: InferResponse) -> bytes:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from edge_serve.aio.memo import Memo
 from edge_serve.errors import InvalidArgument
-from edge_serve.messages.infer import InferRequest, Parameter, RequestedOutput
+from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.shared_memory import Regions
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer, DataType, InferTensor, Shape, element_count
@@ -76,20 +76,12 @@ class _Template:
 
     Attributes:
         size: bytes after the JSON part.
+        request: the other fields of a request.
     """
 
-    signature: Signature
     size: int
     inputs: list[_TemplateInput]
-    id: str
-    outputs: list[RequestedOutput]
-    parameters: dict[str, Parameter]
-    correlation_id: int | str
-    flags: int
-    priority: int
-    timeout_us: int
-    binary_default: bool
-    rows: int
+    request: InferRequest
 
 
 class InferDecoder:
@@ -130,7 +122,7 @@ class InferDecoder:
             version: as in the URL, "" for the highest.
             length: of the JSON part (`parse_header_length`); None if the body is JSON only.
             offset: start of `body` in the model's tensor arena; -1 in ordinary memory.
-            forwarded: headers that become parameters (`forwarding.forwarded`).
+            forwarded: headers that become parameters (`infer_header.read_forwarded`).
 
         Raises:
             EdgeServeError: with Triton's text and status.
@@ -174,11 +166,12 @@ class InferDecoder:
                 return self._decode_own(signature, cut, template, view, len(text), offset)
         tail = infer_header.Tail(view, len(text), offset)
         request = self._read(json_text.parse(text), tail, signature)
-        if len(view) > 4 * self._work.strings:  # each element has at least its length of 4 bytes
-            self._check_strings(request)
+        strings = sum(element_count(one.shape) for one in request.inputs if one.datatype is DataType.BYTES)
+        if strings > self._work.strings:
+            raise TooExpensive
         validate(request, signature)
         if len(text) <= self._MAX_TEMPLATE_SIZE and (-1, -1) not in tail.spans and not request.shared:
-            template = _make_template(request, signature, tail, len(text))
+            template = _make_template(request, tail, len(text))
             self._templates.add((signature, text), template)
             if cut is not None:
                 key = signature, cut.common
@@ -187,16 +180,14 @@ class InferDecoder:
         return request
 
     def _decode_own(
-        self, signature: Signature, cut: Split, template: _Template, view: memoryview, length: int, offset: int
+        self, signature: Signature, cut: Split, known: _Template, view: memoryview, length: int, offset: int
     ) -> InferRequest:
         """Decode a request whose inputs and outputs are those of an earlier one."""
         own = InferRequest(signature.model_name)
         infer_header.read_own(cut.own, own)
         check_correlation_id(own, signature)
-        whole = _Template(
-            signature, template.size, template.inputs, own.id, template.outputs, own.parameters, own.correlation_id,
-            own.flags, own.priority, own.timeout_us, own.binary_default, template.rows,
-        )  # fmt: skip
+        own.outputs, own.rows, own.validated = known.request.outputs, known.request.rows, signature
+        whole = _Template(known.size, known.inputs, own)
         request = _fill(whole, view, length, offset, self._work.strings)
         self._templates.add((signature, bytes(view[:length])), whole)
         return request
@@ -208,11 +199,6 @@ class InferDecoder:
         if size > self.max_input_size:
             raise refuse_json_size(size, self.max_input_size)
         check_json(size, signature, self._work)
-
-    def _check_strings(self, request: InferRequest) -> None:
-        count = sum(element_count(one.shape) for one in request.inputs if one.datatype is DataType.BYTES)
-        if count > self._work.strings:
-            raise TooExpensive
 
     def _decode_raw(self, signature: Signature, view: memoryview, offset: int) -> InferRequest:
         if len(view) > self.max_input_size:
@@ -234,7 +220,7 @@ def refuse_json_size(size: int, limit: int) -> InvalidArgument:
     )
 
 
-def _make_template(request: InferRequest, signature: Signature, tail: infer_header.Tail, length: int) -> _Template:
+def _make_template(request: InferRequest, tail: infer_header.Tail, length: int) -> _Template:
     inputs = [
         _TemplateInput(
             tensor.name,
@@ -246,49 +232,37 @@ def _make_template(request: InferRequest, signature: Signature, tail: infer_head
         )
         for tensor, (start, end) in zip(request.inputs, tail.spans, strict=True)
     ]
-    return _Template(
-        signature,
-        len(tail.body) - length,
-        inputs,
-        request.id,
-        request.outputs.copy(),
-        request.parameters.copy(),
-        request.correlation_id,
-        request.flags,
-        request.priority,
-        request.timeout_us,
-        request.binary_default,
-        request.rows,
-    )
+    own = replace(request, inputs=[], outputs=request.outputs.copy(), parameters=request.parameters.copy())
+    return _Template(len(tail.body) - length, inputs, own)
 
 
 def _fill(template: _Template, view: memoryview, length: int, offset: int, most_strings: int) -> InferRequest:
-    tensors = []
+    one, tensors = template.request, []
     for known in template.inputs:
         start = length + known.start
         data = view[start : length + known.end]
         if known.elements >= 0:
             if known.elements > most_strings:
                 raise TooExpensive
-            check_strings(data, known.elements, known.name, template.signature.model_name, template.id)
+            check_strings(data, known.elements, known.name, one.model_name, one.id)
         at = -1 if offset < 0 else offset + start
         tensors.append(InferTensor(known.name, known.datatype, known.shape, data, at))
     return InferRequest(
-        template.signature.model_name,
+        one.model_name,
         "",
-        template.id,
+        one.id,
         tensors,
-        template.outputs.copy(),
-        template.parameters.copy(),
-        template.correlation_id,
-        template.flags,
-        template.priority,
-        template.timeout_us,
+        one.outputs.copy(),
+        one.parameters.copy(),
+        one.correlation_id,
+        one.flags,
+        one.priority,
+        one.timeout_us,
         0,
-        template.binary_default,
+        one.binary_default,
         None,
-        template.rows,
-        template.signature,
+        one.rows,
+        one.validated,
     )
 
 

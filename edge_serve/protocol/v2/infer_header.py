@@ -10,15 +10,17 @@ decoder reads `inputs` and `outputs` once, and not again for another request wit
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import orjson
 
-from edge_serve.errors import InvalidArgument, NotFound, Unparsable, Unsupported
+from edge_serve.errors import InvalidArgument, NotFound, Unparsable
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, Parameter, RequestedOutput
 from edge_serve.messages.shared_memory import Place, Regions
 from edge_serve.messages.tensors import BY_NAME, DataType, InferTensor, Shape, Shared, Unseen, element_count
-from edge_serve.protocol.inference.validate import prefix, shape_text
+from edge_serve.protocol.inference.validate import MAX_RANK, check_datatype, check_id_length, prefix, shape_text
 from edge_serve.protocol.v2 import infer_tensors
 from edge_serve.protocol.v2.json_text import (
     INT64_MAX,
@@ -36,9 +38,6 @@ from edge_serve.protocol.v2.json_text import (
 RESERVED = frozenset(
     ("sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output")
 )
-MAX_CORRELATION_ID = 128
-#: more dimensions than any tensor has; multiplying a million of them would take hours
-MAX_RANK = 255
 
 
 class Tail:
@@ -118,6 +117,22 @@ def read_own(document: Any, request: InferRequest) -> None:
         _read_parameters(parameters, request)
 
 
+def read_forwarded(headers: Iterable[tuple[str, str]], pattern: re.Pattern[str]) -> dict[str, str]:
+    """Return the request headers that become parameters (`--http-header-forward-pattern`): their names contain a match.
+
+    Raises:
+        InvalidArgument: a reserved name matches.
+    """
+    found: dict[str, str] = {}
+    for name, value in headers:
+        if pattern.search(name) is None:
+            continue
+        if name in RESERVED or name.startswith("triton_"):
+            raise InvalidArgument(f"Header '{name}' is reserved for Triton usage and cannot be forwarded.")
+        found[name] = value
+    return found
+
+
 def _read_parameters(parameters: Any, request: InferRequest) -> None:
     if type(parameters) is not dict:
         raise Unparsable("failed to get request params.: attempt to get members for non-object")
@@ -149,6 +164,15 @@ def check_custom_parameter(name: str, value: Any) -> Parameter:
         raise InvalidArgument(
             "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
         )
+    return check_parameter_type(name, value)
+
+
+def check_parameter_type(name: str, value: Any) -> Parameter:
+    """Return the value of a parameter.
+
+    Raises:
+        InvalidArgument: the value is neither a number, a boolean, nor a string.
+    """
     kind = type(value)
     if kind is int:
         return int(value) if INT64_MIN <= value <= INT64_MAX else float(value)
@@ -161,10 +185,7 @@ def check_custom_parameter(name: str, value: Any) -> Parameter:
 def _read_correlation_id(value: Any) -> int | str:
     if type(value) is int and 0 <= value <= UINT64_MAX:
         return value
-    text = as_string(value, "Unable to parse 'sequence_id': ")
-    if len(text.encode()) > MAX_CORRELATION_ID:
-        raise Unsupported(f"string correlation ID cannot be longer than {MAX_CORRELATION_ID} characters")
-    return text
+    return check_id_length(as_string(value, "Unable to parse 'sequence_id': "))
 
 
 _SOURCES = (
@@ -192,21 +213,15 @@ def _read_input(
         tail.spans.append((-1, -1))
         request.shared = True
         place = _find_place(parameters, region, regions)
-        known = _check_datatype(datatype, name)
+        known = check_datatype(datatype, name)
         return Shared(name, known, shape, Unseen.buffer(place.size), -1, place.region, place.offset)
     if size is not None:
         count = as_unsigned(size, "Unable to parse 'binary_data_size': ")
         view, offset = tail.take(count, name, request.model_name)
-        return InferTensor(name, _check_datatype(datatype, name), shape, view, offset)
+        return InferTensor(name, check_datatype(datatype, name), shape, view, offset)
     tail.spans.append((-1, -1))
     packed = _read_data(data, name, datatype, shape, max_input_size)
-    return InferTensor(name, _check_datatype(datatype, name), shape, packed)
-
-
-def _check_datatype(datatype: DataType | None, name: str) -> DataType:
-    if datatype is None:
-        raise InvalidArgument(f"invalid datatype for input {name}")
-    return datatype
+    return InferTensor(name, check_datatype(datatype, name), shape, packed)
 
 
 def _read_shape(item: Any) -> Shape:
@@ -230,7 +245,7 @@ def _read_data(data: Any, name: str, datatype: DataType | None, shape: Shape, ma
             f"size of {INT64_MAX}"
         )
     values = as_array(data, "Unable to parse 'data': ")
-    datatype = _check_datatype(datatype, name)
+    datatype = check_datatype(datatype, name)
     if count * datatype.size > INT64_MAX:
         raise InvalidArgument(
             f"byte size overflow for input '{name}': element count ({count}) * data type size ({datatype.size}) "

@@ -56,7 +56,8 @@ class InferEncoder:
         )
         header = self._headers.get(key)
         if header is None:
-            header = self._headers.add(key, _encode_binary_header(response))
+            described = b",".join([_encode_binary_output(tensor) for tensor in outputs])
+            header = self._headers.add(key, _encode_opening(response) + described + b"]}")
         if response.id or response.parameters:
             header = _prepend_id(response, header)
         buffers: list[Buffer] = [header]
@@ -103,10 +104,6 @@ def _encode_mixed(
         parts[0] = _prepend_id(response, parts[0])
     header = b"".join(parts)
     return [header, *data], len(header) if data else None
-
-
-def _encode_binary_header(response: InferResponse) -> bytes:
-    return _encode_opening(response) + b",".join([_encode_binary_output(tensor) for tensor in response.outputs]) + b"]}"
 
 
 def _encode_opening(response: InferResponse) -> bytes:

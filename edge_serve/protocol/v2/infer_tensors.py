@@ -31,6 +31,13 @@ _FEW_READ = 256
 _FEW_WRITTEN = 64
 _UNSIGNED = {DataType.UINT8, DataType.UINT16, DataType.UINT32, DataType.UINT64}
 _FLOATS = {DataType.FP32, DataType.FP64}
+#: the types of a value in JSON, and the error text for another one
+_KINDS: dict[DataType, tuple[tuple[type, ...], str]] = {
+    **dict.fromkeys(DataType, ((int,), "non-signed-integer as signed-integer")),
+    **dict.fromkeys(_UNSIGNED, ((int,), "non-unsigned-integer as unsigned-integer")),
+    **dict.fromkeys(_FLOATS, ((float, int), "non-number as double")),
+    DataType.BOOL: ((bool,), "non-boolean as boolean"),
+}
 
 
 def read(data: Any, datatype: DataType, shape: Shape, name: str) -> bytes:
@@ -146,7 +153,8 @@ def _pack(values: list[Any], datatype: DataType, name: str) -> bytes:
     except struct.error:
         info = np.iinfo(datatype.numpy)
         number = next(value for value in values if not info.min <= value <= info.max)
-        if _is_wide(number, datatype):
+        # RapidJSON does not read these as integers of this sign
+        if number < 0 if datatype in _UNSIGNED else number > json_text.INT64_MAX:
             raise _refuse_type(datatype) from None
         raise InvalidArgument(
             f"Unable to parse 'data': {number} is out of range for {datatype.name} input '{name}', expected "
@@ -154,35 +162,14 @@ def _pack(values: list[Any], datatype: DataType, name: str) -> bytes:
         ) from None
 
 
-def _is_wide(number: int, datatype: DataType) -> bool:
-    """Return whether RapidJSON does not read `number` as an integer of this sign: -1 unsigned, or 2^63 signed."""
-    return number < 0 if datatype in _UNSIGNED else number > json_text.INT64_MAX
-
-
 def _check(kinds: list[type], datatype: DataType) -> None:
     """Check the JSON type of every value; counting types is the fastest way."""
-    if datatype is DataType.BOOL:
-        good = kinds.count(bool)
-    elif datatype in _FLOATS:
-        good = kinds.count(float)
-        if good != len(kinds):
-            good += kinds.count(int)
-    else:
-        good = kinds.count(int)
-    if good != len(kinds):
+    if sum(map(kinds.count, _KINDS[datatype][0])) != len(kinds):
         raise _refuse_type(datatype)
 
 
 def _refuse_type(datatype: DataType) -> EdgeServeError:
-    if datatype is DataType.BOOL:
-        what = "non-boolean as boolean"
-    elif datatype in _FLOATS:
-        what = "non-number as double"
-    elif datatype in _UNSIGNED:
-        what = "non-unsigned-integer as unsigned-integer"
-    else:
-        what = "non-signed-integer as signed-integer"
-    return Unparsable(f"Unable to parse 'data': attempt to access JSON {what}")
+    return Unparsable(f"Unable to parse 'data': attempt to access JSON {_KINDS[datatype][1]}")
 
 
 def write(data: Buffer, datatype: DataType, shape: Shape, name: str) -> bytes:

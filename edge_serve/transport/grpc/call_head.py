@@ -5,6 +5,7 @@ Heads with equal bytes are one object (protocol/http2/heads.py), so each of them
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -13,7 +14,7 @@ from edge_serve.access.roles import Role
 from edge_serve.errors import EdgeServeError, Unavailable, Unsupported
 from edge_serve.protocol.grpc import wire as grpc_wire
 from edge_serve.protocol.http2.heads import StreamHead
-from edge_serve.protocol.v2 import forwarding
+from edge_serve.protocol.v2.infer_header import read_forwarded
 from edge_serve.transport.door.access import AccessGate, changes_by_message, role_of_call
 from edge_serve.transport.v2.routes import RouteGroup
 
@@ -81,13 +82,13 @@ class GrpcSettings:
     """Settings of a gRPC door that concern calls.
 
     Attributes:
-        header_forward_pattern: --grpc-header-forward-pattern; "" = none.
+        header_forward_pattern: --grpc-header-forward-pattern; None = none.
         restricted: --grpc-restricted-protocol, group -> (metadata key, value).
         compression_level: of inference responses: one of none, low, medium and high.
         max_message: bytes of the largest message, both as sent and inflated.
     """
 
-    header_forward_pattern: str = ""
+    header_forward_pattern: re.Pattern[str] | None = None
     restricted: Mapping[RouteGroup, tuple[str, str]] = field(default_factory=dict)
     compression_level: str = "none"
     max_message: int = 2**31 - 1
@@ -157,7 +158,7 @@ class HeadInterpreter:
     def __init__(self, methods: Mapping[str, Method], settings: GrpcSettings, gate: AccessGate | None = None) -> None:
         self._methods = methods
         self._gate = gate
-        self._pattern = forwarding.compile_pattern(settings.header_forward_pattern)
+        self._pattern = settings.header_forward_pattern
         self._restricted = settings.restricted
         self._encodings = _LEVELS[settings.compression_level]
 
@@ -197,7 +198,7 @@ class HeadInterpreter:
             accepted = fields.get("grpc-accept-encoding", b"").decode("latin-1").replace(" ", "").split(",")
             asked.deflate = next((name for name in self._encodings if name in accepted), "")
         if self._pattern is not None and method.group is RouteGroup.INFERENCE:
-            asked.forwarded = forwarding.forwarded(_read_metadata(head), self._pattern)
+            asked.forwarded = read_forwarded(_read_metadata(head), self._pattern)
 
     def _ask_gate(self, gate: AccessGate, path: str, fields: Mapping[str, bytes], asked: CallHead) -> None:
         def field(name: str) -> str | None:

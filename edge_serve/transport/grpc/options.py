@@ -20,9 +20,8 @@ _MOST = 2**31 - 1
 
 def read_settings(config: ServerConfig) -> GrpcSettings:
     """Return the settings that concern calls."""
-    pattern = config.grpc_header_forward_pattern
     return GrpcSettings(
-        header_forward_pattern=pattern.pattern if pattern is not None else "",
+        header_forward_pattern=config.grpc_header_forward_pattern,
         restricted={
             RouteGroup(api): (restriction.header, restriction.value)
             for restriction in config.grpc_restricted_protocol

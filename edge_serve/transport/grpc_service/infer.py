@@ -15,7 +15,7 @@ from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.trace import Arrival
 from edge_serve.observe.tracing.tracing import Tracing
-from edge_serve.protocol.grpc.infer import GrpcInferDecoder, peek, read_names
+from edge_serve.protocol.grpc.infer import GrpcInferDecoder, peek
 from edge_serve.protocol.grpc.response import GrpcInferEncoder
 from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.grpc.call_head import CallHead
@@ -56,7 +56,7 @@ class GrpcInference:
             Unavailable: the arena is full.
         """
         asked = peek(beginning)
-        if asked is None:
+        if asked.first_raw < 0:
             return None
         shift = -asked.first_raw % _ALIGNMENT
         lease = self._service.lease(asked.model_name, asked.model_version, length + shift)
@@ -80,7 +80,7 @@ class GrpcInference:
                 raise Unsupported(_DECOUPLED)
         except BaseException as error:
             if isinstance(error, EdgeServeError):
-                self._service.count_client_error(*read_names(message.data), error)
+                self._service.count_client_error(*peek(message.data)[:2], error)
             message.release()
             raise
         request.lease = message.lease

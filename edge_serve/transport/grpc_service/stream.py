@@ -25,7 +25,7 @@ from edge_serve.messages.tensors import Buffer
 from edge_serve.messages.trace import Arrival
 from edge_serve.models.run.runner import OnResponse, Ticket
 from edge_serve.protocol.grpc import response as grpc_response
-from edge_serve.protocol.grpc.infer import Unreadable, cut, read_names
+from edge_serve.protocol.grpc.infer import Unreadable, cut, peek
 from edge_serve.protocol.grpc.response import GrpcInferEncoder
 from edge_serve.transport.grpc.call_head import CallHead
 from edge_serve.transport.grpc.messages import Message
@@ -220,7 +220,7 @@ class InferStream:
         if isinstance(error, Unreadable):
             self._fail(error)
         else:
-            self._service.count_client_error(*read_names(data), error)
+            self._service.count_client_error(*peek(data)[:2], error)
             parts = cut(data)
             self._refuse(error, "" if parts is None else parts.id, self._take_turn())
 

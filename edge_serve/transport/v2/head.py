@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.protocol.http1.head import RequestHead
 from edge_serve.protocol.inference import compression
-from edge_serve.protocol.v2 import forwarding
 from edge_serve.protocol.v2.infer import MAX_INPUT_SIZE
+from edge_serve.protocol.v2.infer_header import read_forwarded
 from edge_serve.transport.door.access import AccessGate
 from edge_serve.transport.http.replies import MethodNotAllowed
 from edge_serve.transport.v2.routes import Operation, PathNotFound, Restricted, Route, RouteGroup, match
@@ -32,14 +33,14 @@ class V2Settings:
 
     Attributes:
         max_input_size: --http-max-input-size.
-        header_forward_pattern: --http-header-forward-pattern; "" = none.
+        header_forward_pattern: --http-header-forward-pattern; None = none.
         restricted: --http-restricted-api, group -> (header, value).
         ui: --allow-ui.
         health_json: --http-health-json.
     """
 
     max_input_size: int = MAX_INPUT_SIZE
-    header_forward_pattern: str = ""
+    header_forward_pattern: re.Pattern[str] | None = None
     restricted: Mapping[RouteGroup, tuple[str, str]] = field(default_factory=dict)
     ui: bool = False
     health_json: bool = False
@@ -86,7 +87,7 @@ class HeadReader:
     def __init__(self, settings: V2Settings, gate: AccessGate | None = None) -> None:
         self._gate = gate
         self._restricted = settings.restricted
-        self._pattern = forwarding.compile_pattern(settings.header_forward_pattern)
+        self._pattern = settings.header_forward_pattern
 
     def read(self, head: RequestHead) -> V2Request:
         """Read a head; its errors are in `refusal`."""
@@ -120,7 +121,7 @@ class HeadReader:
             return
         if self._pattern is not None:
             try:
-                request.forwarded = forwarding.forwarded(head.headers, self._pattern)
+                request.forwarded = read_forwarded(head.headers, self._pattern)
             except EdgeServeError as error:
                 request.refusal, request.refusal_type = error, JSON
 

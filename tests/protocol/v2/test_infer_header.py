@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import struct
 from typing import Any
 
 import pytest
 
+from edge_serve.config.settings.kinds import PATTERN
 from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unparsable
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, RequestedOutput
 from edge_serve.messages.shared_memory import NamedRegions, Place
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.messages.tensors import DataType, Shared
 from edge_serve.protocol.v2.infer import InferDecoder
-from edge_serve.protocol.v2.infer_header import Tail, read, split
+from edge_serve.protocol.v2.infer_header import Tail, read, read_forwarded, split
 
 UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"
 BOOLEAN = "attempt to access JSON non-boolean as boolean"
@@ -352,3 +354,28 @@ def test_requests_that_differ_in_id_and_parameters_share_what_is_known_of_their_
 def test_a_text_is_cut_between_its_outermost_members(text: bytes, own: dict[str, Any] | None) -> None:
     found = split(text)
     assert (found.own if found else None) == own
+
+
+HEADERS = (("Host", "h"), ("X-Fwd-One", "1"), ("Other", "2"), ("x-fwd-two", "b"))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("(?i)x-fwd-.*", {"X-Fwd-One": "1", "x-fwd-two": "b"}),
+        ("X-FWD", {"X-Fwd-One": "1", "x-fwd-two": "b"}),
+        ("(?-i)x-fwd", {"x-fwd-two": "b"}),
+        ("(?-i:x-fwd)", {"x-fwd-two": "b"}),
+        ("^one", {}),
+        ("one", {"X-Fwd-One": "1"}),
+    ],
+)
+def test_headers_whose_name_holds_a_match(pattern: str, expected: dict[str, str]) -> None:
+    assert read_forwarded(HEADERS, PATTERN.parse(pattern)) == expected
+
+
+@pytest.mark.parametrize("name", ["timeout", "headers", "sequence_id", "triton_anything"])
+def test_reserved_names(name: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        read_forwarded((("A", "1"), (name, "2")), re.compile(".*"))
+    assert caught.value.message == f"Header '{name}' is reserved for Triton usage and cannot be forwarded."

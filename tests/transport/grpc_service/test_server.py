@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import socket
 import subprocess
 import sys
@@ -128,7 +129,7 @@ def test_metadata_that_matches_becomes_parameters() -> None:
         code, text = await call.refusal("ModelInfer", infer_request(), metadata=(("triton_x-y", "1"),))
         assert (code, "reserved" in text) == ("INVALID_ARGUMENT", True)
 
-    with_door(main, settings=GrpcSettings(header_forward_pattern="X-"))
+    with_door(main, settings=GrpcSettings(header_forward_pattern=re.compile("X-", re.IGNORECASE)))
 
 
 def test_a_stream_answers_and_ends_with_its_client() -> None:

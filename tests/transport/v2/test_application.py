@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from typing import Any
 
 import pytest
@@ -127,12 +128,12 @@ def test_compressed_both_ways() -> None:
 
 
 def test_forwarded_headers_become_parameters() -> None:
-    door = Door(header_forward_pattern="x-.*")
+    door = Door(header_forward_pattern=re.compile("x-.*", re.IGNORECASE))
     body, headers = binary_request(parameters={"mine": 3})
     for value in ("1", "2"):
         door.infer(body, {**headers, "X-One": value})
         assert door.service.requests[-1].parameters == {"mine": 3, "X-One": value}
-    refused = Door(header_forward_pattern="t").infer(REQUEST, {"triton_x": "1"})
+    refused = Door(header_forward_pattern=re.compile("t")).infer(REQUEST, {"triton_x": "1"})
     assert (refused.status, refused.content_type) == (400, JSON)
     assert "is reserved for Triton usage and cannot be forwarded" in refused.error
 
