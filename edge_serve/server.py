@@ -415,7 +415,7 @@ def _loader_options(config: ServerConfig) -> LoaderOptions:
 
 
 def _response_cache(config: ServerConfig) -> ResponseCache | None:
-    return ResponseCache(config.cache_config.size) if config.cache_config is not None else None
+    return ResponseCache(config.cache_config) if config.cache_config is not None else None
 
 
 def _gate(config: ServerConfig) -> RateLimitGate | None:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 #: page -> module with a function `page() -> str`
 PAGES = {
     "docs/metrics.md": "deploy.metrics",
-    "docs/settings.md": "edge_serve.config.settings.server_docs",
+    "docs/settings.md": "deploy.settings",
     "docs/ota_settings.md": "deploy.ota.settings",
     "deploy/share/edge-ota.1": "deploy.ota.man_page",
     "deploy/share/edge-ota.bash": "deploy.ota.completion",

@@ -4,7 +4,6 @@ doors          the part of the table about TLS, access, and limits
 kinds          parsers of single values: text in, value out
 programs       the names under which the server starts, and the defaults that each name changes
 server         the table: the annotated fields of `ServerConfig`
-server_docs    writes docs/settings.md from the table
 server_values  structured values, and their syntax on the command line
 table          reads argv and environment by a table, and prints the table as `--help`
 """

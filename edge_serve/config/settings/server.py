@@ -346,7 +346,7 @@ class ServerConfig(DoorSettings):
     )
 
     cache_config: Annotated[
-        values.CacheConfig | None,
+        int | None,
         _cache(values.CACHE_SETTING, "local,size=<bytes> turns the response cache on.", values.combine_cache),
     ] = None
     cache_directory: Annotated[str, _cache(TEXT, "Directory of caches.", ignored="the local cache is built in")] = (
@@ -383,7 +383,7 @@ class ServerConfig(DoorSettings):
         _memory(TEXT, "<policy>,<setting>=<value>", tuple, ignored="an edge device has one NUMA node"),
     ] = ()
     model_load_gpu_limit: Annotated[
-        tuple[values.GpuShare, ...],
+        tuple[str, ...],
         _memory(
             values.GPU_SHARE,
             "Share of a GPU's memory beyond which no model is loaded on it.",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from edge_serve.config.settings.kinds import SettingKind, shown
 
@@ -55,22 +56,6 @@ class RateLimitResource:
 
 
 @dataclass(frozen=True, slots=True)
-class CacheConfig:
-    """The response cache; `size` in bytes."""
-
-    name: str
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class GpuShare:
-    """`--model-load-gpu-limit=<device>:<fraction>`."""
-
-    device: int
-    fraction: float
-
-
-@dataclass(frozen=True, slots=True)
 class TraceConfig:
     """The trace settings at the start; the trace settings endpoint changes them later.
 
@@ -97,8 +82,7 @@ NO_TRACE = TraceConfig()
 
 
 def _parse_backend_setting(text: str) -> BackendSetting:
-    scope, key, value = _scoped(text, "[<backend>,]<setting>=<value>")
-    return BackendSetting(scope, key, value)
+    return BackendSetting(*_scoped(text, "[<backend>,]<setting>=<value>"))
 
 
 #: settings of `--backend-config` that our backends read; those of other backends are not known here
@@ -156,15 +140,15 @@ def _parse_rate_limit_resource(text: str) -> RateLimitResource:
     return RateLimitResource(name, count, device[0] if device else None)
 
 
-def _parse_gpu_share(text: str) -> GpuShare:
+def _parse_gpu_share(text: str) -> str:
     device, _, fraction = text.partition(":")
     try:
-        share = GpuShare(int(device), float(fraction))
+        valid = int(device) >= 0 and 0.0 < float(fraction) <= 1.0
     except ValueError:
-        share = GpuShare(-1, 0.0)
-    if share.device < 0 or not 0.0 < share.fraction <= 1.0:
+        valid = False
+    if not valid:
         raise ValueError(f"found '{shown(text)}', expected <device_id>:<fraction>, the fraction above 0 and at most 1")
-    return share
+    return text
 
 
 def _restriction(header_prefix: str) -> SettingKind:
@@ -191,7 +175,7 @@ def combine_restrictions(parts: Sequence[Restriction]) -> tuple[Restriction, ...
     return tuple(parts)
 
 
-def _parse_cache_setting(text: str) -> tuple[str, str, str]:
+def _parse_cache_setting(text: str) -> str:
     name, key, value = _scoped(text, "<cache name>,<setting>=<value>")
     if not name:
         raise ValueError(f"No cache specified: found '{shown(text)}', expected <cache name>,<setting>=<value>")
@@ -199,17 +183,17 @@ def _parse_cache_setting(text: str) -> tuple[str, str, str]:
         raise ValueError(f"unknown cache '{shown(name)}', expected local")
     if key != "size":
         raise ValueError(f"unknown setting '{shown(key)}' of cache '{name}', expected size")
-    return name, key, value
+    return value
 
 
-def combine_cache(parts: Sequence[tuple[str, str, str]]) -> CacheConfig | None:
-    """The cache that the settings describe together; the last size counts."""
-    if not parts:
+def combine_cache(sizes: Sequence[str]) -> int | None:
+    """Return the bytes of the response cache: the last size counts, and without one there is no cache."""
+    if not sizes:
         return None
-    name, _, size = parts[-1]
+    size = sizes[-1]
     if not size.isascii() or not size.isdigit() or not int(size):
         raise ValueError(f"cache size: found '{shown(size)}', expected a positive number of bytes")
-    return CacheConfig(name, int(size))
+    return int(size)
 
 
 def _parse_trace_setting(text: str) -> tuple[str, str, str]:
@@ -251,23 +235,22 @@ def _with_number(trace: TraceConfig, key: str, value: str) -> TraceConfig:
         found = least - 1
     if found < least:
         raise ValueError(f"trace {key}: found '{shown(value)}', expected an integer of at least {least}")
-    match key:
-        case "rate":
-            return replace(trace, rate=found)
-        case "count":
-            return replace(trace, count=found)
-    return replace(trace, log_frequency=found)
+    change: dict[str, Any] = {key: found}
+    return replace(trace, **change)
+
+
+#: levels by the words for them
+_LEVELS = {
+    **dict.fromkeys(("false", "off"), "OFF"),
+    **dict.fromkeys(("true", "on", "min", "max", "timestamps"), "TIMESTAMPS"),
+    "tensors": "TENSORS",
+}
 
 
 def _trace_level(word: str) -> str:
-    match word.lower():
-        case "false" | "off":
-            return "OFF"
-        case "true" | "on" | "min" | "max" | "timestamps":
-            return "TIMESTAMPS"
-        case "tensors":
-            return "TENSORS"
-    raise ValueError(f"trace level: found '{shown(word)}', expected OFF, TIMESTAMPS or TENSORS")
+    if word.lower() not in _LEVELS:
+        raise ValueError(f"trace level: found '{shown(word)}', expected OFF, TIMESTAMPS or TENSORS")
+    return _LEVELS[word.lower()]
 
 
 def _trace_mode(word: str) -> str:

@@ -7,12 +7,10 @@ from dataclasses import fields
 
 import pytest
 
+from deploy.settings import page
 from edge_serve.config.settings.server import ALIASES, SETTINGS, ServerConfig, defaults, parse_argv, usage
-from edge_serve.config.settings.server_docs import page
 from edge_serve.config.settings.server_values import (
     BackendSetting,
-    CacheConfig,
-    GpuShare,
     RateLimitResource,
     Restriction,
     TraceConfig,
@@ -68,9 +66,9 @@ def test_defaults() -> None:
         (["--backend-config=a=b=c,d"], "backend_config", (BackendSetting("", "a", "b=c,d"),)),
         (["--rate-limit-resource=R:4"], "rate_limit_resource", (RateLimitResource("R", 4),)),
         (["--rate-limit-resource=R:4:1"], "rate_limit_resource", (RateLimitResource("R", 4, 1),)),
-        (["--cache-config=local,size=100"], "cache_config", CacheConfig("local", 100)),
-        (["--response-cache-byte-size=100"], "cache_config", CacheConfig("local", 100)),
-        (["--model-load-gpu-limit=0:0.5"], "model_load_gpu_limit", (GpuShare(0, 0.5),)),
+        (["--cache-config=local,size=100"], "cache_config", 100),
+        (["--response-cache-byte-size=100"], "cache_config", 100),
+        (["--model-load-gpu-limit=0:0.5"], "model_load_gpu_limit", ("0:0.5",)),
         (
             ["--http-restricted-api=metadata,health:Key=a=b"],
             "http_restricted_api",

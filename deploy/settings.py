@@ -1,8 +1,6 @@
-"""`python -m edge_serve.config.settings.server_docs`: writes docs/settings.md from the table in `server`."""
+"""docs/settings.md, from the table of the server's settings. `make docs` writes it."""
 
 from __future__ import annotations
-
-import sys
 
 from edge_serve.config.settings.server import ALIASES, SETTINGS, defaults
 from edge_serve.config.settings.table import by_group, flag_of, variable_of
@@ -49,7 +47,7 @@ addresses are `0.0.0.0`. The Debian package sets the addresses too ([what it ope
 
 
 def page() -> str:
-    """docs/settings.md."""
+    """Return the page."""
     written = defaults()
     parts = [_HEAD]
     for group, names in by_group(SETTINGS).items():
@@ -73,7 +71,3 @@ def _row(name: str, default: str) -> str:
         meaning,
     ]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(page())
