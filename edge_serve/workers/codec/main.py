@@ -47,7 +47,8 @@ log = logging.getLogger(__name__)
 
 #: bytes of JSON in a request besides its tensors; the front end reads them in its loop
 LONGEST_REST = 1 << 20
-#: when memory runs out, the kernel kills this process rather than a worker
+#: oom_score_adj (proc(5)); a worker has the front end's plus 500. So when memory runs out, the kernel kills this
+#: process rather than a worker under the unit (front end: -250), and prefers neither where the front end has 0
 _OOM_SCORE = "500"
 #: heaps above this are returned to the kernel after a job
 _TRIM_ABOVE = 64 << 20
