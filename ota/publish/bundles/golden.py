@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from ota import files
 from ota.decide.config_text import Field
 from ota.errors import FetchError, Untrusted, UsageError
 from ota.publish.bundles.source import ModelSource
@@ -191,7 +190,7 @@ def _encoded(kind: str, elements: list[Any], array: Any) -> bytes:
         raw = [one if isinstance(one, bytes) else str(one).encode() for one in elements]
         return b"".join(len(one).to_bytes(4, "little") + one for one in raw)
     if array is None:
-        array = np.array(elements, dtype=_numpy_name(kind))
+        array = np.array(elements, dtype=kind.lower().replace("fp", "float"))
     return bytes(array.astype(array.dtype.newbyteorder("<")).tobytes())
 
 
@@ -200,10 +199,6 @@ def _datatype(name: str) -> str:
     if kind not in SIZES:
         raise ValueError(f"arrays of {name} are no tensors of KServe v2")
     return kind
-
-
-def _numpy_name(kind: str) -> str:
-    return kind.lower().replace("fp", "float")
 
 
 def _of_document(source: ModelSource, one: Mapping[str, Any]) -> RecordedRequest:
@@ -220,25 +215,28 @@ def _of_document(source: ModelSource, one: Mapping[str, Any]) -> RecordedRequest
         raise UsageError(f"{source.directory}/{FILE} has a sample without {error}") from None
 
 
+@dataclass(slots=True)
+class _WarmupSample:
+    name: str
+    rows: int = 0
+    inputs: list[list[Field]] = field(default_factory=list)
+
+
 def _of_warmup(source: ModelSource) -> Iterator[RecordedRequest]:
     """Yield the requests of `model_warmup`. Each name begins a new one; each key begins an input."""
-    names: list[str] = []
-    samples: list[list[list[Field]]] = []
-    rows: list[int] = []
+    samples: list[_WarmupSample] = []
     for one in source.config:
         if one.path == "model_warmup.name":
-            names.append(one.value)
-            samples.append([])
-            rows.append(0)
+            samples.append(_WarmupSample(one.value))
         elif one.path == "model_warmup.batch_size" and samples:
-            rows[-1] = int(one.value)
+            samples[-1].rows = int(one.value)
         elif one.path == "model_warmup.inputs.key" and samples:
-            samples[-1].append([one])
-        elif one.path.startswith("model_warmup.inputs.") and samples and samples[-1]:
-            samples[-1][-1].append(one)
-    for name, inputs, count in zip(names, samples, rows, strict=True):
-        tensors = tuple(_warmup_tensor(source, one, count) for one in inputs)
-        yield RecordedRequest("".join(c if c.isalnum() else "-" for c in name), tensors)
+            samples[-1].inputs.append([one])
+        elif one.path.startswith("model_warmup.inputs.") and samples and samples[-1].inputs:
+            samples[-1].inputs[-1].append(one)
+    for sample in samples:
+        tensors = tuple(_warmup_tensor(source, one, sample.rows) for one in sample.inputs)
+        yield RecordedRequest("".join(c if c.isalnum() else "-" for c in sample.name), tensors)
 
 
 def _warmup_tensor(source: ModelSource, fields: list[Field], rows: int) -> RecordedTensor:
@@ -275,17 +273,15 @@ def _fresh(
         del source.files[path]
     if len({one.name for one in samples}) != len(samples):
         raise UsageError(f"two samples of {source.model} have the same name: rename a file of inputs")
-    found = []
-    for sample in samples:
-        outputs = infer(server, source.model, sample)
-        found.append(
-            {
-                "name": sample.name,
-                "parameters": dict(sample.parameters),
-                "inputs": [_entry(source, sample.name, "in", one) for one in sample.inputs],
-                "outputs": [_entry(source, sample.name, "out", one) for one in outputs],
-            }
-        )
+    found = [
+        {
+            "name": sample.name,
+            "parameters": dict(sample.parameters),
+            "inputs": [_entry(source, sample.name, "in", one) for one in sample.inputs],
+            "outputs": [_entry(source, sample.name, "out", one) for one in infer(server, source.model, sample)],
+        }
+        for sample in samples
+    ]
     kept = {name: before[name] for name in ("rtol", "atol", "budget") if before and name in before}
     return {"schema": 1, "samples": found, "rtol": 1e-3, "atol": 1e-5} | kept
 
@@ -349,11 +345,10 @@ def _outputs(body: bytes, length: str | None, what: str) -> list[RecordedTensor]
             size = one.get("parameters", {}).get("binary_data_size")
             if size is None:
                 tensors.append(_of_json(one))
-                continue
-            tensors.append(
-                RecordedTensor(one["name"], one["datatype"], tuple(one["shape"]), body[split : split + size])
-            )
-            split += size
+            else:
+                data = body[split : split + size]
+                tensors.append(RecordedTensor(one["name"], one["datatype"], tuple(one["shape"]), data))
+                split += size
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FetchError(f"{what} is not a KServe v2 response ({error}): is this a model server's HTTP port?") from None
     return tensors
@@ -383,10 +378,8 @@ def _check(source: ModelSource, document: Mapping[str, Any]) -> None:
                 raise UsageError(f"{source.directory}/{FILE} names {tensor.get('file')!r}, which is not in golden/")
             size = SIZES.get(tensor.get("datatype"), 0) * math.prod(tensor.get("shape", []))
             if size and len(data) != size:
-                raise UsageError(
-                    f"golden/{tensor['file']} of {source.model} has {len(data)} bytes, "
-                    f"and its shape and datatype make {size}"
-                )
+                text = f"golden/{tensor['file']} of {source.model} has {len(data)} bytes"
+                raise UsageError(f"{text}, and its shape and datatype make {size}")
 
 
 def parse_budget(text: str) -> tuple[str, str, float]:
@@ -405,15 +398,3 @@ def parse_budget(text: str) -> tuple[str, str, float]:
         known = ", ".join(_BUDGETS)
         raise UsageError(f"--budget {text!r} is none: expected [MODEL:]NAME=NUMBER with one of {known}") from None
     return model, word, number
-
-
-def read_small(path: Path) -> bytes:
-    """Return a small file.
-
-    Raises:
-        UsageError: it does not exist.
-    """
-    data = files.read(path, MOST_BYTES)
-    if data is None:
-        raise UsageError(f"{path} does not exist")
-    return data

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ota import files
 from ota.documents.manifest import KINDS
 from ota.errors import UsageError
-from ota.publish.bundles.golden import read_small
 from ota.publish.bundles.source import ModelSource, latest_version, walk
 from ota.strict_json import Members
 
 MOST_VARIANTS = 64
+MOST_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,9 @@ def read_variants(path: Path) -> list[VariantDescription]:
 
 
 def _load(path: Path) -> object:
-    data = read_small(path)
+    data = files.read(path, MOST_BYTES)
+    if data is None:
+        raise UsageError(f"{path} does not exist")
     try:
         if path.suffix != ".toml":
             return json.loads(data)
