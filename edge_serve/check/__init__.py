@@ -3,7 +3,6 @@
 command  loads each model and reports which line to change
 config   checks settings and files, as `nginx -t` does
 files    checks of the files, directories, sockets and addresses that settings name
-golden   runs a model's golden test, and judges its latency and memory
+golden   runs a model's golden test and judges its latency and memory, or records the test
 infer    sends each model a request, and compares the response with its configuration
-record   records a model's golden test
 """

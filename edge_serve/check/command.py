@@ -17,10 +17,9 @@ from functools import partial
 from pathlib import Path
 
 from edge_serve.backends.base import ModelSpec
-from edge_serve.check.golden import GoldenTrial, try_all
+from edge_serve.check.golden import GoldenTrial, record, try_all
 from edge_serve.check.golden import report as report_trial
 from edge_serve.check.infer import SentRequest, ask_all
-from edge_serve.check.record import record
 from edge_serve.clock import MonotonicClock
 from edge_serve.config.checks.ensemble import same_shape
 from edge_serve.config.model import model_config_pb2 as pb

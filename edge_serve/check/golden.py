@@ -1,21 +1,29 @@
 """`edge-serve check`, golden tests: compares the answers of a loaded model, and judges its latency and its memory.
 
 This is the trial of a release on its device before it serves (`edge-ota`). No client is busy here, so that the budgets
-of golden.json mean something.
+of golden.json mean something. `record` writes a golden test: it sends the samples of the one that is there, or else the
+request of `check --infer`. Tolerances and budgets stay.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from edge_serve.check.infer import is_up, kill_busy, with_members
-from edge_serve.errors import EdgeServeError
-from edge_serve.golden.reader import GoldenBudget, GoldenTest
+from edge_serve.aio.offload import offload
+from edge_serve.check.infer import converse, first_request, is_up, kill_busy, with_members
+from edge_serve.errors import EdgeServeError, Internal
+from edge_serve.golden.reader import DIRECTORY, GoldenBudget, GoldenSample, GoldenTest
+from edge_serve.golden.writer import Recording, write_golden
+from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse
+from edge_serve.messages.tensors import InferTensor
 from edge_serve.models.control.registry import Registry
-from edge_serve.models.load.golden import SampleFigures, ask, run_golden
+from edge_serve.models.load.golden import SampleFigures, ask, read_limited, request_of, run_golden
+from edge_serve.models.repository.repository import FoundModel
 from edge_serve.models.versions.served import Served
 
 
@@ -127,3 +135,57 @@ def report(trial: GoldenTrial) -> list[str]:
         f"{head} {samples} as recorded; p95 {trial.p95_ms:g} ms of {trial.requests} requests, "
         f"{(trial.memory_bytes or 0) / 1e6:.0f} MB"
     ]
+
+
+async def record(found: FoundModel, registry: Registry, seconds: float) -> str:
+    """Record the answers of the highest version; what was done.
+
+    Raises:
+        EdgeServeError: the model gives no answer, or the test cannot be written.
+    """
+    served = registry.lookup(found.name, "")
+    test = served.golden
+    recordings = []
+    if test is None:
+        request, _ = await offload(first_request, served, registry)
+        recordings.append(await _recorded(served, request, seconds, registry))
+    for sample in test.samples if test is not None else ():
+        request = await read_limited(request_of, sample, served.signature)
+        recordings.append(await _recorded(served, request, seconds, registry, sample))
+    await offload(write_golden, found.directory, recordings, test.budget if test is not None else GoldenBudget())
+    source = "the samples that were there" if test is not None else "the request of --infer"
+    return f"recorded {len(recordings)} samples in {found.name}/{DIRECTORY}/ from version {served.version}: {source}"
+
+
+async def _recorded(
+    served: Served, request: InferRequest, seconds: float, registry: Registry, before: GoldenSample | None = None
+) -> Recording:
+    """Send a request, and return it with its responses.
+
+    Raises:
+        EdgeServeError: the model fails, or does not answer in time; then it is killed.
+    """
+    name = before.name if before is not None else "first"
+    inputs = [replace(tensor) for tensor in request.inputs]  # shapes are changed on the way
+    parameters = dict(before.parameters) if before is not None else _parameters(request)
+    responses: list[list[InferTensor]] = []
+
+    def keep(response: InferResponse) -> None:
+        responses.append([replace(tensor, data=bytes(tensor.data), offset=-1) for tensor in response.outputs])
+
+    try:
+        await converse(served, request, keep, seconds)
+    except asyncio.TimeoutError:
+        await kill_busy(registry, "no answer to record")
+        raise Internal(
+            f"sample '{name}': the last response did not come within {seconds:g} s (--load-timeout)"
+        ) from None
+    return Recording(name, parameters, inputs, responses, served.signature.decoupled, before)
+
+
+def _parameters(request: InferRequest) -> dict[str, Any]:
+    """Return what golden.json says of a sequence."""
+    if not request.flags:
+        return {}
+    start, end = bool(request.flags & SEQUENCE_START), bool(request.flags & SEQUENCE_END)
+    return {"sequence_id": request.correlation_id, "sequence_start": start, "sequence_end": end}
