@@ -26,8 +26,8 @@ _DIRECTORIES = (
 )  # fmt: skip
 #: shown where they are found, wanted or not: name without version -> what it is
 _SHOWN = {"libcuda": "driver", "libcudart": "CUDA", "libcudnn": "cuDNN", "libnvinfer": "TensorRT"}
-#: of a library that is wanted and missing: package of pip for x86-64, else what to install
-_PIP = {"libnvinfer": "tensorrt", "libnvonnxparser": "tensorrt"}
+#: the libraries that pip's package tensorrt has for x86-64
+_TENSORRT = ("libnvinfer", "libnvonnxparser")
 _PROVIDERS = {"CUDA": "libonnxruntime_providers_cuda.so", "TensorRT": "libonnxruntime_providers_tensorrt.so"}
 _OF_NVIDIA = re.compile(
     r"lib(?:cuda|cudart|cublas\w*|cudnn\w*|cufft\w*|curand|cusparse|nvrtc|nvinfer\w*|nvonnxparser)\.so"
@@ -72,12 +72,10 @@ def wanted_libraries(packages: Sequence[Path]) -> dict[str, list[str]]:
     wanted = {}
     for provider, name in _PROVIDERS.items():
         for directory in packages:
-            try:
+            with contextlib.suppress(OSError, ValueError):
                 names = needed(directory / "onnxruntime" / "capi" / name)
-            except (OSError, ValueError):
-                continue
-            wanted[provider] = sorted(one for one in names if _OF_NVIDIA.match(one))
-            break
+                wanted[provider] = sorted(one for one in names if _OF_NVIDIA.match(one))
+                break
     return wanted
 
 
@@ -95,7 +93,7 @@ def _provider(provider: str, names: Iterable[str], places: Sequence[Path], machi
 def _advice(missing: Sequence[str], machine: GpuMachine) -> str:
     if machine.kind == "jetson":
         return "apt-get install nvidia-jetpack, and NVIDIA's onnxruntime-gpu for this JetPack: PyPI has none for Jetson"
-    if all(name.split(".")[0] in _PIP for name in missing):
+    if all(name.split(".")[0] in _TENSORRT for name in missing):
         return f"for TensorRT {_major(missing[0])}: pip install 'tensorrt=={_major(missing[0])}.*', else leave it"
     return "pip install 'onnxruntime-gpu[cuda,cudnn]', or install CUDA and cuDNN of these versions from NVIDIA"
 
@@ -126,10 +124,7 @@ def directories(root: Path, packages: Sequence[Path], environ: Mapping[str, str]
 def find(name: str, places: Iterable[Path]) -> Path | None:
     """Return the file of a library, `libcudnn.so.9`, or of any version of it, `libcudnn`."""
     pattern = name if ".so" in name else f"{name}.so.*"
-    for place in places:
-        for path in sorted(place.glob(pattern)):
-            return path
-    return None
+    return next((path for place in places for path in sorted(place.glob(pattern))), None)
 
 
 def version_of(path: Path, root: Path = Path("/")) -> str:
@@ -138,11 +133,7 @@ def version_of(path: Path, root: Path = Path("/")) -> str:
     if toolkit is not None:
         with contextlib.suppress(ValueError, KeyError, TypeError):
             return str(json.loads(read(toolkit / "version.json"))["cuda"]["version"])
-    try:
-        name = path.resolve().name
-    except (OSError, RuntimeError):  # a link in a circle
-        name = path.name
-    return name.partition(".so.")[2] or path.name.partition(".so.")[2]
+    return os.path.basename(os.path.realpath(path)).partition(".so.")[2] or path.name.partition(".so.")[2]
 
 
 def _major(name: str) -> int:

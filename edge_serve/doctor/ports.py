@@ -89,10 +89,9 @@ def _refusal(port: int) -> str:
 
 def find_owner(port: int, root: Path = Path("/")) -> Owner | None:
     """Return the process that listens on a TCP port; None = none does."""
-    inodes = set(_inodes(port, root))
-    if not inodes:
+    wanted = {f"socket:[{inode}]" for inode in _inodes(port, root)}
+    if not wanted:
         return None
-    wanted = {f"socket:[{inode}]" for inode in inodes}
     for folder in list((root / "proc").glob("[0-9]*"))[:_MOST_PROCESSES]:
         try:
             if any(_link(file) in wanted for file in (folder / "fd").iterdir()):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import mmap
 import os
-import re
 import shutil
 from pathlib import Path
 
 from edge_serve.backends.base import ModelSpec
+from edge_serve.backends.onnxruntime.external import locations
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.config.model.json_form import model_config_from_json, model_config_to_json
 from edge_serve.errors import EdgeServeError, InvalidArgument
@@ -21,8 +20,6 @@ BACKEND = "onnxruntime"
 _FILE = "model.onnx"
 #: rows of a batch, where the file lets a batch have any number
 _BATCH = 8
-#: an entry of TensorProto.external_data (onnx.proto): key "location", value = a path of at most 127 bytes
-_LOCATION = re.compile(rb"\x0a\x08location\x12([\x01-\x7f])")
 
 
 def make(place: ModelPlace, file: Path) -> pb.ModelConfig:
@@ -35,9 +32,9 @@ def make(place: ModelPlace, file: Path) -> pb.ModelConfig:
     if not file.is_file():
         raise InvalidArgument(f"--onnx '{file}': {'not a file' if os.path.lexists(file) else 'there is no such file'}")
     shutil.copyfile(file, place.version / _FILE)
-    for name in _weights(file):
+    for name in sorted(map(os.fsdecode, locations(file))):
         _copy_weights(file, name, place)
-    config = _described(place, file)
+    config = asyncio.run(_described(place, file))
     batching = config.max_batch_size > 0
     if batching:
         config.max_batch_size = _BATCH
@@ -54,15 +51,6 @@ def make(place: ModelPlace, file: Path) -> pb.ModelConfig:
     return config
 
 
-def _weights(file: Path) -> list[str]:
-    """Return the files beside an ONNX file that hold its weights, as it names them."""
-    if not file.stat().st_size:
-        return []
-    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        found = {data[match.end() : match.end() + match[1][0]] for match in _LOCATION.finditer(data)}
-    return sorted(os.fsdecode(name) for name in found)
-
-
 def _copy_weights(file: Path, name: str, place: ModelPlace) -> None:
     source, target = file.parent / name, place.version / name
     if not target.resolve().is_relative_to(place.version.resolve()):
@@ -73,19 +61,14 @@ def _copy_weights(file: Path, name: str, place: ModelPlace) -> None:
     shutil.copyfile(source, target)
 
 
-def _described(place: ModelPlace, file: Path) -> pb.ModelConfig:
+async def _described(place: ModelPlace, file: Path) -> pb.ModelConfig:
     bare = pb.ModelConfig(name=place.name, backend=BACKEND, platform="onnxruntime_onnx", default_model_filename=_FILE)
-
-    async def ask() -> pb.ModelConfig:
-        workers = Workers()
-        spec = ModelSpec(place.name, 1, place.staged, place.version, model_config_to_json(bare))
-        try:
-            return model_config_from_json(await workers.describe(spec, BACKEND, own_worker=True))
-        finally:
-            await workers.stop()
-
+    workers = Workers()
+    spec = ModelSpec(place.name, 1, place.staged, place.version, model_config_to_json(bare))
     try:
-        return asyncio.run(ask())
+        return model_config_from_json(await workers.describe(spec, BACKEND, own_worker=True))
     except EdgeServeError as error:
         reason = error.message.replace(str(place.version / _FILE), str(file)).strip()
         raise InvalidArgument(f"--onnx '{file}' cannot be served: {reason}") from error
+    finally:
+        await workers.stop()

@@ -26,6 +26,7 @@ from edge_serve.messages.tensors import (
     Shape,
     from_array,
     join,
+    split,
     to_array,
 )
 
@@ -261,11 +262,7 @@ def _split(name: str, array: Array, rows: Sequence[int]) -> list[Array]:
     total = sum(rows)
     if array.ndim == 0 or array.shape[0] != total:
         raise _wrong_rows(name, array, total)
-    parts, start = [], 0
-    for count in rows:
-        parts.append(array[start : start + count])
-        start += count
-    return parts
+    return split(array, rows)
 
 
 def _wrong_rows(name: str, array: Array, rows: int) -> Internal:

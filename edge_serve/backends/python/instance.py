@@ -102,8 +102,7 @@ class PythonInstance:
             for index, reply in enumerate(replies):
                 if reply is None:
                     answer = answers[index]
-                    sent = answer.wait() if answer is not None else None
-                    replies[index] = sent if sent is not None else self._failed(_NO_ANSWER)
+                    replies[index] = (answer.wait() if answer is not None else None) or self._failed(_NO_ANSWER)
         return replies  # type: ignore[return-value]  # no None is left
 
     def _execute_ordinary(

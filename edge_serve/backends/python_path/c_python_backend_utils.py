@@ -18,6 +18,5 @@ from edge_serve.backends.python.api.response import InferenceResponse as Inferen
 from edge_serve.backends.python.api.response import Tensor as Tensor
 from edge_serve.backends.python.api.sender import InferenceResponseSender as InferenceResponseSender
 
-COUNTER, GAUGE, HISTOGRAM = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
-TRITONSERVER_MEMORY_GPU = MemoryType.TRITONSERVER_MEMORY_GPU
-TRITONSERVER_MEMORY_CPU = MemoryType.TRITONSERVER_MEMORY_CPU
+COUNTER, GAUGE, HISTOGRAM = MetricKind
+TRITONSERVER_MEMORY_GPU, TRITONSERVER_MEMORY_CPU = MemoryType
