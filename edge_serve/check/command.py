@@ -209,11 +209,10 @@ async def check_model(
         own_worker: in a process that it shares with no other model, so that its memory can be told.
     """
     verdict = ModelVerdict(found.name, failed="read")
-    auto_complete = options.auto_complete
     try:
         note = repository.read(found, lambda: advice_on_config(found.directory, found.name))
         verdict.notes = [note] if note else []
-        read_config = partial(load_model_config, found.directory, auto_complete=auto_complete, name=found.name)
+        read_config = partial(load_model_config, found.directory, auto_complete=options.auto_complete, name=found.name)
         config = repository.read(found, read_config)
         there = repository.read(found, lambda: versions(found.directory, found.name))
         verdict.versions = choose(config.version_policy, there)

@@ -53,13 +53,12 @@ def _next_steps(place: ModelPlace, config: pb.ModelConfig) -> str:
     directory = place.repository / place.name
     files = sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
     repository, name = shlex.quote(str(place.repository)), shlex.quote(place.name)
-    request = curl(config)
     lines = [
         f"wrote {directory}: {', '.join(files)}",
         "",
         f"edge-serve check {repository} --model {name} --infer",
         f"edge-serve --model-repository {repository}",
-        request or "# FP16 and BF16 have no JSON form: send binary tensors, as with tritonclient",
+        curl(config) or "# FP16 and BF16 have no JSON form: send binary tensors, as with tritonclient",
     ]
     if others := _no_models(place.repository):
         names = ", ".join(others[:_MOST_NAMES]) + (" and others" if len(others) > _MOST_NAMES else "")

@@ -89,25 +89,28 @@ def session_settings(config: Mapping[str, Any], backend_config: Mapping[str, str
         InvalidArgument: a value is not what its key needs.
     """
     parameters = _parameters(config)
+    mode = _integer(parameters.get("execution_mode", "0"))
+    if mode not in (0, 1):
+        raise InvalidArgument(
+            f"Invalid configuration value provided. Expected values for  execution_mode are 0 or 1 but got {mode} ."
+        )
+    intra = _integer(parameters.get("intra_op_thread_count", "0"))
+    arena, pattern = (parameters.get(f"enable_mem_{name}") for name in ("arena", "pattern"))
     settings = SessionSettings(
         graph_level=int(((config.get("optimization") or {}).get("graph") or {}).get("level", 0)),
-        parallel=_mode(parameters),
+        parallel=mode == 1,
+        # With the pool of the process, the numbers of threads are the backend's (global_threads), not the model's.
+        intra_op_threads=intra if intra > 0 else int(size < SMALL_MODEL_BYTES),
+        inter_op_threads=_integer(parameters.get("inter_op_thread_count", "0")),
+        mem_arena=None if arena is None else _boolean(arena),
+        mem_pattern=None if pattern is None else _boolean(pattern),
         global_threads=_boolean(backend_config.get("enable-global-threadpool", "0")),
         session_entries={key: value for key, value in parameters.items() if key.startswith(_SESSION_KEYS)},
         run_entries={key: value for key, value in parameters.items() if key.startswith(_RUN_KEYS)},
         op_libraries=list((config.get("model_operations") or {}).get("op_library_filename", ())),
     )
-    # With the pool of the process, the numbers of threads are the backend's (set_global_threads), not the model's.
-    settings.intra_op_threads = _integer(parameters.get("intra_op_thread_count", "0"))
-    settings.inter_op_threads = _integer(parameters.get("inter_op_thread_count", "0"))
-    if settings.intra_op_threads <= 0:
-        settings.intra_op_threads = 1 if size < SMALL_MODEL_BYTES else 0
     if not any("spin" in key for key in settings.session_entries):
         settings.session_entries |= SPINNING
-    if "enable_mem_arena" in parameters:
-        settings.mem_arena = _boolean(parameters["enable_mem_arena"])
-    if "enable_mem_pattern" in parameters:
-        settings.mem_pattern = _boolean(parameters["enable_mem_pattern"])
     return settings
 
 
@@ -170,15 +173,6 @@ def model_bytes(path: Path) -> int:
 
 def _parameters(config: Mapping[str, Any]) -> dict[str, str]:
     return {key: str(value.get("string_value", "")) for key, value in (config.get("parameters") or {}).items()}
-
-
-def _mode(parameters: Mapping[str, str]) -> bool:
-    mode = _integer(parameters.get("execution_mode", "0"))
-    if mode not in (0, 1):
-        raise InvalidArgument(
-            f"Invalid configuration value provided. Expected values for  execution_mode are 0 or 1 but got {mode} ."
-        )
-    return mode == 1
 
 
 def _tensorrt(options: Mapping[str, str]) -> dict[str, str]:
