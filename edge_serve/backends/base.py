@@ -120,7 +120,7 @@ class BackendInstance(Protocol):
         """False when the instance is alive and cannot serve."""
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
 
 
 class Backend(Protocol):
@@ -141,4 +141,4 @@ class Backend(Protocol):
         """
 
     def close(self) -> None:
-        """All instances are closed; let go of what they shared."""
+        """Release what the instances shared, which are closed."""

@@ -256,7 +256,7 @@ def _compare(found: FoundModel, config: pb.ModelConfig, model: pb.ModelConfig) -
 async def _described(found: FoundModel, config: pb.ModelConfig, version: int, workers: Workers) -> pb.ModelConfig:
     """Return the description of a loaded model; of one whose outputs are not all tensors, beside those that are listed.
 
-    What says how the model is opened (its environment, its library of operators) is told it, its tensors are not.
+    The question has what the worker needs to open the model (its environment, its library of operators), no tensors.
     """
     names = ("name", "backend", "platform", "default_model_filename", "parameters", "model_operations")
     known = {name: getattr(config, name) for name in names}

@@ -12,7 +12,7 @@ from typing import Any
 from edge_serve.doctor.finding import Finding
 
 _LISTENING = "0A"
-#: name of a process of ours, in its command line
+#: words in the command line of an edge-serve server
 _OURS = ("edge-serve", "edge_serve", "tritonserver")
 #: processes that are looked at for the owner of a socket
 _MOST_PROCESSES = 20_000

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from edge_serve.config.model import model_config_pb2 as pb
 
-#: Triton's page, because a pip installation has no docs/ of ours
+#: Triton's page, because a pip installation has no docs/
 _FIELDS_PAGE = "https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md"
 _ALL_FIELDS = ["# After a change: edge-serve check. All fields, which are Triton's:", f"# {_FIELDS_PAGE}"]
 _BATCHING = [

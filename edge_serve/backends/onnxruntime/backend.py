@@ -1,7 +1,7 @@
 """The backend `onnxruntime`: ONNX models on the CPU, CUDA, TensorRT or OpenVINO.
 
-Start in `onnxruntime_instance` for what happens to a batch, in `onnxruntime_settings` for what the configuration can
-say. docs/onnxruntime.md is the user's page, and has the measurements behind the defaults.
+Start in `instance` for what happens to a batch, in `settings` for what the configuration can say. docs/onnxruntime.md
+is the user's page, and has the measurements behind the defaults.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class OnnxRuntimeBackend:
         """Load the model.
 
         Raises:
-            InvalidArgument: the configuration contradicts the model, or asks for what nobody knows.
+            InvalidArgument: the configuration contradicts the model, or has a value that is not known.
             Internal, Unavailable: the model does not load.
         """
         opened = []
@@ -70,7 +70,7 @@ class OnnxRuntimeBackend:
         return opened
 
     def close(self) -> None:
-        """Let go of the sessions."""
+        """Release the sessions."""
         self._sessions.clear()
         self._shared.clear()
 

@@ -217,7 +217,7 @@ class OnnxInstance:
         return True
 
     def close(self) -> None:
-        """Let go of the session."""
+        """Release the session."""
         del self._session
 
 

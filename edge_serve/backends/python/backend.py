@@ -1,6 +1,6 @@
 """The backend `python`: models written in Python against `triton_python_backend_utils`.
 
-Start in `python_instance` for what happens to a batch, in `python_model` for how the file is imported, and in
+Start in `instance` for what happens to a batch, in `model` for how the file is imported, and in
 `python_path/triton_python_backend_utils.py` for what models see. docs/python_backend.md is the user's page.
 """
 

@@ -98,7 +98,7 @@ class PythonInstance:
             return self._execute_decoupled(batch)
         answers, replies = self._execute_ordinary(batch, timing)
         if answers is not None:
-            # The requests are out of reach here: a sender that nobody holds any more has told its _Answer so.
+            # The requests are out of scope here, so a sender that the model did not keep has ended its _Answer.
             for index, reply in enumerate(replies):
                 if reply is None:
                     answer = answers[index]

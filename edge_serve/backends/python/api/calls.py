@@ -78,7 +78,7 @@ class ResponseIterator:
         self._replies.cancel()
 
     def __del__(self) -> None:
-        if hasattr(self, "_replies"):  # nobody reads what still comes
+        if hasattr(self, "_replies"):  # no further response will be read
             self._replies.cancel()
 
 

@@ -93,7 +93,7 @@ _keep_for_ever(_DESTRUCTOR)
 
 
 def export(array: Array, datatype: DataType) -> object:
-    """A capsule over the memory of `array`, which lives until the consumer lets go."""
+    """Return a capsule over the memory of `array`, which lives until the consumer releases it."""
     code = _BFLOAT if datatype is DataType.BF16 else _CODES[array.dtype.kind]
     shape = (ctypes.c_int64 * array.ndim)(*array.shape)
     tensor = _DLTensor(

@@ -1,4 +1,4 @@
-"""Errors that Python models see and make, and the words in which their failures are told.
+"""Errors that Python models see and make, and the texts of their failures.
 
 Class names, codes and texts are those of triton-inference-server/python_backend src/pb_stub.cc and src/pb_error.cc.
 """

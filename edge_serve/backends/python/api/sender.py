@@ -19,7 +19,7 @@ class InferenceResponseSender:
     """The way back of one request, for one response or, from a decoupled model, any number.
 
     It may be kept and used by other threads after `execute` has returned. Dropping it without an answer ends the
-    request, so that nobody waits for ever.
+    request, so that its client does not wait for ever.
     """
 
     __slots__ = (
@@ -122,7 +122,7 @@ class InferenceResponseSender:
         return self._cancelled()
 
     def __del__(self) -> None:
-        # No lock: nobody else can hold it now.
+        # No lock: no other thread can hold it now.
         if not self._closed and not self._rescheduled and self._deliver is not None:
             self._closed = True
             self._deliver(None, True)
