@@ -17,7 +17,7 @@ from edge_serve.config.model.normalise import normalise
 from edge_serve.config.model.text import parse_model_config
 from edge_serve.config.stages import merge_completed, settle_instances
 from edge_serve.errors import EdgeServeError
-from tests.examples import examples, holds
+from tests.examples import examples
 
 F = FieldDescriptor
 _SCALARS: dict[int, st.SearchStrategy[Any]] = {
@@ -74,28 +74,22 @@ def documents(message: Descriptor) -> st.SearchStrategy[dict[str, Any]]:
 CONFIGS = documents(DESCRIPTOR.message_types_by_name["ModelConfig"]).map(model_config_from_json)
 
 
-@examples(60, 300)
-def test_text_and_json_keep_everything(count: int) -> None:
-    def check(config: ModelConfig) -> None:
-        assert parse_model_config(text_format.MessageToString(config, as_utf8=True)) == config
-        document = model_config_to_json(config)
-        assert model_config_from_json(document) == config
-        assert model_config_to_json(model_config_from_json(document)) == document
-
-    holds(count, check, CONFIGS)
+@examples(60, 300, CONFIGS)
+def test_text_and_json_keep_everything(config: ModelConfig) -> None:
+    assert parse_model_config(text_format.MessageToString(config, as_utf8=True)) == config
+    document = model_config_to_json(config)
+    assert model_config_from_json(document) == config
+    assert model_config_to_json(model_config_from_json(document)) == document
 
 
-@examples(60, 300)
-def test_any_configuration_is_accepted_or_refused_in_words(count: int) -> None:
-    def check(config: ModelConfig) -> None:
-        with contextlib.suppress(EdgeServeError):
-            normal = normalise(config, "m", ["model.py"])
-            assert normalise(normal, "m") == normal
-            check_model_config(normal)
-            done = merge_completed(settle_instances(normal), model_config_to_json(normal))
-            assert merge_completed(done, None) == done
-
-    holds(count, check, CONFIGS)
+@examples(60, 300, CONFIGS)
+def test_any_configuration_is_accepted_or_refused_in_words(config: ModelConfig) -> None:
+    with contextlib.suppress(EdgeServeError):
+        normal = normalise(config, "m", ["model.py"])
+        assert normalise(normal, "m") == normal
+        check_model_config(normal)
+        done = merge_completed(settle_instances(normal), model_config_to_json(normal))
+        assert merge_completed(done, None) == done
 
 
 _WORDS = [field.name for field in DESCRIPTOR.message_types_by_name["ModelConfig"].fields]
@@ -109,20 +103,14 @@ DOCUMENTS = st.recursive(
 )
 
 
-@examples(400, 3000)
-def test_any_bytes_are_a_configuration_or_an_ordinary_error(count: int) -> None:
-    def check(raw: bytes) -> None:
-        for read in (parse_model_config, model_config_from_json):
-            with contextlib.suppress(EdgeServeError):
-                read(raw)
-
-    holds(count, check, BYTES)
-
-
-@examples(60, 300)
-def test_any_json_is_a_configuration_or_an_ordinary_error(count: int) -> None:
-    def check(document: Any) -> None:
+@examples(400, 3000, BYTES)
+def test_any_bytes_are_a_configuration_or_an_ordinary_error(raw: bytes) -> None:
+    for read in (parse_model_config, model_config_from_json):
         with contextlib.suppress(EdgeServeError):
-            model_config_from_json(document if isinstance(document, dict) else {"input": document})
+            read(raw)
 
-    holds(count, check, DOCUMENTS)
+
+@examples(60, 300, DOCUMENTS)
+def test_any_json_is_a_configuration_or_an_ordinary_error(document: Any) -> None:
+    with contextlib.suppress(EdgeServeError):
+        model_config_from_json(document if isinstance(document, dict) else {"input": document})

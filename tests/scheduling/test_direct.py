@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-import pytest
-
 from edge_serve.scheduling.core import Entry
 from edge_serve.scheduling.direct import BURST_REQUESTS, OVERDUE_NS, DirectScheduler
+from tests.examples import seeds
 
 from .simulation import MS, entry, ids, settle
 
@@ -117,7 +116,7 @@ def test_with_ranked_instances_none_has_a_second_run() -> None:
     assert len(settle(scheduler, 0)[0]) == 1
 
 
-@pytest.mark.parametrize("seed", range(5))
+@seeds(2, 5)
 def test_walk_of_short_executions(seed: int) -> None:
     """FIFO, each entry once, at most two runs for an instance, and something runs whenever something waits."""
     random = Random(seed)
@@ -180,7 +179,7 @@ def test_one_long_execution_after_short_ones_is_noticed_by_the_mean() -> None:
     assert ids(settle(scheduler, 0)[0]) == [["0"], ["1"]]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@seeds(2, 5)
 def test_walk(seed: int) -> None:
     """FIFO whatever happens, each entry once, an idle instance and a waiting entry never at the same time."""
     random = Random(seed)

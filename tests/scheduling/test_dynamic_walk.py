@@ -7,9 +7,16 @@ from random import Random
 import hypothesis.strategies as st
 import pytest
 from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from edge_serve.scheduling.core import DynamicBatching, QueuePolicy
+from tests.examples import seeds
 
 from .simulation import Asked, World
 
@@ -109,8 +116,9 @@ class Life(RuleBasedStateMachine):
             self.world.end()
 
 
-TestDynamicLife = Life.TestCase
-TestDynamicLife.settings = settings(max_examples=50, stateful_step_count=20, deadline=None)
+@pytest.mark.parametrize("count", [15, pytest.param(100, marks=pytest.mark.slow)])
+def test_any_life(count: int) -> None:
+    run_state_machine_as_test(Life, settings=settings(max_examples=count, stateful_step_count=20, deadline=None))
 
 
 def _batching(random: Random) -> DynamicBatching:
@@ -165,7 +173,7 @@ def _step(world: World, random: Random) -> None:
             world.cancel(random.choice(recent))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@seeds(4, 12)
 def test_long_lives_under_load(seed: int) -> None:
     random = Random(seed)
     for _ in range(40):

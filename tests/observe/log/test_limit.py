@@ -8,11 +8,11 @@ import logging
 from collections.abc import Iterable, Mapping
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_serve.messages.log_fields import RECURS, model_fields
 from edge_serve.observe.log.limit import LikeLines, Limiter, kind_of
+from tests.examples import examples
 
 
 def limiter(**settings: float) -> Limiter[str]:
@@ -64,7 +64,7 @@ def test_a_group_that_is_forgotten_is_told_first() -> None:
     assert lines.take("a", "again", 100.0)
 
 
-@given(st.lists(st.tuples(st.sampled_from("abcd"), st.floats(0, 3)), max_size=200))
+@examples(30, 200, st.lists(st.tuples(st.sampled_from("abcd"), st.floats(0, 3)), max_size=200))
 def test_each_line_passes_or_is_counted(steps: list[tuple[str, float]]) -> None:
     lines: Limiter[int] = Limiter(burst=2, per_second=0.5, summary_seconds=1.0, most_groups=3)
     now, passed, told = 10.0, 0, 0

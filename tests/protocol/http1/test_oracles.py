@@ -17,6 +17,7 @@ import h11
 import httptools
 import pytest
 
+from tests.examples import seeds
 from tests.protocol.http1_stream import Outcome, Seen, read_stream
 
 #: Their reasons for refusing what is taken here, as they word them.
@@ -187,7 +188,7 @@ def test_the_corpus(data: bytes) -> None:
     assert disagreement(data) is None
 
 
-@pytest.mark.parametrize("seed", range(5))
+@seeds(2, 5)
 def test_mutations(seed: int) -> None:
     check(seed, 4000)
 

@@ -10,7 +10,6 @@ import h2.config
 import h2.connection
 import h2.events
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_serve.protocol.http2 import frames as frames
@@ -36,6 +35,7 @@ from edge_serve.protocol.http2.frames import (
 from edge_serve.protocol.http2.heads import encode_literal
 from edge_serve.protocol.http2.stream import INITIAL_WINDOW
 from edge_serve.protocol.http2.streams import CONNECTION_WINDOW
+from tests.examples import examples
 from tests.protocol.http2_scene import BLOCK, Scene, answer, data, headers
 
 frame = frames.build_frame
@@ -287,8 +287,7 @@ def test_leaving_takes_what_is_on_its_way_and_then_nothing_new() -> None:
     assert scene.idle == 1
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.integers(0, 2**32), st.integers(1, 12))
+@examples(60, 200, st.integers(0, 2**32), st.integers(1, 12))
 def test_garbage_never_raises_and_leaves_the_rest_right(seed: int, changes: int) -> None:
     chance = random.Random(seed)
     garbage = bytearray(REQUESTS[: chance.choice((60, 300, 2000, len(REQUESTS)))])

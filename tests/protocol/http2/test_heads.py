@@ -6,11 +6,11 @@ import logging
 
 import pytest
 from hpack import Decoder, Encoder
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_serve.protocol.http2.frames import Code, ConnectionFault
 from edge_serve.protocol.http2.heads import MAX_LIST, HeaderBlockReader, encode
+from tests.examples import examples
 
 PSEUDO = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a/b")]
 NAMES = st.sampled_from([b"te-x", b"user-agent", b"grpc-timeout", b"x-bin", b"accept-encoding"])
@@ -18,8 +18,9 @@ VALUES = st.text("abcXYZ019 ;/=\u00e9", max_size=40).map(lambda text: text.encod
 FIELDS = st.lists(st.tuples(NAMES, VALUES), max_size=6)
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.lists(st.tuples(FIELDS, st.booleans(), st.sampled_from([None, 0, 64, 4096])), min_size=1, max_size=12))
+@examples(
+    40, 150, st.lists(st.tuples(FIELDS, st.booleans(), st.sampled_from([None, 0, 64, 4096])), min_size=1, max_size=12)
+)
 def test_every_head_is_as_it_was_written(heads: list[tuple[list[tuple[bytes, bytes]], bool, int | None]]) -> None:
     encoder, reader = Encoder(), HeaderBlockReader()
     for fields, huffman, size in heads:
@@ -41,7 +42,7 @@ def test_what_repeats_is_the_same_object() -> None:
     assert reader.read(encode(None, PSEUDO)).fields == []
 
 
-@given(st.binary(max_size=60))
+@examples(60, 300, st.binary(max_size=60))
 def test_garbage_is_a_head_or_a_fault(block: bytes) -> None:
     reader = HeaderBlockReader()
     code = Code.NO_ERROR

@@ -307,17 +307,18 @@ def one_of_many(dice: random.Random) -> tuple[bytes, bytes]:
     return text, dice.choice((NUMBERS, NUMBERS, NUMBERS + TEXT, NUMBERS + TEXT[:4], TEXT))
 
 
-def test_a_decoder_that_knows_much_answers_as_a_new_one() -> None:
+@pytest.mark.parametrize("count", [4000, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_a_decoder_that_knows_much_answers_as_a_new_one(count: int) -> None:
     dice = random.Random(5)
     warm = InferDecoder()
     answered = 0
-    for _ in range(20_000):
+    for _ in range(count):
         text, tail = one_of_many(dice)
         signature = dice.choice((PLAIN, SEQUENCES))
         found = seen(warm, signature, text + tail, len(text))
         assert found == seen(InferDecoder(), signature, text + tail, len(text)), text
         answered += isinstance(found[1], InferRequest)
-    assert answered > 1500
+    assert answered > count / 14
     assert sum(known is not None for known in warm._common.values()) > 10
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
 from edge_serve.messages.tensors import DataType, join_bytes
 from edge_serve.protocol.v2.infer_tensors import MAX_DEPTH, flatten, read, write
-from tests.examples import examples, holds
+from tests.examples import examples
 
 INTEGERS = [
     DataType.UINT8, DataType.UINT16, DataType.UINT32, DataType.UINT64,
@@ -113,17 +113,14 @@ def test_wrong_numbers_of_elements() -> None:
 nested = st.recursive(st.integers(0, 99), lambda inner: st.lists(inner, max_size=4), max_leaves=20)
 
 
-@examples(30, 500)
-def test_flatten_visits_values_in_row_major_order(count: int) -> None:
+@examples(30, 500, st.lists(nested))
+def test_flatten_visits_values_in_row_major_order(data: list[Any]) -> None:
     def walk(value: Any) -> list[Any]:
         return [leaf for item in value for leaf in walk(item)] if isinstance(value, list) else [value]
 
-    def check(data: list[Any]) -> None:
-        values, kinds = flatten(data)
-        assert values == walk(data)
-        assert kinds == [int] * len(values)
-
-    holds(count, check, st.lists(nested))
+    values, kinds = flatten(data)
+    assert values == walk(data)
+    assert kinds == [int] * len(values)
 
 
 def test_nesting_is_limited() -> None:

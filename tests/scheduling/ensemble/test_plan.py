@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_serve.config.model.text import parse_model_config
@@ -21,6 +20,7 @@ from edge_serve.scheduling.ensemble.plan import (
     StepsToRun,
     ensemble_plan,
 )
+from tests.examples import examples
 from tests.footprint import footprint
 
 
@@ -248,8 +248,7 @@ def reachable(plan: EnsemblePlan, inputs: dict[str, bool], present: set[str]) ->
         ready |= more
 
 
-@settings(max_examples=150, deadline=None)
-@given(graphs(), st.data())
+@examples(40, 150, graphs(), st.data())
 def test_any_graph_runs_what_it_must_and_no_more(
     graph: tuple[EnsemblePlan, dict[str, bool], list[str]], data: st.DataObject
 ) -> None:

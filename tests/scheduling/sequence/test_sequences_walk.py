@@ -13,6 +13,7 @@ from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest
 from edge_serve.scheduling.core import Entry, Refuse, Run, SequenceBatching
 from edge_serve.scheduling.sequence.direct import DirectSequences
 from edge_serve.scheduling.sequence.oldest import OldestSequences
+from tests.examples import seeds
 from tests.footprint import footprint
 from tests.scheduling.simulation import MS, US
 
@@ -197,7 +198,7 @@ class World:
 
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("instances", [1, 3])
-@pytest.mark.parametrize("seed", range(4))
+@seeds(2, 4)
 def test_state_never_crosses_ids_and_each_request_is_answered_once(config: str, instances: int, seed: int) -> None:
     world = World(CONFIGS[config], instances, seed)
     for _ in range(600):
