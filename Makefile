@@ -29,11 +29,11 @@ else
 	$(BIN)/edge-serve --model-repository model_repository --exit-on-error=false $(FLAGS)
 endif
 
-# test processes of `make test`; the tests of a file run in one process
-JOBS ?= 2
+# test processes of `make test`, on two cores: each waits for servers two fifths of its time. The tests of a file run in one process
+JOBS ?= 3
 
 test: .venv/test  ## run the default tests (TESTS=... selects some)
-	$(BIN)/python -m pytest -q -m "not slow" -n $(JOBS) --dist loadfile $(TESTS)
+	$(BIN)/python -m pytest -q -m "not slow" -n $(JOBS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 slow: .venv/test  ## run the tests that need minutes or a package index
 	$(BIN)/python -m pytest -q -m slow $(TESTS)

@@ -7,9 +7,12 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 from edge_serve.backends.privacy import private
+
+TESTS = Path(__file__).parent
 
 # before a test imports onnxruntime here; workers must see to it themselves (tests/server/test_privacy.py)
 os.environ.update(private(os.environ))
@@ -17,8 +20,19 @@ os.environ.update(private(os.environ))
 # Hundreds of tests start servers, which start workers. Where PYTHONDONTWRITEBYTECODE is set, each of these processes
 # would compile every module anew, which is two fifths of its start.
 if sys.dont_write_bytecode and "PYTEST_XDIST_WORKER" not in os.environ:
-    compileall.compile_dir(Path(__file__).parents[1] / "edge_serve", quiet=2)
+    compileall.compile_dir(TESTS.parent / "edge_serve", quiet=2)
+# The same for the tests: pytest rewrites their assertions, which is two thirds of the collection. Processes that tests
+# start still write nothing.
+sys.dont_write_bytecode = False
 
 # The gate says the same of the same commit; `pytest --hypothesis-profile=default` looks for new examples.
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("repeatable")
+
+#: of these folders, single tests last seconds
+LONG = {"docs", "ota", "server", "supervision", "workers"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put long tests first, so that the test processes of `make test` end together."""
+    items.sort(key=lambda item: item.path.relative_to(TESTS).parts[0] not in LONG)

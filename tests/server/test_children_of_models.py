@@ -60,7 +60,11 @@ def server(tmp_path: Path) -> Iterator[Running]:
         yield started
 
 
-@pytest.mark.parametrize("end", ENDS)
+#: like another end to the children; tests/workers/launch/test_lifetime_pipe.py has a worker that is stopped
+ALIKE = ("the worker crashes", "the worker is stopped", "the server is killed, the worker stopped")
+
+
+@pytest.mark.parametrize("end", [pytest.param(end, marks=[pytest.mark.slow] if end in ALIKE else []) for end in ENDS])
 def test_they_end_with_the_worker(server: Running, end: str) -> None:
     worker = psutil.Process(pid_from(server, "pid = os.getpid()"))
     started = {kind: psutil.Process(pid_from(server, deed)) for kind, deed in CHILDREN.items()}

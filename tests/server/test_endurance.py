@@ -78,7 +78,7 @@ def cycles(root: Path, name: str, count: int) -> list[Sample]:
 def test_loads_and_unloads_leak_no_files(tmp_path: Path, name: str) -> None:
     python_model(tmp_path, "add_sub")
     shutil.copytree(SIMPLE, tmp_path / "simple")
-    samples = cycles(tmp_path, name, 4)
+    samples = cycles(tmp_path, name, 3)
 
     assert len({one.files for one in samples[1:]}) == 1
 
@@ -157,7 +157,7 @@ def killing(root: Path, kills: int, pause: float) -> float:
 
 
 def test_killed_workers_come_back_and_harm_nobody_else(tmp_path: Path) -> None:
-    killing(tmp_path, 3, 0.7)
+    killing(tmp_path, 2, 0.5)
 
 
 @pytest.mark.slow

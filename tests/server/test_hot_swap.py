@@ -57,7 +57,7 @@ def hot_swaps(root: Path, swaps: int, connections: int) -> None:
 
 
 def test_hot_swaps_lose_nothing(tmp_path: Path) -> None:
-    hot_swaps(tmp_path, 6, 8)
+    hot_swaps(tmp_path, 4, 8)
 
 
 @pytest.mark.slow

@@ -38,8 +38,15 @@ CAUSES: dict[str, Callable[[Running, Path], None]] = {
 }
 
 
-@pytest.mark.parametrize("cause", CAUSES)
-@pytest.mark.parametrize("end", ["unload", "SIGTERM"])
+@pytest.mark.parametrize(
+    ("cause", "end"),
+    [
+        ("the environment was renamed", "SIGTERM"),
+        ("no descriptor is left", "unload"),
+        pytest.param("the environment was renamed", "unload", marks=pytest.mark.slow),
+        pytest.param("no descriptor is left", "SIGTERM", marks=pytest.mark.slow),
+    ],
+)
 def test_a_worker_that_cannot_be_started_delays_nothing(tmp_path: Path, cause: str, end: str) -> None:
     environment = make_environment(tmp_path / "environment")
     parameter = f'parameters {{ key: "EXECUTION_ENV_PATH" value: {{ string_value: "{environment}" }} }}'
