@@ -8,19 +8,22 @@ from collections.abc import Callable
 class Slot:
     """`length` bytes, with slack behind them."""
 
-    offset = 0
     is_ready = True
     error = None
 
     def __init__(self, length: int = 0) -> None:
         self.memory = bytearray(length + 64)
         self.view = memoryview(self.memory)
-        self.released = 0
+        self.offset = self.released = 0
 
     @property
     def arena(self) -> object:
         """Its own."""
         return self.memory
+
+    def skip(self, count: int) -> None:
+        """See Room."""
+        self.view, self.offset = self.view[count:], self.offset + count
 
     def when_ready(self, done: Callable[[], None]) -> None:
         """See Room."""

@@ -33,7 +33,7 @@ from edge_serve.protocol.http2 import frames as wire
 from edge_serve.protocol.http2.connection import Http2
 from edge_serve.protocol.http2.heads import StreamHead, encode
 from edge_serve.transport.grpc.call import GrpcCall
-from edge_serve.transport.grpc.call_head import CallHead, GrpcSettings, HeadInterpreter, Unary
+from edge_serve.transport.grpc.call_head import CallHead, GrpcSettings, HeadInterpreter, Method
 from edge_serve.transport.grpc_service.infer import GrpcInference
 from edge_serve.transport.v2.routes import RouteGroup
 from edge_serve.workers.child.frames.execute import decode_execute
@@ -227,7 +227,7 @@ class _Echo:
     def serve(self, path: str) -> Http2:
         """Return a connection whose calls this service answers."""
         inference = GrpcInference(cast(Any, self), MonotonicClock())
-        self._understanding = HeadInterpreter({path: Unary(RouteGroup.INFERENCE, inference.infer)}, GrpcSettings())
+        self._understanding = HeadInterpreter({path: Method(RouteGroup.INFERENCE, inference.infer)}, GrpcSettings())
         self._http2 = Http2(cast(Any, self), cast(Any, self), MonotonicClock(), 1 << 20)
         return self._http2
 

@@ -43,6 +43,9 @@ class Lease(Protocol):
 class Room(Lease, Protocol):
     """A lease whose memory may come later."""
 
+    def skip(self, count: int) -> None:
+        """Start the view so many bytes later, less than a page, so that tensors in it are aligned."""
+
     @property
     def is_ready(self) -> bool:
         """The memory is there, or `error` says that it will not come. Until then nothing may be written to it."""

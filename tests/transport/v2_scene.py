@@ -41,6 +41,9 @@ class FakeLease:
     error: EdgeServeError | None = None
     later: Callable[[], None] | None = None
 
+    def skip(self, count: int) -> None:
+        self.view, self.offset = self.view[count:], self.offset + count
+
     def when_ready(self, done: Callable[[], None]) -> None:
         if self.is_ready:
             done()

@@ -1,7 +1,7 @@
 """gRPC connections and calls on a socket, for any service. Start reading in `connection`.
 
 call        one call: its request messages, its answer, its deadline
-call_head   the kinds of methods, and request heads: method, deadline, encoding, access
+call_head   methods, and request heads: method, deadline, encoding, access
 connection  one client's connection: a socket, an HTTP/2 state machine, a send queue
 deflater    compresses the messages of one call, in order
 door_state  limits of a gRPC door, and the state that its connections share

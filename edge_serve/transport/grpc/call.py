@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from edge_serve.errors import EdgeServeError, Internal
+from edge_serve.messages.infer import Room
 from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.grpc import response as grpc_response
 from edge_serve.protocol.grpc.wire import PREFIX
@@ -16,24 +17,10 @@ from edge_serve.protocol.http2.frames import Code
 from edge_serve.protocol.http2.stream import Http2Stream
 from edge_serve.protocol.http2.streams import StreamTable
 from edge_serve.transport.door.body_memory import BodyMemory
-from edge_serve.transport.grpc.call_head import (
-    CallHead,
-    Conversation,
-    DeadlineExceeded,
-    HeadRefused,
-    Prepare,
-    Streaming,
-    Unary,
-)
+from edge_serve.transport.grpc.call_head import CallHead, Conversation, DeadlineExceeded, HeadRefused, Prepare
 from edge_serve.transport.grpc.deflater import SMALL, Deflater
 from edge_serve.transport.grpc.inflater import Inflater
-from edge_serve.transport.grpc.messages import (
-    PLACED_FROM,
-    PREFIX_SIZE,
-    Message,
-    MessagePlace,
-    MessageReader,
-)
+from edge_serve.transport.grpc.messages import PLACED_FROM, PREFIX_SIZE, Message, MessageReader
 
 if TYPE_CHECKING:
     from edge_serve.transport.grpc.connection import GrpcConnection
@@ -98,9 +85,8 @@ class GrpcCall(Http2Stream):
             return
         if asked.timeout_ns:
             self._timer = self._connection.loop.call_later(asked.timeout_ns / 1e9, self._on_deadline)
-        method = asked.method
-        if type(method) is Streaming:
-            self.guard(partial(self._open, method))
+        if asked.method is not None and asked.method.open is not None:
+            self.guard(partial(self._open, asked.method.open))
 
     def on_data(self, data: bytes, start: int, stop: int) -> None:
         reader = self._reader
@@ -152,16 +138,14 @@ class GrpcCall(Http2Stream):
         """The memory budget of all doors."""
         return self._connection.memory
 
-    def find_place(self, beginning: bytes, length: int) -> MessagePlace | None:
+    def find_place(self, beginning: bytes, length: int) -> Room | None:
         """Return memory for a message; None = ordinary memory.
 
         Raises:
             EdgeServeError: the message is refused.
         """
         method = self.asked.method
-        if isinstance(method, (Unary, Streaming)) and method.place is not None:
-            return method.place(beginning, length)
-        return None
+        return None if method is None or method.place is None else method.place(beginning, length)
 
     def on_end(self) -> None:
         if self._reader is not None and self._reader.midway:
@@ -340,7 +324,8 @@ class GrpcCall(Http2Stream):
         if message is None:
             self.fail(Internal("a unary call has one message, none came"))
             return
-        assert type(method) is Unary, "others have a conversation"
+        assert method is not None, "a refused call has ended"
+        assert method.answer is not None, "others have a conversation"
         if method.place is not None:
             self._message = None
         try:
@@ -350,8 +335,8 @@ class GrpcCall(Http2Stream):
         except Exception:
             self.fail_by_us()
 
-    def _open(self, method: Streaming) -> None:
-        self._conversation = method.open(self)
+    def _open(self, open_method: Callable[[GrpcCall], Conversation]) -> None:
+        self._conversation = open_method(self)
 
     def guard(self, step: Callable[[], None]) -> None:
         """Run a step. An exception in it fails this call, and not the connection."""
@@ -392,4 +377,4 @@ class GrpcCall(Http2Stream):
     @property
     def _prepare(self) -> Prepare | None:
         method = self.asked.method
-        return method.prepare if isinstance(method, (Unary, Streaming)) else None
+        return None if method is None else method.prepare

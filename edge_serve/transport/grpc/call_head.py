@@ -1,4 +1,4 @@
-"""Methods, unary and streaming, and the request heads of calls: method, deadline, encoding, access.
+"""Methods, and the request heads of calls: method, deadline, encoding, access.
 
 Heads with equal bytes are one object (protocol/http2/heads.py), so each of them is interpreted once.
 """
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from edge_serve.access.roles import Role
 from edge_serve.errors import EdgeServeError, Unavailable, Unsupported
+from edge_serve.messages.infer import Room
 from edge_serve.protocol.grpc import wire as grpc_wire
 from edge_serve.protocol.http2.heads import StreamHead
 from edge_serve.protocol.v2.infer_header import read_forwarded
@@ -20,7 +21,7 @@ from edge_serve.transport.v2.routes import RouteGroup
 
 if TYPE_CHECKING:
     from edge_serve.transport.grpc.call import GrpcCall
-    from edge_serve.transport.grpc.messages import Message, MessagePlace
+    from edge_serve.transport.grpc.messages import Message
 
 #: called with the head of a call and one of its messages
 Prepare = Callable[["CallHead", "Message"], Awaitable[None]]
@@ -43,30 +44,23 @@ class Conversation(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Unary:
-    """A method with one message and one answer.
+class Method:
+    """A method that clients can call: unary if it has `answer`, streaming if it has `open`.
 
     Attributes:
-        answer: answers by `reply` or `fail`, now or later. The call fails with an EdgeServeError that it raises.
+        answer: answers the message of a unary call by `reply` or `fail`, now or later. The call fails with an
+            EdgeServeError that it raises.
+        open: returns the conversation that answers a streaming call.
+        compresses: the compression level applies to its answers.
         place: see `GrpcCall.find_place`.
-        prepare: prepares a large message in ordinary memory in a thread, before `answer` receives it.
+        prepare: prepares a large message in ordinary memory in a thread, before the method receives it.
     """
 
     group: RouteGroup
-    answer: Callable[[GrpcCall, Message], None]
+    answer: Callable[[GrpcCall, Message], None] | None = None
+    open: Callable[[GrpcCall], Conversation] | None = None
     compresses: bool = False
-    place: Callable[[bytes, int], MessagePlace | None] | None = None
-    prepare: Prepare | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Streaming:
-    """A method with many messages; `open` returns the conversation. `place` and `prepare` are as in `Unary`."""
-
-    group: RouteGroup
-    open: Callable[[GrpcCall], Conversation]
-    compresses: bool = False
-    place: Callable[[bytes, int], MessagePlace | None] | None = None
+    place: Callable[[bytes, int], Room | None] | None = None
     prepare: Prepare | None = None
 
 
@@ -106,19 +100,6 @@ class DeadlineExceeded(EdgeServeError):
     """The deadline of the call has passed."""
 
     http_status, grpc_code = 504, "DEADLINE_EXCEEDED"
-
-
-class Method(Protocol):
-    """A method that clients can call: `methods.Unary` or `methods.Streaming`.
-
-    Attributes:
-        compresses: the compression level applies to its answers.
-    """
-
-    @property
-    def group(self) -> RouteGroup: ...
-    @property
-    def compresses(self) -> bool: ...
 
 
 @dataclass(slots=True)

@@ -58,14 +58,6 @@ class Message:
             self.lease.release()
 
 
-@dataclass(slots=True)
-class MessagePlace:
-    """Memory for a message that is arriving: `lease.view[shift:]`."""
-
-    lease: Room
-    shift: int
-
-
 class MessageReader:
     """Assembles messages that do not arrive in one piece, or that are large.
 
@@ -90,7 +82,7 @@ class MessageReader:
         self._flag = 0
         self._prefix = b""
         self._store: bytearray | memoryview | None = None
-        self._placed: MessagePlace | None = None
+        self._placed: Room | None = None
         #: the lease of `_placed`, together with the claim
         self._lease: Lease | None = None
         self.filled = 0
@@ -123,7 +115,7 @@ class MessageReader:
         """Discard the arriving message, and release its memory."""
         placed, self._placed, self._store, self._lease = self._placed, None, None, None
         if placed is not None:
-            placed.lease.release()
+            placed.release()
         claim, self._claim = self._claim, None
         if claim is not None:
             claim.release()
@@ -132,9 +124,7 @@ class MessageReader:
     def waits(self) -> bool:
         """The arriving message waits for memory."""
         placed = self._placed
-        return (self._claim is not None and not self._claim.granted) or (
-            placed is not None and not placed.lease.is_ready
-        )
+        return (self._claim is not None and not self._claim.granted) or (placed is not None and not placed.is_ready)
 
     def overdue(self, now_ns: int, rate: int, wait: float) -> EdgeServeError | None:
         """See `Claim.overdue`."""
@@ -209,15 +199,15 @@ class MessageReader:
     def _find(self, beginning: bytes) -> None:
         """Find a place, and use it if its memory is ready; otherwise `_on_ready` uses it later."""
         self._placed = placed = self._call.find_place(beginning, self._length)
-        if placed is not None and not placed.lease.is_ready:
-            placed.lease.when_ready(self._on_ready)
+        if placed is not None and not placed.is_ready:
+            placed.when_ready(self._on_ready)
         elif placed is not None:
             self._use(placed)
 
-    def _use(self, placed: MessagePlace) -> None:
+    def _use(self, placed: Room) -> None:
         assert self._claim is not None, "every message that is placed has one"
-        self._lease = lease = ClaimedLease(placed.lease, self._claim)
-        self._store = lease.view[placed.shift : placed.shift + self._length]
+        self._lease = lease = ClaimedLease(placed, self._claim)
+        self._store = lease.view[: self._length]
 
     def _on_admitted(self) -> None:
         """Handle the granted claim: find a place, and continue there."""
@@ -239,8 +229,8 @@ class MessageReader:
         placed, early = self._placed, self._store
         if self._call.closed or placed is None or early is None:
             return
-        if placed.lease.error is not None:
-            self._call.fail(placed.lease.error)
+        if placed.error is not None:
+            self._call.fail(placed.error)
             return
         self._use(placed)
         self._continue(early)
@@ -278,7 +268,7 @@ class MessageReader:
         if claim is not None:
             claim.settle()
         if placed is not None and lease is not None:
-            self._call.take(Message(store, lease, lease.offset + placed.shift), self._flag)
+            self._call.take(Message(store, lease, lease.offset), self._flag)
         else:
             self._call.take(Message(store, ClaimOnly(claim) if claim is not None else None), self._flag)
 

@@ -86,36 +86,30 @@ class UnaryCalls:
 
     def __init__(self, service: CallService) -> None:
         self._service = service
-        memory = RouteGroup.SHARED_MEMORY
-        calls = {
-            "ServerLive": UnaryMethod(RouteGroup.HEALTH, pb.ServerLiveRequest, self._server_live),
-            "ServerReady": UnaryMethod(RouteGroup.HEALTH, pb.ServerReadyRequest, self._server_ready),
-            "ModelReady": UnaryMethod(RouteGroup.HEALTH, pb.ModelReadyRequest, self._model_ready),
-            "ServerMetadata": UnaryMethod(RouteGroup.METADATA, pb.ServerMetadataRequest, self._server_metadata),
-            "ModelMetadata": UnaryMethod(RouteGroup.METADATA, pb.ModelMetadataRequest, self._model_metadata),
-            "ModelConfig": UnaryMethod(RouteGroup.MODEL_CONFIG, pb.ModelConfigRequest, self._model_config),
-            "ModelStatistics": UnaryMethod(RouteGroup.STATISTICS, pb.ModelStatisticsRequest, self._model_statistics),
-            "RepositoryIndex": UnaryMethod(RouteGroup.MODEL_REPOSITORY, pb.RepositoryIndexRequest, self._index),
-            "RepositoryModelLoad": UnaryMethod(RouteGroup.MODEL_REPOSITORY, pb.RepositoryModelLoadRequest, self._load),
-            "RepositoryModelUnload": UnaryMethod(
-                RouteGroup.MODEL_REPOSITORY, pb.RepositoryModelUnloadRequest, self._unload
-            ),
-            "TraceSetting": UnaryMethod(RouteGroup.TRACE, pb.TraceSettingRequest, self._trace),
-            "LogSettings": UnaryMethod(RouteGroup.LOGGING, pb.LogSettingsRequest, self._log),
-            "SystemSharedMemoryStatus": UnaryMethod(memory, pb.SystemSharedMemoryStatusRequest, self._system_status),
-            "SystemSharedMemoryRegister": UnaryMethod(
-                memory, pb.SystemSharedMemoryRegisterRequest, self._system_register
-            ),
-            "SystemSharedMemoryUnregister": UnaryMethod(
-                memory, pb.SystemSharedMemoryUnregisterRequest, self._system_unregister
-            ),
-            "CudaSharedMemoryStatus": UnaryMethod(memory, pb.CudaSharedMemoryStatusRequest, self._cuda_status),
-            "CudaSharedMemoryRegister": UnaryMethod(memory, pb.CudaSharedMemoryRegisterRequest, self._cuda_register),
-            "CudaSharedMemoryUnregister": UnaryMethod(
-                memory, pb.CudaSharedMemoryUnregisterRequest, self._cuda_unregister
-            ),
+        calls: dict[str, tuple[RouteGroup, Ask]] = {
+            "ServerLive": (RouteGroup.HEALTH, self._server_live),
+            "ServerReady": (RouteGroup.HEALTH, self._server_ready),
+            "ModelReady": (RouteGroup.HEALTH, self._model_ready),
+            "ServerMetadata": (RouteGroup.METADATA, self._server_metadata),
+            "ModelMetadata": (RouteGroup.METADATA, self._model_metadata),
+            "ModelConfig": (RouteGroup.MODEL_CONFIG, self._model_config),
+            "ModelStatistics": (RouteGroup.STATISTICS, self._model_statistics),
+            "RepositoryIndex": (RouteGroup.MODEL_REPOSITORY, self._index),
+            "RepositoryModelLoad": (RouteGroup.MODEL_REPOSITORY, self._load),
+            "RepositoryModelUnload": (RouteGroup.MODEL_REPOSITORY, self._unload),
+            "TraceSetting": (RouteGroup.TRACE, self._trace),
+            "LogSettings": (RouteGroup.LOGGING, self._log),
+            "SystemSharedMemoryStatus": (RouteGroup.SHARED_MEMORY, self._system_status),
+            "SystemSharedMemoryRegister": (RouteGroup.SHARED_MEMORY, self._system_register),
+            "SystemSharedMemoryUnregister": (RouteGroup.SHARED_MEMORY, self._system_unregister),
+            "CudaSharedMemoryStatus": (RouteGroup.SHARED_MEMORY, self._cuda_status),
+            "CudaSharedMemoryRegister": (RouteGroup.SHARED_MEMORY, self._cuda_register),
+            "CudaSharedMemoryUnregister": (RouteGroup.SHARED_MEMORY, self._cuda_unregister),
         }
-        self.table = {INFERENCE + name: call for name, call in calls.items()}
+        self.table = {
+            INFERENCE + name: UnaryMethod(group, getattr(pb, f"{name}Request"), ask)
+            for name, (group, ask) in calls.items()
+        }
         # HealthCheckRequest has one string field, as this message
         self.table[HEALTH_CHECK] = UnaryMethod(RouteGroup.HEALTH, pb.SystemSharedMemoryStatusRequest, self._check)
 

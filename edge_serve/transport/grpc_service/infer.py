@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal, Unavailable, Unsupported
-from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.messages.infer import InferRequest, InferResponse, Room
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.trace import Arrival
@@ -20,7 +20,7 @@ from edge_serve.protocol.grpc.response import GrpcInferEncoder
 from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.grpc.call_head import CallHead
 from edge_serve.transport.grpc.large import prepare
-from edge_serve.transport.grpc.messages import Message, MessagePlace
+from edge_serve.transport.grpc.messages import Message
 from edge_serve.transport.grpc_service.stream import GrpcInferService, InferStream
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class GrpcInference:
         self._tracing = tracing
         self._arrive = None if tracing is None else _make_arrive(tracing, streams=False)
 
-    def place(self, beginning: bytes, length: int) -> MessagePlace | None:
+    def place(self, beginning: bytes, length: int) -> Room | None:
         """Return memory in the model's arena for a large message, with its first raw content aligned to 64 bytes.
 
         Raises:
@@ -60,10 +60,12 @@ class GrpcInference:
             return None
         shift = -asked.first_raw % _ALIGNMENT
         lease = self._service.lease(asked.model_name, asked.model_version, length + shift)
-        return None if lease is None else MessagePlace(lease, shift)
+        if lease is not None:
+            lease.skip(shift)
+        return lease
 
     async def prepare(self, asked: CallHead, message: Message) -> None:
-        """Decode a large message in a thread. See `Unary.prepare`."""
+        """Decode a large message in a thread. See `Method.prepare`."""
         await prepare(self._decoder, self._service, message, asked.forwarded)
 
     def infer(self, call: GrpcCall, message: Message) -> None:

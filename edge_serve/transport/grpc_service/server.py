@@ -24,7 +24,7 @@ from edge_serve.transport.door.listeners import Listener, listen_tcp
 from edge_serve.transport.door.reloaded import Reloaded
 from edge_serve.transport.door.shared_limits import SharedLimits
 from edge_serve.transport.grpc.call import GrpcCall
-from edge_serve.transport.grpc.call_head import GrpcSettings, HeadInterpreter, Method, Streaming, Unary
+from edge_serve.transport.grpc.call_head import GrpcSettings, HeadInterpreter, Method
 from edge_serve.transport.grpc.connection import GrpcConnection
 from edge_serve.transport.grpc.deflater import SMALL
 from edge_serve.transport.grpc.door_state import GrpcDoorState, GrpcLimits
@@ -158,14 +158,14 @@ def _make_methods(service: GrpcService, inference: GrpcInference, watchers: Watc
     """Return the table of methods by path."""
     reflection = Reflection()
     methods: dict[str, Method] = {
-        path: Unary(call.group, _make_answer(call)) for path, call in UnaryCalls(service).table.items()
+        path: Method(call.group, _make_answer(call)) for path, call in UnaryCalls(service).table.items()
     }
     place, prepare = inference.place, inference.prepare
-    methods[MODEL_INFER] = Unary(RouteGroup.INFERENCE, inference.infer, True, place, prepare)
-    methods[MODEL_STREAM_INFER] = Streaming(RouteGroup.INFERENCE, inference.stream, True, place, prepare)
-    methods[WATCH] = Streaming(RouteGroup.HEALTH, watchers.open)
+    methods[MODEL_INFER] = Method(RouteGroup.INFERENCE, inference.infer, None, True, place, prepare)
+    methods[MODEL_STREAM_INFER] = Method(RouteGroup.INFERENCE, None, inference.stream, True, place, prepare)
+    methods[WATCH] = Method(RouteGroup.HEALTH, open=watchers.open)
     for path in REFLECTION:
-        methods[path] = Streaming(RouteGroup.METADATA, reflection.open)
+        methods[path] = Method(RouteGroup.METADATA, open=reflection.open)
     return methods
 
 

@@ -29,7 +29,7 @@ from edge_serve.transport.v2.generate_routes import Generation
 from edge_serve.transport.v2.head import JSON, HeadReader, V2Request, V2Settings
 from edge_serve.transport.v2.infer import Inference, InferService
 from edge_serve.transport.v2.operations import CallService, Operations
-from edge_serve.transport.v2.routes import Operation, Route
+from edge_serve.transport.v2.routes import Operation, Route, RouteGroup
 from edge_serve.workers.codec.codec import Codec
 
 log = logging.getLogger(__name__)
@@ -38,8 +38,6 @@ log = logging.getLogger(__name__)
 _PEERS = 64
 #: heads that an application remembers, unless they are longer
 _HEADS, _FEW_HEADS, _MEMO_HEAD_BYTES = 512, 16, 2048
-#: operations whose client errors are counted for their model
-_INFERENCE = frozenset((Operation.INFER, Operation.GENERATE, Operation.GENERATE_STREAM))
 
 
 class V2Service(InferService, CallService, StatusService, Protocol):
@@ -133,7 +131,7 @@ class V2Application:
             self._access.denied += 1
 
     def _count_client_error(self, route: Route, error: EdgeServeError) -> None:
-        if route.operation in _INFERENCE:
+        if route.operation.group is RouteGroup.INFERENCE:
             self._service.count_client_error(route.model, route.version, error)
 
     def handle(self, exchange: Exchange) -> None:

@@ -23,6 +23,9 @@ from edge_serve.transport.v2.infer import InferService, ServedVersion, start_tra
 from edge_serve.workers.codec.codec import Codec
 from edge_serve.workers.codec.job import Body, Encoded, Refused
 
+#: makes the answer: `Single` or `EventStream`
+Form = Callable[[Exchange, "Writer | None"], GenerateAnswer]
+
 
 class Generation:
     """Answers generate requests.
@@ -41,13 +44,8 @@ class Generation:
         self._codec = codec
         self._limits = NO_LIMITS if codec is None else LOOP_LIMITS
 
-    def handle(
-        self, exchange: Exchange, v2_request: V2Request, form: Callable[[Exchange, Writer | None], GenerateAnswer]
-    ) -> None:
+    def handle(self, exchange: Exchange, v2_request: V2Request, form: Form) -> None:
         """Answer a request, now or later.
-
-        Args:
-            form: `Single` or `EventStream`.
 
         Raises:
             EdgeServeError: the request was refused before it reached the model.
@@ -69,12 +67,7 @@ class Generation:
         self._run(exchange, v2_request, request, served, form)
 
     def _run(
-        self,
-        exchange: Exchange,
-        v2_request: V2Request,
-        request: InferRequest,
-        served: ServedVersion,
-        form: Callable[[Exchange, Writer | None], GenerateAnswer],
+        self, exchange: Exchange, v2_request: V2Request, request: InferRequest, served: ServedVersion, form: Form
     ) -> None:
         answer = form(exchange, self._make_writer(served))
         answer.on_error = partial(self._service.count_client_error, v2_request.route.model, v2_request.route.version)
@@ -90,13 +83,7 @@ class Generation:
 
     # ---- in a codec process -------------------------------------------------------------------------------------
 
-    def _decode_in_codec(
-        self,
-        exchange: Exchange,
-        v2_request: V2Request,
-        served: ServedVersion,
-        form: Callable[[Exchange, Writer | None], GenerateAnswer],
-    ) -> None:
+    def _decode_in_codec(self, exchange: Exchange, v2_request: V2Request, served: ServedVersion, form: Form) -> None:
         assert self._codec is not None, "without a codec nothing is too expensive"
         body = Body(
             served.signature,

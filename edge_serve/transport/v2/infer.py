@@ -8,7 +8,7 @@ because the request is not in the model's queue.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -29,7 +29,7 @@ from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.replies import refuse
 from edge_serve.transport.v2.codec_offload import Held, run_for_client
 from edge_serve.transport.v2.head import JSON, PLAIN, V2Request
-from edge_serve.transport.v2.routes import Operation
+from edge_serve.transport.v2.routes import RouteGroup
 from edge_serve.workers.codec.codec import Codec
 from edge_serve.workers.codec.job import Body, Encoded, Refused
 from edge_serve.workers.memory.arena import Arena
@@ -40,8 +40,6 @@ log = logging.getLogger(__name__)
 _BINARY = "application/octet-stream"
 _ALIGNMENT = 64
 _UNBOUNDED = 1 << 62
-#: operations whose large bodies a codec process decodes
-_DECODED = {Operation.INFER, Operation.GENERATE, Operation.GENERATE_STREAM}
 
 
 class ServedVersion(Held, Protocol):
@@ -71,32 +69,6 @@ def start_trace(exchange: Exchange, now_ns: int) -> None:
     `StartTrace`). A stream has timestamps for each of its chunks."""
     received = [("HTTP_RECV_START", exchange.begun_ns or now_ns), ("HTTP_RECV_END", now_ns)]
     exchange.arrival = Arrival(received)
-
-
-class _ShiftedLease:
-    """A lease whose body starts after `shift` bytes, so that the tensors behind its JSON part are aligned."""
-
-    __slots__ = ("_lease", "arena", "offset", "view")
-
-    def __init__(self, lease: Room, shift: int, length: int) -> None:
-        self._lease = lease
-        self.view = lease.view[shift : shift + length]
-        self.offset = lease.offset + shift
-        self.arena = lease.arena
-
-    @property
-    def is_ready(self) -> bool:
-        return self._lease.is_ready
-
-    @property
-    def error(self) -> EdgeServeError | None:
-        return self._lease.error
-
-    def when_ready(self, done: Callable[[], None]) -> None:
-        self._lease.when_ready(done)
-
-    def release(self) -> None:
-        self._lease.release()
 
 
 class Inference:
@@ -136,11 +108,8 @@ class Inference:
         text = v2_request.length_text
         shift = 0
         if v2_request.refusal is not None or v2_request.compressed or text is None:
-            if (
-                length <= self._most_inflated
-                or v2_request.refusal is not None
-                or v2_request.route.operation not in _DECODED
-            ):
+            decoded = v2_request.refusal is None and v2_request.route.operation.group is RouteGroup.INFERENCE
+            if not decoded or length <= self._most_inflated:
                 return None
         else:
             try:
@@ -148,9 +117,9 @@ class Inference:
             except InvalidArgument:
                 return None  # `handle` answers the error
         lease = self._service.lease(v2_request.route.model, v2_request.route.version, length + shift)
-        if lease is None or not shift:
-            return lease
-        return _ShiftedLease(lease, shift, length)
+        if lease is not None:
+            lease.skip(shift)
+        return lease
 
     def handle(self, exchange: Exchange, v2_request: V2Request) -> None:
         """Answer a request, now or later.
@@ -192,13 +161,7 @@ class Inference:
             request.deadline_ns = self._clock.now_ns() + v2_request.timeout_ns
         self._run(exchange, v2_request, request, served)
 
-    def _run(
-        self,
-        exchange: Exchange,
-        v2_request: V2Request,
-        request: InferRequest,
-        served: ServedVersion,
-    ) -> None:
+    def _run(self, exchange: Exchange, v2_request: V2Request, request: InferRequest, served: ServedVersion) -> None:
         answered = False
         error_type = JSON  # of errors of the scheduler; as in Triton, errors of the model have another type
 
@@ -206,36 +169,24 @@ class Inference:
             nonlocal answered
             answered = True
             exchange.on_cancelled = None
-            self._answer(exchange, v2_request, request, served, response, error_type)
+            try:
+                if response.error is not None:
+                    self._refuse(exchange, v2_request, response.error, error_type)
+                elif self._write(exchange, v2_request, request, served, response):
+                    return  # the exchange or the codec releases the lease
+            except EdgeServeError as error:
+                self._refuse(exchange, v2_request, error, PLAIN)
+            except Exception:
+                extra = model_fields(response.model_name, response.model_version, response.id)
+                log.exception("encoding a response of model %s failed", response.model_name, extra=extra)
+                refuse(exchange, Internal("the server failed to encode the response, its log says why"), PLAIN)
+            if response.lease is not None:
+                response.lease.release()
 
         ticket = self._service.infer_held(served, request, on_response, exchange.arrival)
         error_type = PLAIN
         if not answered:
             exchange.on_cancelled = ticket.cancel
-
-    def _answer(
-        self,
-        exchange: Exchange,
-        v2_request: V2Request,
-        request: InferRequest,
-        served: ServedVersion,
-        response: InferResponse,
-        error_type: str,
-    ) -> None:
-        lease = response.lease
-        try:
-            if response.error is not None:
-                self._refuse(exchange, v2_request, response.error, error_type)
-            elif self._write(exchange, v2_request, request, served, response):
-                return  # the exchange or the codec releases the lease
-        except EdgeServeError as error:
-            self._refuse(exchange, v2_request, error, PLAIN)
-        except Exception:
-            extra = model_fields(response.model_name, response.model_version, response.id)
-            log.exception("encoding a response of model %s failed", response.model_name, extra=extra)
-            refuse(exchange, Internal("the server failed to encode the response, its log says why"), PLAIN)
-        if lease is not None:
-            lease.release()
 
     def _refuse(self, exchange: Exchange, v2_request: V2Request, error: EdgeServeError, content_type: str) -> None:
         self._service.count_client_error(v2_request.route.model, v2_request.route.version, error)
@@ -257,7 +208,15 @@ class Inference:
                     raise TooExpensive
                 buffers = [compression.compress(buffers, v2_request.accept)]
         except TooExpensive:
-            self._encode_in_codec(exchange, v2_request, request, served, response)
+
+            def on_written(outcome: Encoded | Refused) -> None:
+                if isinstance(outcome, Refused):
+                    self._refuse(exchange, v2_request, outcome.error, PLAIN)
+                else:
+                    _send(exchange, v2_request, outcome.buffers, outcome.length, outcome.lease)
+
+            encode = partial(self._required_codec.encode, response, request, served.signature, v2_request.accept)
+            run_for_client(exchange, served, encode, on_written)
             return True
         in_lease = length is not None and v2_request.accept == "identity"
         _send(exchange, v2_request, buffers, length, response.lease if in_lease else None)
@@ -281,42 +240,21 @@ class Inference:
         def on_read(outcome: InferRequest | Refused) -> None:
             if isinstance(outcome, Refused):
                 self._refuse(exchange, v2_request, outcome.error, v2_request.error_type if outcome.before else JSON)
-            elif self._resolve_regions(exchange, v2_request, outcome):
-                outcome.deadline_ns = deadline_ns
-                if v2_request.forwarded:
-                    outcome.parameters.update(v2_request.forwarded)
-                self._run(exchange, v2_request, outcome, served)
+                return
+            try:
+                if outcome.shared:
+                    self._service.regions.resolve(outcome)
+            except EdgeServeError as error:
+                if outcome.lease is not None:
+                    outcome.lease.release()
+                self._refuse(exchange, v2_request, error, JSON)
+                return
+            outcome.deadline_ns = deadline_ns
+            if v2_request.forwarded:
+                outcome.parameters.update(v2_request.forwarded)
+            self._run(exchange, v2_request, outcome, served)
 
         run_for_client(exchange, served, partial(self._required_codec.decode, body), on_read)
-
-    def _resolve_regions(self, exchange: Exchange, v2_request: V2Request, request: InferRequest) -> bool:
-        """Find the shared memory that a decoded request names. Return False if that failed, which is answered."""
-        try:
-            if request.shared:
-                self._service.regions.resolve(request)
-        except EdgeServeError as error:
-            if request.lease is not None:
-                request.lease.release()
-            self._refuse(exchange, v2_request, error, JSON)
-            return False
-        return True
-
-    def _encode_in_codec(
-        self,
-        exchange: Exchange,
-        v2_request: V2Request,
-        request: InferRequest,
-        served: ServedVersion,
-        response: InferResponse,
-    ) -> None:
-        def on_written(outcome: Encoded | Refused) -> None:
-            if isinstance(outcome, Refused):
-                self._refuse(exchange, v2_request, outcome.error, PLAIN)
-            else:
-                _send(exchange, v2_request, outcome.buffers, outcome.length, outcome.lease)
-
-        encode = partial(self._required_codec.encode, response, request, served.signature, v2_request.accept)
-        run_for_client(exchange, served, encode, on_written)
 
     @property
     def _required_codec(self) -> Codec:

@@ -104,6 +104,11 @@ class Slot:
         """The bytes, writable."""
         return self.arena.view[self.offset : self.offset + self.capacity]
 
+    def skip(self, count: int) -> None:
+        """See `messages.infer.Room`."""
+        self.offset += count
+        self.capacity -= count
+
     def when_ready(self, done: Callable[[], None]) -> None:
         """Call `done` when `is_ready` or `error` is set, unless the slot is released before. At once if it is."""
         if self.is_ready:

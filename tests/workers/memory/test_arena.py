@@ -104,6 +104,16 @@ def test_a_slot_is_memory_of_the_arena(arena: Arena, budget: Budget) -> None:
     assert (budget.used, arena.used_bytes) == (0, 0)
 
 
+def test_a_slot_that_skips_its_first_bytes_gives_back_all_pages(arena: Arena, budget: Budget) -> None:
+    arena.allocate(1)
+    slot = arena.allocate(PAGE)
+    slot.skip(63)
+    assert (slot.offset, len(slot.view)) == (PAGE + 63, PAGE - 63)
+    slot.release()
+    assert budget.used == PAGE
+    assert arena.allocate(PAGE).offset == PAGE
+
+
 def test_out_of_budget_says_how_much_there_is(arena: Arena, budget: Budget) -> None:
     async def story() -> None:
         held = arena.allocate(budget.limit - PAGE)
