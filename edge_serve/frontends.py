@@ -15,8 +15,6 @@ from edge_serve.config.model.json_form import model_config_to_json
 from edge_serve.config.settings.server import ServerConfig
 from edge_serve.door_settings import DoorGuards, http_limits
 from edge_serve.messages.peer import ADMINISTRATOR
-from edge_serve.models.control.registry import Registry
-from edge_serve.observe.metrics.custom import CustomMetrics
 from edge_serve.observe.metrics.gpu import find_gpus, no_gpus
 from edge_serve.observe.metrics.options import parse_options
 from edge_serve.observe.metrics.page import Page
@@ -30,7 +28,6 @@ from edge_serve.transport.v2.application import V2Application
 from edge_serve.transport.v2.head import V2Settings
 from edge_serve.transport.v2.routes import RouteGroup
 from edge_serve.workers.codec.codec import Codec
-from edge_serve.workers.memory.arena import Budget
 
 if TYPE_CHECKING:
     from edge_serve.transport.grpc_service.server import GrpcServer
@@ -43,28 +40,13 @@ WAIT_BEFORE_DOORS = 30.0
 
 @dataclass(slots=True)
 class SocketSource:
-    """Implements `metrics.source.StatisticsSource` over the running server."""
+    """Implements `metrics.source.StatisticsSource` with functions of the running server."""
 
-    registry: Registry
-    custom_metrics: CustomMetrics
-    budget: Budget
+    models: Callable[[], Iterable[ModelSeries]]
+    readiness: Callable[[], Iterable[Readiness]]
+    tensor_memory: Callable[[], int]
+    custom: Callable[[], Iterable[CustomFamily]]
     http: Callable[[], HttpSeries]
-
-    def models(self) -> Iterable[ModelSeries]:
-        """Every served version."""
-        return self.registry.series()
-
-    def readiness(self) -> Iterable[Readiness]:
-        """Every version that serves or should."""
-        return self.registry.readiness()
-
-    def tensor_memory(self) -> int:
-        """Bytes of all slots in all arenas."""
-        return self.budget.used
-
-    def custom(self) -> Iterable[CustomFamily]:
-        """The models' own metrics."""
-        return self.custom_metrics.families()
 
 
 class Frontends:

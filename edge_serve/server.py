@@ -112,9 +112,7 @@ class ServerProcess:
             sandbox,
         )
         self._codec = Codec(self._budget, limits)
-        loader = Loader(
-            self._workers, self._budget, self._clock, _loader_options(config), _response_cache(config), _gate(config)
-        )
+        loader = self._make_loader(config)
         repository = Repository(list(map(Path, config.model_repository)), namespaced=config.model_namespacing)
         self._repository = repository
         self._registry = Registry(
@@ -133,7 +131,10 @@ class ServerProcess:
         self._guards = DoorGuards(config)
         self._entrance = Frontends(config, self.service, self._guards, self._codec, self._clock)
         self.addresses = self._entrance.addresses
-        self._source = SocketSource(self._registry, custom, self._budget, self._entrance.series)
+        registry, budget = self._registry, self._budget
+        self._source = SocketSource(
+            registry.series, registry.readiness, lambda: budget.used, custom.families, self._entrance.series
+        )
         self._log_control = log_control
         self.service.status_source = self._collector(repository).read
         self._crashes = CrashWatch(self._registry, repository)
@@ -144,6 +145,19 @@ class ServerProcess:
         if self._poller is not None:
             self._poller.on_settled = self._supervisor.reload_ends
             self.service.reloader = self._poller.reload
+
+    def _make_loader(self, config: ServerConfig) -> Loader:
+        metrics = parse_options(config.metrics_config)
+        options = LoaderOptions(
+            auto_complete=not config.disable_auto_complete_config,
+            config_name=config.model_config_name or None,
+            backend_settings=config.backend_settings,
+            summaries=metrics.summaries,
+            histograms=metrics.histograms,
+        )
+        cache = None if config.cache_config is None else ResponseCache(config.cache_config)
+        gate = None if config.rate_limit == "off" else RateLimitGate(RateLimiter(config.rate_limit_resource))
+        return Loader(self._workers, self._budget, self._clock, options, cache, gate)
 
     def _collector(self, repository: Repository) -> Collector:
         config, log_control = self._config, self._log_control
@@ -401,25 +415,6 @@ def _settle() -> None:
     gc.freeze()
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def _loader_options(config: ServerConfig) -> LoaderOptions:
-    metrics = parse_options(config.metrics_config)
-    return LoaderOptions(
-        auto_complete=not config.disable_auto_complete_config,
-        config_name=config.model_config_name or None,
-        backend_settings=config.backend_settings,
-        summaries=metrics.summaries,
-        histograms=metrics.histograms,
-    )
-
-
-def _response_cache(config: ServerConfig) -> ResponseCache | None:
-    return ResponseCache(config.cache_config) if config.cache_config is not None else None
-
-
-def _gate(config: ServerConfig) -> RateLimitGate | None:
-    return RateLimitGate(RateLimiter(config.rate_limit_resource)) if config.rate_limit != "off" else None
 
 
 def _environments(config: ServerConfig, sandbox: Sandbox | None) -> Environments:

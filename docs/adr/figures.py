@@ -218,7 +218,7 @@ class _Echo:
     def lookup(self, name: str, version: str) -> Any:
         return self
 
-    def infer(self, request: InferRequest, on_response: Callable[[InferResponse], None]) -> Any:
+    def infer(self, request: InferRequest, on_response: Callable[[InferResponse], None], arrival: object) -> Any:
         on_response(InferResponse(request.model_name, "1", request.id, request.inputs))
         return self
 
@@ -235,7 +235,7 @@ class _Echo:
         asked = head.meaning
         if not isinstance(asked, CallHead):
             asked = self._understanding.interpret(head)
-        return GrpcCall(self._http2.table, cast(Any, self), stream, head.content_length, asked, 1 << 30)
+        return GrpcCall(self._http2.table, cast(Any, self), stream, head.content_length, asked)
 
     def push(self, parts: Sequence[Buffer], size: int, on_sent: object = None) -> None:
         self.sent = b"".join(parts)

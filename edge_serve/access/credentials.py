@@ -13,14 +13,17 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from edge_serve.access.roles import Role, parse_role
 from edge_serve.errors import InvalidArgument
 from edge_serve.files import read_small
 from edge_serve.messages.peer import Certificate
+
+T = TypeVar("T")
 
 _HASH = re.compile(r"sha256:([0-9a-f]{64})")
 _NAME = re.compile(r"[\w.@:/-]{1,128}")
@@ -79,24 +82,6 @@ def parse_tokens(text: str) -> Tokens:
             raise ValueError(f"line {number} has the same token as another line")
         entries[match[1]] = AccessToken(role, match[1], words[2] if len(words) == 3 else "")
     return Tokens(entries.values())
-
-
-def read_tokens(path: str) -> Tokens:
-    """Read and parse the file of tokens.
-
-    Raises:
-        InvalidArgument: it cannot be read, or says something that it may not.
-    """
-    try:
-        return parse_tokens(read_small(path).decode())
-    except FileNotFoundError as error:
-        raise InvalidArgument(
-            f"there is no token file '{path}': make one with edge-serve token {path} infer"
-        ) from error
-    except OSError as error:
-        raise InvalidArgument(f"cannot read the token file '{path}': {error.strerror}") from error
-    except ValueError as error:  # UnicodeDecodeError is one
-        raise InvalidArgument(f"the token file '{path}': {error}") from error
 
 
 def new_token(path: Path, role: Role, name: str) -> str:
@@ -201,15 +186,34 @@ def _rule(role: str, which: str) -> Rule:
     return Rule(parse_role(role), subject=frozenset(pairs))
 
 
+def read_tokens(path: str) -> Tokens:
+    """Read and parse the file of tokens.
+
+    Raises:
+        InvalidArgument: it cannot be read, or says something that it may not.
+    """
+    try:
+        return _read(path, "token file", parse_tokens)
+    except InvalidArgument as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        advice = f"make one with edge-serve token {path} infer"
+        raise InvalidArgument(f"there is no token file '{path}': {advice}") from error.__cause__
+
+
 def read_certificate_roles(path: str) -> CertificateRoles:
     """Read and parse the file of certificates' roles.
 
     Raises:
         InvalidArgument: it cannot be read, or says something that it may not.
     """
+    return _read(path, "certificate role file", parse_certificate_roles)
+
+
+def _read(path: str, kind: str, parse: Callable[[str], T]) -> T:
     try:
-        return parse_certificate_roles(read_small(path).decode())
+        return parse(read_small(path).decode())
     except OSError as error:
-        raise InvalidArgument(f"cannot read the certificate role file '{path}': {error.strerror}") from error
-    except ValueError as error:
-        raise InvalidArgument(f"the certificate role file '{path}': {error}") from error
+        raise InvalidArgument(f"cannot read the {kind} '{path}': {error.strerror}") from error
+    except ValueError as error:  # UnicodeDecodeError is one
+        raise InvalidArgument(f"the {kind} '{path}': {error}") from error

@@ -33,7 +33,7 @@ class Session:
         self._thread = threading.Thread(target=self._loop.run_forever, name="edge-serve", daemon=True)
         self._thread.start()
         try:
-            self._session = self._run(_enter(made))
+            self._session = self._run(made.__aenter__())
         except BaseException:
             self._stop()
             raise
@@ -71,7 +71,7 @@ class Session:
     def close(self) -> None:
         """Answer what was accepted, then end: what `with` does."""
         try:
-            self._run(_leave(self._made))
+            self._run(self._made.__aexit__(None, None, None))
         finally:
             self._stop()
 
@@ -103,14 +103,6 @@ class Session:
         self._loop.run_until_complete(_cancel_rest())
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
-
-
-async def _enter(made: AbstractAsyncContextManager[AsyncSession]) -> AsyncSession:
-    return await made.__aenter__()
-
-
-async def _leave(made: AbstractAsyncContextManager[AsyncSession]) -> None:
-    await made.__aexit__(None, None, None)
 
 
 async def _next(responses: AsyncIterator[Outputs]) -> Outputs | None:

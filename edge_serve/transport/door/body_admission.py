@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from edge_serve.aio.bulk_copy import move, work
+from edge_serve.aio.bulk_copy import MOST_AT_ONCE, move, work
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import Lease, Room
 from edge_serve.messages.tensors import Buffer
@@ -96,8 +96,10 @@ class BodyAdmission:
             done: called with the memory, or with None if there is none and the body stays where it is.
 
         Returns:
-            False if the body stays where it is; `done` will not be called.
+            False if the body is small, or stays where it is; `done` will not be called.
         """
+        if len(body) <= MOST_AT_ONCE:
+            return False
         try:
             room = self._application.place(head, len(body))
         except EdgeServeError:  # the handling of the request raises it again

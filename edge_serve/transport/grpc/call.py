@@ -40,21 +40,14 @@ class GrpcCall(Http2Stream):
     """
 
     __slots__ = (
-        "_connection", "_conversation", "_deflater", "_inflater", "_max_message", "_message", "_reader", "_started",
+        "_connection", "_conversation", "_deflater", "_inflater", "_message", "_reader", "_started",
         "_timer", "asked", "finished", "on_cancelled",
     )  # fmt: skip
 
     def __init__(
-        self,
-        table: StreamTable,
-        connection: GrpcConnection,
-        stream_id: int,
-        due: int,
-        asked: CallHead,
-        max_message: int,
+        self, table: StreamTable, connection: GrpcConnection, stream_id: int, due: int, asked: CallHead
     ) -> None:
         Http2Stream.__init__(self, table, stream_id, due)
-        self._max_message = max_message
         self.finished = False
         #: assembles messages that do not arrive in one piece; None = none of them has
         self._reader: MessageReader | None = None
@@ -98,7 +91,7 @@ class GrpcCall(Http2Stream):
         if self.finished:
             return
         if reader is None:
-            reader = self._reader = MessageReader(self, self._max_message)
+            reader = self._reader = MessageReader(self, self._connection.shared.max_message)
         reader.read(data, start, stop)
 
     def place(self, size: int) -> memoryview | None:
@@ -136,7 +129,7 @@ class GrpcCall(Http2Stream):
     @property
     def memory(self) -> BodyMemory:
         """The memory budget of all doors."""
-        return self._connection.memory
+        return self._connection.shared.sharing.memory
 
     def find_place(self, beginning: bytes, length: int) -> Room | None:
         """Return memory for a message; None = ordinary memory.
@@ -371,7 +364,7 @@ class GrpcCall(Http2Stream):
 
     def _open_inflater(self) -> Inflater:
         if self._inflater is None:
-            self._inflater = Inflater(self, self._connection.inflating, self.asked.encoding, self._max_message)
+            self._inflater = Inflater(self, self._connection.shared, self.asked.encoding)
         return self._inflater
 
     @property

@@ -6,7 +6,6 @@ flushed together at its end. An answer after which no call is open is flushed at
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
@@ -15,7 +14,6 @@ from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.http2.connection import Http2
 from edge_serve.protocol.http2.frames import Code, ConnectionFault
 from edge_serve.protocol.http2.heads import StreamHead
-from edge_serve.transport.door.body_memory import BodyMemory
 from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.grpc.call_head import CallHead, HeadInterpreter
 from edge_serve.transport.grpc.door_state import GrpcDoorState
@@ -52,11 +50,11 @@ class GrpcConnection(ClientConnection):
 
     __slots__ = (
         "_calls", "_counted", "_draining_ns", "_full", "_http2", "_in_flight", "_interpreter", "_keepalive", "_out",
-        "_scheduled", "_shared", "_table",
+        "_scheduled", "_table", "shared",
     )  # fmt: skip
 
     def __init__(self, sock: StreamSocket, shared: GrpcDoorState, interpreter: HeadInterpreter) -> None:
-        self._shared = shared
+        self.shared = shared
         self._interpreter = interpreter
         self._out = GrpcOutput(sock, self._schedule)
         self._http2 = Http2(self, self._out, shared.clock, shared.limits.unsent)
@@ -79,7 +77,7 @@ class GrpcConnection(ClientConnection):
 
     def _on_readable(self) -> None:
         http2 = self._http2
-        shared = self._shared
+        shared = self.shared
         try:
             place = http2.place()
             received = self._sock.recv_into(shared.view if place is None else place)
@@ -137,7 +135,7 @@ class GrpcConnection(ClientConnection):
             self._schedule()
         if pending or self._writing:
             self._set_writing(pending > 0)
-            limits = self._shared.limits
+            limits = self.shared.limits
             if self._phase is ConnectionPhase.OPEN:
                 self._set_reading(pending <= (limits.stalled if self._reading else limits.unsent))
         elif not self._reading:
@@ -164,16 +162,6 @@ class GrpcConnection(ClientConnection):
             self._scheduled = True
             self.loop.call_soon(self._flush_scheduled)
 
-    @property
-    def inflating(self) -> asyncio.Lock:
-        """The lock of the door for inflating a large message."""
-        return self._shared.inflating
-
-    @property
-    def memory(self) -> BodyMemory:
-        """The memory budget of all doors."""
-        return self._shared.sharing.memory
-
     def count_denied(self) -> None:
         """Count a call that access control denied."""
         self._interpreter.count_denied()
@@ -186,11 +174,11 @@ class GrpcConnection(ClientConnection):
             asked = self._interpreter.interpret(head)
         if self._full and asked.method is not None and asked.method.group is not RouteGroup.HEALTH:
             asked = CallHead(refusal=self._in_flight.refuse())
-        return GrpcCall(self._table, self, stream_id, head.content_length, asked, self._shared.max_message)
+        return GrpcCall(self._table, self, stream_id, head.content_length, asked)
 
     def on_ping(self) -> None:
         table = self._table
-        if self._keepalive.on_ping(self._shared.clock.now_ns(), len(table.open), table.sender.sent):
+        if self._keepalive.on_ping(self.shared.clock.now_ns(), len(table.open), table.sender.sent):
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too_many_pings")
 
     def on_pong(self, payload: bytes) -> None:
@@ -221,7 +209,7 @@ class GrpcConnection(ClientConnection):
     def drain(self) -> None:
         """Answer the calls that are open or on their way; then close."""
         if self._phase is ConnectionPhase.OPEN and not self._table.draining and not self._table.over:
-            self._draining_ns = self._shared.clock.now_ns()
+            self._draining_ns = self.shared.clock.now_ns()
             self._http2.drain()
             self._http2.ping(_LEAVING)
 
@@ -239,7 +227,7 @@ class GrpcConnection(ClientConnection):
 
     def check_time(self, now_ns: int) -> None:
         """Check the timeouts and the keepalive; close the connection if it has waited without progress for too long."""
-        limits, table, http2 = self._shared.limits, self._table, self._http2
+        limits, table, http2 = self.shared.limits, self._table, self._http2
         if self._is_late(*self._find_wait(), now_ns):
             self.close()
             return
@@ -260,13 +248,13 @@ class GrpcConnection(ClientConnection):
         self._table.close_all()
         self._out.drop()
         self._in_flight.now -= self._counted
-        self._shared.gone(self)
+        self.shared.gone(self)
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
     def _find_wait(self) -> tuple[object, float]:
         """Return a mark of what the connection waits for, and the timeout in seconds."""
-        limits = self._shared.limits
+        limits = self.shared.limits
         if self._phase is ConnectionPhase.LINGER:
             return "linger", limits.linger_timeout
         if self._out.pending:
@@ -276,7 +264,7 @@ class GrpcConnection(ClientConnection):
         return None, float("inf")
 
     def _check_calls(self, now_ns: int) -> None:
-        known, limits = self._calls, self._shared.limits
+        known, limits = self._calls, self.shared.limits
         waiting: dict[int, tuple[object, int]] = {}
         for call in list(self._table.open.values()):
             assert isinstance(call, GrpcCall), "open_stream makes no others"

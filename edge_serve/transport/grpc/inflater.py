@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -18,6 +17,7 @@ from edge_serve.transport.grpc.messages import Message, claim_message
 
 if TYPE_CHECKING:
     from edge_serve.transport.grpc.call import GrpcCall
+    from edge_serve.transport.grpc.door_state import GrpcDoorState
 
 #: bytes to which a message may grow when the event loop inflates it
 _SMALL_INFLATED = 256 * 1024
@@ -27,18 +27,15 @@ class Inflater:
     """Inflates and prepares the messages of one call.
 
     Args:
-        lock: acquired while a large message is inflated.
         encoding: of compressed messages; "" = the call may have none.
-        max_message: bytes of the longest message that is accepted.
     """
 
-    __slots__ = ("_call", "_encoding", "_lock", "_max_message", "_steps")
+    __slots__ = ("_call", "_encoding", "_shared", "_steps")
 
-    def __init__(self, call: GrpcCall, lock: asyncio.Lock, encoding: str, max_message: int) -> None:
+    def __init__(self, call: GrpcCall, shared: GrpcDoorState, encoding: str) -> None:
         self._call = call
-        self._lock = lock
         self._encoding = encoding
-        self._max_message = max_message
+        self._shared = shared
         #: steps that wait for a thread to inflate or prepare a message; None = no thread works for this call
         self._steps: deque[Callable[[], None]] | None = None
 
@@ -71,7 +68,7 @@ class Inflater:
             return
         if len(data) <= SMALL:
             try:
-                inflated = grpc_wire.inflate(data, encoding, min(_SMALL_INFLATED, self._max_message))
+                inflated = grpc_wire.inflate(data, encoding, min(_SMALL_INFLATED, self._shared.max_message))
             except MessageTooLarge:
                 pass
             except EdgeServeError as error:
@@ -89,8 +86,8 @@ class Inflater:
         call = self._call
         message: Message | None = None
         try:
-            async with self._lock:  # one at a time, because their inflated sizes are unknown
-                data = await offload(grpc_wire.inflate, compressed.data, self._encoding, self._max_message)
+            async with self._shared.inflating:  # one at a time, because their inflated sizes are unknown
+                data = await offload(grpc_wire.inflate, compressed.data, self._encoding, self._shared.max_message)
                 compressed.release()
                 if not call.closed and not call.finished:
                     message = claim_message(data, call.memory, call.fail)

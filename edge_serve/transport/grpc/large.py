@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Protocol
 
 from edge_serve.aio.bulk_copy import MOST_AT_ONCE, copy, drop
 from edge_serve.aio.offload import offload
 from edge_serve.errors import EdgeServeError
-from edge_serve.messages.infer import InferRequest, Room
+from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import InferTensor, Shared
 from edge_serve.protocol.grpc.infer import GrpcInferDecoder
 from edge_serve.transport.door.body_memory import ClaimedLease
 from edge_serve.transport.grpc.messages import Message
+from edge_serve.transport.v2.infer import InferService
 from edge_serve.workers.wire.layout import padded
 
 
-class Leasing(Protocol):
-    """The part of `service.Service` that large messages use."""
-
-    def lease(self, name: str, version: str, nbytes: int) -> Room | None: ...
-
-
 async def prepare(
-    decoder: GrpcInferDecoder, service: Leasing, message: Message, forwarded: Mapping[str, str] | None
+    decoder: GrpcInferDecoder, service: InferService, message: Message, forwarded: Mapping[str, str] | None
 ) -> None:
     """Decode a message in a thread, and copy its tensors into the model's arena if that has room."""
     try:
@@ -35,7 +29,7 @@ async def prepare(
     await _move(message.decoded[0], service, message)
 
 
-async def _move(request: InferRequest, service: Leasing, message: Message) -> None:
+async def _move(request: InferRequest, service: InferService, message: Message) -> None:
     loose = [tensor for tensor in request.inputs if type(tensor) is not Shared]
     size = sum(padded(len(tensor.data)) for tensor in loose)
     if size <= MOST_AT_ONCE:

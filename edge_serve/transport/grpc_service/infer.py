@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal, Unavailable, Unsupported
@@ -21,7 +22,8 @@ from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.grpc.call_head import CallHead
 from edge_serve.transport.grpc.large import prepare
 from edge_serve.transport.grpc.messages import Message
-from edge_serve.transport.grpc_service.stream import GrpcInferService, InferStream
+from edge_serve.transport.grpc_service.stream import InferStream
+from edge_serve.transport.v2.infer import InferService
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +32,12 @@ _ALIGNMENT = 64
 _DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 _EXITING = "GRPC server is shutting down and has stopped accepting new requests."
 UNENCODABLE = Internal("the server failed to encode the response, its log says why")
+
+
+class GrpcInferService(InferService, Protocol):
+    """The service, as this door's inference uses it."""
+
+    def exiting(self) -> bool: ...
 
 
 class GrpcInference:

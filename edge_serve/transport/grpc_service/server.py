@@ -32,9 +32,8 @@ from edge_serve.transport.grpc.keepalive import KeepaliveSettings
 from edge_serve.transport.grpc.messages import Message
 from edge_serve.transport.grpc.options import read_keepalive, read_limits, read_settings, tls_of
 from edge_serve.transport.grpc_service.calls import INFERENCE, UnaryCalls, UnaryMethod
-from edge_serve.transport.grpc_service.infer import GrpcInference
+from edge_serve.transport.grpc_service.infer import GrpcInference, GrpcInferService
 from edge_serve.transport.grpc_service.standard import REFLECTION, WATCH, Reflection, Watchers
-from edge_serve.transport.grpc_service.stream import GrpcInferService
 from edge_serve.transport.sockets.tls import TlsSocket
 from edge_serve.transport.v2.operations import CallService
 from edge_serve.transport.v2.routes import RouteGroup

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any, Protocol
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -11,22 +11,21 @@ from edge_serve.protocol.grpc.infer import Unreadable
 from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.grpc.messages import Message
 from edge_serve.transport.grpc_service.calls import NOT_SERVING, SERVING
+from edge_serve.transport.v2.operations import CallService
 
 WATCH = "/grpc.health.v1.Health/Watch"
 
 
-class HealthService(Protocol):
-    """The part of `service.Service` that health uses."""
-
-    def ready(self) -> bool: ...
-
-
 class Watchers:
-    """Notifies the watchers of the server's readiness."""
+    """Notifies the watchers of the server's readiness.
 
-    def __init__(self, service: HealthService) -> None:
+    Attributes:
+        open_calls: the calls to notify.
+    """
+
+    def __init__(self, service: CallService) -> None:
         self._service = service
-        self._open: set[_Watcher] = set()
+        self.open_calls: set[_Watcher] = set()
 
     def open(self, call: GrpcCall) -> _Watcher:
         """Return the conversation that answers a call."""
@@ -36,24 +35,16 @@ class Watchers:
         """Return a HealthCheckResponse."""
         return SERVING if self._service.ready() else NOT_SERVING
 
-    def subscribe(self, watcher: _Watcher) -> None:
-        """Notify a watcher of changes from now on."""
-        self._open.add(watcher)
-
-    def unsubscribe(self, watcher: _Watcher) -> None:
-        """Stop notifying a watcher."""
-        self._open.discard(watcher)
-
     def notify(self) -> None:
         """Notify the watchers if the readiness has changed."""
-        if self._open:
+        if self.open_calls:
             status = self.status()
-            for watcher in list(self._open):
+            for watcher in list(self.open_calls):
                 watcher.notify(status)
 
     def close(self) -> None:
         """End all watches with NOT_SERVING, because the server stops."""
-        for watcher in list(self._open):
+        for watcher in list(self.open_calls):
             watcher.notify(NOT_SERVING)
             watcher.finish()
 
@@ -70,7 +61,7 @@ class _Watcher:
     def on_message(self, message: Message) -> None:
         """Handle the request."""
         message.release()
-        self._watchers.subscribe(self)
+        self._watchers.open_calls.add(self)
         self.notify(self._watchers.status())
 
     def on_end(self) -> None:
@@ -78,7 +69,7 @@ class _Watcher:
 
     def on_gone(self) -> None:
         """Handle the end of the call."""
-        self._watchers.unsubscribe(self)
+        self._watchers.open_calls.discard(self)
 
     def on_taken(self, size: int) -> None:
         """Handle that the client has read `size` bytes that waited."""

@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from edge_serve.errors import EdgeServeError, Internal
-from edge_serve.messages.infer import InferRequest, InferResponse, Lease, Room
+from edge_serve.messages.infer import InferRequest, InferResponse, Lease
 from edge_serve.messages.log_fields import model_fields
-from edge_serve.messages.shared_memory import Regions
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer
 from edge_serve.messages.trace import Arrival
-from edge_serve.models.run.runner import OnResponse, Ticket
+from edge_serve.models.run.runner import Ticket
 from edge_serve.protocol.grpc import response as grpc_response
 from edge_serve.protocol.grpc.infer import Unreadable, cut, peek
 from edge_serve.protocol.grpc.response import GrpcInferEncoder
@@ -31,7 +30,7 @@ from edge_serve.transport.grpc.call_head import CallHead
 from edge_serve.transport.grpc.messages import Message
 from edge_serve.transport.sockets import backlog
 from edge_serve.transport.sockets.backlog import Backlog
-from edge_serve.transport.v2.infer import ServedVersion
+from edge_serve.transport.v2.infer import InferService
 
 log = logging.getLogger(__name__)
 
@@ -43,18 +42,6 @@ _COPIED = 16 * 1024
 
 #: returns the request in a message, its model's signature, and whether it wants an empty final response
 Decode = Callable[[Message, "Mapping[str, str] | None"], tuple[InferRequest, Signature, bool]]
-
-
-class GrpcInferService(Protocol):
-    """The part of `service.Service` that inference calls use."""
-
-    @property
-    def regions(self) -> Regions: ...
-    def exiting(self) -> bool: ...
-    def lookup(self, name: str, version: str) -> ServedVersion: ...
-    def lease(self, name: str, version: str, nbytes: int) -> Room | None: ...
-    def infer(self, request: InferRequest, on_response: OnResponse, arrival: Arrival | None) -> Ticket: ...
-    def count_client_error(self, name: str, version: str, error: EdgeServeError) -> None: ...
 
 
 class StreamCall(Protocol):
@@ -118,7 +105,7 @@ class InferStream:
     def __init__(
         self,
         call: StreamCall,
-        service: GrpcInferService,
+        service: InferService,
         decode: Decode,
         encoder: GrpcInferEncoder,
         arrive: Callable[[], Arrival] | None = None,

@@ -222,8 +222,7 @@ class HttpConnection(ClientConnection):
 
     def _process(self) -> None:
         """Pass the received requests to the application, then send the answers given meanwhile."""
-        reader, exchanges, limits = self._reader, self._exchanges, self._shared.limits
-        intake, in_flight = self._intake, self._in_flight
+        reader, exchanges, intake, in_flight = self._reader, self._exchanges, self._intake, self._in_flight
         handle = self._application.handle
         turn = _REQUESTS_PER_TURN
         self._busy = True
@@ -243,7 +242,7 @@ class HttpConnection(ClientConnection):
                     exchange.claim = intake.hand_over(reader.lease)
                 if not head.keep_alive or (self._draining and not reader.unread):
                     self._phase = ConnectionPhase.LAST
-                if head.chunked and len(reader.body) > MOST_AT_ONCE and self._move(exchange):
+                if head.chunked and intake.move(head, reader.body, partial(self._on_moved, exchange)):
                     self._stalled = self._scheduled = True  # `_on_moved` continues
                     break
                 try:
@@ -253,9 +252,7 @@ class HttpConnection(ClientConnection):
                         handle(exchange)
                 except Exception:
                     self._fail(exchange)
-                if self._phase is not ConnectionPhase.OPEN:
-                    break
-                if len(exchanges) >= limits.pipelined or self._out.pending > limits.unsent:
+                if self._phase is not ConnectionPhase.OPEN or self._is_full():
                     break
                 turn -= 1
         except EdgeServeError as error:
@@ -271,9 +268,6 @@ class HttpConnection(ClientConnection):
         else:
             self._discard_reading()
         self._resume()
-
-    def _move(self, exchange: HttpExchange) -> bool:
-        return self._intake.move(exchange.head, exchange.body, partial(self._on_moved, exchange))
 
     def _on_moved(self, exchange: HttpExchange, lease: Lease | None) -> None:
         """Handle a request whose large chunked body was moved to the model's memory, then the requests after it."""

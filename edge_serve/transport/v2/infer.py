@@ -52,10 +52,12 @@ class ServedVersion(Held, Protocol):
 
 
 class InferService(Protocol):
-    """The service, as `infer` uses it; `infer_held` takes the version that `lookup` returned."""
+    """The service (service.Service), as inference uses it over HTTP and gRPC; `infer_held` takes the version that
+    `lookup` returned."""
 
     def lookup(self, name: str, version: str) -> ServedVersion: ...
     def lease(self, name: str, version: str, nbytes: int) -> Room | None: ...
+    def infer(self, request: InferRequest, on_response: OnResponse, arrival: Arrival | None) -> Ticket: ...
     def infer_held(
         self, served: Any, request: InferRequest, on_response: OnResponse, arrival: Arrival | None
     ) -> Ticket: ...

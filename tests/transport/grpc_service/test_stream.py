@@ -108,6 +108,9 @@ class Scene:
             job.answer(self.at_once)
         return job
 
+    def infer_held(self, served: object, request: InferRequest, on_response: OnResponse, arrival: object) -> Job:
+        raise AssertionError("the stream looks a version up with `infer`")
+
     def count_client_error(self, name: str, version: str, error: EdgeServeError) -> None:
         self.counted.append((name, version, error.http_status))
 
