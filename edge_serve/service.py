@@ -36,7 +36,7 @@ from edge_serve.models.control.registry import Registry
 from edge_serve.models.ensemble.traced import check_traceable
 from edge_serve.models.repository.names import check_name, parse_version
 from edge_serve.models.repository.override import Override
-from edge_serve.models.run.runner import OnResponse, Ticket
+from edge_serve.models.run.runner import ANSWERED, OnResponse, Ticket
 from edge_serve.models.versions.served import Served
 from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.protocol.inference.validate import validate
@@ -59,20 +59,6 @@ OnIndex = Callable[["list[IndexEntry] | EdgeServeError"], None]
 #: called with the status document (observe/status/collect.py)
 OnStatus = Callable[[dict[str, Any]], None]
 OnReload = Callable[["list[ModelReload] | EdgeServeError"], None]
-
-
-class Answered:
-    """The handle of a request that was answered at once."""
-
-    def cancel(self) -> None:
-        """Do nothing: the response was sent."""
-
-    def set_paused(self, paused: bool) -> bool:
-        """Return True: no further response comes."""
-        return True
-
-
-_ANSWERED = Answered()
 
 
 class Reloader(Protocol):
@@ -469,7 +455,7 @@ def _refuse(request: InferRequest, error: EdgeServeError, on_response: OnRespons
     if request.lease is not None:
         request.lease.release()
     on_response(InferResponse(request.model_name, request.model_version, request.id, error=error))
-    return _ANSWERED
+    return ANSWERED
 
 
 def _tensor_metadata(spec: TensorSpec, batched: bool) -> TensorMetadata:

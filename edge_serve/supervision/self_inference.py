@@ -212,10 +212,9 @@ def _question(served: Served) -> InferRequest | None:
 
 def _past_cache(served: Served) -> Served | None:
     """Return the version without its response cache; None while it is being swapped."""
-    runner = served.runner.bypass_cache()
-    if runner is None:
+    if served.swapping:
         return None
-    return served if runner is served.runner else replace(served, runner=runner)
+    return served if served.cache is None else replace(served, cache=None)
 
 
 async def _ask(served: Served, question: InferRequest, seconds: float) -> EdgeServeError | None:

@@ -93,10 +93,6 @@ class SwapQueue(Runner):
         """Return the number of queued requests."""
         return len(self._waiters)
 
-    def bypass_cache(self) -> Runner | None:
-        """Return None: the version is being swapped."""
-        return None
-
     def _send(self, waiter: Waiter, target: Served) -> None:
         request, rows, key = waiter.request, waiter.rows, waiter.key
         try:
@@ -106,7 +102,7 @@ class SwapQueue(Runner):
         except EdgeServeError as error:
             self._refuse(waiter, error)
             return
-        waiter.ticket = target.runner.submit(request, rows, key, waiter.on_response)
+        waiter.ticket = (target.cache or target.runner).submit(request, rows, key, waiter.on_response)
 
     def _refuse(self, waiter: Waiter, error: EdgeServeError) -> None:
         request = waiter.request

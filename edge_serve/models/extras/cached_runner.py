@@ -11,13 +11,13 @@ starts with an empty cache, and errors are not stored (Triton 2.51 answers a rep
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from hashlib import blake2b
 from itertools import count
 from struct import Struct
 
 from edge_serve.clock import Clock
-from edge_serve.errors import Cancelled, EdgeServeError, Unavailable
+from edge_serve.errors import Cancelled, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.signature import Signature
@@ -25,7 +25,7 @@ from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.tensors import InferTensor
 from edge_serve.models.extras.response_cache import CachedResponse, Key, ResponseCache
 from edge_serve.models.run import statistics as record
-from edge_serve.models.run.runner import OnResponse, Runner, Ticket
+from edge_serve.models.run.runner import ANSWERED, OnResponse, Submitter, Ticket
 from edge_serve.scheduling.ordering import ResponseOrder
 
 log = logging.getLogger(__name__)
@@ -42,8 +42,8 @@ _SIZES = Struct("<QQQQ")
 _owners = count(1)
 
 
-class CachedRunner(Runner):
-    """A response cache before another runner, to which it forwards all but the look-up of requests.
+class CachedRunner(Submitter):
+    """A response cache before a runner: looks requests up, and submits those that it does not find.
 
     Args:
         personal: every response may depend on the request's parameters and its sequence, because other backends than
@@ -55,7 +55,7 @@ class CachedRunner(Runner):
 
     def __init__(
         self,
-        runner: Runner,
+        runner: Submitter,
         signature: Signature,
         statistics: ModelStatistics,
         cache: ResponseCache,
@@ -65,7 +65,7 @@ class CachedRunner(Runner):
         keep_parameters: bool = True,
         ordered: bool = False,
     ) -> None:
-        self.runner = runner
+        self._runner = runner
         self._signature = signature
         self._statistics = statistics
         self._cache = cache
@@ -75,16 +75,15 @@ class CachedRunner(Runner):
         self._keep_parameters = keep_parameters
         self._order: ResponseOrder[tuple[OnResponse, InferResponse]] | None = ResponseOrder() if ordered else None
         self._owner = next(_owners)
-        self._stopping = False
         self._logged_large = False
         self._most_bytes = min(cache.size, MOST_ANSWER_BYTES)
 
     def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Ticket:
         """Answer a request from the cache, or run it. `on_response` is called exactly once."""
-        if self._stopping or request.shared or sum(len(tensor.data) for tensor in request.inputs) > MOST_INPUT_BYTES:
+        if request.shared or sum(len(tensor.data) for tensor in request.inputs) > MOST_INPUT_BYTES:
             if self._order is not None:
                 on_response = self._in_turn(on_response)
-            return self.runner.submit(request, rows, shape_key, on_response)
+            return self._runner.submit(request, rows, shape_key, on_response)
         start = self._clock.now_ns()
         if self._order is not None:
             on_response = self._in_turn(on_response)
@@ -93,58 +92,13 @@ class CachedRunner(Runner):
         now = self._clock.now_ns()
         if answer is None:
             miss = _Miss(self, look, now - start, on_response)
-            miss.ticket = self.runner.submit(request, rows, shape_key, miss.on_response)
+            miss.ticket = self._runner.submit(request, rows, shape_key, miss.on_response)
             return miss
         if request.lease is not None:
             request.lease.release()
         record.record_cache_hit(self._statistics, now - start, now)
         on_response(self._response(request, look, answer))
-        return _ANSWERED
-
-    def stop(self, on_idle: Callable[[], None], *, sequences: bool = False) -> None:
-        """See `Runner`."""
-        self._stopping = True
-        self.runner.stop(on_idle, sequences=sequences)
-
-    def fail_all(self, error: EdgeServeError) -> None:
-        """See `Runner`."""
-        self.runner.fail_all(error)
-
-    def in_flight(self) -> int:
-        """See `Runner`."""
-        return self.runner.in_flight()
-
-    def oldest_batch_seconds(self) -> float | None:
-        """See `Runner`."""
-        return self.runner.oldest_batch_seconds()
-
-    def has_sequence(self, correlation_id: int | str) -> bool:
-        """See `Runner`."""
-        return self.runner.has_sequence(correlation_id)
-
-    def open_sequences(self) -> int:
-        """See `Runner`."""
-        return self.runner.open_sequences()
-
-    def end_sequence(self, correlation_id: int | str) -> None:
-        """See `Runner`."""
-        self.runner.end_sequence(correlation_id)
-
-    def ignore_sequences(self) -> None:
-        """See `Runner`."""
-        self.runner.ignore_sequences()
-
-    def find_stall(self) -> int | None:
-        """See `Runner`."""
-        return self.runner.find_stall()
-
-    def wake(self) -> None:
-        """See `Runner`."""
-        self.runner.wake()
-
-    def bypass_cache(self) -> Runner | None:
-        """See `Runner`."""
-        return self.runner.bypass_cache()
+        return ANSWERED
 
     def close(self) -> None:
         """Remove the version's responses from the cache."""
@@ -257,7 +211,7 @@ class _Miss:
         self._lookup_ns = lookup_ns
         self._on_response = on_response
         self._cancelled = False
-        self.ticket: Ticket = _ANSWERED
+        self.ticket: Ticket = ANSWERED
 
     def cancel(self) -> None:
         """Cancel the request. Its response is not stored, because a model may cut it short for a client that
@@ -279,20 +233,6 @@ class _Miss:
 def running(ticket: Ticket) -> Ticket:
     """Return the handle that the runner itself gave for a request, without that of a cache before it."""
     return ticket.ticket if isinstance(ticket, _Miss) else ticket
-
-
-class _Answered:
-    """The handle of a request that was answered at once."""
-
-    def cancel(self) -> None:
-        """Do nothing: the response was sent."""
-
-    def set_paused(self, paused: bool) -> bool:
-        """Return True: no further response comes."""
-        return True
-
-
-_ANSWERED = _Answered()
 
 
 def _name(tensor: InferTensor) -> str:

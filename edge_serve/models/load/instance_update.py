@@ -101,7 +101,6 @@ class InstanceUpdate:
 
 
 def driver_of(served: Served) -> Driver:
-    """Return the driver of a version that is no ensemble, also behind a response cache."""
-    runner = served.runner.bypass_cache()
-    assert isinstance(runner, Driver), "an ensemble has no instances"
-    return runner
+    """Return the driver of a version that is no ensemble."""
+    assert isinstance(served.runner, Driver), "an ensemble has no instances"
+    return served.runner

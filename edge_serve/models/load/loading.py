@@ -339,13 +339,12 @@ class Loader:
         if cache is None or not config.response_cache.enable or served.signature.decoupled:
             return
         is_ensemble = config.HasField("ensemble_scheduling")
-        runner = CachedRunner(
+        served.cache = CachedRunner(
             served.runner, served.signature, served.statistics, cache, self._clock,
             personal=is_ensemble or config.backend not in MARKS_PERSONAL,
             keep_parameters=not is_ensemble, ordered=config.dynamic_batching.preserve_ordering,
         )  # fmt: skip
-        served.runner, served.cached = runner, True
-        served.on_close += (runner.close,)
+        served.on_close += (served.cache.close,)
 
     def _spec(self, plan: LoadPlan, config: pb.ModelConfig, version: int) -> ModelSpec:
         return ModelSpec(

@@ -26,15 +26,33 @@ class Ticket(Protocol):
         """
 
 
-class Runner(Protocol):
-    """A driver over workers, an ensemble over other models, or a part that stands before one of them.
+class Answered:
+    """The handle of a request that was answered at once."""
 
-    The defaults are for runners without sequences, batches, and queues of their own.
-    """
+    def cancel(self) -> None:
+        """Do nothing: the response was sent."""
+
+    def set_paused(self, paused: bool) -> bool:
+        """Return True: no further response comes."""
+        return True
+
+
+ANSWERED = Answered()
+
+
+class Submitter(Protocol):
+    """A receiver of validated requests: a runner, or a response cache before it."""
 
     def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Ticket:
         """Queue a request. `on_response` is called exactly once, possibly before this returns. For a decoupled model it
         is called any number of times, the last with `final`."""
+
+
+class Runner(Submitter, Protocol):
+    """A driver over workers, an ensemble over other models, or the queue of a version that is being swapped.
+
+    The defaults are for runners without sequences, batches, and queues of their own.
+    """
 
     def stop(self, on_idle: Callable[[], None], *, sequences: bool = False) -> None:
         """Accept no new requests. `on_idle` is called once all accepted ones are answered.
@@ -81,7 +99,3 @@ class Runner(Protocol):
     def wake(self) -> None:
         """Ask the scheduler again, in case a wake-up was lost."""
         return
-
-    def bypass_cache(self) -> Runner | None:
-        """Return the runner without a response cache before it; None while the version is being swapped."""
-        return self

@@ -18,7 +18,7 @@ from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.repository.repository import namespace_of
 from edge_serve.models.run.reshape import reshape_inputs, reshape_outputs
-from edge_serve.models.run.runner import OnResponse, Runner, Ticket
+from edge_serve.models.run.runner import OnResponse, Runner, Submitter, Ticket
 from edge_serve.models.versions.instance_group import Placed
 from edge_serve.models.versions.lineage import Lineage
 from edge_serve.observe.metrics.source import ModelSeries
@@ -45,7 +45,7 @@ class Served:
         identity: the model's key in the registry: its name, with namespaces after its repository.
         shape_key: requests with equal keys may share a batch; None = all may.
         kept: the temporary directory with the files of a load request, removed when the version is closed.
-        cached: whether its responses are stored in the response cache.
+        cache: the response cache before the runner, which sees no requests while the version is swapped, or leaves.
         instances: the instances by number; empty for an ensemble.
         lineage: the counters of the loads that this one replaced.
         on_close: called when the version is closed, to release resources of the whole server.
@@ -67,7 +67,7 @@ class Served:
     load_seconds: float
     shape_key: ShapeKey | None
     kept: TemporaryDirectory[str] | None = None
-    cached: bool = False
+    cache: Submitter | None = None
     on_close: tuple[Callable[[], None], ...] = ()
     identity: str = ""
     directory: Path = Path()
@@ -107,7 +107,8 @@ class Served:
             reshape_inputs(request, self.signature)
         if self._reshapes_outputs:
             on_response = self._reshaped(on_response)
-        return self.runner.submit(request, request.rows, key, on_response)
+        runner = self.runner if self.cache is None or self.leaving or self.swapping else self.cache
+        return runner.submit(request, request.rows, key, on_response)
 
     def key_of(self, request: InferRequest) -> Hashable:
         """Return the shape key of a request; None if all requests may share a batch."""
@@ -204,7 +205,7 @@ class Served:
             dict(self.config.metric_tags),
             self.lineage.total(self.statistics),
             self.load_seconds,
-            cache_enabled=self.cached,
+            cache_enabled=self.cache is not None,
             decoupled=self.signature.decoupled,
             worker_restarts=opened.restarts if opened else 0,
             memory_bytes=opened.memory_bytes() if opened else 0,

@@ -38,7 +38,7 @@ class Target:
 
 
 def served(target: Target, signature: Any) -> Served:
-    return cast(Served, SimpleNamespace(runner=target, signature=signature, key_of=lambda _: "new key"))
+    return cast(Served, SimpleNamespace(runner=target, cache=None, signature=signature, key_of=lambda _: "new key"))
 
 
 def request(id: str) -> InferRequest:

@@ -40,13 +40,9 @@ class Model(Runner):
         self.asked: list[tuple[InferRequest, OnResponse]] = []
         self.runs = 0
         self.cancelled = 0
-        self.stopped = False
 
     def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Model:
-        if self.stopped:
-            on_response(InferResponse("m", "1", request.id, error=Unavailable("stopping")))
-        else:
-            self.asked.append((request, on_response))
+        self.asked.append((request, on_response))
         return self
 
     def cancel(self) -> None:
@@ -56,22 +52,10 @@ class Model(Runner):
         return False
 
     def stop(self, on_idle: Callable[[], None], *, sequences: bool = False) -> None:
-        self.stopped = True
+        raise NotImplementedError
 
     def in_flight(self) -> int:
         return len(self.asked)
-
-    def oldest_batch_seconds(self) -> float | None:
-        return float(len(self.asked)) or None
-
-    def has_sequence(self, correlation_id: int | str) -> bool:
-        return correlation_id == 7
-
-    def open_sequences(self) -> int:
-        return 2
-
-    def find_stall(self) -> int | None:
-        return 5
 
     def answer(
         self,
@@ -319,15 +303,6 @@ def test_answers_keep_their_order_where_that_is_asked_for() -> None:
     assert [response.id for response in world.got[1:]] == ["slow", "hit"]
 
 
-def test_once_it_stops_nothing_is_answered_from_the_cache() -> None:
-    world = World()
-    world.run(1)
-    world.runner.stop(lambda: None)
-    world.ask(1)
-
-    assert isinstance(world.got[-1].error, Unavailable)
-
-
 def test_very_large_requests_are_run_without_a_look() -> None:
     world = World()
     for _ in range(2):
@@ -354,12 +329,3 @@ def test_what_lies_in_a_clients_memory_is_run_without_a_look() -> None:
         world.model.answer()
 
     assert (world.model.runs, world.counts) == (2, (0, 0))
-
-
-def test_all_but_the_look_up_is_forwarded() -> None:
-    world = World()
-    model = world.runner.bypass_cache()
-    assert isinstance(model, Model)
-    assert (world.runner.open_sequences(), world.runner.find_stall()) == (2, 5)
-    assert world.runner.has_sequence(7)
-    assert not world.runner.has_sequence(8)

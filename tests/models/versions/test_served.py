@@ -13,7 +13,7 @@ from edge_serve.errors import NotFound
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest
 from edge_serve.messages.signature import Signature
 from edge_serve.models.control.swap_queue import SwapQueue
-from edge_serve.models.run.runner import OnResponse, Runner, Ticket
+from edge_serve.models.run.runner import ANSWERED, OnResponse, Runner, Ticket
 from edge_serve.models.run.statistics import new_statistics
 from edge_serve.models.versions.served import Served, ServedVersions
 
@@ -29,6 +29,37 @@ def test_a_stand_in_closes_nothing_of_the_version_that_it_stands_for() -> None:
         for close in version.on_close:
             close()
     assert closed == ["m"]
+
+
+class Counted(Runner):
+    """A runner, or a cache, that counts the requests that it gets."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+
+    def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Ticket:
+        self.requests += 1
+        return ANSWERED
+
+    def stop(self, on_idle: Callable[[], None], *, sequences: bool = False) -> None:
+        raise NotImplementedError
+
+    def in_flight(self) -> int:
+        return 0
+
+
+def test_the_cache_gets_requests_until_the_version_leaves_or_is_swapped() -> None:
+    runner, cache, waiting = Counted(), Counted(), Counted()
+    signature = Signature("m", "1", "", 0, {}, {})
+    served = Served("m", "1", ModelConfig(name="m"), signature, runner, new_statistics(), None, None, 0.0, None)
+    served.cache = cache
+    served.submit(InferRequest("m"), lambda response: None)
+    stand_in = served.stand_in(waiting)
+    stand_in.submit(InferRequest("m"), lambda response: None)
+    served.leaving = True
+    served.submit(InferRequest("m"), lambda response: None)
+    assert (cache.requests, waiting.requests, runner.requests) == (1, 1, 1)
+    assert stand_in.series().cache_enabled
 
 
 class Sequences(Runner):
