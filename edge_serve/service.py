@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from edge_serve.aio.turns import gathered
 from edge_serve.config.model.model_config_pb2 import ModelConfig
@@ -33,7 +33,6 @@ from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.trace import Arrival
 from edge_serve.models.control.poller import ModelReload
 from edge_serve.models.control.registry import Registry
-from edge_serve.models.ensemble.traced import check_traceable
 from edge_serve.models.repository.names import check_name, parse_version
 from edge_serve.models.repository.override import Override
 from edge_serve.models.run.runner import ANSWERED, OnResponse, Ticket
@@ -41,6 +40,8 @@ from edge_serve.models.versions.served import Served
 from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.protocol.inference.validate import validate
 from edge_serve.workers.memory.regions import SharedMemoryRegions
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,9 @@ OnReload = Callable[["list[ModelReload] | EdgeServeError"], None]
 class Reloader(Protocol):
     """See `models.poller.Poller.reload`."""
 
-    async def __call__(self, names: Sequence[str], *, unload_first: bool = False) -> list[ModelReload]: ...
+    def __call__(
+        self, names: Sequence[str], *, unload_first: bool = False
+    ) -> Coroutine[Any, Any, list[ModelReload]]: ...
 
 
 @dataclass(slots=True)
@@ -193,12 +196,7 @@ class Service:
 
     def repository_index(self, ready_only: bool, done: OnIndex) -> None:
         """Carry out POST /v2/repository/index; `done` gets the entries, or the error of `index`."""
-        entries: list[IndexEntry] = []
-
-        async def look() -> None:
-            entries.extend(await self.index(ready_only))
-
-        self._start(look(), lambda error: done(entries if error is None else error))
+        self._start(self.index(ready_only), done)
 
     def status(self, done: OnStatus) -> None:
         """Carry out GET /edge-serve/status, in every state of the server.
@@ -231,12 +229,7 @@ class Service:
         if self.reloader is None:
             text = "models are loaded on request here (--model-control-mode=explicit)"
             raise InvalidArgument(f"{text}: use POST /v2/repository/models/NAME/load")
-        results: list[ModelReload] = []
-
-        async def look(reloader: Reloader) -> None:
-            results.extend(await reloader(names, unload_first=unload_first))
-
-        self._start(look(self.reloader), lambda error: done(results if error is None else error))
+        self._start(self.reloader(names, unload_first=unload_first), done)
 
     # ---- settings -----------------------------------------------------------------------------------------------
 
@@ -258,8 +251,8 @@ class Service:
         return self.log_control
 
     def trace_settings(self, model: str) -> TraceSettings:
-        """Return the trace settings of a model; "" = of models without their own. Raises as `check_traceable`."""
-        check_traceable(self.lookup, model)
+        """Return the trace settings of a model; "" = of models without their own. Raises as `_check_traceable`."""
+        self._check_traceable(model)
         return self.tracing.settings(model)
 
     def update_trace_settings(self, model: str, changes: TraceChanges) -> None:
@@ -269,8 +262,20 @@ class Service:
             InvalidArgument: the settings would trace nothing, or the model is not ready. Unsupported: see
                 `Tracing.update`.
         """
-        check_traceable(self.lookup, model)
+        self._check_traceable(model)
         self.tracing.update(model, changes)
+
+    def _check_traceable(self, model: str) -> None:
+        """Check that a client may ask for the settings of `model`, or of all models when "".
+
+        Raises:
+            InvalidArgument: it is not ready, in Triton's words (server src/http_server.cc, HandleTrace).
+        """
+        try:
+            if model:
+                self.lookup(model, "")
+        except EdgeServeError:
+            raise InvalidArgument(f"Request for unknown model : {model}") from None
 
     # ---- shared memory of clients -------------------------------------------------------------------------------
 
@@ -367,10 +372,10 @@ class Service:
         if not self.options.explicit:
             raise Unavailable("explicit model load / unload is not allowed if polling is enabled")
 
-    def _start(self, work: Coroutine[Any, Any, None], done: Done) -> asyncio.Task[None]:
+    def _start(self, work: Coroutine[Any, Any, T], done: Callable[[T | EdgeServeError], None]) -> asyncio.Task[None]:
         async def run() -> None:
             try:
-                await work
+                result = await work
             except EdgeServeError as error:
                 done(error)
             except asyncio.CancelledError:
@@ -379,7 +384,7 @@ class Service:
                 log.exception("model control failed")
                 done(Internal(f"{type(error).__name__}: {error}"))
             else:
-                done(None)
+                done(result)
 
         task = asyncio.get_running_loop().create_task(run(), name="model control")
         self._tasks.add(task)

@@ -4,5 +4,4 @@ ensemble  the runner of an ensemble
 flight    one request of an ensemble
 member    makes the requests of a step, also in shared memory, and reads sequence IDs from its responses
 stream    one request of an ensemble with decoupled members
-traced    traces the steps of a traced request
 """

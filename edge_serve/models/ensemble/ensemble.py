@@ -13,10 +13,10 @@ from edge_serve.errors import Unavailable
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.messages.trace import Trace
 from edge_serve.models.ensemble.flight import Ensemble, Flight, Lookup
 from edge_serve.models.ensemble.member import refusal
 from edge_serve.models.ensemble.stream import StreamFlight
-from edge_serve.models.ensemble.traced import traced_ensemble
 from edge_serve.models.run.runner import OnResponse, Runner, Ticket
 from edge_serve.scheduling.core import label
 from edge_serve.scheduling.ensemble.plan import EnsemblePlan
@@ -39,7 +39,7 @@ class EnsembleRunner(Runner):
         clock: Clock,
         most_calls: int = 0,
     ) -> None:
-        self._ensemble = Ensemble.of(plan, signature, statistics, lookup, clock, self._landed)
+        self._ensemble = Ensemble(plan, signature, statistics, lookup, clock, self._landed)
         #: the steps with decoupled models; None = the ensemble itself is not decoupled
         self._decoupled = _decoupled_steps(plan, lookup) if signature.decoupled else None
         self._most_calls = most_calls
@@ -50,18 +50,19 @@ class EnsembleRunner(Runner):
     def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Ticket:
         """See `Runner`."""
         ensemble = self._ensemble
-        if request.compute is not None:
-            ensemble = traced_ensemble(ensemble, request.compute)
+        trace = request.compute if isinstance(request.compute, Trace) else None
+        if trace is not None:
+            trace.composed = True
         flight: Flight | StreamFlight
         if self._decoupled is None:
-            flight = Flight(ensemble, request, on_response)
+            flight = Flight(ensemble, request, on_response, trace)
         else:
-            flight = StreamFlight(ensemble, request, on_response, self._decoupled, self._most_calls)
+            flight = StreamFlight(ensemble, request, on_response, trace, self._decoupled, self._most_calls)
         self._in_flight += 1
         if self._stopping:
             text = "Server is stopping, scheduler for model has stopped accepting new inference requests"
             flight.refuse(Unavailable(label(request) + text))
-        elif request.shared and (error := refusal(request, self._ensemble.plan, self._ensemble.signature)):
+        elif request.shared and (error := refusal(request, ensemble.plan, ensemble.signature)):
             flight.refuse(error)
         else:
             flight.start()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -18,7 +17,8 @@ from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgume
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease, Parameter, RequestedOutput
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ComputeTimes, ModelStatistics
-from edge_serve.messages.tensors import Handle, InferTensor, Shape
+from edge_serve.messages.tensors import Handle, InferTensor
+from edge_serve.messages.trace import Trace
 from edge_serve.models.ensemble.member import Member, fitted, mark_parameters, override, share
 from edge_serve.models.run import statistics as record
 from edge_serve.models.run.runner import OnResponse, Ticket
@@ -35,72 +35,45 @@ class Lookup(Protocol):
     def __call__(self, name: str, version: str, correlation_id: int | str = 0, flags: int = 0) -> Served: ...
 
 
-class Callee(Protocol):
-    """The part of a version that a step calls: a `Served`, or a `TracedServed` before one."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def signature(self) -> Signature: ...
-
-    @property
-    def version(self) -> str: ...
-
-    def submit(self, request: InferRequest, on_response: OnResponse) -> Ticket: ...
-
-
-class CalleeLookup(Protocol):
-    """The `Lookup` for steps."""
-
-    def __call__(self, name: str, version: str, correlation_id: int | str = 0, flags: int = 0) -> Callee: ...
-
-
 DEADLOCK = "unexpected deadlock, at least one output is not set while no more ensemble steps can be made"
 
 
-@dataclass(frozen=True, slots=True)
 class Ensemble:
     """The data that all requests of one ensemble share.
 
-    Attributes:
+    Args:
         lookup: finds the version that a step calls; raises an EdgeServeError when it does not serve.
-        wanted: the outputs that each step requests.
         landed: called after each answer.
+
+    Attributes:
+        wanted: the outputs that each step requests.
         members: the member of each step, from its first call on.
         outputs: (name, shape as the members have it, the step that writes it; None = the client), in Triton's order.
     """
 
-    plan: EnsemblePlan
-    signature: Signature
-    statistics: ModelStatistics
-    lookup: CalleeLookup
-    clock: Clock
-    wanted: list[list[RequestedOutput]]
-    landed: Callable[[], None]
-    members: list[Member | None]
-    outputs: Sequence[tuple[str, Shape, int | None]]
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         plan: EnsemblePlan,
         signature: Signature,
         statistics: ModelStatistics,
-        lookup: CalleeLookup,
+        lookup: Lookup,
         clock: Clock,
         landed: Callable[[], None],
-    ) -> Ensemble:
-        """Create it, with the fields that follow from the plan."""
-        wanted = [[RequestedOutput(name, binary=True) for name in step.outputs] for step in plan.steps]
-        outputs = [
+    ) -> None:
+        self.plan = plan
+        self.signature = signature
+        self.statistics = statistics
+        self.lookup = lookup
+        self.clock = clock
+        self.landed = landed
+        self.wanted = [[RequestedOutput(name, binary=True) for name in step.outputs] for step in plan.steps]
+        self.members: list[Member | None] = [None] * len(plan.steps)
+        self.outputs = [
             (name, spec.dims if spec.reshape is None else spec.reshape, plan.writers.get(name))
             for name, spec in reversed(signature.outputs.items())  # as Triton's hash map mostly hands them out
         ]
-        members: list[Member | None] = [None] * len(plan.steps)
-        return cls(plan, signature, statistics, lookup, clock, wanted, landed, members, outputs)
 
-    def member(self, index: int, served: Callee) -> Member:
+    def member(self, index: int, served: Served) -> Member:
         """Return the member of step `index`, for this version.
 
         Raises:
@@ -133,10 +106,12 @@ class Flight:
         "_start_ns",
         "_tensors",
         "_tickets",
+        "_trace",
     )
 
-    def __init__(self, ensemble: Ensemble, request: InferRequest, on_response: OnResponse) -> None:
+    def __init__(self, ensemble: Ensemble, request: InferRequest, on_response: OnResponse, trace: Trace | None) -> None:
         self._ensemble = ensemble
+        self._trace = trace
         self._request = request
         self._on_response = on_response
         self._answered = False
@@ -213,7 +188,7 @@ class Flight:
                 share(request, top, step)
             self._rows[index] = request.rows if member.batching else 0
             self._tickets[index] = None
-            ticket = served.submit(request, partial(self._on_member, index))
+            ticket = submit(served, request, partial(self._on_member, index), self._trace)
         except Exception as error:
             self._tickets.pop(index, None)
             self._fail(known(error, ensemble.signature.model_name))
@@ -328,6 +303,11 @@ class Flight:
         if len(kept) < 2:
             return kept[0] if kept else None
         return Leases(kept)
+
+
+def submit(served: Served, request: InferRequest, on_response: OnResponse, trace: Trace | None) -> Ticket:
+    """Submit the request of a step, or of a call, which is a part of a traced request if there is a `trace`."""
+    return served.submit(request, on_response) if trace is None else served.submit_part(request, on_response, trace)
 
 
 def known(error: Exception, ensemble: str) -> EdgeServeError:

@@ -16,10 +16,12 @@ from edge_serve.errors import Cancelled, EdgeServeError, InvalidArgument
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease
 from edge_serve.messages.statistics import ComputeTimes
 from edge_serve.messages.tensors import Handle, InferTensor
-from edge_serve.models.ensemble.flight import DEADLOCK, Callee, Ensemble, Leases, known, record_answer, record_refusal
+from edge_serve.messages.trace import Trace
+from edge_serve.models.ensemble.flight import DEADLOCK, Ensemble, Leases, known, record_answer, record_refusal, submit
 from edge_serve.models.ensemble.member import fitted, mark_parameters, member_input, override, share
 from edge_serve.models.run.runner import OnResponse, Ticket
 from edge_serve.models.run.shared_lease import shares
+from edge_serve.models.versions.served import Served
 from edge_serve.protocol.inference.validate import validate
 from edge_serve.scheduling.core import label
 from edge_serve.scheduling.ensemble.stream import Cell, StreamRun
@@ -64,12 +66,14 @@ class StreamFlight:
         ensemble: Ensemble,
         request: InferRequest,
         on_response: OnResponse,
+        trace: Trace | None,
         decoupled: Collection[int],
         most_calls: int,
     ) -> None:
         self._ensemble = ensemble
         self._request = request
         self._on_response = on_response
+        self._trace = trace
         self._most_calls = most_calls
         self._start_ns = ensemble.clock.now_ns()
         self._compute = ComputeTimes()
@@ -125,7 +129,7 @@ class StreamFlight:
                 share(request, self._request, step)
             validate(request, served.signature)
             call = self._calls[cell] = _Call(request.rows if served.signature.max_batch_size else 0, mark)
-            call.ticket = served.submit(request, partial(self._on_member, cell))
+            call.ticket = submit(served, request, partial(self._on_member, cell), self._trace)
         except Exception as error:
             self._stop(known(error, self._ensemble.signature.model_name))
             self._calls.pop(cell, None)
@@ -134,7 +138,7 @@ class StreamFlight:
         if self._error is not None and cell in self._calls:
             call.ticket.cancel()
 
-    def _member_request(self, cell: Cell, served: Callee) -> tuple[InferRequest, tuple[int | str, int]]:
+    def _member_request(self, cell: Cell, served: Served) -> tuple[InferRequest, tuple[int | str, int]]:
         """Return the request, and the correlation ID and flags that its outputs carry on."""
         top, (index, iteration) = self._request, cell
         step, writers = self._ensemble.plan.steps[index], self._ensemble.plan.writers

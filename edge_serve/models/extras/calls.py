@@ -22,8 +22,7 @@ from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgume
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease, RequestedOutput
 from edge_serve.messages.tensors import InferTensor
 from edge_serve.messages.trace import Trace
-from edge_serve.models.ensemble.flight import Flight, Lookup
-from edge_serve.models.ensemble.traced import TracedServed
+from edge_serve.models.ensemble.flight import Flight, Lookup, submit
 from edge_serve.models.extras.cached_runner import running
 from edge_serve.models.extras.rate_limit import LimitedModel
 from edge_serve.models.extras.wait_for_graph import Place, WaitForGraph
@@ -285,10 +284,8 @@ class _Call:
 
     def start(self, request: InferRequest) -> None:
         """Queue the call."""
-        served = self._served
         trace = None if self._asked.call.trace < 0 else _trace_of(self._asked)
-        target = served if trace is None else TracedServed(served, trace)
-        ticket = self._ticket = target.submit(request, self._on_response)
+        ticket = self._ticket = submit(self._served, request, self._on_response, trace)
         self._accepted = True
         self._asked.on_cancel = ticket.cancel
         if self._asked.cancelled:

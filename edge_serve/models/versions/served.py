@@ -16,6 +16,7 @@ from edge_serve.messages.infer import SEQUENCE_START, InferRequest, InferRespons
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.messages.trace import Trace
 from edge_serve.models.repository.repository import namespace_of
 from edge_serve.models.run.reshape import reshape_inputs, reshape_outputs
 from edge_serve.models.run.runner import OnResponse, Runner, Submitter, Ticket
@@ -109,6 +110,18 @@ class Served:
             on_response = self._reshaped(on_response)
         runner = self.runner if self.cache is None or self.leaving or self.swapping else self.cache
         return runner.submit(request, request.rows, key, on_response)
+
+    def submit_part(self, request: InferRequest, on_response: OnResponse, trace: Trace) -> Ticket:
+        """Submit a step of an ensemble, or a call of a model, and add it to the trace of the request that led to it."""
+        part = trace.part(self.name, self.version, request)
+
+        def tell(response: InferResponse) -> None:
+            part.answered(response)
+            on_response(response)
+            if response.final:
+                part.leave()
+
+        return self.submit(request, tell)
 
     def key_of(self, request: InferRequest) -> Hashable:
         """Return the shape key of a request; None if all requests may share a batch."""

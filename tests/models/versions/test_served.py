@@ -10,12 +10,15 @@ import pytest
 
 from edge_serve.config.model.model_config_pb2 import ModelConfig
 from edge_serve.errors import NotFound
-from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest
+from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse
 from edge_serve.messages.signature import Signature
+from edge_serve.messages.statistics import ComputeTimes
+from edge_serve.messages.trace import Trace
 from edge_serve.models.control.swap_queue import SwapQueue
 from edge_serve.models.run.runner import ANSWERED, OnResponse, Runner, Ticket
 from edge_serve.models.run.statistics import new_statistics
 from edge_serve.models.versions.served import Served, ServedVersions
+from tests.observe.tracing.recorder import Collected
 
 
 def test_a_stand_in_closes_nothing_of_the_version_that_it_stands_for() -> None:
@@ -36,9 +39,11 @@ class Counted(Runner):
 
     def __init__(self) -> None:
         self.requests = 0
+        self.asked: list[tuple[InferRequest, OnResponse]] = []
 
     def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Ticket:
         self.requests += 1
+        self.asked.append((request, on_response))
         return ANSWERED
 
     def stop(self, on_idle: Callable[[], None], *, sequences: bool = False) -> None:
@@ -60,6 +65,28 @@ def test_the_cache_gets_requests_until_the_version_leaves_or_is_swapped() -> Non
     served.submit(InferRequest("m"), lambda response: None)
     assert (cache.requests, waiting.requests, runner.requests) == (1, 1, 1)
     assert stand_in.series().cache_enabled
+
+
+def test_a_request_is_a_part_of_a_trace_until_its_last_answer() -> None:
+    recorder, runner, heard = Collected(), Counted(), list[InferResponse]()
+    trace = Trace(1, recorder, timestamps=True, tensors=False)
+    signature = Signature("step", "3", "", 0, {}, {})
+    served = Served("step", "3", ModelConfig(), signature, runner, new_statistics(), None, None, 0.0, None)
+    request = InferRequest("step", id="r", compute=ComputeTimes())
+
+    assert served.submit_part(request, heard.append, trace) is ANSWERED
+    trace.leave()
+    ((asked, tell),) = runner.asked
+    tell(InferResponse("step", "3", final=False))
+    assert recorder.traces == []
+    tell(InferResponse("step", "3"))
+
+    assert asked is request
+    assert len(heard) == 2
+    assert recorder.traces == [trace]
+    part = trace.group[1]
+    assert (part.parent_id, part.model_name, part.model_version, part.request_id) == (1, "step", "3", "r")
+    assert [name for name, _ in part.timestamps or ()] == ["REQUEST_START", "QUEUE_START", "REQUEST_END"]
 
 
 class Sequences(Runner):
