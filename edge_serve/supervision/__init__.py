@@ -4,7 +4,6 @@ command         says which models a server left out, and lets it load them again
 crash_loop      decides which models are left out after repeated crashes (pure)
 safe_mode       the start without the models that crashed the service again and again
 self_inference  sends a sample request to idle models, to detect a lost device context
-standing        one line about all models, failed ones first
 supervisor      the shell between the server and its service manager
 watchdog        reads the facts that the watchdog depends on, and decides whether systemd's watchdog is fed
 """

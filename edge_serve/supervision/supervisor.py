@@ -1,7 +1,7 @@
 """The shell between the server and its service manager: looks once a second, and tells what it sees.
 
 Everything runs on the event loop, on purpose: a loop that is blocked feeds no watchdog. What is decided comes from pure
-files (`standing`, `watchdog`); this one reads the facts and acts.
+functions (`status_line`, `watchdog.decide`); this file reads the facts and acts.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from edge_serve.aio.tasks import start_task
 from edge_serve.aio.turns import gathered
 from edge_serve.clock import Clock
+from edge_serve.messages.line import MOST_NAMES, failed_line, models_text, shortened
 from edge_serve.models.control.records import ModelSummary
 from edge_serve.models.control.registry import Registry
 from edge_serve.service import Service
 from edge_serve.supervision.safe_mode import CrashWatch
-from edge_serve.supervision.standing import status_line
 from edge_serve.supervision.watchdog import FactReader, decide, time_of
 from edge_serve.systemd import notify
 from edge_serve.workers.front.pool import Workers
@@ -34,6 +34,8 @@ FEEDS = 4
 EXTENSION, EXTEND_EVERY = 60.0, 5.0
 #: beyond the time for draining, for closing models and ending workers
 STOP_EXTRA = 30.0
+#: in the order of a status line: what a technician looks for first
+_MOVING = ("unready", "restarting", "loading", "unloading")
 
 
 class Supervisor:
@@ -185,3 +187,52 @@ class Supervisor:
         if progress != self._progress:
             self._progress = progress
             self._notifier.tell(notify.extend(EXTENSION))
+
+
+def status_line(
+    summaries: Sequence[ModelSummary],
+    *,
+    loaded: bool,
+    safe: str = "",
+    unreadable: str = "",
+    lacking: Sequence[ModelSummary] = (),
+    unread: Mapping[str, str] | None = None,
+) -> str:
+    """`3 of 5 models ready, loading det`; `1 model failed: seg (no such file); 2 serve, loading det`
+
+    Args:
+        loaded: the models of the start are loaded, or failed to.
+        safe: why the server runs without some or all of its models; "" = it does not.
+        unreadable: why the model repositories cannot be read; "" = they can.
+        lacking: required models that are not ready; told once the models of the start are loaded.
+        unread: models of the repository that could not be read, and why: they failed, too.
+    """
+    counted = [one for one in summaries if one.word != "unloaded"]
+    troubled = [one for one in counted if one.word != "ready"]
+    serving = len(counted) - sum(not one.serves for one in troubled)
+    required = {one.name: one.reason for one in lacking if loaded and not safe and one.reason}
+    failed = {one.name: one.reason for one in troubled if one.word == "failed"}
+    failed |= {name: reason for name, reason in (unread or {}).items() if name not in failed}
+    groups = [_group(word, [one.name for one in troubled if one.word == word]) for word in _MOVING]
+    if failed:
+        head = failed_line(failed, required, serving)
+    elif not loaded and not counted:
+        head = "looking for models"
+    elif serving < len(counted):
+        head = f"{serving} of {models_text(len(counted))} ready"
+    else:
+        head = f"{models_text(serving)} ready"
+    notes = [f"required {name}: {shortened(reason)}" for name, reason in required.items() if name not in failed]
+    if len(notes) > MOST_NAMES:
+        notes[MOST_NAMES:] = [f"and {len(notes) - MOST_NAMES} more"]
+    if unreadable:
+        notes.insert(0, shortened(unreadable))
+    text = "; ".join([", ".join([head, *filter(None, groups)]), *notes])
+    return f"safe mode: {safe}; {text}" if safe else text
+
+
+def _group(word: str, names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    shown = " ".join(names[:MOST_NAMES])
+    return f"{word} {shown}" + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")
