@@ -83,10 +83,7 @@ def inherit(environ: Mapping[str, str], pid: int, config: ServerConfig) -> Inher
             raise InvalidArgument(
                 f"socket '{name}' of the service manager: {error}; ListenStream= makes one"
             ) from error
-        found.setdefault(door_of(name, _place(listener.sock), config), []).append(listener)
+        address = listener.sock.getsockname()
+        place = str(address) if listener.sock.family == socket.AF_UNIX else int(address[1])
+        found.setdefault(door_of(name, place, config), []).append(listener)
     return found
-
-
-def _place(sock: socket.socket) -> int | str:
-    address = sock.getsockname()
-    return str(address) if sock.family == socket.AF_UNIX else int(address[1])

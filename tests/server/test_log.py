@@ -31,7 +31,8 @@ def logger() -> Iterator[logging.Logger]:
 
 def written(format_name: str, logger: logging.Logger, text: str, **levels: bool | int) -> str:
     stream = io.StringIO()
-    log.configure(LogSettings(format=format_name, **levels), stream)  # type: ignore[arg-type]  # bools and one int
+    settings = LogSettings(format=format_name, **levels)  # type: ignore[arg-type]  # bools and one int
+    log.LogControl(settings, logging.StreamHandler(stream))
     logger.warning("%s", text)
     return stream.getvalue()
 
@@ -66,7 +67,7 @@ def test_each_level_has_its_switch(logger: logging.Logger) -> None:
     assert written("default", logger, "x", warning=False) == ""
 
     stream = io.StringIO()
-    log.configure(LogSettings(info=False, verbose_level=1), stream)
+    log.LogControl(LogSettings(info=False, verbose_level=1), logging.StreamHandler(stream))
     for level in (logging.DEBUG, logging.INFO, logging.ERROR):
         logger.log(level, "x")
     assert [line[0] for line in stream.getvalue().splitlines()] == ["V", "E"]

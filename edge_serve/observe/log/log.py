@@ -14,16 +14,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, TextIO
 
 from edge_serve.messages.line import one_line
 from edge_serve.messages.log_fields import FIELDS
 from edge_serve.messages.settings import LogSettings
 from edge_serve.observe.log.file import LineHandler, open_log
 from edge_serve.observe.status.events import EventRing
-
-if TYPE_CHECKING:
-    from edge_serve.observe.log.journal import JournalHandler
 
 _LETTERS = {logging.DEBUG: "V", logging.INFO: "I", logging.WARNING: "W", logging.ERROR: "E", logging.CRITICAL: "E"}
 
@@ -123,22 +119,15 @@ class LogControl:
         return self._settings.info if record.levelno >= logging.INFO else self._settings.verbose_level > 0
 
 
-def configure(settings: LogSettings, stream: TextIO | None = None, journal: JournalHandler | None = None) -> LogControl:
-    """Send the log of every room to the `journal`, to the file of the settings, or to `stream` (standard error when
-    None).
+def configure(settings: LogSettings, journal: logging.Handler | None = None) -> LogControl:
+    """Send the log of every room to the `journal`, to the file of the settings, or to standard error.
 
     Raises:
         OSError: the file cannot be opened.
     """
     from edge_serve.observe.log.limit import LikeLines  # not for commands without a log of their own
 
-    handler: logging.Handler
-    if journal is not None:
-        handler = journal
-    elif settings.file:
-        handler = open_log(settings.file)
-    else:
-        handler = _standard_error() if stream is None else logging.StreamHandler(stream)
+    handler = journal or (open_log(settings.file) if settings.file else _standard_error())
     like = LikeLines(handler, journal=journal is not None)
     control = LogControl(settings, handler, like.tick)
     handler.addFilter(like)  # behind the levels: what they keep out does not count

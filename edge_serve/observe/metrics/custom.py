@@ -36,9 +36,6 @@ class _Series:
     counts: list[int] = field(default_factory=list)
     owners: set[Hashable] = field(default_factory=set)
 
-    def sample(self, labels: _Labels) -> CustomSample:
-        return CustomSample(dict(labels), self.value, self.bounds, tuple(self.counts))
-
 
 @dataclass(slots=True)
 class _Family:
@@ -125,10 +122,12 @@ class CustomMetrics:
 
     def families(self) -> list[CustomFamily]:
         """Return the families that the page shows."""
-        return [
-            CustomFamily(name, family.description, family.kind, [s.sample(key) for key, s in family.series.items()])
-            for name, family in self._families.items()
-        ]
+        found = []
+        for name, family in self._families.items():
+            series = family.series.items()
+            samples = [CustomSample(dict(labels), one.value, one.bounds, tuple(one.counts)) for labels, one in series]
+            found.append(CustomFamily(name, family.description, family.kind, samples))
+        return found
 
 
 def _readable(kind: str, labels: _Labels, bounds: Sequence[float]) -> bool:

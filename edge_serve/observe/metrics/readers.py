@@ -165,13 +165,9 @@ def one(value: Callable[[Scrape], float | None]) -> Reader:
 
 
 def gpu(value: Callable[[GpuReading], float | None]) -> Reader:
-    def read(scrape: Scrape) -> Iterator[Sample]:
-        for gpu in scrape.gpus:
-            found = value(gpu)
-            if found is not None:
-                yield Sample(label_text({"gpu_uuid": gpu.uuid}), found)
-
-    return read
+    return lambda scrape: (
+        Sample(label_text({"gpu_uuid": gpu.uuid}), found) for gpu in scrape.gpus if (found := value(gpu)) is not None
+    )
 
 
 def ota(value: Callable[[Updates], float | None]) -> Reader:
@@ -182,11 +178,9 @@ def ota(value: Callable[[Updates], float | None]) -> Reader:
 def ota_each(rows: Callable[[Updates], Iterable[tuple[dict[str, str], float]]]) -> Reader:
     """A series for each row of labels and value that the agent tells of."""
 
-    def read(scrape: Scrape) -> Iterator[Sample]:
-        for labels, value in rows(scrape.updates) if scrape.updates is not None else ():
-            yield Sample(label_text(labels), value)
-
-    return read
+    return lambda scrape: (
+        Sample(label_text(labels), value) for labels, value in (rows(scrape.updates) if scrape.updates else ())
+    )
 
 
 def refused(scrape: Scrape) -> list[Sample]:
