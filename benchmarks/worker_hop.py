@@ -24,7 +24,7 @@ from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.workers.front.busy_poll import PollingSelector, PollPolicy
-from edge_serve.workers.front.frames.reply import BatchReply
+from edge_serve.workers.front.frames.batch import BatchReply
 from edge_serve.workers.front.pool import OpenedModel, Workers
 from edge_serve.workers.memory.arena import Arena, Budget
 

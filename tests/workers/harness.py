@@ -15,7 +15,7 @@ from edge_serve.backends.base import InstanceSpec, ModelSpec, Reply
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, Lease, Parameter
 from edge_serve.messages.tensors import DataType, InferTensor
-from edge_serve.workers.front.frames.reply import BatchReply
+from edge_serve.workers.front.frames.batch import BatchReply
 from edge_serve.workers.front.pool import Hooks, OpenedModel, ProcessLimits, Workers
 from edge_serve.workers.memory.arena import Arena, Budget
 

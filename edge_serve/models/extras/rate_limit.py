@@ -17,7 +17,7 @@ from edge_serve.messages.infer import InferRequest, Lease
 from edge_serve.models.run.driver import Driver
 from edge_serve.models.versions.instance_group import Placed
 from edge_serve.scheduling.rate_limiter import Claimant, RateLimiter, Resource
-from edge_serve.workers.front.frames.reply import BatchReply
+from edge_serve.workers.front.frames.batch import BatchReply
 from edge_serve.workers.front.pool import OpenedModel, PartialListener
 
 

@@ -31,7 +31,7 @@ from edge_serve.messages.tensors import (
     split_bytes,
 )
 from edge_serve.models.run.reshape import converted
-from edge_serve.workers.front.frames.reply import BatchReply
+from edge_serve.workers.front.frames.batch import BatchReply
 from edge_serve.workers.front.pool import OpenedModel
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from edge_serve.models.run.runner import OnResponse, Runner
 from edge_serve.models.run.shared_lease import shares
 from edge_serve.scheduling.core import Entry, Run, Scheduler, Wait
 from edge_serve.scheduling.ordering import ResponseOrder
-from edge_serve.workers.front.frames.reply import BatchReply
+from edge_serve.workers.front.frames.batch import BatchReply
 
 
 class Executors(Protocol):

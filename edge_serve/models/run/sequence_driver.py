@@ -19,7 +19,7 @@ from edge_serve.models.run.decoupled import DecoupledDriver
 from edge_serve.models.run.driver import Driver, Job
 from edge_serve.scheduling.core import Run
 from edge_serve.scheduling.sequence.sequences import SequenceScheduler
-from edge_serve.workers.front.frames.reply import BatchReply
+from edge_serve.workers.front.frames.batch import BatchReply
 
 
 class SequenceDriver(Driver):

@@ -5,10 +5,10 @@ busy_poll   busy polling (ADR 17): the policy, the count of free cores, the even
 channel     sends batches to one instance and receives their replies
 frames/     the frames that the front end writes and reads
 hangs       finds instances whose model hangs
-inputs      copies inputs from ordinary memory into the arena
 link        state that the channels of one opened model share, and its listener
 opened      an opened model, as its driver uses it
 output      reads the standard output and error of a worker
+pending     a batch in flight, and copies of its inputs in the arena
 placement   the instances of a model that live in one worker
 pool        opens models in workers: the entry point of this room
 process     one worker process and its control channel

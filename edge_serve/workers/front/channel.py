@@ -21,10 +21,9 @@ from edge_serve.aio.pausable_deadline import PausableDeadline
 from edge_serve.backends.base import Reply
 from edge_serve.errors import EdgeServeError, Internal, Unavailable
 from edge_serve.messages.infer import InferRequest, Lease
-from edge_serve.workers.front.frames.execute import encode_execute
-from edge_serve.workers.front.frames.reply import BatchReply, decode_answers
-from edge_serve.workers.front.inputs import Moves, loose_bytes, moved, prepare, release_all
-from edge_serve.workers.front.link import Link, PartialListener, PendingBatch
+from edge_serve.workers.front.frames.batch import BatchReply, decode_answers, encode_execute, loose_bytes
+from edge_serve.workers.front.link import Link, PartialListener
+from edge_serve.workers.front.pending import Moves, PendingBatch, moved, prepare, release_all
 from edge_serve.workers.memory.arena import Slot
 from edge_serve.workers.memory.arena_exports import ArenaExports
 from edge_serve.workers.wire.batch import FINAL, NULL, PARTIAL_HEAD, REPLY_HEAD

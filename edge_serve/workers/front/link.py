@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from edge_serve.aio.pausable_deadline import PausableDeadline
 from edge_serve.backends.base import Reply
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import Lease
 from edge_serve.workers.front.busy_poll import PollPolicy
-from edge_serve.workers.front.frames.reply import BatchReply
-from edge_serve.workers.memory.arena import Arena, Slot
+from edge_serve.workers.front.frames.batch import BatchReply
+from edge_serve.workers.memory.arena import Arena
 from edge_serve.workers.wire.layout import INLINE, TensorLayout
 
 
@@ -84,42 +83,3 @@ class Link:
         if not self.layout.row_bytes and not self.layout.decoupled:
             self.row_bytes = max(-(-nbytes // max(rows, 1)), self.row_bytes * 7 // 8)
             self.large = True
-
-
-@dataclass(slots=True)
-class PendingBatch:
-    """A batch in flight.
-
-    Attributes:
-        sent_ns: when it was sent.
-        sent: position of each request of the frame in the batch; None when all were sent.
-        copies: slots of inputs that came in ordinary memory, by the request's position in the batch.
-        each: its requests are executed one after the other.
-        gone: requests whose clients have gone.
-        preparing: its memory is being prepared in a thread; the worker does not know the batch yet.
-    """
-
-    count: int
-    rows: int
-    slot: Slot | None
-    sent_ns: int
-    sent: list[int] | None = None
-    refused: dict[int, EdgeServeError] | None = None
-    copies: dict[int, Slot] | None = None
-    timer: PausableDeadline | None = None
-    each: bool = False
-    gone: set[int] | None = None
-    preparing: bool = False
-
-    def abandon(self, index: int) -> bool:
-        """The client of a request has gone; whether it was the last."""
-        self.gone = {index} if self.gone is None else self.gone | {index}
-        return len(self.gone) == self.count
-
-    def release(self) -> None:
-        """Give back what the batch held, but not its output slot."""
-        if self.timer is not None:
-            self.timer.cancel()
-        if self.copies is not None:
-            for slot in self.copies.values():
-                slot.release()

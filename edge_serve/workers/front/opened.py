@@ -12,7 +12,7 @@ from edge_serve.backends.base import InstanceSpec, ModelSpec, Reply
 from edge_serve.errors import Internal
 from edge_serve.messages.infer import InferRequest
 from edge_serve.workers.front.channel import Channel
-from edge_serve.workers.front.frames.reply import BatchReply
+from edge_serve.workers.front.frames.batch import BatchReply
 from edge_serve.workers.front.link import Link, ModelListener
 from edge_serve.workers.front.placement import ModelPlacement
 from edge_serve.workers.front.worker import Worker

@@ -18,7 +18,7 @@ from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.status import WorkerFacts
 from edge_serve.workers.front.bls_broker import Hooks
 from edge_serve.workers.front.busy_poll import PollPolicy
-from edge_serve.workers.front.frames.reply import BatchReply
+from edge_serve.workers.front.frames.batch import BatchReply
 from edge_serve.workers.front.hangs import HANG_PARAMETER
 from edge_serve.workers.front.link import Link, ModelListener, PartialListener
 from edge_serve.workers.front.opened import OpenedModel, PlacedInstances

@@ -20,7 +20,7 @@ from edge_serve.models.run.statistics import new_statistics
 from edge_serve.models.versions.instance_group import placed
 from edge_serve.scheduling.direct import DirectScheduler
 from edge_serve.scheduling.rate_limiter import RateLimiter
-from edge_serve.workers.front.frames.reply import BatchReply
+from edge_serve.workers.front.frames.batch import BatchReply
 from edge_serve.workers.front.pool import OpenedModel
 from tests.footprint import footprint
 

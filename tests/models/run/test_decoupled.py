@@ -19,7 +19,7 @@ from edge_serve.models.run.decoupled import DecoupledDriver
 from edge_serve.models.run.driver import Driver, Job
 from edge_serve.models.run.statistics import new_statistics
 from edge_serve.scheduling.direct import DirectScheduler
-from edge_serve.workers.front.frames.reply import BatchReply
+from edge_serve.workers.front.frames.batch import BatchReply
 
 
 class Model:

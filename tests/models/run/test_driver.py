@@ -22,7 +22,7 @@ from edge_serve.scheduling.core import DynamicBatching, QueuePolicy, Scheduler
 from edge_serve.scheduling.direct import DirectScheduler
 from edge_serve.scheduling.dynamic import DynamicScheduler
 from edge_serve.scheduling.ordering import ResponseOrder
-from edge_serve.workers.front.frames.reply import BatchReply
+from edge_serve.workers.front.frames.batch import BatchReply
 from tests.leases import Slot
 
 PATIENCE = 10.0

@@ -17,7 +17,7 @@ from edge_serve.messages.tensors import BY_NUMBER, Buffer, DataType, InferTensor
 from edge_serve.workers.child.memory.arena_imports import ArenaImports
 from edge_serve.workers.child.memory.client_region import ClientRegion
 from edge_serve.workers.child.memory.shared_request import SharedRequest
-from edge_serve.workers.front.frames.reply import insert_stored
+from edge_serve.workers.front.frames.batch import insert_stored
 from edge_serve.workers.front.process import exit_reason
 from edge_serve.workers.memory.regions import SharedMemoryRegions
 from edge_serve.workers.wire.frames import FrameError

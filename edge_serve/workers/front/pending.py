@@ -1,16 +1,16 @@
-"""Inputs that lie in ordinary memory: how much that is, and copies of them where the worker sees them."""
+"""A batch in flight, and copies of its inputs where the worker sees them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from edge_serve.aio.bulk_copy import copy, work
-from edge_serve.errors import Unavailable
+from edge_serve.aio.pausable_deadline import PausableDeadline
+from edge_serve.errors import EdgeServeError, Unavailable
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import Buffer, InferTensor
-from edge_serve.workers.front.link import PendingBatch
 from edge_serve.workers.memory.arena import Arena, Slot
 from edge_serve.workers.wire.layout import INLINE, padded
 
@@ -18,13 +18,43 @@ from edge_serve.workers.wire.layout import INLINE, padded
 Moves = list[tuple[memoryview, Buffer]]
 
 
-def loose_bytes(inputs: list[InferTensor]) -> int:
-    """Bytes of the inputs that are in no place that a frame can name."""
-    total = 0
-    for tensor in inputs:
-        if tensor.offset < 0:
-            total += len(tensor.data)
-    return total
+@dataclass(slots=True)
+class PendingBatch:
+    """A batch in flight.
+
+    Attributes:
+        sent_ns: when it was sent.
+        sent: position of each request of the frame in the batch; None when all were sent.
+        copies: slots of inputs that came in ordinary memory, by the request's position in the batch.
+        each: its requests are executed one after the other.
+        gone: requests whose clients have gone.
+        preparing: its memory is being prepared in a thread; the worker does not know the batch yet.
+    """
+
+    count: int
+    rows: int
+    slot: Slot | None
+    sent_ns: int
+    sent: list[int] | None = None
+    refused: dict[int, EdgeServeError] | None = None
+    copies: dict[int, Slot] | None = None
+    timer: PausableDeadline | None = None
+    each: bool = False
+    gone: set[int] | None = None
+    preparing: bool = False
+
+    def abandon(self, index: int) -> bool:
+        """The client of a request has gone; whether it was the last."""
+        self.gone = {index} if self.gone is None else self.gone | {index}
+        return len(self.gone) == self.count
+
+    def release(self) -> None:
+        """Give back what the batch held, but not its output slot."""
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.copies is not None:
+            for slot in self.copies.values():
+                slot.release()
 
 
 def moved(requests: Sequence[InferRequest], pending: PendingBatch, arena: Arena) -> tuple[list[InferRequest], Moves]:
