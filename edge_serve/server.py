@@ -62,8 +62,7 @@ from edge_serve.workers.front.pool import Hooks, Workers
 from edge_serve.workers.front.pool import ProcessLimits as WorkerLimits
 from edge_serve.workers.launch.environments import Environments
 from edge_serve.workers.launch.sandbox import Sandbox, keep_out
-from edge_serve.workers.memory.arena import Budget
-from edge_serve.workers.memory.trimming import trim_idle
+from edge_serve.workers.memory.arena import Budget, trim_idle
 
 log = logging.getLogger(__name__)
 

@@ -39,7 +39,7 @@ SUB_ROOMS = {
     "scheduling": ("", "sequence", "ensemble", "policy"),
     "backends": ("", "python.api", "python_path", "python", "onnxruntime"),
     "models": ("repository", "run", "versions", "ensemble", "extras", "load", "control"),
-    "workers": ("wire", "child", "memory", "launch", "watch", "front", "codec"),
+    "workers": ("wire", "child", "memory", "launch", "front", "codec"),
     "transport": ("sockets", "door", "http", "v2", "grpc", "grpc_service"),
 }
 #: layers whose rooms may import each other
@@ -48,7 +48,7 @@ FREE = {0, 7}
 #: the files that run in a worker process, and the backends it may load
 WORKER_STARTS = ("edge_serve.workers.child.", "edge_serve.workers.wire.", "edge_serve.backends.")
 #: the folders of workers/ that run in the front end only
-FRONT_END_SIDE = ("memory", "launch", "watch", "front")
+FRONT_END_SIDE = ("memory", "launch", "front")
 #: what worker-side code may import beside the standard library and edge_serve
 WORKER_LIBRARIES = {"numpy"}
 #: a backend's own library, imported in its own file only

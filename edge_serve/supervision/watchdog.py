@@ -15,7 +15,7 @@ from edge_serve.aio.turns import gathered
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.run.runner import Runner
 from edge_serve.workers.front.pool import Workers
-from edge_serve.workers.watch.stalls import Stalls
+from edge_serve.workers.front.hangs import Stalls
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 """The processes in which models run, and the memory that they share with the front end.
 
-A path says in which process a line runs: `child/` in the worker; `front/`, `launch/`, `memory/` and `watch/` in the
-front end; `wire/` in both. `child/` imports `wire/` only, besides lower layers; the front end's folders never import
-`child/`. The worker imports the standard library and NumPy only (`tests/test_layers.py`).
+A path says in which process a line runs: `child/` in the worker; `front/`, `launch/` and `memory/` in the front end;
+`wire/` in both. `child/` imports `wire/` only, besides lower layers; the front end's folders never import `child/`.
+The worker imports the standard library and NumPy only (`tests/test_layers.py`).
 May import layers 0 to 2. Start reading in `front/pool`.
 
     child/   the worker process
@@ -10,6 +10,5 @@ May import layers 0 to 2. Start reading in `front/pool`.
     front/   the front end's side: placement of models in workers, batches and replies
     launch/  starts a worker: interpreter, sandbox, control group, lifetime pipe
     memory/  tensor memory that workers map, and clients' shared memory regions: the front end's side
-    watch/   timers of stalled counters, and the policy that restarts a dead worker
     wire/    formats of the frames that the front end and a worker exchange
 """

@@ -16,8 +16,7 @@ from edge_serve.messages.tensors import DataType, InferTensor, join_bytes
 from edge_serve.workers.child.frames.batch import Batch, OutputRoom, decode_execute, encode_reply
 from edge_serve.workers.front.frames.batch import decode_answers, encode_execute
 from edge_serve.workers.memory.arena import Arena, Budget
-from edge_serve.workers.wire.batch import REPLY_HEAD
-from edge_serve.workers.wire.frames import HEADER_SIZE, FrameError, parse_header
+from edge_serve.workers.wire.frames import HEADER_SIZE, REPLY_HEAD, FrameError, parse_header
 from edge_serve.workers.wire.layout import INLINE, TensorLayout
 from tests.workers.harness import config
 

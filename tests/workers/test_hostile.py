@@ -20,9 +20,22 @@ from edge_serve.models.versions.served import Served
 from edge_serve.observe.metrics.custom import CustomMetrics
 from edge_serve.workers.front.bls_broker import BlsBroker, Caller
 from edge_serve.workers.front.pool import Hooks, ProcessLimits
-from edge_serve.workers.wire.batch import ANSWER, FINAL, NULL, PARTIAL_HEAD, REPLY_HEAD
 from edge_serve.workers.wire.calls import CALL_HEAD
-from edge_serve.workers.wire.frames import HEADER, LONGEST, NEED, VERSION, Frame, FrameError, FrameKind, frame
+from edge_serve.workers.wire.frames import (
+    ANSWER,
+    FINAL,
+    HEADER,
+    LONGEST,
+    NEED,
+    NULL,
+    PARTIAL_HEAD,
+    REPLY_HEAD,
+    VERSION,
+    Frame,
+    FrameError,
+    FrameKind,
+    frame,
+)
 from edge_serve.workers.wire.layout import TENSOR
 from tests.examples import seeds
 from tests.workers.front.test_channel import peer

@@ -1,10 +1,9 @@
 """The worker process; `main` starts it. Imports `wire/` and lower layers: the standard library and NumPy only.
 
 calling         pending calls from a model to other models, and the memory for their inputs
-cancellations   cancelled requests of one instance
 forks           handlers for a model's forks: signals, and the state that a child must not share
 frames/         the frames that a worker reads and writes
-instance        one instance: receives a batch, calls the backend, sends the replies
+instance        one instance: receives a batch, calls the backend, sends the replies; polling (ADR 17), cancellations
 lifetime_guard  ties the process to the front end's lifetime pipe
 main            loads models, starts their instances, and serves the control channel
 memory/         memory of other models and of clients that a worker maps
@@ -12,7 +11,6 @@ mismatch        compares a model's outputs with its configuration, and reports e
 own_threads     threads that run no code of a model
 paused_streams  streams of a decoupled model that wait for a slow client
 process         setup of every child process: control channel, signals, limits, log
-receiver        cuts the data channel into frames, and polls for the next one (ADR 17)
 remote          questions and messages from the worker to the front end
 states          implicit state of sequences
 """

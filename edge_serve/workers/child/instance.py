@@ -15,17 +15,132 @@ from collections.abc import Sequence
 
 from edge_serve.backends.base import BackendInstance, BackendRequest, Reply, Timing
 from edge_serve.errors import EdgeServeError, Internal, Unavailable
-from edge_serve.workers.child.cancellations import Cancellations, cancel_key
-from edge_serve.workers.child.frames.batch import Batch, OutputRoom, decode_execute, encode_partial, encode_reply
+from edge_serve.workers.child.frames.batch import (
+    Batch,
+    OutputRoom,
+    cancel_key,
+    decode_execute,
+    encode_partial,
+    encode_reply,
+)
 from edge_serve.workers.child.memory.arena_imports import ArenaImports
 from edge_serve.workers.child.mismatch import Mismatches
 from edge_serve.workers.child.paused_streams import PausedStreams
-from edge_serve.workers.child.receiver import Receiver
-from edge_serve.workers.wire.frames import HEADER, NEED, FrameKind, frame
+from edge_serve.workers.wire.frames import HEADER, HEADER_SIZE, NEED, FrameKind, frame
 from edge_serve.workers.wire.layout import INLINE, TensorLayout
+from edge_serve.workers.wire.polling_wait import PollingWait
 
+_RECEIVE_BYTES = 64 * 1024
 #: Triton's words (core src/scheduler_utils.cc)
 TIMEOUT_EXPIRED = "Request timeout expired"
+
+
+class Receiver:
+    """Cuts a blocking stream into frames, each in memory of its own that starts on 16 bytes.
+
+    Models may keep arrays beyond their batch, so no frame's memory is used twice.
+    """
+
+    __slots__ = ("_buffer", "_have", "_socket", "_wait")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
+        self._have = 0
+        self._wait = PollingWait()
+
+    def receive(self, poll_us: int = 0) -> bytearray | None:
+        """Return the next frame with its header; None at the end of the stream.
+
+        Args:
+            poll_us: the longest time to poll before sleeping, if the last wait was short.
+        """
+        if not poll_us or self._have:
+            return self._receive()
+        clock, most = time.monotonic_ns, poll_us * 1000
+        began = clock()
+        end = began + self._wait.poll_ns(most)
+        while clock() < end and not self._has_data():
+            pass
+        received = self._receive()
+        self._wait.note(clock() - began, most)
+        return received
+
+    def _has_data(self) -> bool:
+        """Receive without sleeping; return whether data or the end of the stream has arrived."""
+        try:
+            self._have = self._socket.recv_into(self._buffer, 0, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _receive(self) -> bytearray | None:
+        buffer, have, recv_into = self._buffer, self._have, self._socket.recv_into
+        while have < HEADER_SIZE:
+            count = recv_into(buffer[have:])
+            if not count:
+                return None
+            have += count
+        total = HEADER_SIZE + HEADER.unpack_from(buffer)[0]
+        if have >= total:
+            made = bytearray(buffer[:total])
+            if have > total:
+                buffer[: have - total] = bytes(buffer[total:have])
+            self._have = have - total
+            return made
+        made = bytearray(total)
+        made[:have] = buffer[:have]
+        rest = memoryview(made)[have:]
+        self._have = 0
+        while rest:
+            count = recv_into(rest)
+            if not count:
+                return None
+            rest = rest[count:]
+        return made
+
+
+class Cancellations:
+    """Marks of requests whose clients have gone. A mark is removed with the last response of its request.
+
+    The control thread adds marks, the threads that answer requests remove them. There is no lock: `add` looks only
+    after it has added whether the request has been answered, and answering removes the mark last.
+
+    Attributes:
+        marks: `cancel_key`s; read by models' `is_cancelled`.
+    """
+
+    __slots__ = ("_latest", "_open", "marks")
+
+    def __init__(self) -> None:
+        self.marks: set[int] = set()
+        #: requests of a decoupled model whose last response has not been sent
+        self._open: set[int] = set()
+        #: the newest batch that has begun (decoupled) or is done: an older request is open, or has been answered
+        self._latest = 0
+
+    def add(self, batch_id: int, index: int) -> None:
+        """Mark a request, also one whose batch has not arrived yet: CANCEL may overtake it on its own channel."""
+        key = cancel_key(batch_id, index)
+        self.marks.add(key)
+        if batch_id <= self._latest and key not in self._open:
+            self.marks.discard(key)
+
+    def done(self, batch_id: int) -> None:
+        """The requests of this batch, and of all before it, have been answered."""
+        self._latest = batch_id
+        if self.marks:
+            self.marks.difference_update([key for key in tuple(self.marks) if key >> 16 <= batch_id])
+
+    def begin(self, batch_id: int, count: int) -> None:
+        """The requests of a decoupled model's batch stay open until `close`."""
+        self._open.update(range(cancel_key(batch_id, 0), cancel_key(batch_id, count)))
+        self._latest = batch_id
+
+    def close(self, key: int) -> None:
+        """The last response of a decoupled model's request has been sent."""
+        self._open.discard(key)
+        self.marks.discard(key)
 
 
 class Instance:

@@ -2,7 +2,7 @@
 
 A lone client's request wakes the front end and the worker in turn, and waking a thread takes longer than a small model
 computes. `PollPolicy` decides which side may poll and for how long, `FreeCores` counts the cores that other programs
-leave, and `PollingSelector` is the event loop's selector, which polls. The worker's wait is `child/receiver`.
+leave, and `PollingSelector` is the event loop's selector, which polls. The worker's wait is in `child/instance`.
 """
 
 from __future__ import annotations

@@ -26,11 +26,14 @@ from edge_serve.workers.front.link import Link, PartialListener
 from edge_serve.workers.front.pending import Moves, PendingBatch, moved, prepare, release_all
 from edge_serve.workers.memory.arena import Slot
 from edge_serve.workers.memory.arena_exports import ArenaExports
-from edge_serve.workers.wire.batch import FINAL, NULL, PARTIAL_HEAD, REPLY_HEAD
 from edge_serve.workers.wire.frames import (
     CANCELLATION,
+    FINAL,
     HEADER_SIZE,
     NEED,
+    NULL,
+    PARTIAL_HEAD,
+    REPLY_HEAD,
     SLOT,
     FrameError,
     FrameKind,

@@ -22,9 +22,9 @@ from edge_serve.workers.front.hangs import HANG_PARAMETER, HangWatch
 from edge_serve.workers.front.output import Rate
 from edge_serve.workers.front.placement import ModelPlacement, as_json, lost_text, socket_pairs
 from edge_serve.workers.front.process import Process, ProcessLimits, ProcessLost
+from edge_serve.workers.front.restart import RestartPolicy
 from edge_serve.workers.launch.cgroups import ControlGroup
 from edge_serve.workers.launch.environments import Environment
-from edge_serve.workers.watch.restart import RestartPolicy
 from edge_serve.workers.wire.frames import LOG_CHARACTERS, MOST_REPORTED, Frame, FrameError, FrameKind
 
 log = logging.getLogger(__name__)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import fcntl
+import logging
 import mmap
 import os
 import re
@@ -21,7 +22,11 @@ from edge_serve.aio.callbacks import notify
 from edge_serve.errors import Unavailable
 from edge_serve.workers.memory.extents import Extents
 
+log = logging.getLogger(__name__)
+
 PAGE = mmap.PAGESIZE
+#: seconds; pages are idle when no slot had them for two whole periods (one, if they are many): after 1 to 1.5 seconds
+PERIOD = 0.5
 #: a worker that shrinks the file must not kill the front end with SIGBUS
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 #: bytes that `trim` withdraws from use at once, while a thread returns them
@@ -337,6 +342,18 @@ class Arena:
         self._budget.warm.discard(self)
         work(touched * PAGE, partial(_dispose, self._map, file, touched), _ignore)
         del self._map
+
+
+async def trim_idle(budget: Budget) -> None:
+    """Trim all arenas of a budget until cancelled."""
+    while True:
+        await asyncio.sleep(PERIOD)
+        for arena in list(budget.warm):
+            try:
+                arena.age()
+                await arena.trim()
+            except Exception:
+                log.exception("trimming the tensor memory of model %s failed", arena.name)
 
 
 def _reserve(fd: int, offset: int, size: int) -> None:

@@ -1,8 +1,8 @@
 """Frames between the front end and a worker: versioned, length-prefixed structs, never pickle.
 
-Each frame is a 16-byte header and a payload. Control frames carry JSON, or nothing; those of the data path are structs
-(`batch`). The worker runs users' code, which may write to any descriptor. So the front end checks every byte from it,
-and a `FrameError` kills that worker and nothing else.
+Each frame is a 16-byte header and a payload. Control frames carry JSON, or nothing; those of the data path are structs.
+The worker runs users' code, which may write to any descriptor. So the front end checks every byte from it, and a
+`FrameError` kills that worker and nothing else.
 """
 
 from __future__ import annotations
@@ -26,6 +26,29 @@ LONGEST = 256 << 20
 LOG_CHARACTERS = 64 * 1024
 #: mismatched outputs that are reported for one model; a model may make up a name for each response
 MOST_REPORTED = 16
+
+# mask of the listed outputs (0 = all), correlation id, priority, timeout us, deadline ns; flags, id bytes, extra bytes,
+# block bytes, where its data starts, seat of its sequence
+REQUEST = struct.Struct("<QQQQQIIIIIi")
+
+# output slot: offset, capacity; bytes of the part before the data; us to poll for the next frame before sleeping
+EXECUTE_HEAD = struct.Struct("<QQII")
+
+REPLY_HEAD = struct.Struct("<qqqqII")  # four time marks, token of the output slot, bytes of the part before the data
+
+PARTIAL_HEAD = struct.Struct("<IIII")  # the request's index, FINAL | NULL, token, bytes of the part before the data
+
+# 0, or 1 + Triton's error code | ANSWERED, or RESCHEDULED; extra bytes, block bytes, its data's start
+ANSWER = struct.Struct("<IIII")
+
+#: of a PARTIAL: the last one of its request; it is no response, only tells that none follows
+FINAL, NULL = 1, 2
+
+#: of an ANSWER: the error is the model's own answer (`Reply.answered`)
+ANSWERED = 0x100
+
+#: in place of an ANSWER's error: no answer yet (`Reply.rescheduled`)
+RESCHEDULED = 0x200
 
 NEED = struct.Struct("<QI")  # NEED_OUTPUT: bytes, token
 SLOT = struct.Struct("<IIQQ")  # OUTPUT_SLOT: channel, token, offset, capacity; the reason follows when that is 0

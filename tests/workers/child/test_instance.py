@@ -13,13 +13,11 @@ import pytest
 from edge_serve.backends.base import BackendRequest, Reply, Timing
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import DataType, InferTensor
-from edge_serve.workers.child.instance import Instance
+from edge_serve.workers.child.instance import Instance, Receiver
 from edge_serve.workers.child.memory import arena_imports as lending
 from edge_serve.workers.child.memory.arena_imports import ArenaImports
-from edge_serve.workers.child.receiver import Receiver
 from edge_serve.workers.front.frames.batch import decode_answers, encode_execute
-from edge_serve.workers.wire.batch import PARTIAL_HEAD, REPLY_HEAD
-from edge_serve.workers.wire.frames import HEADER_SIZE, FrameKind, parse_header
+from edge_serve.workers.wire.frames import HEADER_SIZE, PARTIAL_HEAD, REPLY_HEAD, FrameKind, parse_header
 from edge_serve.workers.wire.layout import OFFSET_BITS, TensorLayout
 from tests.workers.harness import config, request
 

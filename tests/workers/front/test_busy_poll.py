@@ -13,7 +13,7 @@ from selectors import EVENT_READ, EVENT_WRITE, EpollSelector
 
 import pytest
 
-from edge_serve.workers.child.receiver import Receiver
+from edge_serve.workers.child.instance import Receiver
 from edge_serve.workers.front import busy_poll
 from edge_serve.workers.front.busy_poll import (
     PollingSelector,

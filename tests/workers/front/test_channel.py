@@ -16,12 +16,11 @@ from edge_serve.errors import Internal, Unavailable
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.workers.child.frames.batch import Batch, OutputRoom, decode_execute, encode_partial, encode_reply
-from edge_serve.workers.child.receiver import Receiver
+from edge_serve.workers.child.instance import Receiver
 from edge_serve.workers.front.channel import Channel
 from edge_serve.workers.front.link import Link
 from edge_serve.workers.memory.arena import Arena, Budget
-from edge_serve.workers.wire.batch import PARTIAL_HEAD
-from edge_serve.workers.wire.frames import HEADER_SIZE, NEED, SLOT, FrameKind, frame
+from edge_serve.workers.wire.frames import HEADER_SIZE, NEED, PARTIAL_HEAD, SLOT, FrameKind, frame
 from edge_serve.workers.wire.layout import TensorLayout
 from tests.workers.harness import Recorder, config, request, run, values
 

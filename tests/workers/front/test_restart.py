@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edge_serve.workers.watch.restart import RestartPolicy
+from edge_serve.workers.front.restart import RestartPolicy
 
 SECOND = 1_000_000_000
 

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from edge_serve.errors import Unavailable
-from edge_serve.workers.memory.arena import PAGE, Arena, Budget, Slot
+from edge_serve.workers.memory.arena import PAGE, Arena, Budget, Slot, trim_idle
 from edge_serve.workers.memory.extents import Extents
-from edge_serve.workers.memory.trimming import trim_idle
 
 MIB = 1 << 20
 

@@ -13,22 +13,25 @@ from edge_serve.backends.base import BackendRequest, Reply
 from edge_serve.errors import EdgeServeError, Internal, triton_code
 from edge_serve.messages.infer import NULL_SEAT, Parameter
 from edge_serve.messages.tensors import DataType, InferTensor, Shape
-from edge_serve.workers.child.cancellations import cancel_key
 from edge_serve.workers.child.memory.arena_imports import ArenaImports
 from edge_serve.workers.child.memory.shared_request import SharedRequest, zeros
 from edge_serve.workers.child.mismatch import Mismatches
-from edge_serve.workers.wire.batch import (
+from edge_serve.workers.wire.frames import (
     ANSWER,
     ANSWERED,
     EXECUTE_HEAD,
     FINAL,
+    HEADER,
+    HEADER_SIZE,
     NULL,
     PARTIAL_HEAD,
     REPLY_HEAD,
     REQUEST,
     RESCHEDULED,
+    VERSION,
+    FrameKind,
+    parse_json,
 )
-from edge_serve.workers.wire.frames import HEADER, HEADER_SIZE, VERSION, FrameKind, parse_json
 from edge_serve.workers.wire.layout import (
     IN_ARENA,
     IN_FRAME,
@@ -44,6 +47,11 @@ from edge_serve.workers.wire.layout import (
 )
 
 _EXECUTE_EACH = FrameKind.EXECUTE_EACH.value
+
+
+def cancel_key(batch_id: int, index: int) -> int:
+    """How a request of a batch is named among the cancelled ones."""
+    return (batch_id << 16) | index
 
 
 @dataclass(slots=True)

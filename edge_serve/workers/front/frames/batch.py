@@ -17,14 +17,19 @@ from edge_serve.messages.tensors import (
     Unseen,
     element_count,
 )
-from edge_serve.workers.wire.batch import (
+from edge_serve.workers.wire.frames import (
     ANSWER,
     ANSWERED,
     EXECUTE_HEAD,
+    HEADER,
+    HEADER_SIZE,
     REQUEST,
     RESCHEDULED,
+    VERSION,
+    FrameError,
+    FrameKind,
+    parse_json,
 )
-from edge_serve.workers.wire.frames import HEADER, HEADER_SIZE, VERSION, FrameError, FrameKind, parse_json
 from edge_serve.workers.wire.layout import (
     IN_ARENA,
     IN_FRAME,
