@@ -22,8 +22,7 @@ from typing import Any
 
 from edge_serve import __version__
 from edge_serve.aio.offload import offload
-from edge_serve.aio.tasks import repeat
-from edge_serve.aio.turns import gathered
+from edge_serve.aio.tasks import gathered, repeat
 from edge_serve.clock import MonotonicClock
 from edge_serve.config.model.layout import advice_on_repository
 from edge_serve.config.settings.server import ServerConfig

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from edge_serve.aio.turns import gathered
+from edge_serve.aio.tasks import gathered
 from edge_serve.config.model.model_config_pb2 import ModelConfig
 from edge_serve.errors import (
     Cancelled,

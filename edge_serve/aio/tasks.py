@@ -1,13 +1,21 @@
-"""Background tasks: asyncio itself keeps weak references only, and tells of a failed task late or never."""
+"""Background tasks, isolated callbacks, and long work in pieces: all on the event loop.
+
+asyncio itself keeps only weak references to tasks, and tells of a failed task late or never.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+#: seconds of one piece
+PIECE = 0.001
 
 log = logging.getLogger(__name__)
 
@@ -38,3 +46,41 @@ def _ended(task: asyncio.Task[Any]) -> None:
     _running.discard(task)
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("task '%s' failed", task.get_name(), exc_info=error)
+
+
+def notify(callback: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Call `callback(*args)`. Log an exception that it raises, with its traceback, and return as usual."""
+    try:
+        callback(*args, **kwargs)
+    except Exception:
+        log_failure(callback)
+
+
+def log_failure(callback: Callable[..., object]) -> None:
+    """Log the exception that is being handled, which `callback` has raised."""
+    log.exception("callback %s failed", getattr(callback, "__qualname__", repr(callback)))
+
+
+async def gathered(items: Iterable[T]) -> list[T]:
+    """Return the items; other callbacks have their turn while they are made (`in_pieces`)."""
+    found: list[T] = []
+    async for made in in_pieces(items):
+        found += made
+    return found
+
+
+async def in_pieces(items: Iterable[T], seconds: float = PIECE) -> AsyncIterator[list[T]]:
+    """Iterate over `items` and yield them in lists, each of what was made in `seconds`; the loop has a turn after each.
+
+    Items may change things that other callbacks change too: nothing runs while a list is made.
+    """
+    made: list[T] = []
+    end = time.perf_counter() + seconds
+    for item in items:
+        made.append(item)
+        if time.perf_counter() >= end:
+            yield made
+            made = []
+            await asyncio.sleep(0)
+            end = time.perf_counter() + seconds
+    yield made

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edge_serve.aio.offload import offload
-from edge_serve.aio.turns import gathered
+from edge_serve.aio.tasks import gathered
 from edge_serve.errors import Cancelled, EdgeServeError, InvalidArgument, Unavailable
 from edge_serve.golden.reader import GoldenTest
 from edge_serve.messages.infer import InferRequest, InferResponse

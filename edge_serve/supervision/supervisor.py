@@ -11,8 +11,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 
-from edge_serve.aio.tasks import start_task
-from edge_serve.aio.turns import gathered
+from edge_serve.aio.tasks import gathered, start_task
 from edge_serve.clock import Clock
 from edge_serve.messages.line import MOST_NAMES, failed_line, models_text, shortened
 from edge_serve.models.control.records import ModelSummary

@@ -11,11 +11,11 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from edge_serve.aio.turns import gathered
+from edge_serve.aio.tasks import gathered
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.run.runner import Runner
-from edge_serve.workers.front.pool import Workers
 from edge_serve.workers.front.hangs import Stalls
+from edge_serve.workers.front.pool import Workers
 
 log = logging.getLogger(__name__)
 

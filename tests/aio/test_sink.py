@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from edge_serve.aio.limited import within
+from edge_serve.aio.offload import within
 from edge_serve.aio.sink import Sink
 
 PATIENCE = 30.0

@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from edge_serve.aio.tasks import start_task
+from edge_serve.aio.tasks import notify, start_task
 
 
 def test_a_task_lives_although_its_caller_keeps_no_reference() -> None:
@@ -42,3 +42,15 @@ def test_a_task_that_fails_is_logged_and_a_cancelled_one_is_not(caplog: pytest.L
     assert "task 'failing' failed" in caplog.text
     assert "ZeroDivisionError" in caplog.text
     assert "cancelled" not in caplog.text
+
+
+def test_callbacks_get_their_arguments() -> None:
+    found: list[int] = []
+    notify(found.append, 3)
+    assert found == [3]
+
+
+def test_a_callback_that_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    notify(divmod, 1, 0)
+    assert "callback divmod failed" in caplog.text
+    assert "ZeroDivisionError" in caplog.text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from edge_serve.aio.callbacks import notify
+from edge_serve.aio.tasks import notify
 from edge_serve.errors import Cancelled, EdgeServeError, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.models.run.runner import OnResponse, Runner, Ticket

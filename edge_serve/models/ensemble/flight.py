@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from edge_serve.aio.callbacks import notify
+from edge_serve.aio.tasks import notify
 from edge_serve.clock import Clock
 from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgument, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease, Parameter, RequestedOutput

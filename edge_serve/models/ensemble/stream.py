@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 
-from edge_serve.aio.callbacks import notify
+from edge_serve.aio.tasks import notify
 from edge_serve.errors import Cancelled, EdgeServeError, InvalidArgument
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease
 from edge_serve.messages.statistics import ComputeTimes

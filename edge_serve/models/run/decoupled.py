@@ -10,8 +10,8 @@ import asyncio
 from dataclasses import dataclass
 from functools import partial
 
-from edge_serve.aio.callbacks import notify
 from edge_serve.aio.pausable_deadline import PausableDeadline
+from edge_serve.aio.tasks import notify
 from edge_serve.backends.base import Reply
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Protocol
 
-from edge_serve.aio.callbacks import log_failure, notify
+from edge_serve.aio.tasks import log_failure, notify
 from edge_serve.backends.base import Reply
 from edge_serve.clock import Clock
 from edge_serve.errors import Cancelled, EdgeServeError

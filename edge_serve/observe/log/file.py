@@ -8,7 +8,7 @@ import os
 import select
 import sys
 
-from edge_serve.aio.limited import within
+from edge_serve.aio.offload import within
 from edge_serve.aio.sink import END_SECONDS, Sink
 
 #: how long opening the file may take, seconds

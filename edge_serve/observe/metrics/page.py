@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from edge_serve.aio.offload import offload
-from edge_serve.aio.turns import gathered, in_pieces
+from edge_serve.aio.tasks import gathered, in_pieces
 from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.observe.metrics.catalogue import CATALOGUE
 from edge_serve.observe.metrics.exposition import Sample, family_lines, histogram_samples, label_text

@@ -15,9 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from edge_serve.aio.callbacks import notify
-from edge_serve.aio.tasks import start_task
-from edge_serve.aio.turns import gathered, in_pieces
+from edge_serve.aio.tasks import gathered, in_pieces, notify, start_task
 from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.status import ModelFacts, ServerFacts, WorkerFacts

@@ -8,8 +8,7 @@ from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError, Message
 
-from edge_serve.aio.tasks import start_task
-from edge_serve.aio.turns import in_pieces
+from edge_serve.aio.tasks import in_pieces, start_task
 from edge_serve.errors import EdgeServeError, NotFound, Unavailable, Unsupported
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import ModelStatistics

@@ -14,8 +14,7 @@ from typing import Any, Protocol
 import orjson
 
 from edge_serve.access.roles import Role
-from edge_serve.aio.tasks import start_task
-from edge_serve.aio.turns import in_pieces
+from edge_serve.aio.tasks import in_pieces, start_task
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.models.control.poller import ModelReload
 from edge_serve.transport.door.access import AccessGate

@@ -10,8 +10,7 @@ from typing import Any, Protocol
 import orjson
 
 from edge_serve.aio.offload import offload
-from edge_serve.aio.tasks import start_task
-from edge_serve.aio.turns import in_pieces
+from edge_serve.aio.tasks import in_pieces, start_task
 from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unavailable, Unsupported
 from edge_serve.messages.infer import Parameter
 from edge_serve.messages.metadata import IndexEntry, ModelMetadata, ServerMetadata

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from edge_serve.aio.callbacks import notify
+from edge_serve.aio.tasks import notify
 from edge_serve.errors import Cancelled, EdgeServeError, Unavailable, Unparsable
 from edge_serve.messages.infer import InferRequest, Lease
 from edge_serve.messages.signature import Signature

@@ -33,13 +33,7 @@ from edge_serve.protocol.v2.infer import InferDecoder, parse_header_length
 from edge_serve.protocol.v2.infer_response import InferEncoder
 from edge_serve.workers.child.process import Control, ForwardingHandler, beat, prepare_process
 from edge_serve.workers.child.remote import Remote
-from edge_serve.workers.codec.messages import (
-    pack_request,
-    pack_tensor,
-    unpack_job,
-    unpack_response,
-    unpack_signature,
-)
+from edge_serve.workers.codec.messages import pack_request, pack_tensor, unpack_job, unpack_response, unpack_signature
 from edge_serve.workers.wire.frames import NEED, SLOT, Frame, FrameKind, frame, json_frame
 from edge_serve.workers.wire.layout import padded
 

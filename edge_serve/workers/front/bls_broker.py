@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edge_serve.aio.bulk_copy import copy, work
-from edge_serve.aio.callbacks import notify
+from edge_serve.aio.tasks import notify
 from edge_serve.backends.host import ModelCall
 from edge_serve.errors import Cancelled, EdgeServeError, Internal, Unavailable, Unsupported
 from edge_serve.messages.infer import InferResponse, Lease

@@ -9,8 +9,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from edge_serve.aio.callbacks import notify
-from edge_serve.aio.tasks import start_task
+from edge_serve.aio.tasks import notify, start_task
 from edge_serve.backends.base import ModelSpec
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edge_serve.aio.limited import within
+from edge_serve.aio.offload import within
 from edge_serve.config.settings.server import ServerConfig
 from edge_serve.errors import InvalidArgument
 from edge_serve.workers.launch import landlock

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 
 from edge_serve.aio.bulk_copy import work
-from edge_serve.aio.callbacks import notify
+from edge_serve.aio.tasks import notify
 from edge_serve.errors import Unavailable
 from edge_serve.workers.memory.extents import Extents
 

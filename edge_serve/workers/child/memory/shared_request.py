@@ -12,14 +12,7 @@ from typing import Any
 
 from edge_serve.backends.base import Reply
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
-from edge_serve.messages.tensors import (
-    Buffer,
-    DataType,
-    InferTensor,
-    Shape,
-    element_count,
-    join_bytes,
-)
+from edge_serve.messages.tensors import Buffer, DataType, InferTensor, Shape, element_count, join_bytes
 from edge_serve.protocol.inference.validate import check_strings
 from edge_serve.workers.child.memory.arena_imports import ArenaImports
 from edge_serve.workers.child.memory.client_region import ClientRegion

@@ -11,12 +11,7 @@ from typing import Any
 from edge_serve.backends.base import Reply
 from edge_serve.errors import BY_TRITON_CODE
 from edge_serve.messages.infer import NULL_SEAT, InferRequest, Lease
-from edge_serve.messages.tensors import (
-    BY_NUMBER,
-    InferTensor,
-    Unseen,
-    element_count,
-)
+from edge_serve.messages.tensors import BY_NUMBER, InferTensor, Unseen, element_count
 from edge_serve.workers.wire.frames import (
     ANSWER,
     ANSWERED,
@@ -30,15 +25,7 @@ from edge_serve.workers.wire.frames import (
     FrameKind,
     parse_json,
 )
-from edge_serve.workers.wire.layout import (
-    IN_ARENA,
-    IN_FRAME,
-    NAMES_IN_EXTRA,
-    OFFSET_MASK,
-    PAD,
-    TENSOR,
-    TensorLayout,
-)
+from edge_serve.workers.wire.layout import IN_ARENA, IN_FRAME, NAMES_IN_EXTRA, OFFSET_MASK, PAD, TENSOR, TensorLayout
 
 _EXECUTE = FrameKind.EXECUTE.value
 
