@@ -8,7 +8,6 @@ import json
 import os
 import pwd
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 from edge_serve import __version__
 from edge_serve.check import command as check
-from edge_serve.commands.options import OptionParser, seconds
+from edge_serve.commands.options import OptionParser, fail, seconds
 from edge_serve.config.settings.kinds import REPOSITORY
 from edge_serve.errors import EdgeServeError
 from edge_serve.observe.log import log
@@ -51,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
         if options.json:
             print(json.dumps(_document(options.repository, [], error.message), indent=2))
         else:
-            print(f"edge-serve: {error.message}", file=sys.stderr)
+            fail(error.message)
         return BAD
 
 
@@ -100,8 +99,7 @@ def _run_as(name: str, options: argparse.Namespace, parser: OptionParser) -> int
         )
     except OSError as error:
         text = f"cannot run {interpreter.command[0]} as user '{name}': {error.strerror}; is it in a private directory?"
-        print(f"edge-serve: {text}", file=sys.stderr)
-        return BAD
+        return fail(text)
     return done.returncode if done.returncode >= 0 else BAD
 
 

@@ -52,6 +52,12 @@ class OptionParser(argparse.ArgumentParser):
         raise SystemExit(USAGE)
 
 
+def fail(text: str) -> int:
+    """Print why a command was not done. Return its exit status."""
+    print(f"edge-serve: {text}", file=sys.stderr)
+    return 1
+
+
 def seconds(least: float, most: float) -> Callable[[str], float]:
     """Return the type of an option that takes seconds."""
 

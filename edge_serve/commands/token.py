@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from edge_serve.access.credentials import new_token
 from edge_serve.access.roles import GIVEN, parse_role
-from edge_serve.commands.options import OptionParser
+from edge_serve.commands.options import OptionParser, fail
 from edge_serve.errors import EdgeServeError
 
 
@@ -30,9 +29,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         print(new_token(options.file, role, options.name))
     except (EdgeServeError, ValueError) as error:
-        print(f"edge-serve: {getattr(error, 'message', error)}", file=sys.stderr)
-        return 1
+        return fail(getattr(error, "message", str(error)))
     except OSError as error:
-        print(f"edge-serve: cannot write '{options.file}': {error.strerror}", file=sys.stderr)
-        return 1
+        return fail(f"cannot write '{options.file}': {error.strerror}")
     return 0

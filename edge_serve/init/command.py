@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from edge_serve.commands.options import OptionParser
+from edge_serve.commands.options import OptionParser, fail
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.config.model.layout import is_model
 from edge_serve.errors import EdgeServeError
@@ -39,12 +38,10 @@ def run(arguments: Sequence[str]) -> int:
             else:
                 config = python_model.make(place)
     except EdgeServeError as error:
-        print(f"edge-serve: {error.message.strip()}", file=sys.stderr)
-        return 1
+        return fail(error.message.strip())
     except OSError as error:
         where = f"'{error.filename}': " if error.filename else ""
-        print(f"edge-serve: cannot write the model: {where}{error.strerror}", file=sys.stderr)
-        return 1
+        return fail(f"cannot write the model: {where}{error.strerror}")
     print(_next_steps(place, config))
     return 0
 

@@ -125,8 +125,8 @@ def connect(name: str, members: Sequence[pb.ModelConfig]) -> tuple[pb.ModelConfi
             if not specs:
                 raise InvalidArgument(f"model '{member.name}' declares no {side}: add them to its config.pbtxt")
     chain.names.update(tensor.name for tensor in last.output)
-    for index, member in enumerate(members):
-        _add_step(chain, member, first=index == 0)
+    for member in members:
+        _add_step(chain, member)
     for one in chain.written[-len(last.output) :]:
         one.name = one.spec.name
         one.entries.output_map[one.spec.name] = one.name
@@ -134,37 +134,32 @@ def connect(name: str, members: Sequence[pb.ModelConfig]) -> tuple[pb.ModelConfi
     return config, chain.notes
 
 
-def _add_step(chain: _Chain, member: pb.ModelConfig, *, first: bool) -> None:
+def _add_step(chain: _Chain, member: pb.ModelConfig) -> None:
     step = chain.config.ensemble_scheduling.step.add(model_name=member.name, model_version=-1)
     has_batch = member.max_batch_size > 0
-    connected = False
-    for spec in member.input:
-        source = _source(chain.written, spec, has_batch)
-        if source is not None:
-            if not source.name:
-                source.name = chain.unused(f"{source.model}_{source.spec.name}", source.model)
-                source.entries.output_map[source.spec.name] = source.name
-            step.input_map[spec.name] = source.name
-            connected = True
-            continue
-        tensor = chain.unused(spec.name, member.name)
-        step.input_map[spec.name] = tensor
-        chain.config.input.add(name=tensor, data_type=spec.data_type, dims=_dims(spec, has_batch, chain.batched))
-        if not first:
-            chain.notes.append(f"'{tensor}' is an input of the ensemble, because no model before '{member.name}' "
-                               "writes such a tensor.")  # fmt: skip
-    if not first and not connected:
+    sources = [_source(chain.written, spec, has_batch) for spec in member.input]
+    if chain.written and not any(sources):
         raise InvalidArgument(
             f"no output of the models before '{member.name}' fits one of its inputs: it takes "
             f"{_faces(member.input)}, and they give {_faces([one.spec for one in chain.written])}"
         )
+    for spec, source in zip(member.input, sources, strict=True):
+        if source is not None:
+            name = source.name = source.name or chain.unused(f"{source.model}_{source.spec.name}", source.model)
+            source.entries.output_map[source.spec.name] = name
+        else:
+            name = chain.unused(spec.name, member.name)
+            chain.config.input.add(name=name, data_type=spec.data_type, dims=_dims(spec, has_batch, chain.batched))
+            if chain.written:
+                chain.notes.append(f"'{name}' is an input of the ensemble, because no model before '{member.name}' "
+                                   "writes such a tensor.")  # fmt: skip
+        step.input_map[spec.name] = name
     chain.written += [_Written(member.name, spec, step, has_batch) for spec in member.output]
 
 
 def _source(written: Sequence[_Written], spec: pb.ModelInput, has_batch: bool) -> _Written | None:
     fitting = [one for one in written if _fits(one, spec, has_batch)]
-    named = [one for one in fitting if one.spec.name == spec.name]
-    if named:
+    if named := [one for one in fitting if one.spec.name == spec.name]:
         return named[-1]
     before = [one for one in fitting if one.entries is written[-1].entries]
     return before[0] if len(before) == 1 else None

@@ -7,12 +7,11 @@ directory is named, the file with the record is removed, which has the same effe
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from edge_serve.commands.options import OptionParser
+from edge_serve.commands.options import OptionParser, fail
 from edge_serve.observe.status.client import ABSENT, DEFAULT_SOCKET, StatusTarget, Unreachable, leave_safe_mode
 from edge_serve.supervision import safe_mode as record_file
 from edge_serve.supervision.crash_loop import Record
@@ -36,12 +35,12 @@ def safe_mode(arguments: Sequence[str], environ: Mapping[str, str] = os.environ)
     except FileNotFoundError:
         expected = f"expected the server's state directory (--state-directory; the service's is {DEFAULT_DIRECTORY})"
         if not directory.is_dir():
-            return _fail(f"no directory '{directory}': {expected}")
-        return _fail(f"no server has kept a record of crashes in '{directory}': {expected}")
+            return fail(f"no directory '{directory}': {expected}")
+        return fail(f"no server has kept a record of crashes in '{directory}': {expected}")
     except OSError as error:
         hint = "; run it as root (sudo) or as the service's user, or see 'edge-serve status'"
         text = f"cannot open '{error.filename}': {error.strerror}"
-        return _fail(text + hint if isinstance(error, PermissionError) else text)
+        return fail(text + hint if isinstance(error, PermissionError) else text)
 
 
 def _parser() -> OptionParser:
@@ -74,12 +73,12 @@ def _leave(directory: Path, socket: str) -> int:
             return 0
         except Unreachable as error:
             if error.status != ABSENT:
-                return _fail(str(error))
+                return fail(str(error))
     names = sorted(record_file.read(directory).left_out)
     running = record_file.is_kept(directory)
     record_file.forget(directory)
     if running and not _noticed(directory):
-        return _fail(f"the record is removed, but the running server did not notice within {_NOTICED_SECONDS:g} s: "
+        return fail(f"the record is removed, but the running server did not notice within {_NOTICED_SECONDS:g} s: "
                      "restart it (systemctl restart edge-serve)")  # fmt: skip
     _say_left(names, running=running)
     return 0
@@ -104,8 +103,3 @@ def _say_left(names: Sequence[str], *, running: bool) -> None:
         print(f"safe mode is left: the server loads {', '.join(names)} now; 'edge-serve status' shows how that goes")
     else:
         print(f"safe mode is left: the next start loads {', '.join(names)} (systemctl start edge-serve)")
-
-
-def _fail(text: str) -> int:
-    print(f"edge-serve: {text}", file=sys.stderr)
-    return 1
