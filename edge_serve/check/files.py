@@ -50,8 +50,7 @@ def problems(config: ServerConfig, environ: Mapping[str, str], made: tuple[str, 
     found += _written("--trace-config triton,file", config.trace_config.file)
     state = config.state_directory or environ.get("STATE_DIRECTORY", "").partition(":")[0]
     found += _state_directory(state, made)
-    if config.execution_env_directory:
-        found += _directory("--execution-env-directory", config.execution_env_directory, made)
+    found += _directory("--execution-env-directory", config.execution_env_directory, made)
     found += _socket("--admin-socket", config.admin_socket, made)
     if config.allow_http:
         found += _socket("--http-unix-socket", config.http_unix_socket, made)

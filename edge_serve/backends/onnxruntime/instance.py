@@ -31,8 +31,6 @@ from edge_serve.messages.tensors import (
 )
 
 _BYTES = DataType.BYTES
-#: remembered lists of wanted outputs; clients may ask for any subset
-_MOST_LISTS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +112,6 @@ class OnnxInstance:
         self._session = session
         self._plan = plan
         self._run_options = run_options
-        self._listed: dict[tuple[str, ...], list[str]] = {}
 
     def execute(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
         """One reply per request; a failing run fails them all."""
@@ -174,18 +171,8 @@ class OnnxInstance:
 
     def _wanted(self, batch: Sequence[BackendRequest]) -> list[str]:
         """The model's outputs that some request of the batch wants, in the model's order."""
-        first = tuple(batch[0].requested_outputs)
-        for request in batch:
-            if tuple(request.requested_outputs) != first:
-                first = tuple(dict.fromkeys(name for each in batch for name in each.requested_outputs))
-                break
-        names = self._listed.get(first)
-        if names is None:
-            if len(self._listed) >= _MOST_LISTS:
-                self._listed.clear()
-            wanted = {*first, *self._plan.states}
-            names = self._listed[first] = [name for name in self._plan.outputs if name in wanted]
-        return names
+        wanted = {name for request in batch for name in request.requested_outputs}.union(self._plan.states)
+        return [name for name in self._plan.outputs if name in wanted]
 
     def _run(self, names: list[str], feed: dict[str, Any]) -> Sequence[Array]:
         if not names:
