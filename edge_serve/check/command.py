@@ -248,8 +248,11 @@ def _compare(found: FoundModel, config: pb.ModelConfig, model: pb.ModelConfig) -
         declared = {tensor.name: _Face.of(tensor, config.max_batch_size) for tensor in ours}
         there = {tensor.name: _Face.of(tensor, model.max_batch_size) for tensor in theirs}
         for name in dict.fromkeys([*declared, *there]):
+            said, real = declared.get(name), there.get(name)
             line = _line_of(text, rf"""["']{re.escape(name)}["']""")
-            lines.append(_tensor_line(f"{kind} {name}", declared.get(name), there.get(name), line))
+            agrees = said is None or (real is not None and said.fits(real))
+            shown = str(real or "(not in the model)")
+            lines.append(ReportLine(f"{kind} {name}", str(said or ""), shown, line, agrees))
     return lines
 
 
@@ -296,11 +299,6 @@ def _batch_line(config: pb.ModelConfig, model: pb.ModelConfig, text: str) -> Rep
         return ReportLine("max_batch_size", declared, str(model.max_batch_size or "") if line else "", line)
     found = "has a batch dimension" if model.max_batch_size else "has no batch dimension"
     return ReportLine("max_batch_size", declared, found, line, not config.max_batch_size or model.max_batch_size > 0)
-
-
-def _tensor_line(what: str, declared: _Face | None, found: _Face | None, line: int) -> ReportLine:
-    agrees = declared is None or (found is not None and declared.fits(found))
-    return ReportLine(what, str(declared or ""), str(found or "(not in the model)"), line, agrees)
 
 
 def _spec(found: FoundModel, config: pb.ModelConfig, version: int) -> ModelSpec:

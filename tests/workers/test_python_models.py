@@ -80,7 +80,7 @@ def test_each_instance_has_its_own_process_and_main_thread(tmp_path: Path) -> No
         await listener.back(1)
         pids = model.pids()
         await model.close()
-        assert {path.name for path in tmp_path.iterdir()} == {"1", *(f"finalized-{pid}" for pid in pids)}
+        assert {path.name for path in tmp_path.iterdir()} == {"1", "backend.py", *(f"finalized-{pid}" for pid in pids)}
         assert workers.workers() == 0
         arena.close()
 

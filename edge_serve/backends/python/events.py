@@ -120,7 +120,4 @@ class EventLoop:
         tasks = asyncio.all_tasks(loop)
         for task in tasks:
             task.cancel()
-        if tasks:
-            asyncio.gather(*tasks, return_exceptions=True).add_done_callback(lambda _: loop.stop())
-        else:
-            loop.stop()
+        asyncio.gather(*tasks, return_exceptions=True).add_done_callback(lambda _: loop.stop())
