@@ -15,8 +15,7 @@ from benchmarks.report import Report
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.messages.tensors import Array, DataType, InferTensor, from_array, from_numpy_type
-from edge_serve.protocol.v2.infer import InferDecoder
-from edge_serve.protocol.v2.infer_response import InferEncoder
+from edge_serve.protocol.v2.infer import InferDecoder, InferEncoder
 
 IMAGE = (1, 3, 224, 224)
 

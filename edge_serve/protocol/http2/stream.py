@@ -16,6 +16,8 @@ from edge_serve.protocol.http2.frames import DATA, FRAME_HEAD, HEAD_SIZE, MAX_WI
 if TYPE_CHECKING:
     from edge_serve.protocol.http2.streams import StreamTable
 
+#: bytes that a client may send on all streams together; renewed when half of them are used
+CONNECTION_WINDOW = 16 * 1024 * 1024
 #: receive window of a new stream, in bytes
 INITIAL_WINDOW = 1024 * 1024
 

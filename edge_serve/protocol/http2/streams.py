@@ -12,9 +12,8 @@ from typing import Protocol
 from edge_serve.aio.memo import Memo
 from edge_serve.clock import Clock
 from edge_serve.protocol.http2 import frames as frames
-from edge_serve.protocol.http2.frames import END_STREAM, PADDED, Code, ConnectionFault, StreamFault
-from edge_serve.protocol.http2.heads import StreamHead
-from edge_serve.protocol.http2.stream import DataSender, FrameOutput, Http2Stream
+from edge_serve.protocol.http2.frames import END_STREAM, PADDED, Code, ConnectionFault, StreamFault, StreamHead
+from edge_serve.protocol.http2.stream import CONNECTION_WINDOW, DataSender, FrameOutput, Http2Stream
 
 _FULL = 10_000
 _PER_SECOND = 2_000
@@ -188,8 +187,6 @@ class StreamTable:
             raise ConnectionFault(Code.PROTOCOL_ERROR, f"{kind} on stream {stream_id}, which does not exist")
 
 
-#: bytes that a client may send on all streams together; renewed when half of them are used
-CONNECTION_WINDOW = 16 * 1024 * 1024
 #: a frame with at least this many bytes missing is received straight into its message's memory
 _PLACED_FROM = 32 * 1024
 
@@ -243,7 +240,7 @@ class DataReader:
         """
         stream = self._account(stream_id, stop - start)
         if flags & PADDED:
-            start, stop = strip_padding(data, start, stop, flags)
+            start, stop = frames.strip_padding(data, start, stop, flags)
         if stream is None:
             return
         if start < stop:
@@ -341,19 +338,3 @@ def _subtract(stream: Http2Stream, size: int) -> None:
     stream.due -= size
     if stream.due < 0:
         raise StreamFault(Code.PROTOCOL_ERROR)
-
-
-def strip_padding(data: bytes, start: int, stop: int, flags: int) -> tuple[int, int]:
-    """Return where the payload of a frame begins and ends without its padding.
-
-    Raises:
-        ConnectionFault: the padding is longer than the frame.
-    """
-    if not flags & PADDED:
-        return start, stop
-    if start == stop:
-        raise ConnectionFault(Code.FRAME_SIZE_ERROR, "a padded frame without its padding")
-    padding = data[start]
-    if start + 1 + padding > stop:
-        raise ConnectionFault(Code.PROTOCOL_ERROR, "more padding than payload (RFC 9113 6.1)")
-    return start + 1, stop - padding

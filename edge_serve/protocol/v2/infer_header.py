@@ -11,6 +11,7 @@ decoder reads `inputs` and `outputs` once, and not again for another request wit
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ import orjson
 from edge_serve.errors import InvalidArgument, NotFound, Unparsable
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, Parameter, RequestedOutput
 from edge_serve.messages.shared_memory import Place, Regions
+from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import BY_NAME, DataType, InferTensor, Shape, Shared, Unseen, element_count
 from edge_serve.protocol.inference.validate import MAX_RANK, check_datatype, check_id_length, prefix, shape_text
 from edge_serve.protocol.v2 import infer_tensors
@@ -38,6 +40,7 @@ from edge_serve.protocol.v2.json_text import (
 RESERVED = frozenset(
     ("sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output")
 )
+_LENGTH = struct.Struct("<I")
 
 
 class Tail:
@@ -356,3 +359,40 @@ def _parse_members(text: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return found if type(found) is dict else {}
+
+
+def make_raw_input(signature: Signature, view: memoryview, offset: int) -> InferTensor:
+    """Return the only input of a raw request, with its shape from the configuration and the number of bytes.
+
+    Raises:
+        InvalidArgument: the shape cannot be deduced.
+    """
+    if len(signature.inputs) != 1:
+        raise InvalidArgument(
+            f"{prefix('')}Raw request must only have 1 input (found 1) to be deduced but got {len(signature.inputs)} "
+            f"inputs in '{signature.model_name}' model configuration"
+        )
+    (spec,) = signature.inputs.values()
+    variable = spec.dims.count(-1)
+    if variable > 1:
+        raise InvalidArgument(
+            f"{prefix('')}The shape of the raw input '{spec.name}' can not be deduced because there are more than one "
+            "variable-sized dimension"
+        )
+    batch = (1,) if signature.max_batch_size > 0 else ()
+    fixed = element_count([dim for dim in spec.dims if dim != -1])
+    if spec.datatype is DataType.BYTES:
+        if variable or fixed != 1:
+            raise InvalidArgument(
+                f"{prefix('')}For BYTE datatype raw input '{spec.name}', the model must have input shape [1]"
+            )
+        return InferTensor(spec.name, spec.datatype, batch + spec.dims, b"".join((_LENGTH.pack(len(view)), view)))
+    unit = fixed * spec.datatype.size
+    shape = batch + tuple([len(view) // unit if dim == -1 else dim for dim in spec.dims])
+    expected = element_count(shape) * spec.datatype.size
+    if expected != len(view):
+        raise InvalidArgument(
+            f"{prefix('')}input byte size mismatch for input 'raw_input' for model '{signature.model_name}'. Expected "
+            f"{expected}, got {len(view)}"
+        )
+    return InferTensor(spec.name, spec.datatype, shape, view, offset)

@@ -23,8 +23,7 @@ from edge_serve.models.run.runner import OnResponse, Ticket
 from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.protocol.inference import compression
 from edge_serve.protocol.inference.cost import LOOP_LIMITS, NO_LIMITS, SMALL_BYTES, SMALL_DEFLATE_BYTES, TooExpensive
-from edge_serve.protocol.v2.infer import InferDecoder, parse_header_length, refuse_json_size
-from edge_serve.protocol.v2.infer_response import InferEncoder
+from edge_serve.protocol.v2.infer import InferDecoder, InferEncoder, parse_header_length, refuse_json_size
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.replies import refuse
 from edge_serve.transport.v2.codec_offload import Held, run_for_client

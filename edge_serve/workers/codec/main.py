@@ -29,8 +29,7 @@ from edge_serve.messages.shared_memory import NamedRegions
 from edge_serve.messages.tensors import Buffer, Shared
 from edge_serve.protocol.inference import compression
 from edge_serve.protocol.v2 import generate
-from edge_serve.protocol.v2.infer import InferDecoder, parse_header_length
-from edge_serve.protocol.v2.infer_response import InferEncoder
+from edge_serve.protocol.v2.infer import InferDecoder, InferEncoder, parse_header_length
 from edge_serve.workers.child.process import Control, ForwardingHandler, beat, prepare_process
 from edge_serve.workers.child.remote import Remote
 from edge_serve.workers.codec.messages import pack_request, pack_tensor, unpack_job, unpack_response, unpack_signature

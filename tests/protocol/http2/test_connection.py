@@ -31,10 +31,9 @@ from edge_serve.protocol.http2.frames import (
     WINDOW_UPDATE,
     Code,
     Http2Setting,
+    encode_literal,
 )
-from edge_serve.protocol.http2.heads import encode_literal
-from edge_serve.protocol.http2.stream import INITIAL_WINDOW
-from edge_serve.protocol.http2.streams import CONNECTION_WINDOW
+from edge_serve.protocol.http2.stream import CONNECTION_WINDOW, INITIAL_WINDOW
 from tests.examples import examples
 from tests.protocol.http2_scene import BLOCK, Scene, answer, data, headers
 

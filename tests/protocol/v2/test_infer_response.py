@@ -12,7 +12,7 @@ from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutp
 from edge_serve.messages.shared_memory import Place
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.messages.tensors import DataType, InferTensor, Unseen, join_bytes
-from edge_serve.protocol.v2.infer_response import InferEncoder
+from edge_serve.protocol.v2.infer import InferEncoder
 from tests.footprint import footprint
 
 MODEL = Signature(

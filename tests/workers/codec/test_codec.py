@@ -23,8 +23,7 @@ from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutp
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.messages.tensors import Buffer, DataType, InferTensor
 from edge_serve.protocol.v2 import generate
-from edge_serve.protocol.v2.infer import InferDecoder
-from edge_serve.protocol.v2.infer_response import InferEncoder
+from edge_serve.protocol.v2.infer import InferDecoder, InferEncoder
 from edge_serve.workers.codec.codec import Codec
 from edge_serve.workers.codec.job import Body, CodecJob, Encoded, Refused
 from edge_serve.workers.memory import arena as arena_module
