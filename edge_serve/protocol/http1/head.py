@@ -17,14 +17,7 @@ from http import HTTPStatus
 from typing import NoReturn
 
 from edge_serve.aio.memo import Memo
-from edge_serve.protocol.http1.errors import (
-    BadRequest,
-    ExpectationFailed,
-    FieldsTooLarge,
-    FramingUnsupported,
-    TargetTooLong,
-    VersionUnsupported,
-)
+from edge_serve.protocol.http1 import errors
 
 END_OF_HEAD = b"\r\n\r\n"
 
@@ -142,16 +135,16 @@ class HeadParser:
             EdgeServeError: one of `http1.errors`.
         """
         if end > start and data[start] not in _TOKEN_BYTES and data[start] != 13:
-            raise BadRequest(_NOT_HTTP)
+            raise errors.BadRequest(_NOT_HTTP)
         at = data.find(b"\n", scanned, end)
         while at >= 0:
             if at == start or data[at - 1] != 13:
-                raise BadRequest(_LF_ALONE)
+                raise errors.BadRequest(_LF_ALONE)
             at = data.find(b"\n", at + 1, end)
         if end - start > self.limits.request_line and data.find(b"\n", start, start + self.limits.request_line) < 0:
-            raise TargetTooLong(f"the request line is longer than {self.limits.request_line} bytes")
+            raise errors.TargetTooLong(f"the request line is longer than {self.limits.request_line} bytes")
         if end - start > self.limits.head:
-            raise FieldsTooLarge(f"the request head is larger than {self.limits.head} bytes")
+            raise errors.FieldsTooLarge(f"the request head is larger than {self.limits.head} bytes")
 
     def _parse(self, raw: bytes) -> RequestHead:
         text = raw.decode("latin-1")
@@ -160,13 +153,13 @@ class HeadParser:
             _refuse_line(text.partition("\r\n")[0], self.limits)
         method, target, version = line.groups()
         if version not in ("1.1", "1.0"):
-            raise VersionUnsupported(f"HTTP/{version} is not supported: use HTTP/1.1 or HTTP/1.0")
+            raise errors.VersionUnsupported(f"HTTP/{version} is not supported: use HTTP/1.1 or HTTP/1.0")
         if method == "CONNECT":
-            raise FramingUnsupported("CONNECT is not supported: this server is not a proxy")
+            raise errors.FramingUnsupported("CONNECT is not supported: this server is not a proxy")
         if len(text) > self.limits.head:
-            raise FieldsTooLarge(f"the request head is larger than {self.limits.head} bytes")
+            raise errors.FieldsTooLarge(f"the request head is larger than {self.limits.head} bytes")
         if "\t" in text and _TAB_IN_SINGLE.search(text):
-            raise BadRequest(
+            raise errors.BadRequest(
                 "a header that decides about framing contains a tab, which implementations read differently"
             )
         headers = self._headers(text, line.end())
@@ -197,33 +190,34 @@ class HeadParser:
                 refuse_field(text[at:].partition("\r\n")[0])
             headers.append((match[1], match[2].strip(" \t")))
             at = match.end()
-        if len(headers) > self.limits.fields:
-            raise FieldsTooLarge(f"the request has {len(headers)} header fields, expected at most {self.limits.fields}")
+        most = self.limits.fields
+        if len(headers) > most:
+            raise errors.FieldsTooLarge(f"the request has {len(headers)} header fields, expected at most {most}")
         return tuple(headers)
 
 
 def refuse_field(line: str) -> NoReturn:
     """Raise the error that explains why a line is not a header field."""
     if "\n" in line:
-        raise BadRequest(_LF_ALONE)
+        raise errors.BadRequest(_LF_ALONE)
     if line[:1] in " \t":
-        raise BadRequest("a header line begins with a blank: folded header lines are obsolete and refused")
+        raise errors.BadRequest("a header line begins with a blank: folded header lines are obsolete and refused")
     name = line.partition(":")[0]
     if ":" in line and name != name.rstrip(" \t"):
-        raise BadRequest(f"there is a blank between the header name {name.rstrip()[:64]!r} and its colon")
-    raise BadRequest(f"not a header line: {line[:64]!r}")
+        raise errors.BadRequest(f"there is a blank between the header name {name.rstrip()[:64]!r} and its colon")
+    raise errors.BadRequest(f"not a header line: {line[:64]!r}")
 
 
 def _refuse_line(line: str, limits: MessageLimits) -> NoReturn:
     if ord(line[:1] or " ") not in _TOKEN_BYTES:
-        raise BadRequest(_NOT_HTTP)
+        raise errors.BadRequest(_NOT_HTTP)
     if "\n" in line:
-        raise BadRequest(_LF_ALONE)
+        raise errors.BadRequest(_LF_ALONE)
     if len(line) + 2 > limits.request_line:
-        raise TargetTooLong(f"the request line is longer than {limits.request_line} bytes")
+        raise errors.TargetTooLong(f"the request line is longer than {limits.request_line} bytes")
     if _VERSION_AT_END.search(line) is None:
-        raise BadRequest(f"the request line {line[:64]!r} does not end with a version such as HTTP/1.1")
-    raise BadRequest(f"not a request line: {line[:64]!r}")
+        raise errors.BadRequest(f"the request line {line[:64]!r} does not end with a version such as HTTP/1.1")
+    raise errors.BadRequest(f"not a request line: {line[:64]!r}")
 
 
 def _join_by_name(headers: tuple[tuple[str, str], ...]) -> dict[str, str]:
@@ -234,7 +228,7 @@ def _join_by_name(headers: tuple[tuple[str, str], ...]) -> dict[str, str]:
         if before is None:
             fields[key] = value
         elif key in SINGLE:
-            raise BadRequest(f"more than one {name} header")
+            raise errors.BadRequest(f"more than one {name} header")
         else:
             fields[key] = f"{before}, {value}"
     return fields
@@ -246,11 +240,11 @@ def _check_chunked(fields: dict[str, str], version: str) -> bool:
         return False
     # RFC 9112 6.1 and 6.3: both lengths, or a coding that HTTP/1.0 does not have, is an attack or an error.
     if "content-length" in fields:
-        raise BadRequest("both Content-Length and Transfer-Encoding are given")
+        raise errors.BadRequest("both Content-Length and Transfer-Encoding are given")
     if version == "1.0":
-        raise BadRequest("Transfer-Encoding in an HTTP/1.0 request")
+        raise errors.BadRequest("Transfer-Encoding in an HTTP/1.0 request")
     if coding.lower() != "chunked":
-        raise FramingUnsupported(f"transfer coding {coding[:64]!r} is not supported, expected 'chunked'")
+        raise errors.FramingUnsupported(f"transfer coding {coding[:64]!r} is not supported, expected 'chunked'")
     return True
 
 
@@ -259,7 +253,7 @@ def _read_content_length(fields: dict[str, str]) -> int | None:
     if value is None:
         return None
     if _LENGTH.fullmatch(value) is None:
-        raise BadRequest(f"Content-Length is {value[:64]!r}, expected a number")
+        raise errors.BadRequest(f"Content-Length is {value[:64]!r}, expected a number")
     return int(value)
 
 
@@ -275,7 +269,7 @@ def _read_expect(fields: dict[str, str], version: str) -> bool:
     if value is None or version == "1.0":  # RFC 9110 10.1.1: a server ignores it from an HTTP/1.0 client
         return False
     if value.lower() != "100-continue":
-        raise ExpectationFailed(f"expectation {value[:64]!r} is not supported, expected '100-continue'")
+        raise errors.ExpectationFailed(f"expectation {value[:64]!r} is not supported, expected '100-continue'")
     return True
 
 
@@ -284,7 +278,7 @@ def _split(target: str) -> tuple[str, str]:
     if target[0] != "/" and target != "*":
         absolute = _ABSOLUTE.match(target)
         if absolute is None:
-            raise BadRequest(f"request target {target[:64]!r} is neither a path nor an http:// URI")
+            raise errors.BadRequest(f"request target {target[:64]!r} is neither a path nor an http:// URI")
         target = target[absolute.end() :]
         if target[:1] != "/":
             target = f"/{target}"

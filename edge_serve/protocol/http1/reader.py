@@ -59,7 +59,6 @@ class RequestReader:
         "_head",
         "_lease",
         "_length",
-        "_own",
         "_parser",
         "_place",
         "_pos",
@@ -88,7 +87,6 @@ class RequestReader:
         self._grow = grow
         self._data = shared
         self._pos = self._end = self._scanned = 0
-        self._own: bytearray | None = None
         self._head: RequestHead | None = None
         self._chunked: ChunkedDecoder | None = None
         self._store: memoryview | bytearray | None = None
@@ -147,13 +145,11 @@ class RequestReader:
         self.received += received
         if self._store is not None:
             self._filled += received
-        elif self._own is None:
-            self._data, self._pos, self._end = self._shared, 0, received
-            self._scanned = 0
+        elif self._data is self._shared:
+            self._pos, self._end, self._scanned = 0, received, 0
         else:
-            own = self._own
-            own += self._shared_view[:received]
-            self._end = len(own)
+            self._data += self._shared_view[:received]
+            self._end = len(self._data)
 
     def next(self) -> RequestHead | None:
         """Return the head of the next complete request, whose body is in `body` and `lease`; None: not enough bytes.
@@ -188,21 +184,20 @@ class RequestReader:
     def keep(self) -> None:
         """Save the bytes that `next` has not used, before the shared buffer is filled again."""
         if self._pos == self._end:
-            self._own = None
             self._data = self._shared
             self._pos = self._end = self._scanned = 0
-        elif self._own is None:
-            self._own = self._data = bytearray(self._shared_view[self._pos : self._end])
+        elif self._data is self._shared:
+            self._data = bytearray(self._shared_view[self._pos : self._end])
             self._rebase()
         elif self._pos:
-            del self._own[: self._pos]
+            del self._data[: self._pos]
             self._rebase()
 
     def discard(self) -> Buffer:
         """Discard the request that is being read, and release its lease. Return its body if that had no lease."""
         own = self._chunked.body.take() if self._chunked is not None else self._store
         lease, self._lease, self._store, self._head, self._chunked = self._lease, None, None, None, None
-        self._own = None
+        self._data = self._shared
         self._pos = self._end = 0
         if lease is not None:
             lease.release()
@@ -255,10 +250,10 @@ class RequestReader:
 
     def _take_whole_body(self, head: RequestHead, length: int) -> RequestHead:
         start, end = self._pos, self._pos + length
-        if self._own is None:
+        if self._data is self._shared:
             self.body = bytes(self._shared_view[start:end])
         else:
-            with memoryview(self._own) as view:  # released at once, because `keep` shortens the buffer
+            with memoryview(self._data) as view:  # released at once, because `keep` shortens the buffer
                 self.body = bytes(view[start:end])
         self._pos += length
         self._scanned = self._pos

@@ -27,10 +27,6 @@ _FLOATS = {DataType.FP32, DataType.FP64}
 _FLOAT_NS, _OTHER_NS, _STRING_NS, _STRING_BYTE_NS, _SORT_NS, _CLASS_NS = 35, 20, 500, 3, 120, 1500
 
 
-#: the loop encodes outputs of up to this many bytes without an estimate
-SURELY_SMALL_BYTES = 4 * 1024
-
-
 class TooExpensive(Exception):
     """The loop would be busy too long: a codec process has to do the work."""
 
@@ -68,10 +64,7 @@ def check_json(size: int, signature: Signature, limits: WorkLimits) -> None:
 
 def is_long(response: InferResponse) -> bool:
     """Return whether encoding all outputs as JSON takes more than SMALL_NS."""
-    outputs = response.outputs
-    if sum([len(tensor.data) for tensor in outputs]) <= SURELY_SMALL_BYTES:
-        return False
-    return sum(map(_estimate_json_ns, outputs)) > SMALL_NS
+    return sum(map(_estimate_json_ns, response.outputs)) > SMALL_NS
 
 
 def check_encoding(response: InferResponse, request: InferRequest, wanted: Mapping[str, RequestedOutput]) -> None:
