@@ -10,7 +10,7 @@ from edge_serve.config.model.layout import advice_on_label_file
 from edge_serve.config.stages import MOST_LABEL_BYTES, read_file
 from edge_serve.errors import Internal, Unsupported, with_advice
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.messages.tensors import BY_NUMBER, DataType, Shape
+from edge_serve.messages.tensors import BY_NUMBER, DataType
 
 
 def signature_of(
@@ -23,14 +23,14 @@ def signature_of(
         labels: class labels by output, from `read_labels`.
     """
     labels = labels or {}
-    inputs = {tensor.name: _input(tensor) for tensor in config.input}
+    inputs = {tensor.name: _spec(tensor) for tensor in config.input}
     return Signature(
         model_name=model_name,
         model_version=str(version),
         platform=config.platform or config.backend,
         max_batch_size=config.max_batch_size,
         inputs=inputs,
-        outputs={tensor.name: _output(tensor, labels.get(tensor.name, ())) for tensor in config.output},
+        outputs={tensor.name: _spec(tensor, labels.get(tensor.name, ())) for tensor in config.output},
         decoupled=config.model_transaction_policy.decoupled,
         has_sequence_batching=config.HasField("sequence_batching"),
         correlation_id_type=_correlation_id_type(config.sequence_batching),
@@ -68,28 +68,14 @@ def _label_text(path: Path, model_directory: Path, name: str, file: str) -> str:
         raise type(error)(with_advice(error.message, advice_on_label_file(model_directory, name, file))) from error
 
 
-def _reshape(tensor: pb.ModelInput | pb.ModelOutput) -> Shape | None:
-    return tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None
-
-
-def _input(tensor: pb.ModelInput) -> TensorSpec:
+def _spec(tensor: pb.ModelInput | pb.ModelOutput, labels: tuple[str, ...] = ()) -> TensorSpec:
     return TensorSpec(
         name=tensor.name,
         datatype=BY_NUMBER[tensor.data_type],
         dims=tuple(tensor.dims),
-        reshape=_reshape(tensor),
-        optional=tensor.optional,
-        allow_ragged_batch=tensor.allow_ragged_batch,
-        is_shape_tensor=tensor.is_shape_tensor,
-    )
-
-
-def _output(tensor: pb.ModelOutput, labels: tuple[str, ...]) -> TensorSpec:
-    return TensorSpec(
-        name=tensor.name,
-        datatype=BY_NUMBER[tensor.data_type],
-        dims=tuple(tensor.dims),
-        reshape=_reshape(tensor),
+        reshape=tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None,
+        optional=isinstance(tensor, pb.ModelInput) and tensor.optional,
+        allow_ragged_batch=isinstance(tensor, pb.ModelInput) and tensor.allow_ragged_batch,
         is_shape_tensor=tensor.is_shape_tensor,
         labels=labels,
     )
@@ -98,8 +84,5 @@ def _output(tensor: pb.ModelOutput, labels: tuple[str, ...]) -> TensorSpec:
 def _correlation_id_type(batching: pb.ModelSequenceBatching) -> DataType | None:
     """The type of the CORRID control tensor, if the model has one."""
     wanted = pb.ModelSequenceBatching.Control.CONTROL_SEQUENCE_CORRID
-    for tensor in batching.control_input:
-        for control in tensor.control:
-            if control.kind == wanted:
-                return BY_NUMBER[control.data_type]
-    return None
+    controls = [control for tensor in batching.control_input for control in tensor.control if control.kind == wanted]
+    return BY_NUMBER[controls[0].data_type] if controls else None

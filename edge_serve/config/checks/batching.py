@@ -19,15 +19,19 @@ def check_dynamic_batching(batching: pb.ModelDynamicBatching, name: str, max_bat
     Raises:
         InvalidArgument: with Triton's text.
     """
-    for size in batching.preferred_batch_size:
-        if size <= 0:
-            raise InvalidArgument(f"dynamic batching preferred size must be positive for {name}")
-        if size > max_batch_size:
-            raise InvalidArgument(f"dynamic batching preferred size must be <= max batch size for {name}")
+    _check_preferred("dynamic batching preferred size", batching.preferred_batch_size, name, max_batch_size)
     if batching.priority_levels:
         _check_priorities(batching, name)
     if batching.preserve_ordering:
         _check_ordering(batching, name)
+
+
+def _check_preferred(what: str, sizes: Iterable[int], name: str, max_batch_size: int) -> None:
+    for size in sizes:
+        if size <= 0:
+            raise InvalidArgument(f"{what} must be positive for {name}")
+        if size > max_batch_size:
+            raise InvalidArgument(f"{what} must be <= max batch size for {name}")
 
 
 def _check_priorities(batching: pb.ModelDynamicBatching, name: str) -> None:
@@ -68,11 +72,8 @@ def check_sequence_batching(batching: pb.ModelSequenceBatching, name: str, max_b
             _check_boolean_control(control, kind, name)
     for control in _controls(batching, "CONTROL_SEQUENCE_CORRID", name):
         _check_correlation_id_control(control, name)
-    for size in batching.oldest.preferred_batch_size:
-        if size <= 0:
-            raise InvalidArgument(f"sequence batching preferred batch size must be positive for {name}")
-        if size > max_batch_size:
-            raise InvalidArgument(f"sequence batching preferred batch size must be <= max batch size for {name}")
+    sizes = batching.oldest.preferred_batch_size
+    _check_preferred("sequence batching preferred batch size", sizes, name, max_batch_size)
     if not 0.0 <= batching.direct.minimum_slot_utilization <= 1.0:
         text = f"sequence batching minimum slot utilization must be in range (0.0, 1.0] for {name}"
         raise InvalidArgument(text)

@@ -8,7 +8,7 @@ import re
 import warnings
 
 from google.protobuf import text_format
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor
 
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import InvalidArgument, with_advice
@@ -95,8 +95,10 @@ def _explain(message: str, text: str, source: str) -> str:
         return f"{source}: {message}"
     line, column = int(position[1]), position[2] or "1"
     complaint = _QUOTED_LINE.sub("", message[position.end() :].strip())
-    told = with_advice(reword(complaint), _advice_on_syntax(complaint, _rest(text, line, int(column))))
-    return f"{source}:{line}:{column}: {told}; the line reads: {_line(text, line)}"
+    found = "".join(text.splitlines()[line - 1 : line]) if line else ""
+    told = with_advice(reword(complaint), _advice_on_syntax(complaint, found[int(column) - 1 :]))
+    shown = found.strip()
+    return f"{source}:{line}:{column}: {told}; the line reads: {shown if len(shown) <= 80 else shown[:77] + '...'!r}"
 
 
 def reword(complaint: str) -> str:
@@ -110,10 +112,10 @@ def _reword(complaint: str) -> str:
         message, field = match.groups()
         if message.endswith("Entry"):
             return f"found '{field}' in a map, expected key and value, as in {{ key: \"{field}\" value ... }}"
-        owners = [f.name for f in _message(message).fields if _has_field(f, field)]
-        if owners:
+        fields = _message(message).fields
+        if owners := [f.name for f in fields if f.message_type and field in f.message_type.fields_by_name]:
             return f"field '{field}' is not one of {_short(message)}: write it inside of {' or '.join(owners)} {{ }}"
-        hint = _did_you_mean(field, [f.name for f in _message(message).fields])
+        hint = _did_you_mean(field, [f.name for f in fields])
         return (
             f"unknown field '{field}' in {_short(message)}{hint}; if the name is right, the configuration is newer "
             "than this server: remove the field"
@@ -148,10 +150,6 @@ def _advice_on_syntax(complaint: str, rest: str) -> str:
     return ""
 
 
-def _has_field(field: FieldDescriptor, name: str) -> bool:
-    return field.message_type is not None and name in field.message_type.fields_by_name
-
-
 def _did_you_mean(word: str, known: list[str]) -> str:
     plain = word.strip("\"'").upper().removeprefix("TYPE_").removeprefix("KIND_")
     plain = _TYPES.get(plain, plain)
@@ -168,15 +166,3 @@ def _message(full_name: str) -> Descriptor:
 
 def _short(full_name: str) -> str:
     return full_name.removeprefix("inference.")
-
-
-def _rest(text: str, number: int, column: int) -> str:
-    lines = text.splitlines()
-    return lines[number - 1][column - 1 :] if 0 < number <= len(lines) else ""
-
-
-def _line(text: str, number: int) -> str:
-    """Line `number` of `text`, at most 80 characters of it."""
-    lines = text.splitlines()
-    line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
-    return repr(line if len(line) <= 80 else line[:77] + "...")

@@ -210,33 +210,29 @@ def _parse_trace_setting(text: str) -> tuple[str, str, str]:
 
 def combine_trace(parts: Sequence[tuple[str, str, str]]) -> TraceConfig:
     """The settings one after the other; levels add up, and OFF wins over all of them."""
-    trace, levels = NO_TRACE, []
-    for mode, key, value in parts:
-        if mode == OPENTELEMETRY:
-            continue
+    levels: list[str] = []
+    changes: dict[str, Any] = {}
+    for key, value in [(key.replace("-", "_"), value) for mode, key, value in parts if mode != OPENTELEMETRY]:
         if key == "level":
             levels.append(_trace_level(value))
         elif key == "mode":
-            trace = replace(trace, mode=_trace_mode(value))
-        elif key == "file":
-            trace = replace(trace, file=value)
+            changes[key] = _trace_mode(value)
         else:
-            trace = _with_number(trace, key.replace("-", "_"), value)
+            changes[key] = value if key == "file" else _trace_number(key, value)
     if levels and "OFF" not in levels:
-        trace = replace(trace, level=tuple(dict.fromkeys(levels)))
-    return trace
+        changes["level"] = tuple(dict.fromkeys(levels))
+    return TraceConfig(**changes)
 
 
-def _with_number(trace: TraceConfig, key: str, value: str) -> TraceConfig:
-    least = {"rate": 0, "count": -1, "log_frequency": 0}[key]
+def _trace_number(key: str, value: str) -> int:
+    least = -1 if key == "count" else 0
     try:
         found = int(value)
     except ValueError:
         found = least - 1
     if found < least:
         raise ValueError(f"trace {key}: found '{shown(value)}', expected an integer of at least {least}")
-    change: dict[str, Any] = {key: found}
-    return replace(trace, **change)
+    return found
 
 
 #: levels by the words for them
