@@ -3,11 +3,11 @@
 Models without state use `direct` or `dynamic`, made of `queue`; models with state use the sequence
 batcher. The driver (models/run/driver.py) calls them. Imports layers 0 and 1 only. Start reading in `core`.
 
-    ensemble/     the schedule of an ensemble
     sequence/     the sequence batcher
     core          the interface of every scheduler, and its decisions
     direct        the default scheduler, and the base of the schedulers of stateless models
     dynamic       the dynamic batcher
+    ensemble      the schedule of an ensemble: which steps a request needs, and which may run now
     keys          shape keys: which requests may share a batch
     ordering      `preserve_ordering`
     policy        picks the scheduler that a model's configuration asks for

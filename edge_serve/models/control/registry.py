@@ -30,7 +30,7 @@ from edge_serve.models.control.records import (
     unready_required,
 )
 from edge_serve.models.control.version_swap import VersionSwapper, settled
-from edge_serve.models.load.batch import LoadBatch, Results
+from edge_serve.models.load.batch import LoadBatch, Planner, Results
 from edge_serve.models.load.dependencies import (
     LoadFailure,
     MemberFacts,
@@ -44,7 +44,6 @@ from edge_serve.models.load.dependencies import (
 from edge_serve.models.load.load_history import LoadHistory
 from edge_serve.models.load.loading import Loader, LoadPlan
 from edge_serve.models.load.memory import Memory
-from edge_serve.models.load.planning import Planner
 from edge_serve.models.repository.names import check_name, parse_version
 from edge_serve.models.repository.override import Override
 from edge_serve.models.repository.repository import FoundModel, Repository, plain_name

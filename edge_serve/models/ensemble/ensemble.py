@@ -1,6 +1,6 @@
 """The runner of an ensemble: sends the requests of its steps to other models instead of to workers.
 
-scheduling/ensemble/plan.py decides which step may run when; each request is a `Flight` (flight.py). The version of a
+scheduling/ensemble.py decides which step may run when; each request is a `Flight` (flight.py). The version of a
 member is looked up for every step, so that a swap in the meantime takes effect.
 """
 
@@ -19,7 +19,7 @@ from edge_serve.models.ensemble.member import refusal
 from edge_serve.models.ensemble.stream import StreamFlight
 from edge_serve.models.run.runner import OnResponse, Runner, Ticket
 from edge_serve.scheduling.core import label
-from edge_serve.scheduling.ensemble.plan import EnsemblePlan
+from edge_serve.scheduling.ensemble import EnsemblePlan
 
 
 class EnsembleRunner(Runner):

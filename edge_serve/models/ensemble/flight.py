@@ -24,7 +24,7 @@ from edge_serve.models.run import statistics as record
 from edge_serve.models.run.runner import OnResponse, Ticket
 from edge_serve.models.versions.served import Served
 from edge_serve.scheduling.core import label
-from edge_serve.scheduling.ensemble.plan import Deadlock, EnsemblePlan, Failed, Finished, Next, StepsToRun
+from edge_serve.scheduling.ensemble import Deadlock, EnsemblePlan, Failed, Finished, Next, StepsToRun
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from edge_serve.messages.shared_memory import Place
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Handle, InferTensor, Shape, Shared, is_unseen
 from edge_serve.protocol.inference.validate import validate
-from edge_serve.scheduling.ensemble.plan import EnsemblePlan, EnsembleStep
+from edge_serve.scheduling.ensemble import EnsemblePlan, EnsembleStep
 
 #: entries for each step; a client that sends more shapes changes them all the time
 _REMEMBERED = 64

@@ -1,6 +1,6 @@
 """One request of an ensemble with decoupled members: any number of answers, one for each chain of steps.
 
-scheduling/ensemble/stream.py decides which step may run when. Texts: triton-inference-server/core
+scheduling/ensemble.py decides which step may run when. Texts: triton-inference-server/core
 src/ensemble_scheduler/ensemble_scheduler.cc.
 """
 
@@ -24,7 +24,7 @@ from edge_serve.models.run.shared_lease import shares
 from edge_serve.models.versions.served import Served
 from edge_serve.protocol.inference.validate import validate
 from edge_serve.scheduling.core import label
-from edge_serve.scheduling.ensemble.stream import Cell, StreamRun
+from edge_serve.scheduling.ensemble import Cell, StreamRun
 
 
 @dataclass(slots=True)

@@ -35,7 +35,6 @@ from edge_serve.models.extras.rate_limit import LimitedModel, RateLimitGate
 from edge_serve.models.extras.response_cache import ResponseCache
 from edge_serve.models.load.dependencies import members_of
 from edge_serve.models.load.golden import prove, prove_with
-from edge_serve.models.load.instance_update import InstanceUpdate
 from edge_serve.models.load.warmup import WarmupListener, warm_up
 from edge_serve.models.repository.override import Override
 from edge_serve.models.repository.repository import (
@@ -56,7 +55,7 @@ from edge_serve.models.run.sequence_driver import IterativeDecoupledDriver, Iter
 from edge_serve.models.run.statistics import bounds_of, new_statistics
 from edge_serve.models.versions.instance_group import placed
 from edge_serve.models.versions.served import Served
-from edge_serve.scheduling.ensemble.plan import ensemble_plan
+from edge_serve.scheduling.ensemble import ensemble_plan
 from edge_serve.scheduling.keys import shape_key_for
 from edge_serve.scheduling.ordering import ResponseOrder
 from edge_serve.scheduling.policy import scheduler_for
@@ -222,23 +221,10 @@ class Loader:
             served = await self._open(plan, version, arena, own_worker)
         except BaseException:
             arena.close()
-            await self._workers.forget(self._spec(plan, plan.config, version))
+            await self._workers.forget(self.spec(plan, plan.config, version))
             raise
         served.load_seconds = time.monotonic() - started
         return served
-
-    def plan_instance_update(self, served: Served, plan: LoadPlan) -> InstanceUpdate:
-        """Plan the change of instances that the plan's `instance_group` asks for; everything else stays.
-
-        Raises:
-            InvalidArgument: a group asks for what the machine does not have.
-        """
-        config = pb.ModelConfig()
-        config.CopyFrom(served.config)
-        del config.instance_group[:]
-        config.instance_group.extend(plan.config.instance_group)
-        config = settle_instances(config)
-        return InstanceUpdate(served, config, self._spec(plan, config, int(served.version)), plan.directory)
 
     async def open_ensemble(self, plan: LoadPlan, version: int, lookup: Lookup) -> Served:
         """Load one version of an ensemble whose members serve. It has no worker and no memory of its own.
@@ -271,11 +257,11 @@ class Loader:
     async def _open(self, plan: LoadPlan, version: int, arena: Arena, own_worker: bool) -> Served:
         config = settle_instances(plan.config)
         own = _own_worker(config, own_worker)
-        spec = self._spec(plan, config, version)
+        spec = self.spec(plan, config, version)
         if self._options.auto_complete:
             document = await self._workers.describe(spec, config.backend, own_worker=own)
             config = settle_instances(merge_completed(config, document))
-            spec = self._spec(plan, config, version)
+            spec = self.spec(plan, config, version)
         for note in notes_on(config):
             log.warning("model %s: %s", plan.name, note, extra=model_fields(plan.name))
         labels = await offload(read_labels, config, plan.directory)
@@ -346,7 +332,8 @@ class Loader:
         )  # fmt: skip
         served.on_close += (served.cache.close,)
 
-    def _spec(self, plan: LoadPlan, config: pb.ModelConfig, version: int) -> ModelSpec:
+    def spec(self, plan: LoadPlan, config: pb.ModelConfig, version: int) -> ModelSpec:
+        """Return the specification of a version for its workers."""
         return ModelSpec(
             config.name,
             version,

@@ -27,7 +27,7 @@ from edge_serve.models.run.runner import OnResponse
 from edge_serve.models.run.statistics import new_statistics
 from edge_serve.models.versions.served import Served
 from edge_serve.protocol.inference.validate import validate
-from edge_serve.scheduling.ensemble.plan import ensemble_plan
+from edge_serve.scheduling.ensemble import ensemble_plan
 from tests.leases import Slot
 
 

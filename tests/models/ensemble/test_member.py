@@ -12,7 +12,7 @@ from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.messages.tensors import DataType, InferTensor, Shape
 from edge_serve.models.ensemble import member as ensemble_member
 from edge_serve.models.ensemble.member import Member, fitted
-from edge_serve.scheduling.ensemble.plan import EnsembleStep
+from edge_serve.scheduling.ensemble import EnsembleStep
 
 STEP = EnsembleStep("m", "", {"A": "x", "B": "t"}, {"C": "y"})
 WRITERS = {"t": 0, "y": 1}

@@ -9,7 +9,7 @@ from edge_serve.errors import Cancelled, Internal, InvalidArgument
 from edge_serve.messages.infer import InferResponse
 from edge_serve.messages.tensors import Handle, InferTensor
 from edge_serve.models.ensemble.ensemble import EnsembleRunner
-from edge_serve.scheduling.ensemble.plan import ensemble_plan
+from edge_serve.scheduling.ensemble import ensemble_plan
 from tests.leases import Slot
 from tests.models.ensemble.test_ensemble import CHAIN, NO_SEQUENCE, Job, Scene, int32, step
 

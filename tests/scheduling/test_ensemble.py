@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from edge_serve.config.model.text import parse_model_config
 from edge_serve.errors import EdgeServeError, Internal, Unavailable
-from edge_serve.scheduling.ensemble.plan import (
+from edge_serve.scheduling.ensemble import (
     Deadlock,
     EnsemblePlan,
     EnsembleRun,
