@@ -62,11 +62,8 @@ class InstanceUpdater:
                     update = self._plan(served, plan)
                     await self._prepare(plan, update)
                 except EdgeServeError as error:
-                    text, extra = (
-                        "failed to change the instances of '%s' version %d: %s",
-                        model_fields(plan.name, version),
-                    )
-                    log.error(text, plan.name, version, error.as_triton(), extra=extra)
+                    text = "failed to change the instances of '%s' version %d: %s"
+                    log.error(text, plan.name, version, error.as_triton(), extra=model_fields(plan.name, version))
                     reason = f"version {version} is at READY state: {error.as_triton()};"
                     raise LoadFailure(plan.name, reason) from error
                 prepared.append(update)
@@ -120,9 +117,7 @@ class InstanceUpdater:
             text = "model %s version %s: an instance that was removed still has work after %g s, and is closed"
             extra = model_fields(served.name, served.version)
             log.warning(text, served.name, served.version, self._drain_seconds, extra=extra)
-        await update.remove(number)
-        if late is not None:
-            update.fail_instance(number, late)
+        await update.remove(number, late)
 
 
 class InstanceUpdate:
@@ -138,19 +133,16 @@ class InstanceUpdate:
         assert served.opened is not None, "an ensemble has no instances"
         self.served = served
         self._opened = served.opened
-        self._driver = driver_of(served)
         self._config = config
         self._spec = spec
         self._directory = directory
+        assert isinstance(served.runner, Driver), "an ensemble has no instances"
+        self._driver = served.runner
+        self._limited = self._opened.listener if isinstance(self._opened.listener, LimitedModel) else None
         change = compare(served.instances, placed(config))
         self._kept, self.removed = change.kept, change.removed
         self.added: dict[int, Placed] = dict(zip(self._opened.next_numbers(), change.added, strict=False))
         self._fresh: OpenedModel | None = None
-
-    @property
-    def _limited(self) -> LimitedModel | None:
-        listener = self._opened.listener
-        return listener if isinstance(listener, LimitedModel) else None
 
     async def prepare(self) -> None:
         """Open the new instances and warm them up, while the others serve.
@@ -189,21 +181,13 @@ class InstanceUpdate:
         self.served.instances = {**self._kept, **self.added}
         self.served.config = self._config
 
-    async def remove(self, number: int) -> None:
-        """Close an instance that has finished its work, or that took too long."""
+    async def remove(self, number: int, error: EdgeServeError | None) -> None:
+        """Close an instance that has finished its work. If it took too long, `error` fails its unfinished requests."""
         await self._opened.remove(number)
         self._release(number)
-
-    def fail_instance(self, number: int, error: EdgeServeError) -> None:
-        """Fail the unfinished requests of an instance that is closed."""
-        self._opened.listener.on_lost(number, error)
+        if error is not None:
+            self._opened.listener.on_lost(number, error)
 
     def _release(self, number: int) -> None:
         if self._limited is not None:
             self._limited.remove(number)
-
-
-def driver_of(served: Served) -> Driver:
-    """Return the driver of a version that is no ensemble."""
-    assert isinstance(served.runner, Driver), "an ensemble has no instances"
-    return served.runner

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from edge_serve.aio.offload import offload
 from edge_serve.messages.metadata import IndexEntry
+from edge_serve.models.control.swap_queue import SwapQueue
 from edge_serve.models.load.loading import LoadPlan
 from edge_serve.models.repository.repository import FoundModel, namespace_of, plain_name
 from edge_serve.models.versions.lifecycle import VersionEvent, VersionState, after
@@ -44,10 +45,23 @@ class VersionRecord:
         self.reason = reason
         self.directory, self.dismissed = None, False
 
+    def retire(self) -> Served:
+        """Take the version that serves out of service, and return it."""
+        served, self.served = self.served, None
+        assert served is not None, "only a version that serves is retired"
+        self.move(VersionEvent.RETIRED)
+        return served
+
     @property
     def failed(self) -> bool:
         """Whether it failed to load, and the failure counts for readiness."""
         return self.state is VersionState.GONE and self.reason != "unloaded" and not self.dismissed
+
+    @property
+    def queue(self) -> SwapQueue | None:
+        """The queue of requests, while the version is unloaded and its successor is not loaded yet."""
+        runner = self.served.runner if self.served is not None else None
+        return runner if isinstance(runner, SwapQueue) else None
 
     def news(self) -> str:
         """Return the reason for its state; of a version that serves, the recent trouble of its workers."""
@@ -117,6 +131,10 @@ class ModelRecord:
     def ready(self) -> list[VersionRecord]:
         """Return the versions that serve, ascending."""
         return [record for _, record in sorted(self.versions.items()) if record.state is VersionState.READY]
+
+    def serving(self) -> dict[int, Served]:
+        """Return the versions that serve, by number, ascending."""
+        return {known.version: known.served for known in self.ready() if known.served is not None}
 
     def failed(self) -> list[VersionRecord]:
         """Return the versions whose failure to load counts."""

@@ -47,7 +47,6 @@ from edge_serve.models.load.memory import Memory
 from edge_serve.models.repository.names import check_name, parse_version
 from edge_serve.models.repository.override import Override
 from edge_serve.models.repository.repository import FoundModel, Repository, plain_name
-from edge_serve.models.versions.lifecycle import VersionState
 from edge_serve.models.versions.served import Served, ServedVersions
 from edge_serve.models.versions.unloading_versions import BusyVersion, busy_versions
 from edge_serve.observe.metrics.source import ModelSeries, Readiness
@@ -137,7 +136,7 @@ class Registry:
         known = record.versions.get(parse_version(version))
         if known is None:
             raise NotFound(f"Request for unknown model: '{name}' version {int(version)} is not found")
-        if known.served is None or known.state is not VersionState.READY:
+        if known.served is None:
             replaced = self._serving.draining(name, version)
             if replaced is not None:
                 return replaced
@@ -178,7 +177,7 @@ class Registry:
     def each_served(self) -> Iterator[Served]:
         """Yield what `served` returns. The table may change meanwhile."""
         for _, record in sorted(self._models.items()):
-            yield from (version.served for version in record.ready() if version.served is not None)
+            yield from record.serving().values()
 
     def busy(self) -> list[BusyVersion]:
         """Return the versions that have requests to answer, draining ones included."""

@@ -83,11 +83,14 @@ class VersionSwapper:
         Returns:
             Whether more than instances changed, so that ensembles must be made anew.
         """
-        changed = [version for version in plan.versions if not _stays(record, plan, version)]
+        serving = {} if members_of(plan.config) else record.serving()
+        changed = [
+            version for version in plan.versions if version not in serving or not plan.keeps(version, record.plan)
+        ]
         updated = {
-            version: served
+            version: serving[version]
             for version in changed
-            if (served := _changes_instances_only(record, plan, version)) is not None
+            if version in serving and plan.changes_instances_only(version, record.plan, serving[version])
         }
         wanted = [version for version in changed if version not in updated]
         stay = all(known.version in plan.versions for known in record.ready())
@@ -174,16 +177,16 @@ class VersionSwapper:
         """
         old = record.plan
         for known in record.ready():
-            queue = known.served.runner if known.served is not None else None
-            if old is None or known.served is None or not isinstance(queue, SwapQueue):
+            queue, stand_in = known.queue, known.served
+            if old is None or stand_in is None or queue is None:
                 continue
             if old.directory == plan.directory and known.version in wanted:
                 continue
             back = await self._try(old, known.version, own_worker=True)
             if isinstance(back, Served):
                 queue.submit_all(back)
-                back.replace(known.served)
-                self._start_drain(known.served, replaced=True)
+                back.replace(stand_in)
+                self._start_drain(stand_in, replaced=True)
                 known.served = back
                 text = "model %s version %s serves again, because its successor failed to load"
                 log.warning(text, record.name, known.version, extra=model_fields(record.name, known.version))
@@ -192,12 +195,10 @@ class VersionSwapper:
     def _fail_queued(self, record: ModelRecord, failures: dict[int, EdgeServeError]) -> None:
         """Fail the queued requests: the new versions failed to load, and the old ones are unloaded."""
         for known in record.ready():
-            if known.served is not None and isinstance(known.served.runner, SwapQueue):
+            if known.queue is not None:
                 error = failures.get(known.version) or next(iter(failures.values()))
-                known.served.runner.fail(error)
-                self._start_drain(known.served, replaced=False)
-                known.served = None
-                known.move(VersionEvent.RETIRED)
+                known.queue.fail(error)
+                self._start_drain(known.retire(), replaced=False)
                 known.move(VersionEvent.DRAINED, error.as_triton())
                 record.plan = None
         self._refresh(record)
@@ -250,9 +251,9 @@ class VersionSwapper:
         replaced = [known for known in record.ready() if known.version not in plan.versions]
         for served in fresh:
             known = record.versions[int(served.version)]
-            if known.state is VersionState.READY and known.served is not None:
-                if isinstance(known.served.runner, SwapQueue):
-                    known.served.runner.submit_all(served)
+            if known.served is not None:
+                if known.queue is not None:
+                    known.queue.submit_all(served)
                 served.replace(known.served)
                 self._start_drain(known.served, replaced=True)
             else:
@@ -261,8 +262,8 @@ class VersionSwapper:
             text, extra = "model %s version %s ready in %.2f s", model_fields(served.name, served.version)
             log.info(text, served.name, served.version, served.load_seconds, extra=extra)
         for known in replaced:
-            if known.served is not None and isinstance(known.served.runner, SwapQueue):
-                known.served.runner.submit_all(fresh[-1])
+            if known.queue is not None:
+                known.queue.submit_all(fresh[-1])
             self._retire(known, replaced=True)
         record.plan = plan
         self._refresh(record)
@@ -281,10 +282,7 @@ class VersionSwapper:
             await asyncio.wait(tasks, timeout=timeout)
 
     def _retire(self, known: VersionRecord, *, replaced: bool) -> asyncio.Task[None]:
-        served, known.served = known.served, None
-        assert served is not None, "only a version that serves is retired"
-        known.move(VersionEvent.RETIRED)
-        task = self._start_drain(served, replaced=replaced)
+        task = self._start_drain(known.retire(), replaced=replaced)
 
         def drained(_: asyncio.Task[None]) -> None:
             if known.state is VersionState.DRAINING:  # it may have been loaded again meanwhile
@@ -335,19 +333,6 @@ class VersionSwapper:
             self._serving.highest[record.name] = ready[-1].served
         else:
             self._serving.highest.pop(record.name, None)
-
-
-def _stays(record: ModelRecord, plan: LoadPlan, version: int) -> bool:
-    known = record.versions.get(version)
-    ready = known is not None and known.state is VersionState.READY
-    return ready and not members_of(plan.config) and plan.keeps(version, record.plan)
-
-
-def _changes_instances_only(record: ModelRecord, plan: LoadPlan, version: int) -> Served | None:
-    """Return the version that serves, if only its instances are to change."""
-    known = record.versions.get(version)
-    served = known.served if known is not None and known.state is VersionState.READY else None
-    return served if not members_of(plan.config) and plan.changes_instances_only(version, record.plan, served) else None
 
 
 def _freed_bytes(known: VersionRecord) -> int:

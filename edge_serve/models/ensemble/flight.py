@@ -344,8 +344,8 @@ def record_answer(ensemble: Ensemble, request: InferRequest, start: int, compute
     output_start = input_end + compute.infer_ns
     marks = (start, input_end, output_start, output_start + compute.output_ns)
     rows = max(1, request.rows)
-    record.record_batch(ensemble.statistics, rows, *marks, int(time.time() * 1000))
-    record.record_success(ensemble.statistics, rows, (start,), *marks, ensemble.clock.now_ns())
+    record.record_batch(ensemble.statistics, rows, marks, int(time.time() * 1000))
+    record.record_success(ensemble.statistics, rows, (start,), marks, ensemble.clock.now_ns())
     if request.compute is not None:
         request.compute.add(*marks)
 

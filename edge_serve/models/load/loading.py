@@ -24,7 +24,6 @@ from edge_serve.config.signature import read_labels, signature_of
 from edge_serve.config.stages import check_files, load_model_config, merge_completed, settle_instances
 from edge_serve.errors import EdgeServeError
 from edge_serve.golden.reader import GoldenTest, read_golden
-from edge_serve.messages.infer import InferResponse
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
@@ -49,8 +48,7 @@ from edge_serve.models.repository.repository import (
 from edge_serve.models.repository.version_policy import choose
 from edge_serve.models.run.controls import Controls
 from edge_serve.models.run.decoupled import DecoupledDriver
-from edge_serve.models.run.driver import Driver
-from edge_serve.models.run.runner import OnResponse
+from edge_serve.models.run.driver import Driver, Order
 from edge_serve.models.run.sequence_driver import IterativeDecoupledDriver, IterativeDriver, SequenceDriver
 from edge_serve.models.run.statistics import bounds_of, new_statistics
 from edge_serve.models.versions.instance_group import placed
@@ -123,14 +121,14 @@ class LoadPlan:
             and _of_one_version(self.config) == _of_one_version(before.config)
         )
 
-    def changes_instances_only(self, version: int, before: LoadPlan | None, served: Served | None) -> bool:
+    def changes_instances_only(self, version: int, before: LoadPlan | None, served: Served) -> bool:
         """Return whether only the instances of a version that serves change, as in Triton's ConfigChangeRequiresReload
         (core src/model_config_utils.cc).
 
         Args:
             before: the plan that it was loaded by; its completed configuration is in `served`.
         """
-        if before is None or served is None or served.opened is None or self.directory != before.directory:
+        if before is None or served.opened is None or self.directory != before.directory:
             return False
         files = of_version(self.print, version) == of_version(before.print, version)
         config = _of_any_instances(self.config)
@@ -349,31 +347,23 @@ class Loader:
         return new_statistics(summaries=options.summaries, histograms=options.histograms, first_response_bounds=bounds)
 
     def _driver(self, config: pb.ModelConfig, signature: Signature, limited: LimitedModel | None) -> Driver:
-        driver = self._bare_driver(config, signature, limited)
-        if signature.has_sequence_batching:
-            driver.controls = Controls(config)
-        return driver
-
-    def _bare_driver(self, config: pb.ModelConfig, signature: Signature, limited: LimitedModel | None) -> Driver:
         instances = placed(config)
         passive = {number for number, one in enumerate(instances) if one.group.passive}
-        order: ResponseOrder[tuple[OnResponse, InferResponse]] | None = None
-        if config.dynamic_batching.preserve_ordering:
-            order = ResponseOrder()
-        statistics = self._new_statistics(config)
+        order: Order | None = ResponseOrder() if config.dynamic_batching.preserve_ordering else None
         scheduler = scheduler_for(config, len(instances), passive)
         if limited is not None:
             scheduler.prefer(limited.standing)
-        name, version, loop = signature.model_name, signature.model_version, asyncio.get_running_loop()
         iterative = config.sequence_batching.iterative_sequence
+        kind: type[Driver] = IterativeDriver if iterative else SequenceDriver
         if signature.decoupled:
-            return (IterativeDecoupledDriver if iterative else DecoupledDriver)(
-                name, version, scheduler, statistics, self._clock, loop, order,
-                count_responses=config.backend != "python",
-            )  # fmt: skip
-        stateful = IterativeDriver if iterative else SequenceDriver
-        kind = stateful if signature.has_sequence_batching else Driver
-        return kind(name, version, scheduler, statistics, self._clock, loop, order)
+            kind = IterativeDecoupledDriver if iterative else DecoupledDriver
+        elif not signature.has_sequence_batching:
+            kind = Driver
+        name, version, loop = signature.model_name, signature.model_version, asyncio.get_running_loop()
+        driver = kind(name, version, scheduler, self._new_statistics(config), self._clock, loop, order)
+        driver.counts_responses = config.backend != "python"
+        driver.controls = Controls(config) if signature.has_sequence_batching else None
+        return driver
 
     async def close(self, served: Served) -> None:
         """Close the model in its worker and release its memory. Never raises."""

@@ -6,22 +6,17 @@ taken from it, as in Triton, so a request counts once the model's `execute` has 
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from edge_serve.aio.pausable_deadline import PausableDeadline
 from edge_serve.aio.tasks import notify
 from edge_serve.backends.base import Reply
-from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import InferResponse, Lease
-from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.run import statistics as record
 from edge_serve.models.run.driver import Driver, Job
-from edge_serve.models.run.runner import OnResponse
-from edge_serve.scheduling.core import Scheduler
-from edge_serve.scheduling.ordering import ResponseOrder
 
 
 @dataclass(slots=True)
@@ -65,27 +60,12 @@ class _Open:
 
 
 class DecoupledDriver(Driver):
-    """Runs one version of a decoupled model. Is the `PartialListener` of its opened model.
+    """Runs one version of a decoupled model. Is the `PartialListener` of its opened model. Takes the arguments of
+    `Driver`."""
 
-    Args:
-        count_responses: keep `response_stats`. Triton's Python backend reports none, so its models show none.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        version: str,
-        scheduler: Scheduler,
-        statistics: ModelStatistics,
-        clock: Clock,
-        loop: asyncio.AbstractEventLoop,
-        order: ResponseOrder[tuple[OnResponse, InferResponse]] | None = None,
-        *,
-        count_responses: bool = False,
-    ) -> None:
-        super().__init__(name, version, scheduler, statistics, clock, loop, order)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._pace = None
-        self._count_responses = count_responses
         self._open: dict[int, _Open] = {}
 
     def cancel(self, job: Job) -> None:
@@ -120,8 +100,7 @@ class DecoupledDriver(Driver):
 
     def on_placed(self, instance: int, batch_id: int, index: int, lease: Lease) -> bool:
         """Keep the memory to which the channel moved inputs; see `PartialListener`."""
-        opened = self._open.get(batch_id)
-        stream = opened.streams.get(index) if opened is not None else None
+        stream = self._stream(batch_id, index)
         if stream is not None:
             stream.inputs = lease
         return stream is not None
@@ -130,8 +109,7 @@ class DecoupledDriver(Driver):
         self, instance: int, batch_id: int, index: int, reply: Reply | None, final: bool, lease: Lease | None
     ) -> None:
         """Deliver a response, or end a stream without one. Responses after the final one are discarded."""
-        opened = self._open.get(batch_id)
-        stream = opened.streams.get(index) if opened is not None else None
+        stream = self._stream(batch_id, index)
         if stream is None:
             if lease is not None:
                 lease.release()
@@ -145,7 +123,7 @@ class DecoupledDriver(Driver):
         if reply is not None and not stream.count:
             record.record_first_response(self.statistics, now - stream.job.arrival_ns)
         self._send(stream.job, response)
-        if self._count_responses:
+        if self.counts_responses:
             end = self._clock.now_ns()
             record.record_response(self.statistics, stream.count, response, stream.since_ns, now, end)
             stream.since_ns = end
@@ -176,6 +154,10 @@ class DecoupledDriver(Driver):
         opened = self._open[batch_id] = _Open(instance, streams, now)
         if self.model.timeout:
             opened.patience = PausableDeadline(self._loop, self.model.timeout, partial(self._on_overrun, batch_id))
+
+    def _stream(self, batch_id: int, position: int) -> _Stream | None:
+        opened = self._open.get(batch_id)
+        return opened.streams.get(position) if opened is not None else None
 
     def _hold(self, batch_id: int, opened: _Open, position: int, held: bool) -> None:
         """Pause or resume a stream in the worker. Each paused stream is resumed, at the latest when it ends."""
@@ -218,9 +200,9 @@ class DecoupledDriver(Driver):
     def _close(self, batch_id: int, position: int) -> bool:
         """Close the stream of a request. Return whether it was open."""
         opened = self._open.get(batch_id)
-        stream = opened.streams.get(position) if opened is not None else None
-        if opened is None or stream is None:
+        if opened is None or position not in opened.streams:
             return False
+        stream = opened.streams[position]
         if stream.held:
             self._hold(batch_id, opened, position, False)
         stream.end()
@@ -234,13 +216,3 @@ class DecoupledDriver(Driver):
         return InferResponse(
             self.name, self.version, job.request.id, reply.outputs, reply.parameters, reply.error, final, lease, null
         )
-
-    def _send(self, job: Job, response: InferResponse) -> None:
-        request = job.request
-        if response.final and request.lease is not None:
-            request.lease.release()
-        if self._order is None:
-            notify(job.on_response, response)
-            return
-        for on_response, ready in self._order.ready(job.place, (job.on_response, response), response.final):
-            notify(on_response, ready)

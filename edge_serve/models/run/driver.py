@@ -25,6 +25,8 @@ from edge_serve.scheduling.core import Entry, Run, Scheduler, Wait
 from edge_serve.scheduling.ordering import ResponseOrder
 from edge_serve.workers.front.frames.batch import BatchReply
 
+Order = ResponseOrder[tuple[OnResponse, InferResponse]]
+
 
 class Executors(Protocol):
     """The instances that a driver sends batches to: an `OpenedModel`, or the rate limiter before it (`rate_limit`)."""
@@ -80,6 +82,7 @@ class Driver(Runner):
 
     Attributes:
         controls: the control tensors of a model with `sequence_batching`.
+        counts_responses: keep `response_stats` of a decoupled model. Triton's Python backend reports none.
         held: requests of batches that wait in the rate limiter: pending, though their batch was sent.
     """
 
@@ -91,13 +94,14 @@ class Driver(Runner):
         statistics: ModelStatistics,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
-        order: ResponseOrder[tuple[OnResponse, InferResponse]] | None = None,
+        order: Order | None = None,
     ) -> None:
         self.name = name
         self.version = version
         self.statistics = statistics
         self.model: Executors
         self.controls: Controls | None = None
+        self.counts_responses = False
         self.held = 0
         self._scheduler = scheduler
         self._order = order
@@ -200,9 +204,7 @@ class Driver(Runner):
     def fail_all(self, error: EdgeServeError) -> None:
         """See `Runner`."""
         self._awaits_sequences = False
-        for entry in self._scheduler.drain():
-            self.statistics.pending -= 1
-            self._fail(entry, error, record.REJECTED)  # type: ignore[arg-type]
+        self._fail_queued(error)
         for instance in list(self.model.numbers):
             self.on_lost(instance, error)
         self._outage.stop()
@@ -282,9 +284,7 @@ class Driver(Runner):
 
     def _on_outage(self) -> None:
         """Fail the queued requests: the version has had no worker for too long."""
-        for entry in self._scheduler.drain():
-            self.statistics.pending -= 1
-            self._fail(entry, self._outage.error(), record.REJECTED)  # type: ignore[arg-type]
+        self._fail_queued(self._outage.error())
         self._check_idle()
 
     # ---- acting on decisions ------------------------------------------------------------------------------------
@@ -384,7 +384,7 @@ class Driver(Runner):
             self._deliver(job, result, lease)
         self._record(jobs, reply, marks, now)
 
-    def _record(self, jobs: list[Job], reply: BatchReply, marks: tuple[int, int, int, int], now: int) -> None:
+    def _record(self, jobs: list[Job], reply: BatchReply, marks: record.ComputeMarks, now: int) -> None:
         stats = self.statistics
         now_ms = int(time.time() * 1000)
         rows, arrivals_ns = 0, []
@@ -399,38 +399,46 @@ class Driver(Runner):
                 reason = record.failure_reason(result.error, executed=True)
                 record.record_failure(stats, reason, now - job.arrival_ns)
         if arrivals_ns:
-            record.record_success(stats, rows, arrivals_ns, *marks, now)
+            record.record_success(stats, rows, arrivals_ns, marks, now)
         if reply.each:
             for job in jobs:
-                record.record_batch(stats, job.rows, *marks, now_ms)
+                record.record_batch(stats, job.rows, marks, now_ms)
         else:
             null_rows = len(reply.replies) - len(jobs)
-            record.record_batch(stats, sum([job.rows for job in jobs]) + null_rows, *marks, now_ms)
+            record.record_batch(stats, sum([job.rows for job in jobs]) + null_rows, marks, now_ms)
 
     def _deliver(self, job: Job, reply: Reply, lease: Lease | None) -> None:
-        request = job.request
-        if request.lease is not None:
-            request.lease.release()
         response = InferResponse(
-            self.name, self.version, request.id, reply.outputs, reply.parameters, reply.error, True, lease
+            self.name, self.version, job.request.id, reply.outputs, reply.parameters, reply.error, True, lease
         )
         if reply.personal:
             response.personal = True
+        self._send(job, response)
+
+    def _send(self, job: Job, response: InferResponse) -> None:
+        request = job.request
+        if response.final and request.lease is not None:
+            request.lease.release()
         if self._order is None:
             try:  # as `notify`, without a call for each response
                 job.on_response(response)
             except Exception:
                 log_failure(job.on_response)
             return
-        for on_response, ready in self._order.ready(job.place, (job.on_response, response)):
+        for on_response, ready in self._order.ready(job.place, (job.on_response, response), response.final):
             notify(on_response, ready)
+
+    def _fail_queued(self, error: EdgeServeError) -> None:
+        for entry in self._scheduler.drain():
+            self.statistics.pending -= 1
+            self._fail(entry, error, record.REJECTED)  # type: ignore[arg-type]
 
     def _fail(self, job: Job, error: EdgeServeError, reason: str) -> None:
         record.record_failure(self.statistics, reason, self._clock.now_ns() - job.arrival_ns)
         self._deliver(job, Reply(error=error), None)
 
 
-def _share(marks: tuple[int, int, int, int], count: int) -> tuple[int, int, int, int]:
+def _share(marks: record.ComputeMarks, count: int) -> record.ComputeMarks:
     """Return the times of one of `count` executions that were timed together."""
     start, ready, done, end = marks
     return start, start + (ready - start) // count, start + (done - start) // count, start + (end - start) // count

@@ -101,15 +101,13 @@ class IterativeDecoupledDriver(IterativeDriver, DecoupledDriver):
     """Runs an iterative model that is decoupled. The stream of a request stays open for all of its runs."""
 
     def _unanswered(self, job: Job) -> bool:
-        opened = self._open.get(job.batch_id)
-        return opened is not None and job.position in opened.streams
+        return self._stream(job.batch_id, job.position) is not None
 
     def _run(self, run: Run) -> list[Job]:
         again = [(job, job.batch_id, job.position) for job in self._again.intersection(run.entries)]
         jobs = super()._run(run)
         for job, batch_id, position in again:
-            opened = self._open.get(batch_id)
-            stream = opened.streams.get(position) if opened is not None else None
+            stream = self._stream(batch_id, position)
             held = stream is not None and stream.held
             self._close(batch_id, position)
             if stream is not None:

@@ -34,6 +34,9 @@ REJECTED, CANCELED, BACKEND, OTHER = "REJECTED", "CANCELED", "BACKEND", "OTHER"
 #: requests kept for the quantiles of summaries
 RECENT_REQUESTS = 4096
 
+#: when the computation starts, its inputs are ready, its outputs are made, and it ends
+ComputeMarks = tuple[int, int, int, int]
+
 _BOUNDS_NS = tuple(round(bound * 1e9) for bound in LATENCY_BUCKETS)
 
 
@@ -70,21 +73,15 @@ def bounds_of(metrics: pb.ModelMetrics) -> tuple[float, ...]:
 
 
 def record_success(
-    stats: ModelStatistics,
-    rows: int,
-    arrivals_ns: Sequence[int],
-    compute_start_ns: int,
-    input_end_ns: int,
-    output_start_ns: int,
-    compute_end_ns: int,
-    end_ns: int,
+    stats: ModelStatistics, rows: int, arrivals_ns: Sequence[int], marks: ComputeMarks, end_ns: int
 ) -> None:
     """Count the requests of one executed batch. Each counts the whole computation of the batch, as in Triton.
 
     Args:
         rows: batch items of these requests together, 1 each for a model that does not batch.
-        arrivals_ns: when each arrived; it waited from then until `compute_start_ns`.
+        arrivals_ns: when each arrived; it waited from then until the computation started.
     """
+    compute_start_ns, input_end_ns, output_start_ns, compute_end_ns = marks
     count = len(arrivals_ns)
     arrived_ns = sum(arrivals_ns)
     compute_ns = compute_end_ns - compute_start_ns
@@ -147,21 +144,14 @@ def record_cache_miss(stats: ModelStatistics, ns: int, now_ns: int) -> None:
         stats.recent_misses.append(Recent(now_ns, ns, 0, 0, 0, 0))
 
 
-def record_batch(
-    stats: ModelStatistics,
-    rows: int,
-    compute_start_ns: int,
-    input_end_ns: int,
-    output_start_ns: int,
-    compute_end_ns: int,
-    now_ms: int,
-) -> None:
+def record_batch(stats: ModelStatistics, rows: int, marks: ComputeMarks, now_ms: int) -> None:
     """Count an executed batch, also when its requests failed.
 
     Args:
         rows: of all its requests together.
         now_ms: milliseconds since the epoch.
     """
+    compute_start_ns, input_end_ns, output_start_ns, compute_end_ns = marks
     if now_ms > stats.last_inference_ms:
         stats.last_inference_ms = now_ms
     stats.execution_count += 1

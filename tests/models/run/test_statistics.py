@@ -37,10 +37,10 @@ def test_model_metrics_set_the_bounds_of_the_first_response(caplog: pytest.LogCa
 
 def test_three_requests_in_two_batches() -> None:
     stats = new_statistics()
-    record_success(stats, 1, (0,), 4, 5, 7, 11, 12)
-    record_batch(stats, 1, 4, 5, 7, 11, now_ms=50)
-    record_success(stats, 3, (20, 22), 25, 26, 36, 38, 40)
-    record_batch(stats, 4, 25, 26, 36, 38, now_ms=49)
+    record_success(stats, 1, (0,), (4, 5, 7, 11), 12)
+    record_batch(stats, 1, (4, 5, 7, 11), now_ms=50)
+    record_success(stats, 3, (20, 22), (25, 26, 36, 38), 40)
+    record_batch(stats, 4, (25, 26, 36, 38), now_ms=49)
     assert (stats.inference_count, stats.execution_count, stats.last_inference_ms) == (4, 2, 50)
     assert stats.success == Duration(3, 12 + 20 + 18)
     assert stats.queue == Duration(3, 4 + 5 + 3)
@@ -55,7 +55,7 @@ def test_three_requests_in_two_batches() -> None:
 def test_buckets_hold_their_upper_bound() -> None:
     stats = new_statistics()
     for request_ns in (0, 250_000, 250_001, 10_000 * MS, 10_000 * MS + 1):
-        record_success(stats, 1, (0,), 0, 0, 0, 0, request_ns)
+        record_success(stats, 1, (0,), (0, 0, 0, 0), request_ns)
     counts = stats.request_seconds.counts
     assert (counts[0], counts[1], counts[len(LATENCY_BUCKETS) - 1], counts[-1]) == (2, 1, 1, 1)
     assert stats.request_seconds.sum_ns == 250_000 + 250_001 + 20_000 * MS + 1
@@ -79,12 +79,12 @@ def test_a_reason_that_triton_does_not_know_is_an_error() -> None:
 
 def test_summaries_and_first_responses_are_kept_only_when_asked_for() -> None:
     plain = new_statistics()
-    record_success(plain, 1, (1,), 2, 3, 5, 8, 13)
+    record_success(plain, 1, (1,), (2, 3, 5, 8), 13)
     record_first_response(plain, 5)
     assert (plain.recent, plain.first_response) == (None, None)
     stats = new_statistics(summaries=True, histograms=True, first_response_bounds=(1.0, 2.0))
     for _ in range(RECENT_REQUESTS + 10):
-        record_success(stats, 1, (1,), 2, 3, 5, 8, 13)
+        record_success(stats, 1, (1,), (2, 3, 5, 8), 13)
     for milliseconds in (1, 2, 3):
         record_first_response(stats, milliseconds * MS)
     assert stats.recent is not None

@@ -10,7 +10,7 @@ from edge_serve.models.versions.lineage import Lineage
 def counted(requests: int, first_response: FirstResponse | None = None) -> ModelStatistics:
     stats = ModelStatistics(first_response=first_response)
     for _ in range(requests):
-        record_success(stats, 2, [0], 1000, 2000, 3000, 4000, 5000)
+        record_success(stats, 2, [0], (1000, 2000, 3000, 4000), 5000)
     record_failure(stats, BACKEND, 7)
     return stats
 
@@ -26,7 +26,7 @@ def test_loads_that_drain_and_loads_that_are_closed_both_count() -> None:
     lineage.add(second)
     lineage.close(first)
     lineage.close(first)
-    record_success(second, 2, [0], 1000, 2000, 3000, 4000, 5000)  # while it drains
+    record_success(second, 2, [0], (1000, 2000, 3000, 4000), 5000)  # while it drains
 
     total = lineage.total(third)
 

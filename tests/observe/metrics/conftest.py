@@ -52,8 +52,8 @@ def busy_statistics() -> ModelStatistics:
     """Two requests in one batch, 3 and 30 ms; one refused."""
     stats = new_statistics(summaries=True, histograms=True)
     for start in (0, 27 * MS):
-        record_success(stats, 2, (start,), 28 * MS, 28 * MS + 1000, 29 * MS, 29 * MS + 500, 30 * MS)
-    record_batch(stats, 4, 28 * MS, 28 * MS + 1000, 29 * MS, 29 * MS + 500, now_ms=1234)
+        record_success(stats, 2, (start,), (28 * MS, 28 * MS + 1000, 29 * MS, 29 * MS + 500), 30 * MS)
+    record_batch(stats, 4, (28 * MS, 28 * MS + 1000, 29 * MS, 29 * MS + 500), now_ms=1234)
     record_failure(stats, "REJECTED", 5 * MS)
     stats.pending = 2
     return stats

@@ -32,9 +32,9 @@ def served(name: str = "det", version: str = "1", **changes: Any) -> ModelFacts:
     """A version that serves; 8 requests of 2 ms, 2 of 40 ms, 1 failure."""
     stats = ModelStatistics()
     for _ in range(8):
-        record_success(stats, 1, (0,), MS, MS, 2 * MS, 2 * MS, 2 * MS)
+        record_success(stats, 1, (0,), (MS, MS, 2 * MS, 2 * MS), 2 * MS)
     for _ in range(2):
-        record_success(stats, 1, (0,), MS, MS, 2 * MS, 2 * MS, 40 * MS)
+        record_success(stats, 1, (0,), (MS, MS, 2 * MS, 2 * MS), 40 * MS)
     record_failure(stats, "BACKEND", MS)
     stats.pending = 3
     values: dict[str, Any] = {

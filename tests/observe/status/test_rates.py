@@ -20,7 +20,7 @@ def later(requests: int = 0, failures: int = 0, *, seconds: float = 2.0, ns: int
     first = facts(models=[model], totals=model.statistics)
     before = build(first)
     for _ in range(requests):
-        record_success(model.statistics, 1, (0,), MS, MS, 2 * MS, 2 * MS, ns)
+        record_success(model.statistics, 1, (0,), (MS, MS, 2 * MS, 2 * MS), ns)
     for _ in range(failures):
         record_failure(model.statistics, "OTHER", 1)
     return before, build(replace(first, clock_ns=first.clock_ns + round(seconds * 1e9)))

@@ -391,7 +391,7 @@ def test_rates_and_latencies_come_from_differences(browser: Browser, scene: Scen
 
     def answer() -> tuple[int, Any]:
         for _ in range(50):
-            record_success(model.statistics, 1, (0,), MS, MS, 2 * MS, 2 * MS, 4 * MS)
+            record_success(model.statistics, 1, (0,), (MS, MS, 2 * MS, 2 * MS), 4 * MS)
         passed = round((time.monotonic() - begun) * 1e9)
         return 200, build(replace(first, clock_ns=first.clock_ns + passed))
 
