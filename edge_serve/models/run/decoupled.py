@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 from edge_serve.aio.pausable_deadline import PausableDeadline
-from edge_serve.aio.tasks import notify
 from edge_serve.backends.base import Reply
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import InferResponse, Lease
