@@ -150,7 +150,7 @@ def test_a_file_that_becomes_readable_is_a_change(small: Path) -> None:
 
 @pytest.mark.slow
 @needs_root
-def test_a_model_that_cannot_be_read_for_a_while_goes_on_serving(small: Path) -> None:
+def test_a_model_that_cannot_be_read_for_a_while_keeps_serving(small: Path) -> None:
     with running(f"--model-repository={small}", *ALL["poll"], prefix=WITHOUT_OVERRIDE) as server:
         (small / "good").chmod(0)
         server.wait_for_log("model good is left out: cannot be read: Permission denied")

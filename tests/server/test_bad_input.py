@@ -49,7 +49,7 @@ def check_refusal(answer: Answer, sent: bytes) -> None:
     assert b"its log says why" not in answer.body, sent[:300]
 
 
-def test_each_kind_is_refused_and_the_connection_goes_on(server: Running) -> None:
+def test_each_kind_is_refused_and_the_connection_stays_open(server: Running) -> None:
     with Client(server.http) as client:
         for sent in refused():
             answer = client.ask(sent)

@@ -132,7 +132,7 @@ def test_a_model_that_blocks_hinders_no_other(server: Running) -> None:
         assert blocked.result()[0] == 500
 
 
-def test_what_is_sent_after_the_final_response_is_refused_in_the_model(server: Running) -> None:
+def test_a_response_after_the_final_one_is_refused_in_the_model(server: Running) -> None:
     deed = "s = request.get_response_sender()\ns.send(answer(1))\ns.send(answer(2), FINAL)\ns.send(answer(3))"
 
     assert stream(server, deed) == (200, ["1", "2"])
@@ -140,7 +140,7 @@ def test_what_is_sent_after_the_final_response_is_refused_in_the_model(server: R
     all_is_well(server)
 
 
-def test_a_stream_that_is_never_finalised_ends_when_the_model_lets_go_of_it(server: Running) -> None:
+def test_a_stream_without_a_final_response_ends_when_the_model_drops_its_sender(server: Running) -> None:
     assert stream(server, "request.get_response_sender().send(answer(7))") == (200, ["7"])
     all_is_well(server)
 
@@ -264,7 +264,7 @@ def test_a_model_may_use_processes_of_its_own(server: Running) -> None:
     all_is_well(server)
 
 
-def test_a_process_that_a_model_forks_cannot_call_models_and_is_told(server: Running) -> None:
+def test_a_process_that_a_model_forks_gets_an_error_when_it_calls_models(server: Running) -> None:
     deed = (
         "r, w = os.pipe()\npid = os.fork()\n"
         "if not pid:\n"

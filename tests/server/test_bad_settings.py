@@ -145,7 +145,7 @@ def test_a_bad_file_is_one_line_that_names_it(option: str, state: str, keys: dic
 
 
 @pytest.mark.parametrize("state", ["missing", "unreadable", "empty", "a FIFO"])
-def test_a_repository_that_is_none_is_told_with_what_to_do(state: str, tmp_path: Path) -> None:
+def test_the_error_of_a_missing_repository_says_what_to_do(state: str, tmp_path: Path) -> None:
     path = tmp_path / "file"
     STATES[state](path)
     ended = start(tmp_path, f"--model-repository={path}")

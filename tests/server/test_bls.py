@@ -253,7 +253,7 @@ CALLS_PATIENT = """
 """
 
 
-def test_what_a_caller_asked_ends_with_its_client(server: Running, asks: Asks, signs: Path) -> None:
+def test_calls_end_with_the_client_of_their_caller(server: Running, asks: Asks, signs: Path) -> None:
     asks(CALLS_PATIENT, "patient", "double")
     with waiting(server, "asks", signs):
         pass
@@ -281,7 +281,7 @@ CALLS_AND_TELLS = (
 )
 
 
-def test_what_a_caller_asked_ends_with_its_death(server: Running, asks: Asks, signs: Path) -> None:
+def test_calls_end_with_the_death_of_their_caller(server: Running, asks: Asks, signs: Path) -> None:
     asks(CALLS_AND_TELLS, "patient")
     with waiting(server, "asks", signs) as client:
         os.kill(int((signs / "pid").read_text()), signal.SIGKILL)

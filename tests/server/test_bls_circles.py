@@ -233,13 +233,13 @@ def test_waiting_long_is_none(others: Running) -> None:
     assert said(others, "many") == [[2 * n] for n in range(5)]
 
 
-def test_who_does_not_wait_for_its_own_call_is_answered(others: Running) -> None:
+def test_a_model_that_does_not_wait_for_its_own_call_is_answered(others: Running) -> None:
     assert said(others, "forgets", 1) == ["asked"]
     assert said(others, "forgets", 0)[0] in (None, False)
 
 
 @pytest.mark.parametrize(("name", "text"), [("gives_up", "given up"), ("thread", "woken")])
-def test_who_can_go_on_by_itself_does(others: Running, name: str, text: str) -> None:
+def test_a_model_that_can_continue_is_no_circle(others: Running, name: str, text: str) -> None:
     assert said(others, name) == [text]
 
 

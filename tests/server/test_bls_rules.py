@@ -28,7 +28,7 @@ SLOWLY = """
 """
 
 
-def test_what_was_accepted_may_call_until_it_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accepted_requests_may_call_until_they_are_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BLS_SIGNS", str(tmp_path))
     root = tmp_path / "models"
     model(root, "double", DOUBLE, output="Y")

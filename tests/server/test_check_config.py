@@ -75,7 +75,7 @@ def test_every_problem_is_a_line_of_its_own(models: Path, tmp_path: Path) -> Non
         assert text in line
 
 
-def test_a_bad_value_is_told_and_ignored_flags_are_warnings(models: Path) -> None:
+def test_a_bad_value_is_an_error_and_ignored_flags_are_warnings(models: Path) -> None:
     status, lines = check(f"--model-repository={models}", "--http-port=x")
     assert (status, lines) == (1, ["problem: Bad option \"--http-port\": found 'x', expected an integer"])
 
@@ -135,7 +135,7 @@ def test_credentials_are_handed_over_and_not_looked_for(
 
 
 @needs_root
-def test_what_the_sandbox_keeps_from_the_service_is_told(
+def test_places_that_the_service_cannot_use_are_reported(
     unit: Unit, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "b.conf").write_text("EDGE_SERVE_LOG_FILE=/usr/edge-serve.log\n")
@@ -147,7 +147,7 @@ def test_what_the_sandbox_keeps_from_the_service_is_told(
 
 
 @needs_root
-def test_a_user_that_is_none_is_told(
+def test_an_unknown_user_is_an_error(
     unit: Unit, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, lines = service(replace(unit, user="no-such-user"), monkeypatch, capsys)

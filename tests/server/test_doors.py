@@ -79,7 +79,7 @@ def test_a_large_body_is_refused_at_its_head(server: Running, keys: Keys) -> Non
         assert client.getresponse().status == 401
 
 
-def test_a_body_is_refused_where_nobody_reads_one(server: Running, keys: Keys) -> None:
+def test_a_body_is_refused_where_none_is_expected(server: Running, keys: Keys) -> None:
     """The memory for bodies is not asked at this door: there must be hardly any."""
     with closing(tls(server.metrics, keys.authority.client())) as client:
         client.putrequest("POST", "/metrics")
@@ -190,7 +190,7 @@ def test_a_socket_that_a_killed_server_left_is_replaced(tmp_path: Path) -> None:
         (["--admin-socket=a.sock", "--admin-socket-group=nobody-of-that-name"], "no group 'nobody-of-that-name'"),
     ],
 )
-def test_what_cannot_be_is_told_at_the_start(
+def test_impossible_settings_are_reported_at_the_start(
     tmp_path: Path, flags: list[str], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

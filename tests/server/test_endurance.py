@@ -156,7 +156,7 @@ def killing(root: Path, kills: int, pause: float) -> float:
     return took
 
 
-def test_killed_workers_come_back_and_harm_nobody_else(tmp_path: Path) -> None:
+def test_killed_workers_restart_and_fail_only_their_own_requests(tmp_path: Path) -> None:
     killing(tmp_path, 2, 0.5)
 
 

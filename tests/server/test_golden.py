@@ -138,7 +138,7 @@ def test_models_that_give_their_recorded_answers_serve_and_nothing_is_counted(se
         assert f'nv_inference_request_success{{model="{name}",version="1"}} 0' in page
 
 
-def test_a_wrong_answer_never_serves_and_the_old_version_goes_on(server: Running, root: Path) -> None:
+def test_a_wrong_answer_never_serves_and_the_old_version_stays(server: Running, root: Path) -> None:
     python_model(root, "add_sub", ADD_SUB.replace("a + b", "a + b + (100 if b[0, 0] == 7 else 0)"), version=2)
     clients = Load()
     answers: list[tuple[int, str]] = []

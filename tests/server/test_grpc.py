@@ -122,7 +122,7 @@ def test_shared_memory_of_the_client(tmp_path: Path) -> None:
         shared_memory.destroy_shared_memory_region(region)
 
 
-def test_garbage_disturbs_nobody(tmp_path: Path) -> None:
+def test_garbage_fails_no_other_client(tmp_path: Path) -> None:
     python_model(tmp_path, "add_sub")
     chance = random.Random(1)
     made = service_pb2.ModelInferRequest(model_name="add_sub", raw_input_contents=[bytes(64)] * 2)

@@ -19,7 +19,7 @@ def config(*argv: str) -> ServerConfig:
     return parse_argv(["--model-repository=/models", *argv], {})
 
 
-def test_defaults_hurt_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_defaults_limit_nothing(caplog: pytest.LogCaptureFixture) -> None:
     guards = DoorGuards(config())
     assert guards.http_tls is None
     assert guards.metrics_tls is None
@@ -40,7 +40,7 @@ def test_defaults_hurt_nobody(caplog: pytest.LogCaptureFixture) -> None:
         (["--admin-access=anywhere", "--token-file={tokens}"], ""),
     ],
 )
-def test_what_is_open_wider_than_meant_is_told(
+def test_doors_open_wider_than_meant_are_logged(
     flags: list[str], warning: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "tokens").write_text("")

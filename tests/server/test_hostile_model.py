@@ -110,7 +110,7 @@ def test_the_code_of_an_environment_does_its_work(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("model", ["hostile", "packed"])
-def test_it_reads_and_writes_no_files_of_the_server(scene: Scene, model: str) -> None:
+def test_a_model_reads_and_writes_no_files_of_the_server(scene: Scene, model: str) -> None:
     root = scene.root
 
     found = scene.attempt(
@@ -124,7 +124,7 @@ def test_it_reads_and_writes_no_files_of_the_server(scene: Scene, model: str) ->
 
 
 @pytest.mark.parametrize("model", ["hostile", "packed"])
-def test_it_reads_and_changes_no_other_model(scene: Scene, model: str) -> None:
+def test_a_model_reads_and_changes_no_other_model(scene: Scene, model: str) -> None:
     victim = scene.root / "models/victim"
 
     found = scene.attempt(
@@ -143,7 +143,7 @@ def test_an_environment_cannot_be_changed_by_its_model(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("model", ["hostile", "packed"])
-def test_it_looks_into_no_other_process(scene: Scene, model: str) -> None:
+def test_a_model_reads_no_other_process(scene: Scene, model: str) -> None:
     """Neither the front end's memory, with clients' tokens and tensors, nor another model's."""
     for process in ("front end", scene.worker_of("victim")):
         number = scene.server.process.pid if process == "front end" else process
@@ -155,7 +155,7 @@ def test_it_looks_into_no_other_process(scene: Scene, model: str) -> None:
         assert [one for one in found if one not in (DENIED, UNSEEN)] == []
 
 
-def test_it_sends_no_signals_to_others(scene: Scene) -> None:
+def test_a_model_sends_no_signals_to_others(scene: Scene) -> None:
     if landlock.version() < 6:
         pytest.skip("Landlock 6 is needed")
 

@@ -86,7 +86,7 @@ def test_open_sequences_end_with_the_limit(tmp_path: Path) -> None:
         client.close()
 
 
-def test_a_sequence_that_starts_anew_starts_in_the_new_version(tmp_path: Path) -> None:
+def test_a_sequence_that_restarts_starts_in_the_new_version(tmp_path: Path) -> None:
     python_model(tmp_path, "adds_up", ADDS_UP, ADDS_UP_CONFIG)
     with running(f"--model-repository={tmp_path}", *EXPLICIT) as server:
         client = Client(server.http)
@@ -101,7 +101,7 @@ def test_a_sequence_that_starts_anew_starts_in_the_new_version(tmp_path: Path) -
         client.close()
 
 
-def test_a_sequence_goes_on_in_the_version_that_a_higher_one_replaced(tmp_path: Path) -> None:
+def test_a_sequence_stays_in_the_version_that_a_higher_one_replaced(tmp_path: Path) -> None:
     python_model(tmp_path, "adds_up", ADDS_UP, ADDS_UP_CONFIG)
     with running(f"--model-repository={tmp_path}", *EXPLICIT) as server:
         client = Client(server.http)
@@ -136,7 +136,7 @@ def test_unloading_does_not_wait_for_open_sequences(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_takes_longer_than_the_limit_is_answered_all_the_same(tmp_path: Path) -> None:
+def test_a_request_that_takes_longer_than_the_limit_is_answered(tmp_path: Path) -> None:
     python_model(
         tmp_path,
         "stuck",

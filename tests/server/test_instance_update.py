@@ -145,7 +145,7 @@ def test_an_instance_that_does_not_come_changes_nothing(server: Running, root: P
     assert set(workers) < set(server.workers())
 
 
-def test_a_configuration_that_says_more_than_instances_loads_the_model_anew(server: Running, root: Path) -> None:
+def test_a_change_beyond_instances_reloads_the_model(server: Running, root: Path) -> None:
     load_python(server, root, SAYS, of_count(1))
     for config, hellos in (
         (of_count(1, more='name: "other"'), 1),
@@ -273,7 +273,7 @@ def test_instances_of_a_compiled_model_come_and_go_within_their_worker(server: R
     assert server.add_sub("simple")[0] == 200
 
 
-def test_an_ensemble_goes_on_over_a_member_whose_instances_change(server: Running, root: Path) -> None:
+def test_an_ensemble_runs_while_the_instances_of_a_member_change(server: Running, root: Path) -> None:
     load_python(server, root, SAYS, of_count(1))
     ensemble(root, "pipeline", "m")
     assert server.post("/v2/repository/models/pipeline/load")[0] == 200

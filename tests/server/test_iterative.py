@@ -66,7 +66,7 @@ def test_a_model_that_answers_once_may_take_several_runs(server: Running) -> Non
     assert json.loads(body)["outputs"][0]["data"] == [5, 3]  # IN, START and CORRID, in each run
 
 
-def test_a_client_that_goes_away_ends_the_runs(server: Running) -> None:
+def test_a_client_that_disconnects_ends_the_runs(server: Running) -> None:
     body = json.dumps({"inputs": [{"name": "IN", "shape": [1, 1], "datatype": "INT32", "data": [7]}]}).encode()
     head = f"POST /v2/models/third/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.http)) as sock:

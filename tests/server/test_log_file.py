@@ -50,7 +50,7 @@ def full_disk(handler: LineHandler) -> Iterator[None]:
         os.close(full)
 
 
-def test_a_full_disk_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_logged_once(capfd: pytest.CaptureFixture[str]) -> None:
     with logging_to(FULL) as (_, logger):
         for number in range(3):
             logger.info("line %d", number)
@@ -99,7 +99,7 @@ def test_a_line_that_was_cut_short_does_not_run_into_the_next(tmp_path: Path, mo
     assert re.search("lost here.*: 1$", gap)
 
 
-def test_a_standard_error_that_takes_nothing_either_fails_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_blocked_standard_error_fails_no_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     with open(FULL, "w") as error, logging_to(FULL) as (handler, logger):
         monkeypatch.setattr("sys.stderr", error)
         logger.info("lost")
@@ -173,7 +173,7 @@ class Held:
 
 
 @pytest.mark.parametrize("to_file", [False, True], ids=["standard error", "--log-file is a FIFO"])
-def test_a_server_whose_log_takes_nothing_goes_on_and_ends(tmp_path: Path, to_file: bool) -> None:
+def test_a_server_whose_log_is_blocked_serves_and_stops(tmp_path: Path, to_file: bool) -> None:
     held = Held(tmp_path / "log" if to_file else None)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

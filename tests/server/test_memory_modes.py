@@ -79,7 +79,7 @@ def test_a_model_that_does_not_fit_is_refused_and_the_old_one_serves(tmp_path: P
     scene(tmp_path, story)
 
 
-def test_what_does_not_fit_beside_itself_is_exchanged_while_requests_wait(tmp_path: Path, machine: Machine) -> None:
+def test_a_model_that_does_not_fit_twice_is_swapped_while_requests_wait(tmp_path: Path, machine: Machine) -> None:
     python_model(tmp_path, "m")
 
     async def story(server: ServerProcess) -> None:
@@ -102,7 +102,7 @@ def test_what_does_not_fit_beside_itself_is_exchanged_while_requests_wait(tmp_pa
     scene(tmp_path, story, swap_queue_size=2)
 
 
-def test_an_exchange_that_fails_is_told_to_those_who_wait(tmp_path: Path, machine: Machine) -> None:
+def test_a_failed_swap_fails_the_waiting_requests(tmp_path: Path, machine: Machine) -> None:
     python_model(tmp_path, "m")
 
     async def story(server: ServerProcess) -> None:

@@ -89,7 +89,7 @@ def test_a_name_that_only_one_repository_has_is_found_from_both(tmp_path: Path) 
         assert [sums(server, name) for name in ("pipeline_add", "pipeline_sub", "member")] == [0, 0, 0]
 
 
-def test_polling_binds_ensembles_anew_when_members_come_and_go(tmp_path: Path) -> None:
+def test_polling_rebinds_ensembles_when_members_change(tmp_path: Path) -> None:
     flags = (*houses(tmp_path), "--model-control-mode=poll", "--repository-poll-secs=1")
     with running(*flags) as server:
         shutil.move(tmp_path / "add" / "member", tmp_path / "away")
@@ -117,7 +117,7 @@ def test_an_explicit_load_means_every_model_of_the_name(tmp_path: Path) -> None:
         assert server.add_sub("same")[0] in (400, 404)
 
 
-def test_an_explicit_load_binds_anew(tmp_path: Path) -> None:
+def test_an_explicit_load_rebinds_ensembles(tmp_path: Path) -> None:
     flags = houses(tmp_path)
     shutil.move(tmp_path / "add" / "member", tmp_path / "away")
     with running(*flags, "--model-control-mode=explicit") as server:

@@ -44,7 +44,7 @@ def span(server: Running, model: str) -> list[int]:
     return data
 
 
-def test_what_shares_a_resource_never_runs_together_not_even_after_a_crash(tmp_path: Path) -> None:
+def test_instances_with_a_shared_resource_never_run_together(tmp_path: Path) -> None:
     for name in ("a", "b"):
         python_model(tmp_path, name, SPAN, config(1))
     with running(f"--model-repository={tmp_path}", "--rate-limit=execution_count") as server:

@@ -130,7 +130,7 @@ def _metrics(server: Running) -> str:
     return server.get("/metrics", server.metrics)[1].decode()
 
 
-def test_bad_links_are_refused_and_what_serves_goes_on(tmp_path: Path) -> None:
+def test_bad_links_are_refused_and_the_old_version_serves(tmp_path: Path) -> None:
     """Also a worker that starts again after its link was turned: it finds the files of its own release."""
     release(tmp_path, "det", 16)
     python_model(tmp_path / "releases", "any", config=ADD_SUB_CONFIG)

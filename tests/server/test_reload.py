@@ -86,7 +86,7 @@ def test_without_names_it_finds_what_came_and_what_went(server: Running, root: P
     }
 
 
-def test_a_model_that_is_not_there_is_said_to_be_absent(server: Running) -> None:
+def test_a_missing_model_is_reported_as_absent(server: Running) -> None:
     result = reload(server, {"models": ["nowhere"]})["nowhere"]
     assert result == {"versions": [], "changed": False, "reason": "the model repositories hold no model 'nowhere'"}
 
@@ -161,7 +161,7 @@ def test_unload_first_brings_the_old_release_back_when_the_new_one_fails(server:
 @pytest.mark.parametrize(
     "body", [[], {"models": "m"}, {"models": [1]}, {"model": ["m"]}, {"unload_first": 1}, {"models": [""]}]
 )
-def test_a_wrong_request_is_told_what_was_expected(server: Running, body: Any) -> None:
+def test_the_error_of_a_wrong_request_names_what_was_expected(server: Running, body: Any) -> None:
     status, answer = server.post(ROUTE, body)
     assert status == 400
     assert 'expected {"models": ["name", ...]' in json.loads(answer)["error"]

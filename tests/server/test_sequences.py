@@ -100,7 +100,7 @@ def test_a_sequence_leaves_the_backlog_when_its_time_is_up(server: Running) -> N
     assert step(server, "narrow", 2, 1, "start end") == (200, [1, 1])
 
 
-def test_a_client_that_goes_away_cancels_its_sequence_in_the_backlog(server: Running) -> None:
+def test_a_client_that_disconnects_cancels_its_sequence_in_the_backlog(server: Running) -> None:
     assert step(server, "gone", 1, 5, "start")[0] == 200
     with waiting(server, "gone", 2):
         until(lambda: pending(server, "gone") == 1)
@@ -154,7 +154,7 @@ def test_nothing_follows_an_end(server: Running, model: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["direct", "oldest"])
-def test_an_id_that_starts_again_begins_anew(server: Running, model: str) -> None:
+def test_a_second_start_restarts_the_sequence(server: Running, model: str) -> None:
     assert step(server, model, 44, 5, "start") == (200, [5, 1])
     assert step(server, model, 44, 7, "start") == (200, [7, 1])
     assert step(server, model, 44, 1, "end") == (200, [8, 1])

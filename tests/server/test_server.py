@@ -92,7 +92,7 @@ def test_a_bad_command_line_is_one_clear_line(arguments: tuple[str, ...], status
     assert "Traceback" not in server.log()
 
 
-def test_a_taken_port_is_told(tmp_path: Path) -> None:
+def test_a_taken_port_is_an_error(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         server = start(f"--model-repository={tmp_path}", f"--http-port={taken.getsockname()[1]}")
 

@@ -23,7 +23,7 @@ output { name: "OUT" data_type: TYPE_UINT8 dims: [ -1 ] }
 """
 
 
-def test_opentelemetry_is_told_to_export_nothing(tmp_path: Path) -> None:
+def test_opentelemetry_exports_nothing(tmp_path: Path) -> None:
     python_model(tmp_path, "m")
     flags = ("--trace-config=mode=opentelemetry", "--trace-config=opentelemetry,url=localhost:4318/v1/traces")
     with running(f"--model-repository={tmp_path}", *flags, "--trace-config=level=TIMESTAMPS") as server:
@@ -41,7 +41,7 @@ def test_tritons_spellings_start_a_server(tmp_path: Path) -> None:
         assert server.add_sub("m")[0] == 200
 
 
-def test_a_memory_limit_that_cannot_be_had_is_told(tmp_path: Path) -> None:
+def test_a_memory_limit_without_effect_is_logged(tmp_path: Path) -> None:
     limit = 'parameters { key: "EDGE_SERVE_MEMORY_MAX" value { string_value: "512M" } }'
     python_model(tmp_path, "m", IDENTITY, IO + limit)
     with running(f"--model-repository={tmp_path}") as server:

@@ -155,14 +155,14 @@ def test_ensembles_read_and_write_it(memory: Memory, count: int) -> None:
         memory.client.infer("two", [memory.input("X", count)], outputs=[memory.output("Y", 2, 8)])
 
 
-def test_what_the_front_end_cannot_see_is_not_cached(memory: Memory) -> None:
+def test_tensors_that_the_front_end_cannot_see_are_not_cached(memory: Memory) -> None:
     for first in (0, 9):
         memory.put([first, 1])
         answer = memory.client.infer("cached", [memory.input("A", 2)])
         assert answer.as_numpy("OUT").tolist() == [first + 1, 2]
 
 
-def test_what_uses_a_region_that_is_unregistered_goes_on(server: Running, memory: Memory) -> None:
+def test_requests_keep_a_region_that_is_unregistered(server: Running, memory: Memory) -> None:
     memory.put(np.arange(COUNT))
     inputs, outputs = [memory.input("A")], [memory.output("OUT", 1)]
     under_way = [memory.client.async_infer("add", inputs, outputs=outputs) for _ in range(4)]
@@ -185,7 +185,7 @@ def _plain() -> Any:
     return made
 
 
-def test_what_comes_and_goes_leaves_nothing(server: Running, memory: Memory) -> None:
+def test_regions_that_are_unregistered_leave_nothing(server: Running, memory: Memory) -> None:
     def descriptors() -> int:
         return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in (server.process.pid, *server.workers()))
 

@@ -146,7 +146,7 @@ def test_without_the_page_nothing_of_it_is_there(tmp_path: Path) -> None:
         assert status(server)["models"] == []
 
 
-def test_who_has_not_the_role_read_sees_the_page_and_no_status(tmp_path: Path) -> None:
+def test_without_the_role_read_the_page_has_no_status(tmp_path: Path) -> None:
     token = command("token", str(tmp_path / "tokens"), "read", "technician").stdout.split()[-1]
     (tmp_path / "mine").write_text(token)
     with running(f"--model-repository={tmp_path}", f"--token-file={tmp_path / 'tokens'}") as server:

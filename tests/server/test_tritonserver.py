@@ -69,7 +69,7 @@ def test_command_lines_become_ready_on_every_address(names: tuple[str, ...], tmp
     assert set(statuses.values()) == {0}
 
 
-def test_a_mistake_is_told_under_the_name_of_the_command() -> None:
+def test_an_error_begins_with_the_name_of_the_command() -> None:
     done = subprocess.run(
         [PROGRAM, "--model-store=s3://bucket/models"], capture_output=True, text=True, timeout=PATIENCE
     )

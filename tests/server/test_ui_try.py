@@ -321,7 +321,7 @@ def test_a_decoupled_model_without_grpc(browser: Browser, tmp_path: Path) -> Non
         assert "'WORD': '\"two\"'" in printed
 
 
-def test_a_sequence_goes_on(browser: Browser, server: Running, tmp_path: Path) -> None:
+def test_a_sequence_is_continued_on_the_page(browser: Browser, server: Running, tmp_path: Path) -> None:
     with model_page(browser, server, "sums") as page:
         write(page, "INPUT", "20")
         assert "\n20\n" in send(page)

@@ -188,7 +188,7 @@ def test_large_outputs_go_into_the_slot_and_small_ones_ride_along() -> None:
     arena.close()
 
 
-def test_what_is_no_tensor_is_refused_by_the_worker() -> None:
+def test_a_malformed_tensor_is_refused_by_the_worker() -> None:
     with pytest.raises(Internal, match="has 4 bytes, which is not INT32"):
         written([Reply([InferTensor("OUTPUT0", DataType.INT32, (1, 2), b"1234")])])
 

@@ -229,7 +229,7 @@ def _release(kind: str, _: int, event: Any) -> None:
 
 
 @pytest.mark.parametrize("decoupled", [False, True])
-def test_what_a_data_channel_reads_is_a_reply_or_breaks_it(decoupled: bool) -> None:
+def test_a_data_channel_reads_a_reply_or_closes(decoupled: bool) -> None:
     async def work() -> None:
         faults: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))

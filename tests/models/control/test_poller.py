@@ -44,7 +44,7 @@ def renamed_in(root: Path, staged: Path, target: Path) -> None:
     raise AssertionError("this file system does not tell a rename")
 
 
-def test_what_lay_there_at_the_start_is_no_change(tmp_path: Path) -> None:
+def test_entries_present_at_the_start_are_no_change(tmp_path: Path) -> None:
     model(tmp_path, "a", 1)
     watch = Watch(look(tmp_path))
 
@@ -104,7 +104,7 @@ def test_a_link_that_is_turned_is_seen_at_once(tmp_path: Path) -> None:
     assert watch.look(look(root), 0.0, SETTLE) == Changes(load=("a",))
 
 
-def test_what_is_gone_is_seen_at_once(tmp_path: Path) -> None:
+def test_removed_entries_are_seen_at_once(tmp_path: Path) -> None:
     directory = model(tmp_path, "a", 1, 2)
     model(tmp_path, "b", 1)
     watch = Watch(look(tmp_path))
@@ -251,7 +251,7 @@ def test_a_repository_that_vanishes_for_a_while_unloads_nothing(
     asyncio.run(story())
 
 
-def test_polling_goes_on_after_a_fault(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_polling_continues_after_a_fault(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         registry = FakeRegistry()
         registry.error = RuntimeError("a fault of ours")

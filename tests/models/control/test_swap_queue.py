@@ -45,7 +45,7 @@ def request(id: str) -> InferRequest:
     return InferRequest("m", id=id, validated=cast(Signature, SimpleNamespace(inputs={})))
 
 
-def test_who_waits_goes_on_in_order_and_who_comes_later_follows() -> None:
+def test_waiting_requests_run_in_order_before_later_ones() -> None:
     answers: list[InferResponse] = []
     queue, target = SwapQueue("m", 2), Target()
     first = queue.submit(request("1"), 1, "key", answers.append)

@@ -93,7 +93,7 @@ def test_strings_are_looked_at_each_time() -> None:
         assert "incomplete string data" in str(filled(to, bad, rows=0))
 
 
-def test_what_is_remembered_changes_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memo_changes_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ensemble_member, "_REMEMBERED", 4)
     rng = random.Random(3)
     warm = member()

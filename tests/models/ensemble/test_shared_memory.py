@@ -104,7 +104,7 @@ def test_each_chain_of_a_decoupled_ensemble_writes_to_the_same_place() -> None:
     assert [len(answer.outputs[0].data) for answer in scene.answers] == [8, 8]
 
 
-def test_what_later_steps_read_is_not_written_over_by_the_next_response() -> None:
+def test_an_output_that_later_steps_read_cannot_be_in_shared_memory() -> None:
     scene = streaming(BOTH, ["Y", "Z2"])
     send(scene, int32("X", 1), Y=32, Z2=None)
     assert "read its output 'Y', which cannot be in shared memory" in scene.error.message

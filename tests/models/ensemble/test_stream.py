@@ -148,7 +148,7 @@ def test_a_client_that_goes_away_ends_it() -> None:
     assert isinstance(scene.error, Cancelled)
 
 
-def test_memory_goes_back_when_its_last_user_is_done() -> None:
+def test_memory_is_released_with_its_last_user() -> None:
     scene = streaming(BOTH, ["Y", "Z2"])
     body, first, second, third = Slot(), Slot(), Slot(), Slot()
     scene.send(lease=body)

@@ -196,7 +196,7 @@ def test_parameters_count_from_the_time_that_the_model_looks_at_them() -> None:
     assert world.run(1, parameters={"a": 3}) == 1  # for this input it did not look
 
 
-def test_parameters_always_count_where_nobody_says_whether_they_were_looked_at() -> None:
+def test_parameters_count_where_the_model_does_not_say_whether_it_read_them() -> None:
     world = World(personal=True)
 
     assert [world.run(1, parameters={"a": a}) for a in (1, 2, 1)] == [1, 2, 1]
@@ -220,7 +220,7 @@ def test_errors_are_not_kept(error: EdgeServeError, counted: int) -> None:
     assert world.run(1) == 2
 
 
-def test_what_a_model_answers_to_a_client_that_has_gone_is_not_kept() -> None:
+def test_answers_to_a_client_that_disconnected_are_not_cached() -> None:
     world = World()
     world.ask(1).cancel()
     world.model.answer()
@@ -260,7 +260,7 @@ def test_whoever_gets_an_answer_may_change_it() -> None:
 
 
 @pytest.mark.parametrize(("keep", "expected"), [(True, {"p": 1}), (False, {})])
-def test_what_a_model_adds_to_its_answer_is_kept_but_not_what_an_ensemble_adds(keep: bool, expected: object) -> None:
+def test_parameters_of_a_models_answer_are_cached_but_not_an_ensembles(keep: bool, expected: object) -> None:
     world = World(keep_parameters=keep)
     world.ask(1)
     world.model.answer(parameters={"p": 1})
@@ -313,7 +313,7 @@ def test_very_large_requests_are_run_without_a_look() -> None:
     assert (world.model.runs, world.counts) == (2, (0, 0))
 
 
-def test_an_answer_larger_than_the_cache_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_answer_larger_than_the_cache_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     world = World(size=10)
 
     assert [world.run(1), world.run(1)] == [1, 2]
@@ -321,7 +321,7 @@ def test_an_answer_larger_than_the_cache_is_told_once(caplog: pytest.LogCaptureF
     assert "takes more than 10 bytes" in caplog.text
 
 
-def test_what_lies_in_a_clients_memory_is_run_without_a_look() -> None:
+def test_tensors_in_a_clients_memory_bypass_the_cache() -> None:
     world = World()
     for _ in range(2):
         request = InferRequest("m", inputs=[InferTensor("IN", DataType.UINT8, (1,), Unseen.buffer(1))], shared=True)

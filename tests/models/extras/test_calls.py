@@ -78,7 +78,7 @@ def test_a_model_is_unloaded(dependents: bool) -> None:
         {"do": "unload_model", "model_name": "stuck", "unload_dependents": False},
     ],
 )
-def test_why_it_was_not_done_is_told(question: dict[str, Any]) -> None:
+def test_an_operation_that_fails_returns_its_error(question: dict[str, Any]) -> None:
     answer, _ = control(question)
     assert isinstance(answer, Unavailable)
 
@@ -100,7 +100,7 @@ def test_readiness_is_never_an_error_for_a_model(name: str, ready: bool) -> None
         {"do": "is_model_ready", "model_name": "good", "version": "x"},
     ],
 )
-def test_what_cannot_be_answered_is_refused(question: dict[str, Any]) -> None:
+def test_malformed_questions_are_refused(question: dict[str, Any]) -> None:
     answer, asked = control(question)
     assert isinstance(answer, InvalidArgument)
     assert asked == []

@@ -167,7 +167,7 @@ def test_an_unloaded_model_leaves_room_and_no_trace(loop: asyncio.AbstractEventL
     assert footprint(gate) < footprint(RateLimitGate(RateLimiter())) + 10
 
 
-def test_who_leaves_while_its_request_waits_is_told_to_the_worker_that_gets_it(loop: asyncio.AbstractEventLoop) -> None:
+def test_a_request_cancelled_while_it_waits_reaches_the_worker_as_cancelled(loop: asyncio.AbstractEventLoop) -> None:
     gate = RateLimitGate(RateLimiter())
     first, second = Model(gate, "first", loop, group(R=1)), Model(gate, "second", loop, group(R=1))
     first.ask("a")

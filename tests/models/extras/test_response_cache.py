@@ -29,7 +29,7 @@ def kept(nbytes: int = 100) -> CachedResponse:
     return made
 
 
-def test_the_least_recently_used_goes_first() -> None:
+def test_the_least_recently_used_is_evicted_first() -> None:
     cache = ResponseCache(2 * (FRAME + 100))
     for number in (1, 2):
         assert cache.put(key(number), kept())
@@ -69,7 +69,7 @@ def test_a_copy_shares_no_memory_with_the_tensors_it_was_made_of() -> None:
     assert bytes(made.outputs[0].data) == b"abcd"
 
 
-def test_what_one_version_put_in_goes_with_it() -> None:
+def test_entries_of_a_version_are_removed_with_it() -> None:
     cache = ResponseCache(1 << 20)
     cache.put(key(1, owner=1), kept())
     cache.put(key(1, owner=2), kept())

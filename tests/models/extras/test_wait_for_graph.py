@@ -47,7 +47,7 @@ def test_one_whose_caller_has_died_does_not_wait() -> None:
     assert waits.try_wait(("b", 0), on(("a", 0)))
 
 
-def test_all_that_wait_for_each_other_are_told() -> None:
+def test_all_instances_of_a_circle_are_returned() -> None:
     waits = WaitForGraph()
     assert waits.add(("a", 0), on(("b", 0), ("c", 0))) == set()
     assert waits.add(("b", 0), on(("a", 0))) == set()

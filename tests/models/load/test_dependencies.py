@@ -21,7 +21,7 @@ def check(ensemble: str) -> bool:
     return check_members(parse(ensemble), lambda _: member)
 
 
-def test_an_unknown_member_is_told_with_the_name_that_may_be_meant() -> None:
+def test_the_error_of_an_unknown_member_suggests_a_name() -> None:
     def unknown(failure: Internal | None) -> str:
         with pytest.raises(LoadFailure) as refused:
             check_members(parse(ENSEMBLE), lambda _: MemberFacts(failure=failure, known=False))

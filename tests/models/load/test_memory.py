@@ -156,7 +156,7 @@ def test_beside_if_it_fits_else_instead(known: MemoryFigures, way: Way) -> None:
 
 
 @pytest.mark.parametrize("known", [figures(100, 99), figures(100, 60, 20, 60, 79), figures(100, 10, reserve=50)])
-def test_what_does_not_fit_is_refused(known: MemoryFigures) -> None:
+def test_a_model_that_does_not_fit_is_refused(known: MemoryFigures) -> None:
     with pytest.raises(Unavailable, match="'m' does not fit into memory: it needs 100 MiB"):
         decide("m", known)
 
@@ -174,7 +174,7 @@ def test_only_promises_are_in_the_way(known: MemoryFigures) -> None:
     assert decide("m", known) is Way.LATER
 
 
-def test_the_figures_are_told() -> None:
+def test_the_error_has_the_figures() -> None:
     known = MemoryFigures(300 * MIB, True, 200 * MIB, 10 * MIB, 20 * MIB, 30 * MIB)
     with pytest.raises(Unavailable) as refused:
         decide("m", known)

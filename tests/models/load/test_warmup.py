@@ -83,7 +83,7 @@ def test_data_from_a_file(tmp_path: Path) -> None:
     assert split_bytes(by_name["S"].data) == [b"hi", b"!"]
 
 
-def test_what_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_warmup_samples_that_cannot_be_made_are_errors(tmp_path: Path) -> None:
     (tmp_path / "warmup").mkdir()
     (tmp_path / "warmup" / "short").write_bytes(b"1234")
     value = "batch_size: 1 inputs {{ key: 'X' value {{ data_type: TYPE_INT32 dims: [{}] {} }} }}"

@@ -46,7 +46,7 @@ def test_files_with_the_right_sum_pass(directory: Path) -> None:
         ("1/weights", "failed to parse key: 1/weights"),
     ],
 )
-def test_anything_else_is_told_in_tritons_words(directory: Path, key: str, text: str) -> None:
+def test_other_errors_have_tritons_text(directory: Path, key: str, text: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
         run_agents(config(key, "0"), directory)
     assert refused.value.message == text

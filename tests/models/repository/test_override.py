@@ -14,7 +14,7 @@ def test_no_parameters_are_no_override() -> None:
     assert Override.parse("m", {}) is None
 
 
-def test_files_become_a_directory_that_goes_with_its_user() -> None:
+def test_files_become_a_directory_that_is_removed_with_its_user() -> None:
     override = Override.parse("m", {"config": "{}", "file:1/model.py": b"x = 1", "file:labels.txt": b"a\n"})
     assert override is not None
 

@@ -90,7 +90,7 @@ def advice(name: str) -> str:
     return f"point it at the directory of a model (ln -s DIRECTORY .{name} && mv -T .{name} {name}), or remove it"
 
 
-def test_a_bad_link_costs_its_entry_and_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bad_link_costs_its_entry_and_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model(tmp_path, "good", "1")
     for name in ("loop", ".loop"):
         (tmp_path / name).symlink_to(name)
@@ -122,9 +122,7 @@ def test_a_bad_link_in_a_model_costs_its_version(tmp_path: Path) -> None:
     assert versions(directory) == [1]
 
 
-def test_what_could_not_be_read_is_told_again_when_it_happens_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_entry_that_cannot_be_read_again_is_logged_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     repository = Repository([tmp_path])
     for _ in range(2):

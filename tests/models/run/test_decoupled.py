@@ -91,7 +91,7 @@ def test_a_batch_runs_until_the_last_response_to_its_requests() -> None:
     play(story)
 
 
-def test_a_stream_is_held_and_goes_on_each_once() -> None:
+def test_a_stream_is_paused_and_resumed_once_each() -> None:
     def story() -> None:
         scene = Scene()
         for held in (False, True, True, False, False):

@@ -230,7 +230,7 @@ def test_a_queued_request_is_cancelled_at_once() -> None:
     play(story)
 
 
-def test_a_running_request_is_told_to_the_worker_and_answered_by_its_reply() -> None:
+def test_the_worker_learns_of_a_cancelled_request_and_its_reply_answers_it() -> None:
     async def story() -> None:
         here = Scene(batcher())
         here.submit("a")
@@ -265,7 +265,7 @@ def test_an_error_of_one_request_leaves_the_others_of_its_batch_alone() -> None:
     play(story)
 
 
-def test_what_a_model_answers_with_an_error_counts_as_executed() -> None:
+def test_a_request_answered_with_an_error_counts_as_executed() -> None:
     async def story() -> None:
         here = Scene(DirectScheduler(1))
         here.submit("a")

@@ -34,7 +34,7 @@ class Scene:
         self.told += 1
 
 
-def test_it_begins_when_the_last_instance_is_lost() -> None:
+def test_an_outage_begins_when_the_last_instance_is_lost() -> None:
     here = Scene()
     here.absence.lost(0, 2)
     here.absence.lost(0, 2)
@@ -64,7 +64,7 @@ def test_one_instance_that_is_back_ends_it() -> None:
     assert here.timers[1].cancelled, "one that has ended must not ring"
 
 
-def test_what_nobody_needs_to_know_does_not_ring() -> None:
+def test_an_outage_after_the_stop_is_not_reported() -> None:
     here = Scene()
     here.absence.stop()
     here.absence.lost(0, 1)

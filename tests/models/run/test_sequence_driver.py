@@ -33,7 +33,7 @@ def scene(kind: Kind, rows: int = 1) -> Scene:
     return Scene(kind(batching, 1), driver=SequenceDriver)
 
 
-def test_what_comes_together_travels_together_and_what_comes_meanwhile_follows(kind: Kind) -> None:
+def test_requests_that_come_together_travel_together(kind: Kind) -> None:
     async def story() -> None:
         here = scene(kind, rows=4)
         for id in "ab":
@@ -64,7 +64,7 @@ def test_the_time_of_a_request_ends_while_every_instance_works(kind: Kind, limit
     play(story)
 
 
-def test_who_waits_for_a_slot_runs_when_the_sequence_that_has_it_starts_anew_elsewhere(kind: Kind) -> None:
+def test_a_waiting_sequence_gets_the_slot_of_one_that_restarts_elsewhere(kind: Kind) -> None:
     async def story() -> None:
         here = scene(kind)
         here.submit("a", correlation_id=1, flags=SEQUENCE_START)

@@ -26,7 +26,7 @@ def test_a_swap_walks_through_the_table() -> None:
     assert VersionState.GONE is state
 
 
-def test_what_is_not_in_the_table_is_a_mistake() -> None:
+def test_a_transition_outside_the_table_is_an_error() -> None:
     with pytest.raises(ValueError, match="a version that is READY cannot be loaded"):
         after(VersionState.READY, VersionEvent.LOADED)
 

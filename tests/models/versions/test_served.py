@@ -157,7 +157,7 @@ def test_only_a_version_with_open_sequences_drains() -> None:
     assert serving.sequence_version(now, "", 7, 0) is now
 
 
-def test_a_request_goes_to_the_version_that_started_its_sequence() -> None:
+def test_a_request_reaches_the_version_that_started_its_sequence() -> None:
     serving, old, now, other = table(), version(7), version(8), version(identity="other")
     serving.highest["m"] = now
     serving.drain(old)
@@ -182,7 +182,7 @@ def test_of_two_replaced_versions_with_one_id_the_last_one_gets_the_request() ->
     assert serving.sequence_version(version(), "", 7, 0) is older
 
 
-def test_a_start_goes_to_the_version_that_serves_and_ends_the_old_sequence() -> None:
+def test_a_start_reaches_the_serving_version_and_ends_the_old_sequence() -> None:
     serving, old, now = table(), version(7, 8), version()
     serving.drain(old)
     assert serving.sequence_version(now, "", 7, SEQUENCE_START) is now

@@ -149,7 +149,7 @@ def test_a_kill_at_a_random_moment_is_recovered(device: Device, times: int) -> N
 @pytest.mark.fault("D4")
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT])
 @pytest.mark.parametrize("lasting", [False, True])
-def test_a_disk_that_fails_at_any_operation_is_said_and_recovered(device: Device, code: int, lasting: bool) -> None:
+def test_a_disk_error_at_any_operation_is_reported_and_recovered(device: Device, code: int, lasting: bool) -> None:
     """Once, or from then on: what serves goes on, the error says what to do, and a later run succeeds."""
     release = 17
     every = operations_of(device, release)

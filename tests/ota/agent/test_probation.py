@@ -51,7 +51,7 @@ def verdict(server: FakeServer, elapsed: float, journal: Journal | None = None) 
     return StatusProbation(server, SETTINGS).judge(journal or entry(), NOW + elapsed)[0]
 
 
-def test_it_is_good_with_its_requests_and_its_time() -> None:
+def test_a_probation_needs_its_requests_and_its_time() -> None:
     server = FakeServer(row(requests=100))
     assert [verdict(server, seconds) for seconds in (59, 61)] == [ProbationVerdict.WAIT, ProbationVerdict.GOOD]
 
@@ -178,7 +178,7 @@ def test_a_clock_that_jumps_between_two_runs_neither_ends_nor_prolongs_a_probati
 
 
 @pytest.mark.fault("K1")
-def test_a_probation_begins_anew_with_a_boot(tmp_path: Path) -> None:
+def test_a_probation_restarts_at_boot(tmp_path: Path) -> None:
     clock = Jumping()
     device = probing(tmp_path, clock)
     clock.dies = True

@@ -77,7 +77,7 @@ def refused(device: Attacked, error: type[OtaError], match: str, release: int = 
 
 
 @pytest.mark.fault("R2")
-def test_a_serial_that_goes_back_is_refused_and_a_newer_one_ends_it(device: Attacked) -> None:
+def test_a_lower_serial_is_refused_until_a_newer_one_comes(device: Attacked) -> None:
     device.roll(16, 4)
     refused(device, RolledBack, "serial/plant is 4, and this device has seen 5")
     device.roll(16, 5)
@@ -87,7 +87,7 @@ def test_a_serial_that_goes_back_is_refused_and_a_newer_one_ends_it(device: Atta
 
 
 @pytest.mark.fault("R2")
-def test_a_serial_that_goes_back_is_refused_after_one_place_of_the_floors_was_restored(device: Attacked) -> None:
+def test_a_lower_serial_is_refused_after_one_copy_of_the_floors_was_restored(device: Attacked) -> None:
     old = device.places[0].read_bytes()
     device.roll(17, 9)
     device.apply()

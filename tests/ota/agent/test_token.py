@@ -34,7 +34,7 @@ def test_the_key_is_made_once_on_the_token_and_signs_reports(settings: AgentSett
         verify_report(read_report(sent.replace(b"plant", b"plans")), "")
 
 
-def test_what_is_wrong_is_named(settings: AgentSettings, tmp_path: Path) -> None:
+def test_wrong_settings_of_a_token_are_named(settings: AgentSettings, tmp_path: Path) -> None:
     for wrong, error, match in (
         (replace(settings, pkcs11_module="/nowhere.so"), UsageError, r"PKCS11_MODULE: /nowhere\.so does not exist"),
         (replace(settings, pkcs11_token="other"), StoreError, "the token 'other' refuses: .*check PKCS11_TOKEN"),

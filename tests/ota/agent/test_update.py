@@ -49,7 +49,7 @@ def status(device: Device) -> Any:
     return json.loads(device.layout.status.read_bytes())
 
 
-def test_a_release_goes_the_whole_line(device: Device) -> None:
+def test_an_update_runs_every_step(device: Device) -> None:
     device.publish(release=17)
     outcome = device.run()["det"]
     assert (outcome.release, outcome.waiting_for, outcome.error) == (17, "", None)
@@ -209,7 +209,7 @@ def test_a_newer_release_waits_until_a_probation_has_ended(device: Device) -> No
     assert (device.journal().active, device.journal().previous) == (18, 17)
 
 
-def test_a_wish_that_goes_back_before_the_switch_is_followed(device: Device) -> None:
+def test_a_rollout_taken_back_before_the_switch_is_followed(device: Device) -> None:
     device.publish(release=17)
     device.want("det", 17, window=LATER)
     device.run()
@@ -333,7 +333,7 @@ def test_a_trial_that_ends_the_agent_is_not_begun_for_ever(device: Device) -> No
     assert "failed on this device" in device.run()["det"].waiting_for
 
 
-def test_while_paused_nothing_is_updated_and_a_probation_goes_on(device: Device) -> None:
+def test_a_pause_stops_updates_but_not_a_probation(device: Device) -> None:
     device.publish(release=17)
     device.probation.verdicts = [(ProbationVerdict.WAIT, "")] * 4000
     device.run()

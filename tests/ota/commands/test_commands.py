@@ -89,7 +89,7 @@ def test_a_pause_is_shown_with_its_way_out(device: Site) -> None:
 
 
 @pytest.mark.fault("X1")
-def test_a_stick_goes_through_the_same_checks(device: Site) -> None:
+def test_a_release_on_a_stick_passes_the_same_checks(device: Site) -> None:
     """A copy of the repository, without any web server."""
     device.publish(7)
     stick = device.base / "stick"
@@ -139,7 +139,7 @@ def test_a_wrong_word_or_a_device_that_is_not_set_up_is_one_sentence(device: Sit
 
 
 @pytest.mark.slow
-def test_a_server_that_is_not_there_is_said_and_nothing_is_switched(device: Site, tmp_path: Path) -> None:
+def test_without_a_server_nothing_is_switched_and_the_error_says_so(device: Site, tmp_path: Path) -> None:
     device.publish(9)
     before = device.serving()
     device.run("apply", status=8, admin_socket=tmp_path / "none.sock")

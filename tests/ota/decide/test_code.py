@@ -109,7 +109,7 @@ def test_a_provider_that_runs_engines_is_found(name: str, found: bool) -> None:
 @pytest.mark.parametrize(
     "text", [b"a: {", b"a }", b'a: "', b"[x.y]: 1", b"a: [1", b"\xff", b"a {" * 99, b'a "b"', b"1: 2", b"a b"]
 )
-def test_what_cannot_be_read_is_refused(text: bytes) -> None:
+def test_unreadable_documents_are_refused(text: bytes) -> None:
     with pytest.raises(Untrusted, match=r"det.*"):
         fields_of(text, "det")
 
@@ -129,7 +129,7 @@ def test_fields_have_the_names_of_the_messages_around_them() -> None:
         ("17/model.py/x.txt", False), ("17/model.onnx/x.data", True), ("17/model.xml/a/w.bin", False),
     ],
 )  # fmt: skip
-def test_what_is_not_known_as_data_is_code(path: str, data: bool) -> None:
+def test_files_not_known_as_data_are_code(path: str, data: bool) -> None:
     assert is_data(path) is data
 
 

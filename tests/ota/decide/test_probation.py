@@ -28,7 +28,7 @@ def outcome(now: VersionStatistics, elapsed: float = LATE, before: VersionStatis
     return judge(before, now, BOUNDS, elapsed, LIMITS)[0]
 
 
-def test_it_is_good_after_its_time_with_enough_requests() -> None:
+def test_a_release_is_good_after_its_time_with_enough_requests() -> None:
     assert outcome(NEW, 599) is ProbationVerdict.WAIT
     assert outcome(NEW) is ProbationVerdict.GOOD
     assert outcome(replace(NEW, requests=499)) is ProbationVerdict.WAIT

@@ -47,7 +47,7 @@ def test_reports_that_continue_also_where_some_were_missed() -> None:
 
 
 @pytest.mark.fault("R4")
-def test_a_restored_disk_branches_off_and_a_clone_goes_on_beside_it() -> None:
+def test_a_restored_disk_and_a_clone_of_it_are_recognised() -> None:
     first = Disk()
     start = [first.report(f"n{number}") for number in range(5)]
     backup = first.copy()
@@ -59,7 +59,7 @@ def test_a_restored_disk_branches_off_and_a_clone_goes_on_beside_it() -> None:
 
 
 @pytest.mark.fault("R4")
-def test_a_state_that_was_lost_goes_back_to_one() -> None:
+def test_a_lost_state_counts_as_restored() -> None:
     disk, fresh = Disk(), Disk()
     before = [disk.report(f"n{number}") for number in range(30)]
     assert seen(*before, fresh.report("x"))[-1] is Continuity.RESTORED

@@ -55,7 +55,7 @@ def test_another_salt_reaches_other_devices_first() -> None:
     assert bucket("det/17", "dev-0042") == 4887, "devices in the field must not change their buckets"
 
 
-def test_a_device_that_is_not_reached_keeps_what_it_has_or_goes_to_the_one_before() -> None:
+def test_a_device_outside_the_rollout_keeps_its_release_or_returns_to_the_one_before() -> None:
     outside = next(one for one in fleet(100) if not steps_include(WISH, one))
     assert choose(WISH, outside, 16, NOW).release == 16
     assert choose(WISH, outside, 12, NOW).release == 16
@@ -84,7 +84,7 @@ def test_pause_pin_deny_and_an_older_wish() -> None:
     assert "release 17 is denied" in everything.why
 
 
-def test_a_denied_release_goes_at_once_and_others_wait_for_their_hours() -> None:
+def test_a_denied_release_is_removed_at_once_and_others_wait_for_their_hours() -> None:
     night = replace(WISH, window="02:00-05:00")
     waits = choose(night, LAB, 16, NOW, zone=timezone.utc)
     assert (waits.release, waits.may_switch, "02:00-05:00" in waits.why) == (17, False, True)
@@ -92,7 +92,7 @@ def test_a_denied_release_goes_at_once_and_others_wait_for_their_hours() -> None
     assert choose(night, LAB, 17, NOW, zone=timezone.utc).may_switch
 
 
-def test_it_starts_at_its_time_and_each_device_at_its_own() -> None:
+def test_a_rollout_starts_at_its_time_and_each_device_at_its_own() -> None:
     wish = replace(WISH, not_before=NOW + 3600, steps=(RolloutStep("prod", 100),))
     (one,) = fleet(1)
     assert choose(wish, one, 16, NOW).release == 16

@@ -60,7 +60,7 @@ def test_paths_that_leave_the_release_or_need_care_are_refused(path: str) -> Non
 
 
 @pytest.mark.fault("U1")
-def test_a_file_of_another_type_than_a_plain_one_cannot_be_said() -> None:
+def test_a_manifest_cannot_name_the_type_of_a_file() -> None:
     for member in ("type", "mode", "link", "target"):
         assert member in refused(of_files(entry("17/model.onnx", **{member: "symlink"})))
 
@@ -151,6 +151,6 @@ def test_a_file_of_a_variant_replaces_one_of_the_release_and_collides_with_none(
 
 @pytest.mark.fault("T14")
 @pytest.mark.parametrize("data", [b"", b"null", b"[]", b"\xff", b'{"schema":1,"schema":1}', b'{"schema":NaN}', b"{"])
-def test_what_is_no_strict_json_object_is_refused(data: bytes) -> None:
+def test_only_strict_json_objects_are_read(data: bytes) -> None:
     with pytest.raises(Untrusted):
         read_manifest(data, "det", 17)

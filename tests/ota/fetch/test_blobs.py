@@ -140,7 +140,7 @@ def test_a_server_that_does_not_resume_starts_over(
 
 @KINDS
 @pytest.mark.fault("N2")
-def test_garbage_after_a_power_cut_is_found_and_fetched_anew(
+def test_garbage_after_a_power_cut_is_found_and_fetched_again(
     server: FaultyServer, state: Path, entry: FileEntry
 ) -> None:
     data = bytearray(data_of(entry)[:650_000])
@@ -188,7 +188,7 @@ def test_a_server_that_always_flips_is_found_out_after_a_torn_partial_file(
 
 @KINDS
 @pytest.mark.fault("D6")
-def test_a_blob_of_another_length_is_fetched_anew(server: FaultyServer, state: Path, entry: FileEntry) -> None:
+def test_a_blob_of_another_length_is_fetched_again(server: FaultyServer, state: Path, entry: FileEntry) -> None:
     path = StateLayout(state).blob(entry.sha256)
     path.parent.mkdir(parents=True)
     path.write_bytes(data_of(entry)[:-1])
@@ -373,7 +373,9 @@ class TestChunksThatAreThere:
         assert server.sent == len(CHUNKED)
 
     @pytest.mark.parametrize("damage", ["blob is gone", "manifest is gone", "manifest is torn"])
-    def test_what_is_not_known_is_fetched(self, server: FaultyServer, state: Path, old: Path, damage: str) -> None:
+    def test_chunks_that_are_not_known_are_fetched(
+        self, server: FaultyServer, state: Path, old: Path, damage: str
+    ) -> None:
         manifest = StateLayout(state).manifest("det", 16)
         if damage == "manifest is torn":
             manifest.write_bytes(manifest.read_bytes()[:100])

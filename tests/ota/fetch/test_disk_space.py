@@ -53,7 +53,7 @@ def test_files_that_fit() -> None:
 
 
 @pytest.mark.fault("D1")
-def test_a_disk_that_is_too_small_is_told_with_the_figures() -> None:
+def test_the_error_of_a_small_disk_has_the_figures() -> None:
     found = reason_not_to_fit(DiskSpace(free=int(1.1 * GB), reserve=256 * MB), GB, 1)
 
     assert found == (
@@ -63,14 +63,14 @@ def test_a_disk_that_is_too_small_is_told_with_the_figures() -> None:
 
 
 @pytest.mark.fault("D2")
-def test_a_quota_that_is_too_small_is_told_with_the_figures() -> None:
+def test_the_error_of_a_small_quota_has_the_figures() -> None:
     found = reason_not_to_fit(DiskSpace(free=9 * GB, used=3 * GB, quota=3 * GB + MB), int(1.5 * MB), 1)
 
     assert found.startswith("the releases here use 3000 MB, 1.5 MB are missing, and QUOTA allows 3001 MB: raise QUOTA")
 
 
 @pytest.mark.fault("D3")
-def test_a_disk_without_inodes_is_told() -> None:
+def test_a_disk_without_inodes_is_reported() -> None:
     assert "2 files are missing, and the disk has 65 inodes left, expected 66" in reason_not_to_fit(
         DiskSpace(GB, inodes=65), 1, 2
     )
@@ -126,7 +126,7 @@ def test_nothing_is_fetched_where_it_does_not_fit(
 
 
 @pytest.mark.fault("D2")
-def test_what_is_there_already_needs_no_room(
+def test_blobs_that_are_there_need_no_room(
     layout: StateLayout, stick: DirectorySource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = entry_of(DATA)

@@ -68,7 +68,7 @@ def test_a_stream_resumes_where_it_is_asked_to(server: FaultyServer) -> None:
 
 @pytest.mark.fault("N1")
 @pytest.mark.parametrize("share", [0, 1, 50, 99])
-def test_a_cut_is_told_with_what_came(server: FaultyServer, share: int) -> None:
+def test_the_error_of_a_cut_names_the_bytes_received(server: FaultyServer, share: int) -> None:
     server.fault(cut_at=len(DATA) * share // 100)
     came: list[bytes] = []
     with pytest.raises(RequestFailed, match=rf"ended after {len(DATA) * share // 100} of 300000 bytes") as caught:
@@ -265,7 +265,7 @@ def test_proxies_of_the_environment_are_not_used(server: FaultyServer, monkeypat
 
 
 @pytest.mark.fault("N8")
-def test_a_name_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_host_name(monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -283,7 +283,7 @@ def test_a_name_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> 
     assert time.monotonic() - started < 4
 
 
-def test_a_port_where_nobody_listens() -> None:
+def test_a_port_without_a_listener() -> None:
     with pytest.raises(RequestFailed, match="the connection failed: Connection refused") as caught:
         web(f"http://127.0.0.1:{_closed_port()}/").get("x", 10)
     assert caught.value.again
@@ -468,7 +468,7 @@ class TestTls:
         found = self._refusal(self._server(authority, client_ca=authority.root), ca_cert=str(authority.root), **files)
         assert "the server refused this device's certificate" in found.message
 
-    def test_a_client_certificate_goes_to_no_other_host(self, authority: Authority) -> None:
+    def test_a_client_certificate_is_sent_to_no_other_host(self, authority: Authority) -> None:
         pair = authority.issue("device")
         with self._server(authority, client_ca=authority.root) as other, self._server(authority) as server:
             server.fault(status=302, headers={"Location": other.url + "metadata/timestamp.json"})

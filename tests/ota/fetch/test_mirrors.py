@@ -94,7 +94,7 @@ def test_a_mirror_that_lacks_a_file_is_not_held_against_it(clock: FakeClock) -> 
     assert get(mirrors) == b"a"
 
 
-def test_an_interrupted_download_goes_back_to_its_mirror(clock: FakeClock) -> None:
+def test_an_interrupted_download_resumes_at_its_mirror(clock: FakeClock) -> None:
     a, b = Mirror("a", lambda: DownloadInterrupted("cut")), Mirror("b")
     mirrors = Mirrors([a, b], clock)
     with pytest.raises(DownloadInterrupted):

@@ -160,7 +160,7 @@ def test_the_signer_is_reminded_of_other_signatures(team: Publisher) -> None:
     assert "NOTE: this key has signed targets 3 before, which is later" in team.out
 
 
-def test_a_request_that_nobody_published_is_not_signed(team: Publisher) -> None:
+def test_a_request_that_was_never_published_is_not_signed(team: Publisher) -> None:
     ceremony(team, "alice", "bob", "carol")
     team.do("family", "seg")
     team.do("request", "--out", "request.json")

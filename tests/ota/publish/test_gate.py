@@ -98,7 +98,7 @@ def test_without_a_gate_a_step_is_taken_as_before(fleet: Fleet) -> None:
     assert "needs --reports" in fleet.publisher.refused("rollout watch", "plant", "det")
 
 
-def test_what_is_kept_beside_the_keys_is_small(fleet: Fleet) -> None:
+def test_the_files_beside_the_keys_are_small(fleet: Fleet) -> None:
     fleet.update()
     fleet.report()
     path: Path = fleet.publisher.dir / "reports.json"

@@ -118,7 +118,7 @@ def test_strings(publisher: Publisher, server: Running) -> None:
     assert data == b"\x01\0\0\0a\x03\0\0\0b\xc3\xa9"
 
 
-def test_what_gives_no_golden_test(publisher: Publisher, server: Running) -> None:
+def test_models_that_give_no_golden_test(publisher: Publisher, server: Running) -> None:
     def refused(*flags: object, status: int = 2) -> str:
         publisher.run("bundle", "det", "--release", 1, "--model", "det", *flags, status=status)
         assert not (publisher.base / "det.1").exists()

@@ -113,7 +113,7 @@ def test_both_kinds_of_evidence_must_allow_the_step(fleet: Fleet) -> None:
         (404, b"", "HTTP 404"),
     ],
 )
-def test_what_is_no_prometheus_is_one_sentence(fleet: Fleet, status: int, body: bytes, said: str) -> None:
+def test_another_server_than_prometheus_is_one_sentence(fleet: Fleet, status: int, body: bytes, said: str) -> None:
     with web_server(lambda path: (status, body)) as url:
         assert said in fleet.publisher.refused(*STEP, "--prometheus", url, status=3)
     assert not fleet.wish().paused

@@ -121,7 +121,7 @@ def test_a_release_that_did_not_arrive_is_not_what_the_others_get(published: Pub
     assert "det 1: prod=50; before 3" in published.do("rollout show", "a")
 
 
-def test_what_looks_like_a_typing_error_is_noted(published: Publisher) -> None:
+def test_likely_typing_errors_are_noted(published: Publisher) -> None:
     published.do("device add", "dev-1", "--fleet", "a", "--ring", "lab")
     said = published.do("rollout start", "a", "det", 1, "labb=100")
     assert "note: no device of a is in ring labb; its rings: lab\n" in said
@@ -140,7 +140,7 @@ def test_a_floor_never_sinks_and_nothing_below_it_is_rolled_out(published: Publi
     assert "not published" in published.refused("floor", "det", 9)
 
 
-def test_what_is_not_published_is_not_rolled_out(published: Publisher) -> None:
+def test_an_unpublished_release_is_not_rolled_out(published: Publisher) -> None:
     assert "det 7 is not published (published: 1)" in published.refused("rollout start", "a", "det", 7, "prod=100")
     assert "no release of seg" in published.refused("rollout start", "a", "seg", 1, "prod=100")
     assert "'prod' is not a step" in published.refused("rollout start", "a", "det", 1, "prod")

@@ -54,7 +54,7 @@ def put(fleet: Fleet, name: str, data: bytes) -> None:
     (fleet.place / name).write_bytes(data)
 
 
-def test_who_runs_what_and_what_failed(fleet: Fleet) -> None:
+def test_the_report_counts_releases_and_failures(fleet: Fleet) -> None:
     fleet.update(lambda name, release: name == "dev-0002")
     said = fleet.publisher.do("report", fleet.place)
     assert said.splitlines() == [
@@ -151,7 +151,7 @@ def test_reports_of_a_web_server(fleet: Fleet) -> None:
         assert "HTTP 500" in fleet.publisher.refused("report", f"{server.url}in", status=3)
 
 
-def test_what_is_no_place_is_said(fleet: Fleet) -> None:
+def test_reports_that_cannot_be_read_are_errors(fleet: Fleet) -> None:
     assert "neither a directory of reports" in fleet.publisher.refused("report", "nowhere")
     assert "no device" in fleet.publisher.refused("report", ".", "--fleet", "none")
     assert "--silent: found '2 days'" in fleet.publisher.refused("report", ".", "--silent", "2 days")

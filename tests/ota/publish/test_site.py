@@ -163,7 +163,7 @@ def main_status(publisher: Publisher, *arguments: object) -> int:
     return status
 
 
-def test_what_a_stranger_changed_on_the_web_server_is_not_signed(fleet: Publisher) -> None:
+def test_changes_of_a_stranger_on_the_web_server_are_not_signed(fleet: Publisher) -> None:
     newest = max((fleet.repository / "metadata").glob("*.rollout.json"), key=lambda path: int(path.name.split(".")[0]))
     newest.write_text("{}")
     for path in fleet.repository.glob("targets/rollout/*.a.json"):

@@ -52,7 +52,7 @@ def test_active_previous_wanted_pinned_and_linked_releases_stay(layout: StateLay
 
 
 @pytest.mark.fault("D5")
-def test_what_an_install_is_about_to_use_stays(layout: StateLayout, repository: Path) -> None:
+def test_files_of_a_running_install_stay(layout: StateLayout, repository: Path) -> None:
     """Young blobs of a manifest that nothing names yet, and old ones of the release in the journal."""
     serve(layout, repository, release=16)
     install(layout, release=17)

@@ -12,7 +12,7 @@ from ota.store.lock import acquire_lock
 
 
 @pytest.mark.fault("C5")
-def test_the_second_agent_says_who_works_and_a_dead_one_leaves_no_lock(layout: StateLayout) -> None:
+def test_a_second_agent_names_the_first_and_a_dead_one_leaves_no_lock(layout: StateLayout) -> None:
     with (
         acquire_lock(layout, "apply"),
         pytest.raises(AlreadyRunning, match=rf"'edge-ota apply' \(process {os.getpid()}\) works on") as refused,

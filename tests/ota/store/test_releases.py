@@ -31,7 +31,7 @@ def test_a_model_without_files_in_its_version_directory_has_the_directory(layout
     assert (layout.release("pair", 3) / "3").is_dir()
 
 
-def test_what_is_in_place_already_is_left_alone(layout: StateLayout) -> None:
+def test_an_installed_release_is_left_alone(layout: StateLayout) -> None:
     install(layout)
     before = layout.release("det", 17).stat().st_ino
     install(layout)

@@ -74,7 +74,7 @@ def test_a_document_that_is_not_listed_is_not_found(repository: Repository, devi
         trust.document(MANIFEST, 10)
 
 
-def test_what_a_refresh_writes_is_synced(
+def test_the_files_of_a_refresh_are_synced(
     repository: Repository, device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
@@ -89,7 +89,7 @@ def test_what_a_refresh_writes_is_synced(
     assert {"1.root.json", "timestamp.json", "snapshot.json", "targets.json", "metadata", "root_history"} <= set(synced)
 
 
-def test_a_second_process_is_told_to_wait(repository: Repository, device: Device) -> None:
+def test_a_second_process_has_to_wait(repository: Repository, device: Device) -> None:
     device.run(repository)
     with open(device.metadata / ".lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -109,7 +109,7 @@ def test_torn_local_metadata_heals(repository: Repository, device: Device, name:
     assert json.loads(path.read_bytes())["signed"]
 
 
-def test_what_a_killed_process_left_is_removed(repository: Repository, device: Device) -> None:
+def test_files_of_a_killed_process_are_removed(repository: Repository, device: Device) -> None:
     device.run(repository)
     (device.metadata / "tmpabc123").write_bytes(b"half")
     device.run(repository)

@@ -146,7 +146,7 @@ def test_a_models_key_and_the_file_server_do_not_replace_engines(
 
 
 @pytest.mark.fault("T3")
-def test_a_role_that_nobody_delegates_is_not_fetched(repository: Repository, device: Device) -> None:
+def test_a_role_without_a_delegation_is_not_fetched(repository: Repository, device: Device) -> None:
     repository.delegate("extra", ["extra/*"])
     del repository.signed["targets"].delegations.roles["extra"]
     repository.publish()

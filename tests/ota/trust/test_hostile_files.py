@@ -80,7 +80,7 @@ NONSENSE = [
     [("timestamp", data) for data in NONSENSE] + [(role, data) for role in FILES for data in NONSENSE[1::5]],
     ids=lambda value: repr(value[:34]),
 )
-def test_what_is_no_metadata(repository: Repository, device: Device, role: str, data: bytes) -> None:
+def test_documents_that_are_no_metadata(repository: Repository, device: Device, role: str, data: bytes) -> None:
     device.run(repository).document(MANIFEST, 1000)
     repository.publish()
     good = dict(repository.files)
@@ -128,7 +128,7 @@ def test_well_signed_nonsense(repository: Repository, device: Device, change: di
 
 
 @pytest.mark.fault("T14")
-def test_members_that_nobody_knows_yet_are_ignored(repository: Repository, device: Device) -> None:
+def test_unknown_members_are_ignored(repository: Repository, device: Device) -> None:
     repository.signed["timestamp"].unrecognized_fields["x-later"] = {"a": [1]}
     repository.publish()
 

@@ -76,7 +76,7 @@ def _models_go_back(attack: Repository) -> None:
 @pytest.mark.fault("T8")
 @pytest.mark.parametrize("lost", [False, True])
 @pytest.mark.parametrize("attack", [_timestamp_goes_back, _snapshot_goes_back, _targets_go_back, _models_go_back])
-def test_no_role_goes_back(
+def test_no_role_is_rolled_back(
     repository: Repository, device: Device, attack: Callable[[Repository], None], lost: bool
 ) -> None:
     """Each with the stolen keys that it takes, and also after all local metadata was lost."""
@@ -139,7 +139,7 @@ def test_one_lost_or_torn_place_is_written_again(
 
 
 @pytest.mark.fault("K3")
-def test_both_places_lost_is_said_and_metadata_protects(repository: Repository, device: Device) -> None:
+def test_the_loss_of_both_copies_is_reported_and_metadata_protects(repository: Repository, device: Device) -> None:
     old = _seen(repository, device)
     device.lose_floors()
 

@@ -109,7 +109,7 @@ def test_a_missing_factory_root_says_where_it_comes_from(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("data", [b"", b"<html>", b'{"signed": {"_type": "targets", "version": 1}}', b"[1]"])
-def test_what_is_no_factory_root(tmp_path: Path, data: bytes) -> None:
+def test_documents_that_are_no_factory_root(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "root.json").write_bytes(data)
     with pytest.raises(UsageError, match=r"root\.json .*copy root\.json"):
         factory_root(tmp_path / "root.json")

@@ -48,7 +48,7 @@ def nobody(reply: Reply, final: bool) -> None:
 CALL = ModelCall("m", -1, [], [])
 
 
-def test_open_calls_are_told_with_their_responses() -> None:
+def test_open_calls_are_reported_with_their_responses() -> None:
     wire = Wire()
     calling = Calling(wire.send, no_memory)
     calling.rest(lambda: True)
@@ -71,7 +71,7 @@ def test_a_response_counts_only_once_the_model_was_woken() -> None:
     assert wire.waits == [[(1, 0)]]
 
 
-def test_nothing_is_told_when_the_model_has_been_woken_meanwhile() -> None:
+def test_nothing_is_reported_when_the_model_was_woken_meanwhile() -> None:
     wire = Wire()
     calling = Calling(wire.send, no_memory)
     calling.start(CALL, nobody)

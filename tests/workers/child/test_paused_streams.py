@@ -43,7 +43,7 @@ def test_nobody_waits_for_a_stream_that_is_not_held() -> None:
 
 
 @pytest.mark.parametrize("end", ["go_on", "close"])
-def test_all_senders_of_a_stream_wait_until_it_goes_on_or_never_will(end: str) -> None:
+def test_all_senders_of_a_paused_stream_wait_until_it_resumes_or_ends(end: str) -> None:
     holds = PausedStreams()
     holds.hold(7)
     holds.hold(7)
@@ -65,7 +65,7 @@ def test_the_last_response_does_not_wait() -> None:
     assert holds.wait(1, True)
 
 
-def test_what_is_held_when_the_model_closes_is_never_sent_and_nothing_is_held_afterwards() -> None:
+def test_responses_paused_at_the_close_are_never_sent() -> None:
     holds = PausedStreams()
     holds.hold(1)
     holds.close()
@@ -101,7 +101,7 @@ async def held(served: Served, row: range = range(16)) -> int:
 
 
 @pytest.mark.parametrize("row", [range(16), range(20_000)])
-def test_a_stream_that_is_held_sends_nothing_until_it_goes_on(tmp_path: Path, row: range) -> None:
+def test_a_paused_stream_sends_nothing_until_it_resumes(tmp_path: Path, row: range) -> None:
     async def work() -> None:
         async with serving(tmp_path, config(dims=-1, decoupled=True)) as served:
             batch = await held(served, row)

@@ -113,7 +113,7 @@ def test_requests_arrive() -> None:
         {"outputs": None},
     ],
 )
-def test_what_is_no_request_is_a_frame_error(change: dict[str, Any]) -> None:
+def test_a_malformed_request_is_a_frame_error(change: dict[str, Any]) -> None:
     value = {**coding.pack_request(InferRequest("m"), []), **change}
 
     with pytest.raises(FrameError, match="no request"):

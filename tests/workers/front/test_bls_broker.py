@@ -103,7 +103,7 @@ def test_small_outputs_travel_in_the_frame() -> None:
     play(work)
 
 
-def test_large_outputs_lie_in_the_callers_arena_until_it_lets_go() -> None:
+def test_large_outputs_stay_in_the_callers_arena_until_released() -> None:
     def work(scene: Scene) -> None:
         scene.call().answer(answer(LARGE))
         reply, _ = scene.response()
@@ -188,7 +188,7 @@ def test_a_call_is_cancelled_by_its_caller_once() -> None:
     play(work)
 
 
-def test_what_a_batch_asked_for_is_cancelled_with_it() -> None:
+def test_calls_of_a_batch_are_cancelled_with_it() -> None:
     def work(scene: Scene) -> None:
         first, second = scene.call(1), scene.call(2)
         first.batch, second.batch = 4, 5
@@ -243,7 +243,7 @@ def test_a_call_may_not_come_twice() -> None:
     play(work)
 
 
-def test_an_instance_that_waits_is_told_of_with_its_calls() -> None:
+def test_a_waiting_instance_is_reported_with_its_calls() -> None:
     def work(scene: Scene) -> None:
         waits: list[list[InboundCall]] = []
         scene.hooks.rests = lambda calls: waits.append(list(calls))

@@ -142,7 +142,7 @@ def test_a_timer_of_the_loop_ends_polling() -> None:
 
 
 @pytest.mark.parametrize("timeout", [None, 1.0, 0, -1])
-def test_the_loop_hears_what_any_selector_would_tell_it(timeout: float | None) -> None:
+def test_the_loop_gets_the_events_of_any_selector(timeout: float | None) -> None:
     pairs = [socket.socketpair() for _ in range(300)]  # more than it asks for at a time
     with PollingSelector(PollPolicy()) as selector, EpollSelector() as plain, contextlib.ExitStack() as stack:
         for index, (here, there) in enumerate(pairs):

@@ -167,7 +167,7 @@ def test_a_request_without_room_is_refused_alone() -> None:
     run(work())
 
 
-def test_what_cannot_be_sent_is_answered() -> None:
+def test_a_request_that_cannot_be_encoded_is_answered() -> None:
     async def work() -> None:
         async with peer() as made:
             wrong = request()
@@ -246,7 +246,7 @@ def test_room_is_refused_with_the_reason() -> None:
     run(work())
 
 
-def test_what_no_worker_says_is_reported() -> None:
+def test_frames_that_no_worker_sends_are_reported() -> None:
     async def work() -> None:
         for wrong in (
             b"\xff" * 16,

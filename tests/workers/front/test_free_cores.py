@@ -54,7 +54,7 @@ class Machine:
         self.idle += (2 - own - others) * seconds
 
 
-def test_it_looks_four_times_a_second_and_says_what_it_saw_last() -> None:
+def test_idle_cores_are_measured_four_times_a_second() -> None:
     machine = Machine()
     free_cores = FreeCores((0, 1), lambda: machine.own, machine.seconds_idle, lambda: machine.now)
     assert free_cores.count() == 2  # nobody knows yet
@@ -83,7 +83,7 @@ def test_where_that_is_not_to_be_known_all_cores_are_taken_for_free(
         assert (found.count(), found.count()) == (2, 2)
 
 
-def test_it_goes_on_after_a_moment_without_descriptors() -> None:
+def test_monitoring_continues_after_a_moment_without_descriptors() -> None:
     machine = Machine()
 
     def seconds_idle(cores: Collection[int]) -> float:

@@ -90,7 +90,7 @@ def test_the_place_of_a_crash_is_the_first_line_outside_of_libraries() -> None:
     assert run(places()) == ["", "", "", "in execute, /models/net/1/model.py line 12"]
 
 
-def test_what_a_restarted_worker_prints_at_first_is_marked(
+def test_the_first_output_of_a_restarted_worker_is_marked(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def collect(*, recurs: bool) -> None:

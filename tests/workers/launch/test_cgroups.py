@@ -20,7 +20,7 @@ def test_bytes(text: str, expected: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "much", "-1", "1.5G", "1T", "1" * 20])
-def test_what_is_no_number_of_bytes_is_refused(text: str) -> None:
+def test_a_limit_that_is_no_number_of_bytes_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected bytes, as 2147483648, 2G or 512M"):
         parse_bytes(text)
 
@@ -88,7 +88,7 @@ def test_root_divides_only_what_systemd_has_handed_over(tmp_path: Path, monkeypa
     assert find_groups(process) is not None
 
 
-def test_what_is_left_in_a_group_is_killed(tmp_path: Path) -> None:
+def test_processes_left_in_a_group_are_killed(tmp_path: Path) -> None:
     group = ControlGroup(tmp_path / "worker")
     group.kill()
     group.add(7)

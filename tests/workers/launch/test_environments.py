@@ -246,7 +246,7 @@ def test_each_failure_is_one_clear_error(tmp_path: Path, make: object, text: str
     run(work())
 
 
-def test_a_package_that_is_missing_is_told_at_load(tmp_path: Path) -> None:
+def test_a_missing_package_is_reported_at_load(tmp_path: Path) -> None:
     make_environment(tmp_path / "env")
 
     async def work() -> None:
@@ -259,7 +259,7 @@ def test_a_package_that_is_missing_is_told_at_load(tmp_path: Path) -> None:
     run(work())
 
 
-def test_an_environment_that_lost_a_package_is_checked_anew(tmp_path: Path) -> None:
+def test_an_environment_that_lost_a_package_is_checked_again(tmp_path: Path) -> None:
     root = make_environment(tmp_path / "env")
     spec = model(tmp_path / "m", str(root))
 

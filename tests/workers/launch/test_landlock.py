@@ -52,7 +52,7 @@ def test_a_closed_file_closes_nothing_but_itself(tree: Path) -> None:
     assert allowed(Path("/usr"), closed=closed) == _ALL
 
 
-def test_what_appears_on_the_way_to_a_closed_place_is_closed(tree: Path) -> None:
+def test_new_files_on_the_path_of_a_closed_place_are_closed(tree: Path) -> None:
     rules = {"closed": [str(tree / "keys/not-there-yet")]}
     before = dict(landlock.grants(rules))
     (tree / "keys/not-there-yet").touch()
@@ -98,7 +98,7 @@ def test_files_of_the_state_are_closed_and_its_directories_are_not(tree: Path) -
     assert allowed(tree / "state/kept", listed=[tree / "state"]) == _ALL
 
 
-def test_what_is_open_is_open_whole(tree: Path) -> None:
+def test_an_open_place_is_open_with_all_below_it(tree: Path) -> None:
     assert allowed(tree / "keys/server.key", closed=[tree / "keys/server.key"], open=[tree]) == _ALL
 
 

@@ -68,14 +68,14 @@ def test_the_kernel_kills_what_is_tied_though_it_does_not_run() -> None:
         assert process.wait(PATIENCE) == -signal.SIGKILL
 
 
-def test_who_comes_too_late_ends() -> None:
+def test_a_process_tied_too_late_ends() -> None:
     leash = LifetimePipe()
     leash.close()
     with tie(leash, WAIT) as process:
         assert process.wait(PATIENCE) == 1
 
 
-def test_what_a_model_has_opened_in_its_place_is_left_alone() -> None:
+def test_a_descriptor_that_a_model_opened_in_its_place_is_left_alone() -> None:
     leash = LifetimePipe()
     with tie(leash, REPLACED) as process:
         assert process.stdout is not None

@@ -34,7 +34,7 @@ def test_keys_sockets_credentials_and_state_are_protected(tmp_path: Path) -> Non
     assert found.repositories == (Path("/models"),)
 
 
-def test_it_can_be_switched_off() -> None:
+def test_the_sandbox_can_be_switched_off() -> None:
     assert sandbox_of("--worker-sandbox=false") is None
 
 
@@ -61,7 +61,7 @@ def test_our_interpreter_confines_itself_before_the_worker_begins() -> None:
     assert json.loads(found.command[-1])["repositories"] == [], "of several models"
 
 
-def test_a_kernel_without_landlock_is_told_once(
+def test_a_kernel_without_landlock_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(landlock, "version", lambda: 0)
@@ -72,7 +72,7 @@ def test_a_kernel_without_landlock_is_told_once(
     assert "this kernel has no Landlock" in caplog.text
 
 
-def test_a_key_in_a_directory_that_stays_open_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_key_in_a_readable_directory_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     path = Path("/tmp") / f"edge-serve-test-{os.getpid()}.key"
     path.touch()
     try:

@@ -120,7 +120,7 @@ def test_a_later_member_replaces_a_link_instead_of_writing_through_it(tmp_path: 
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive at all", os.urandom(4096)])
-def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_other_files_than_archives_are_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.tar.gz").write_bytes(content)
 
     with pytest.raises(InvalidArgument, match="is not a whole tar archive"):
@@ -164,7 +164,7 @@ def test_equal_bytes_are_unpacked_once(tmp_path: Path) -> None:
     assert (first / "mark").exists()
 
 
-def test_a_changed_archive_is_unpacked_anew_and_the_old_one_goes(tmp_path: Path) -> None:
+def test_a_changed_archive_is_unpacked_again_and_the_old_one_removed(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     made = archive(tmp_path / "a.tar.gz", file("a", b"1"))
     first = unpacked(made, cache)

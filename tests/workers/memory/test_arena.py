@@ -241,7 +241,7 @@ def test_trim_leaves_what_was_used_in_between(arena: Arena) -> None:
     asyncio.run(story())
 
 
-def test_pages_that_a_thread_returns_are_given_to_nobody_and_come_back(arena: Arena, budget: Budget) -> None:
+def test_pages_that_a_thread_returns_are_not_assigned_until_it_is_done(arena: Arena, budget: Budget) -> None:
     async def story() -> None:
         slot = arena.allocate(16 * MIB)
         await ready(slot)

@@ -172,7 +172,7 @@ def test_memory_that_never_comes_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
         ArenaImports().at(7 << OFFSET_BITS, 4)
 
 
-def test_a_region_of_a_client_is_sent_once_and_taken_back_when_nobody_refers_to_it(tmp_path: Path) -> None:
+def test_a_region_is_sent_once_and_revoked_with_its_last_reference(tmp_path: Path) -> None:
     (tmp_path / "k").write_bytes(bytes(64))
     regions = SharedMemoryRegions(str(tmp_path))
     regions.register("r", "k", 0, 64)
@@ -199,7 +199,7 @@ def test_a_region_of_a_client_is_sent_once_and_taken_back_when_nobody_refers_to_
     other.close()
 
 
-def test_nobody_is_told_of_a_region_after_the_end(tmp_path: Path) -> None:
+def test_no_region_is_announced_after_the_end(tmp_path: Path) -> None:
     (tmp_path / "k").write_bytes(bytes(64))
     regions = SharedMemoryRegions(str(tmp_path))
     regions.register("r", "k", 0, 64)

@@ -59,7 +59,7 @@ def test_a_region_is_found_in_its_file(regions: SharedMemoryRegions) -> None:
         ("k" * 300, 0, 1, Internal, f"Unable to open shared memory region: '{'k' * 300}'"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_registered(
+def test_regions_that_cannot_be_registered(
     regions: SharedMemoryRegions,
     tmp_path: Path,
     key: str,

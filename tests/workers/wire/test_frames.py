@@ -49,7 +49,7 @@ def test_a_tail_waits_for_the_rest() -> None:
 @pytest.mark.parametrize(
     "header", [b"\xff" * 16, HEADER.pack(0, 2, 1, 0, 0), HEADER.pack(LONGEST + 1, 1, 1, 0, 0), b"GET / HTTP/1.1\r\n"]
 )
-def test_what_is_no_header_is_refused(header: bytes) -> None:
+def test_a_malformed_header_is_refused(header: bytes) -> None:
     with pytest.raises(FrameError, match="expected version 1"):
         parse_header(header)
     with pytest.raises(FrameError):
@@ -57,7 +57,7 @@ def test_what_is_no_header_is_refused(header: bytes) -> None:
 
 
 @pytest.mark.parametrize("payload", [b"", b"{", b"[1]", b"\xff", b"[" * 100_000])
-def test_what_is_no_object_is_refused(payload: bytes) -> None:
+def test_json_other_than_an_object_is_refused(payload: bytes) -> None:
     with pytest.raises(FrameError):
         Frame(FrameKind.LOG, 0, 0, payload).json()
 

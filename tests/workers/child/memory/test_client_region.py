@@ -22,7 +22,7 @@ def region(path: Path, size: int = 4 * LARGE, offset: int = 0) -> ClientRegion:
 
 
 @pytest.mark.parametrize("offset", [0, 2 * PAGE])
-def test_what_is_read_lies_in_the_file(tmp_path: Path, offset: int) -> None:
+def test_inputs_are_views_of_the_file(tmp_path: Path, offset: int) -> None:
     made = region(tmp_path / "k", offset=offset)
     for start, size in ((offset, 1), (offset + PAGE - 1, 2), (offset + PAGE, LARGE)):
         expected = (tmp_path / "k").read_bytes()[start : start + size]
@@ -67,7 +67,7 @@ def test_a_file_that_became_smaller_is_an_error(tmp_path: Path, size: int, copy:
 
 
 @pytest.mark.parametrize("count", [4, LARGE // 4])
-def test_what_is_written_is_in_the_file(tmp_path: Path, count: int) -> None:
+def test_outputs_are_written_into_the_file(tmp_path: Path, count: int) -> None:
     made = region(tmp_path / "k", offset=PAGE)
     for first in range(2):
         made.write(2 * PAGE - 4, np.arange(first, count + first, dtype="<i4").data)

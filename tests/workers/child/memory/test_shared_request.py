@@ -128,7 +128,7 @@ def test_other_tensors_of_the_request_travel_as_ever(tmp_path: Path, client: Cli
     run(work())
 
 
-def test_an_output_that_does_not_fit_is_told_by_the_clients_name(tmp_path: Path, client: Client) -> None:
+def test_the_error_of_an_output_that_does_not_fit_has_the_clients_name(tmp_path: Path, client: Client) -> None:
     async def work() -> None:
         async with serving(tmp_path, config(dims=-1)) as served:
             answer = await served.ask(client.request(4, 15), client.request(4, 16, OUT + 16))
@@ -268,7 +268,7 @@ def test_a_worker_that_was_started_again_gets_the_region_again(tmp_path: Path, c
 
 
 @pytest.mark.parametrize("fault", [OSError("no such thing"), MemoryError()])
-def test_what_the_system_refuses_is_an_error_of_the_request(fault: Exception) -> None:
+def test_an_error_of_the_system_is_one_of_the_request(fault: Exception) -> None:
     class Refusing(ClientRegion):
         def __init__(self) -> None:
             self.name = "r"
