@@ -49,4 +49,4 @@ def test_workers_end_with_their_front_end(tmp_path: Path, deed: str) -> None:
         time.sleep(0.005)
     assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
     assert named_memory() <= shared_memory
-    assert {path.name for path in tmp_path.iterdir()} == {"1"}
+    assert {path.name for path in tmp_path.iterdir()} == {"1", "backend.py"}
