@@ -20,6 +20,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from edge_serve.access.roles import Role
 from edge_serve.clock import MonotonicClock
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.shared_memory import NamedRegions
@@ -227,7 +228,9 @@ class _Echo:
     def serve(self, path: str) -> Http2:
         """Return a connection whose calls this service answers."""
         inference = GrpcInference(cast(Any, self), MonotonicClock())
-        self._understanding = HeadInterpreter({path: Method(RouteGroup.INFERENCE, inference.infer)}, GrpcSettings())
+        self._understanding = HeadInterpreter(
+            {path: Method(RouteGroup.INFERENCE, Role.INFER, inference.infer)}, GrpcSettings()
+        )
         self._http2 = Http2(cast(Any, self), cast(Any, self), MonotonicClock(), 1 << 20)
         return self._http2
 

@@ -2,7 +2,7 @@
 
 May import `transport/sockets`, and every room below `transport`.
 
-access          roles and access checks for the clients of all doors
+access          access checks for the clients of all doors
 body_admission  admission of the request bodies of one connection
 body_memory     memory budget for incoming request bodies, shared by all connections of all doors
 door            base class of all doors: accepting, TLS handshakes, connection limits, sweeps, draining, handover

@@ -1,4 +1,4 @@
-"""Access checks of all doors: the role that an operation needs, and whether a client has it."""
+"""Access checks of all doors: whether a client has the role that an operation needs."""
 
 from __future__ import annotations
 
@@ -25,39 +25,6 @@ Field = Callable[[str], str | None]
 
 #: fields by which proxies identify their clients (RFC 7239, RFC 9110 7.6.3, and their predecessors)
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
-
-_GRPC = "/inference.GRPCInferenceService/"
-_GRPC_ROLES = {
-    "ServerLive": Role.HEALTH,
-    "ServerReady": Role.HEALTH,
-    "ModelReady": Role.HEALTH,
-    "ServerMetadata": Role.READ,
-    "ModelMetadata": Role.READ,
-    "ModelConfig": Role.READ,
-    "ModelStatistics": Role.READ,
-    "RepositoryIndex": Role.READ,
-    "SystemSharedMemoryStatus": Role.READ,
-    "CudaSharedMemoryStatus": Role.READ,
-    "ModelInfer": Role.INFER,
-    "ModelStreamInfer": Role.INFER,
-    # their message decides whether they change anything: see `changes_by_message`
-    "TraceSetting": Role.READ,
-    "LogSettings": Role.READ,
-}
-
-
-def role_of_call(path: str) -> Role:
-    """Return the role that a gRPC call needs, by the path of its method; unknown methods need the role admin."""
-    if path.startswith("/grpc.health."):
-        return Role.HEALTH
-    if path.startswith("/grpc.reflection."):
-        return Role.READ
-    return _GRPC_ROLES.get(path.removeprefix(_GRPC), Role.ADMIN) if path.startswith(_GRPC) else Role.ADMIN
-
-
-def changes_by_message(path: str) -> bool:
-    """Return whether the message decides if a call only reads, or changes something and needs the role admin."""
-    return path.removeprefix(_GRPC) in ("TraceSetting", "LogSettings")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from edge_serve.messages.infer import Room
 from edge_serve.protocol.grpc import wire as grpc_wire
 from edge_serve.protocol.http2.frames import StreamHead
 from edge_serve.protocol.v2.infer_header import read_forwarded
-from edge_serve.transport.door.access import AccessGate, changes_by_message, role_of_call
+from edge_serve.transport.door.access import AccessGate
 from edge_serve.transport.v2.routes import RouteGroup
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class Method:
     """A method that clients can call: unary if it has `answer`, streaming if it has `open`.
 
     Attributes:
+        role: the role that a client needs. Settings need it to be read, and the role admin to be changed.
         answer: answers the message of a unary call by `reply` or `fail`, now or later. The call fails with an
             EdgeServeError that it raises.
         open: returns the conversation that answers a streaming call.
@@ -57,6 +58,7 @@ class Method:
     """
 
     group: RouteGroup
+    role: Role
     answer: Callable[[GrpcCall, Message], None] | None = None
     open: Callable[[GrpcCall], Conversation] | None = None
     compresses: bool = False
@@ -169,7 +171,7 @@ class HeadInterpreter:
         if restriction is not None and fields.get(restriction[0].lower()) != restriction[1].encode():
             raise Unavailable(f"This protocol is restricted, expecting header '{restriction[0]}'")
         if self._gate is not None:
-            self._ask_gate(self._gate, head.path.decode("latin-1"), fields, asked)
+            self._ask_gate(self._gate, method, fields, asked)
         asked.method = method
         if "grpc-timeout" in fields:
             asked.timeout_ns = max(1, grpc_wire.read_timeout(fields["grpc-timeout"]))
@@ -181,16 +183,16 @@ class HeadInterpreter:
         if self._pattern is not None and method.group is RouteGroup.INFERENCE:
             asked.forwarded = read_forwarded(_read_metadata(head), self._pattern)
 
-    def _ask_gate(self, gate: AccessGate, path: str, fields: Mapping[str, bytes], asked: CallHead) -> None:
+    def _ask_gate(self, gate: AccessGate, method: Method, fields: Mapping[str, bytes], asked: CallHead) -> None:
         def field(name: str) -> str | None:
             value = fields.get(name)
             return None if value is None else value.decode("latin-1")
 
-        refusal = gate.check(role_of_call(path), field)
+        refusal = gate.check(method.role, field)
         if refusal is not None:
             asked.denied = True
             raise refusal
-        if changes_by_message(path):
+        if method.group in (RouteGroup.TRACE, RouteGroup.LOGGING):  # the message decides whether it changes anything
             asked.unchangeable = gate.check(Role.ADMIN, field)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError, Message
 
+from edge_serve.access.roles import Role
 from edge_serve.aio.tasks import in_pieces, start_task
 from edge_serve.errors import EdgeServeError, NotFound, Unavailable, Unsupported
 from edge_serve.messages.metadata import IndexEntry
@@ -47,6 +48,7 @@ class UnaryMethod:
     """
 
     group: RouteGroup
+    role: Role
     request: type[Message]
     ask: Ask
 
@@ -85,32 +87,34 @@ class UnaryCalls:
 
     def __init__(self, service: CallService) -> None:
         self._service = service
-        calls: dict[str, tuple[RouteGroup, Ask]] = {
-            "ServerLive": (RouteGroup.HEALTH, self._server_live),
-            "ServerReady": (RouteGroup.HEALTH, self._server_ready),
-            "ModelReady": (RouteGroup.HEALTH, self._model_ready),
-            "ServerMetadata": (RouteGroup.METADATA, self._server_metadata),
-            "ModelMetadata": (RouteGroup.METADATA, self._model_metadata),
-            "ModelConfig": (RouteGroup.MODEL_CONFIG, self._model_config),
-            "ModelStatistics": (RouteGroup.STATISTICS, self._model_statistics),
-            "RepositoryIndex": (RouteGroup.MODEL_REPOSITORY, self._index),
-            "RepositoryModelLoad": (RouteGroup.MODEL_REPOSITORY, self._load),
-            "RepositoryModelUnload": (RouteGroup.MODEL_REPOSITORY, self._unload),
-            "TraceSetting": (RouteGroup.TRACE, self._trace),
-            "LogSettings": (RouteGroup.LOGGING, self._log),
-            "SystemSharedMemoryStatus": (RouteGroup.SHARED_MEMORY, self._system_status),
-            "SystemSharedMemoryRegister": (RouteGroup.SHARED_MEMORY, self._system_register),
-            "SystemSharedMemoryUnregister": (RouteGroup.SHARED_MEMORY, self._system_unregister),
-            "CudaSharedMemoryStatus": (RouteGroup.SHARED_MEMORY, self._cuda_status),
-            "CudaSharedMemoryRegister": (RouteGroup.SHARED_MEMORY, self._cuda_register),
-            "CudaSharedMemoryUnregister": (RouteGroup.SHARED_MEMORY, self._cuda_unregister),
+        calls: dict[str, tuple[RouteGroup, Role, Ask]] = {
+            "ServerLive": (RouteGroup.HEALTH, Role.HEALTH, self._server_live),
+            "ServerReady": (RouteGroup.HEALTH, Role.HEALTH, self._server_ready),
+            "ModelReady": (RouteGroup.HEALTH, Role.HEALTH, self._model_ready),
+            "ServerMetadata": (RouteGroup.METADATA, Role.READ, self._server_metadata),
+            "ModelMetadata": (RouteGroup.METADATA, Role.READ, self._model_metadata),
+            "ModelConfig": (RouteGroup.MODEL_CONFIG, Role.READ, self._model_config),
+            "ModelStatistics": (RouteGroup.STATISTICS, Role.READ, self._model_statistics),
+            "RepositoryIndex": (RouteGroup.MODEL_REPOSITORY, Role.READ, self._index),
+            "RepositoryModelLoad": (RouteGroup.MODEL_REPOSITORY, Role.ADMIN, self._load),
+            "RepositoryModelUnload": (RouteGroup.MODEL_REPOSITORY, Role.ADMIN, self._unload),
+            "TraceSetting": (RouteGroup.TRACE, Role.READ, self._trace),
+            "LogSettings": (RouteGroup.LOGGING, Role.READ, self._log),
+            "SystemSharedMemoryStatus": (RouteGroup.SHARED_MEMORY, Role.READ, self._system_status),
+            "SystemSharedMemoryRegister": (RouteGroup.SHARED_MEMORY, Role.ADMIN, self._system_register),
+            "SystemSharedMemoryUnregister": (RouteGroup.SHARED_MEMORY, Role.ADMIN, self._system_unregister),
+            "CudaSharedMemoryStatus": (RouteGroup.SHARED_MEMORY, Role.READ, self._cuda_status),
+            "CudaSharedMemoryRegister": (RouteGroup.SHARED_MEMORY, Role.ADMIN, self._cuda_register),
+            "CudaSharedMemoryUnregister": (RouteGroup.SHARED_MEMORY, Role.ADMIN, self._cuda_unregister),
         }
         self.table = {
-            INFERENCE + name: UnaryMethod(group, getattr(pb, f"{name}Request"), ask)
-            for name, (group, ask) in calls.items()
+            INFERENCE + name: UnaryMethod(group, role, getattr(pb, f"{name}Request"), ask)
+            for name, (group, role, ask) in calls.items()
         }
         # HealthCheckRequest has one string field, as this message
-        self.table[HEALTH_CHECK] = UnaryMethod(RouteGroup.HEALTH, pb.SystemSharedMemoryStatusRequest, self._check)
+        self.table[HEALTH_CHECK] = UnaryMethod(
+            RouteGroup.HEALTH, Role.HEALTH, pb.SystemSharedMemoryStatusRequest, self._check
+        )
 
     # ---- health and metadata ------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from edge_serve.access.roles import Role
 from edge_serve.aio.memo import Memo
 from edge_serve.aio.offload import offload
 from edge_serve.aio.tasks import start_task
@@ -157,14 +158,14 @@ def _make_methods(service: GrpcService, inference: GrpcInference, watchers: Watc
     """Return the table of methods by path."""
     reflection = Reflection()
     methods: dict[str, Method] = {
-        path: Method(call.group, _make_answer(call)) for path, call in UnaryCalls(service).table.items()
+        path: Method(call.group, call.role, _make_answer(call)) for path, call in UnaryCalls(service).table.items()
     }
     place, prepare = inference.place, inference.prepare
-    methods[MODEL_INFER] = Method(RouteGroup.INFERENCE, inference.infer, None, True, place, prepare)
-    methods[MODEL_STREAM_INFER] = Method(RouteGroup.INFERENCE, None, inference.stream, True, place, prepare)
-    methods[WATCH] = Method(RouteGroup.HEALTH, open=watchers.open)
+    methods[MODEL_INFER] = Method(RouteGroup.INFERENCE, Role.INFER, inference.infer, None, True, place, prepare)
+    methods[MODEL_STREAM_INFER] = Method(RouteGroup.INFERENCE, Role.INFER, None, inference.stream, True, place, prepare)
+    methods[WATCH] = Method(RouteGroup.HEALTH, Role.HEALTH, open=watchers.open)
     for path in REFLECTION:
-        methods[path] = Method(RouteGroup.METADATA, open=reflection.open)
+        methods[path] = Method(RouteGroup.METADATA, Role.READ, open=reflection.open)
     return methods
 
 

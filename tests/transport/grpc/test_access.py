@@ -18,6 +18,7 @@ from edge_serve.transport.door.listeners import listen_tcp
 from edge_serve.transport.door.reloaded import Reloaded
 from edge_serve.transport.door.shared_limits import Addresses, SharedLimits
 from edge_serve.transport.grpc.door_state import GrpcLimits
+from edge_serve.transport.grpc_service.standard import REFLECTION, WATCH
 from edge_serve.transport.sockets.tls import TlsFiles, make_context
 from tests.certificates import Authority
 from tests.transport.grpc_scene import Caller, GrpcFakeService, door, infer_request, with_door
@@ -57,6 +58,15 @@ def test_codes_by_role(tokens: Path) -> None:
 
     with_door(test, access=access)
     assert access.denied == 5
+
+
+def test_the_standard_services_need_roles(tokens: Path) -> None:
+    async def test(service: FakeService, call: Caller) -> None:
+        for path, codes in ((WATCH, ("UNAUTHENTICATED",)), (REFLECTION[0], ("UNAUTHENTICATED", "PERMISSION_DENIED"))):
+            for code, metadata in zip(codes, ((), bearer("health")), strict=False):
+                assert (await call.channel.stream_stream(path)(metadata=metadata).code()).name == code
+
+    with_door(test, access=Access(AccessSettings(token_file=str(tokens))))
 
 
 def test_settings_may_be_read_and_changed_by_different_roles(tokens: Path) -> None:
