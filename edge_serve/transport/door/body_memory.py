@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from edge_serve.errors import EdgeServeError, Overloaded
@@ -30,6 +31,7 @@ _RETRY_AFTER = 5
 _NONE_NOW = "there is no memory for this body now, try again later"
 
 
+@dataclass(eq=False, slots=True)
 class Claim:
     """The share of one body in the budget.
 
@@ -38,20 +40,15 @@ class Claim:
         granted: whether the body has them.
     """
 
-    __slots__ = ("_age", "_early", "_evict", "_memory", "_wake", "_window", "granted", "size")
-
-    def __init__(
-        self, memory: BodyMemory, age: int, size: int, wake: Callable[[], None] | None, evict: Evict | None
-    ) -> None:
-        self._early = 0
-        #: start of the current measurement, and the bytes received until then
-        self._window: tuple[int, int] | None = None
-        self._memory = memory
-        self._age = age
-        self._wake = wake
-        self._evict = evict
-        self.size = size
-        self.granted = False
+    _memory: BodyMemory
+    _age: int
+    size: int
+    _wake: Callable[[], None] | None
+    _evict: Evict | None
+    granted: bool = False
+    _early: int = 0
+    #: start of the current measurement, and the bytes received until then
+    _window: tuple[int, int] | None = None
 
     def grow(self, total: int, step: int = STEP) -> int:
         """Claim memory for a body of `total` bytes, in steps. Return the bytes that it may have before the next call.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
 
 from edge_serve.errors import Overloaded
@@ -75,12 +76,10 @@ class Addresses:
                 del self._open[key]
 
 
+@dataclass(slots=True)
 class SharedLimits:
     """The limits that all doors share; without arguments there are none."""
 
-    def __init__(
-        self, in_flight: InFlight | None = None, addresses: Addresses | None = None, memory: BodyMemory | None = None
-    ) -> None:
-        self.in_flight = in_flight or InFlight()
-        self.addresses = addresses or Addresses()
-        self.memory = memory or BodyMemory()
+    in_flight: InFlight = field(default_factory=InFlight)
+    addresses: Addresses = field(default_factory=Addresses)
+    memory: BodyMemory = field(default_factory=BodyMemory)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from edge_serve.aio.offload import offload
 from edge_serve.messages.tensors import Buffer
@@ -25,40 +25,32 @@ class _Job:
     on_sent: Callable[[], None] | None
 
 
+@dataclass(eq=False, slots=True)
 class Deflater:
     """Compresses the messages of one call.
 
-    Args:
+    Attributes:
         send: sends the flag and the bytes of a message; returns how many of them wait for the client.
         on_taken: called with a number of bytes that no longer wait, after `write` has reported them as waiting.
         on_fault: called when a message could not be compressed (no memory); it and the rest are discarded.
     """
 
-    __slots__ = ("_discarded", "_encoding", "_jobs", "_last", "_on_fault", "_on_taken", "_send", "_task")
-
-    def __init__(
-        self,
-        encoding: str,
-        send: Callable[[int, bytes], int],
-        on_taken: Callable[[int], None],
-        on_fault: Callable[[], None],
-    ) -> None:
-        self._on_fault = on_fault
-        self._encoding = encoding
-        self._send = send
-        self._on_taken = on_taken
-        self._jobs: deque[_Job] = deque()
-        self._task: asyncio.Task[None] | None = None
-        self._last: Callable[[], None] | None = None
-        self._discarded = False
+    encoding: str
+    send: Callable[[int, bytes], int]
+    on_taken: Callable[[int], None]
+    on_fault: Callable[[], None]
+    _jobs: deque[_Job] = field(default_factory=deque)
+    _task: asyncio.Task[None] | None = None
+    _last: Callable[[], None] | None = None
+    _discarded: bool = False
 
     def write(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None) -> int:
         """Send a message, and return how many bytes of it wait."""
         if self._task is None and size <= SMALL:
-            flag, message = grpc_wire.deflate(b"".join(parts), self._encoding)
+            flag, message = grpc_wire.deflate(b"".join(parts), self.encoding)
             if on_sent is not None:
                 on_sent()
-            return self._send(flag, message)
+            return self.send(flag, message)
         self._jobs.append(_Job(parts, size, on_sent))
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
@@ -81,16 +73,16 @@ class Deflater:
             flag, message = 0, b""
             if not self._discarded:
                 try:
-                    flag, message = await offload(_deflate, job.parts, self._encoding)
+                    flag, message = await offload(_deflate, job.parts, self.encoding)
                 except Exception:
                     self._discarded = True
-                    self._on_fault()
+                    self.on_fault()
             self._jobs.popleft()
             if job.on_sent is not None:
                 job.on_sent()
             if not self._discarded:
-                waiting = self._send(flag, message)
-                self._on_taken(PREFIX.size + job.size - waiting)
+                waiting = self.send(flag, message)
+                self.on_taken(PREFIX.size + job.size - waiting)
         self._task = None
         if self._last is not None:
             self._last()

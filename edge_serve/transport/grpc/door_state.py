@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from edge_serve.clock import Clock
@@ -48,32 +48,25 @@ class GrpcLimits:
     linger_timeout: float = 3.0
 
 
+@dataclass(slots=True)
 class GrpcDoorState:
     """State that all connections of a door share.
 
-    Args:
+    Attributes:
         gone: called with each connection that is closed.
+        inflating: acquired while a large message is inflated.
+        view: the buffer that all connections receive into.
     """
 
-    __slots__ = ("clock", "gone", "inflating", "keepalive", "limits", "loop", "max_message", "sharing", "view")
+    loop: asyncio.AbstractEventLoop
+    clock: Clock
+    limits: GrpcLimits
+    keepalive: KeepaliveSettings
+    max_message: int
+    sharing: SharedLimits
+    gone: Callable[[GrpcConnection], None]
+    inflating: asyncio.Lock = field(default_factory=asyncio.Lock)
+    view: memoryview = field(init=False)
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
-        limits: GrpcLimits,
-        keepalive: KeepaliveSettings,
-        max_message: int,
-        sharing: SharedLimits,
-        gone: Callable[[GrpcConnection], None],
-    ) -> None:
-        self.loop = loop
-        self.clock = clock
-        self.limits = limits
-        self.keepalive = keepalive
-        self.max_message = max_message
-        self.sharing = sharing
-        self.gone = gone
-        #: acquired while a large message is inflated
-        self.inflating = asyncio.Lock()
-        self.view = memoryview(bytearray(limits.receive_buffer))
+    def __post_init__(self) -> None:
+        self.view = memoryview(bytearray(self.limits.receive_buffer))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,21 +24,19 @@ if TYPE_CHECKING:
 _SMALL_INFLATED = 256 * 1024
 
 
+@dataclass(eq=False, slots=True)
 class Inflater:
     """Inflates and prepares the messages of one call.
 
-    Args:
+    Attributes:
         encoding: of compressed messages; "" = the call may have none.
     """
 
-    __slots__ = ("_call", "_encoding", "_shared", "_steps")
-
-    def __init__(self, call: GrpcCall, shared: GrpcDoorState, encoding: str) -> None:
-        self._call = call
-        self._encoding = encoding
-        self._shared = shared
-        #: steps that wait for a thread to inflate or prepare a message; None = no thread works for this call
-        self._steps: deque[Callable[[], None]] | None = None
+    call: GrpcCall
+    shared: GrpcDoorState
+    encoding: str
+    #: steps that wait for a thread to inflate or prepare a message; None = no thread works for this call
+    _steps: deque[Callable[[], None]] | None = None
 
     @property
     def busy(self) -> bool:
@@ -47,7 +46,7 @@ class Inflater:
     def run(self, step: Callable[[], None]) -> None:
         """Run a step of the call after those that wait for a thread."""
         if self._steps is None:
-            self._call.guard(step)
+            self.call.guard(step)
         else:
             self._steps.append(step)
 
@@ -60,7 +59,7 @@ class Inflater:
         self.run(partial(self._prepare, message, prepare))
 
     def _inflate(self, message: Message) -> None:
-        call, data, encoding = self._call, message.data, self._encoding
+        call, data, encoding = self.call, message.data, self.encoding
         if not (call.closed or call.finished or encoding):
             call.fail(Internal("a compressed message, but no grpc-encoding says how"))
         if call.closed or call.finished:
@@ -68,7 +67,7 @@ class Inflater:
             return
         if len(data) <= SMALL:
             try:
-                inflated = grpc_wire.inflate(data, encoding, min(_SMALL_INFLATED, self._shared.max_message))
+                inflated = grpc_wire.inflate(data, encoding, min(_SMALL_INFLATED, self.shared.max_message))
             except MessageTooLarge:
                 pass
             except EdgeServeError as error:
@@ -83,11 +82,11 @@ class Inflater:
         start_task(self._inflate_in_thread(message), "inflate")
 
     async def _inflate_in_thread(self, compressed: Message) -> None:
-        call = self._call
+        call = self.call
         message: Message | None = None
         try:
-            async with self._shared.inflating:  # one at a time, because their inflated sizes are unknown
-                data = await offload(grpc_wire.inflate, compressed.data, self._encoding, self._shared.max_message)
+            async with self.shared.inflating:  # one at a time, because their inflated sizes are unknown
+                data = await offload(grpc_wire.inflate, compressed.data, self.encoding, self.shared.max_message)
                 compressed.release()
                 if not call.closed and not call.finished:
                     message = claim_message(data, call.memory, call.fail)
@@ -100,7 +99,7 @@ class Inflater:
         self._resume(None if message is None else partial(call.take, message, 0))
 
     def _prepare(self, message: Message, prepare: Callable[[], Awaitable[None]]) -> None:
-        if self._call.closed or self._call.finished:
+        if self.call.closed or self.call.finished:
             message.release()
             return
         self._steps = self._steps or deque()
@@ -111,10 +110,10 @@ class Inflater:
             await prepare()
         except Exception:
             message.release()
-            self._call.fail_by_us()
+            self.call.fail_by_us()
             self._resume(None)
         else:
-            self._resume(partial(self._call.hand_over, message))
+            self._resume(partial(self.call.hand_over, message))
 
     def _resume(self, then: Callable[[], None] | None) -> None:
         """Continue after the work of a thread: run `then`, and the steps that waited."""
@@ -125,4 +124,4 @@ class Inflater:
             if self._steps is not None:
                 self._steps.extend(steps)
                 return
-            self._call.guard(steps.popleft())
+            self.call.guard(steps.popleft())

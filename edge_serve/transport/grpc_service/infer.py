@@ -5,14 +5,12 @@ A request costs no task and no future: it runs in the event of its message, and 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from edge_serve.clock import Clock
-from edge_serve.errors import EdgeServeError, Internal, Unavailable, Unsupported
+from edge_serve.errors import EdgeServeError, Unavailable, Unsupported
 from edge_serve.messages.infer import InferRequest, InferResponse, Room
-from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.trace import Arrival
 from edge_serve.observe.tracing.tracing import Tracing
@@ -23,15 +21,12 @@ from edge_serve.transport.grpc.call_head import CallHead
 from edge_serve.transport.grpc.large import prepare
 from edge_serve.transport.grpc.messages import Message
 from edge_serve.transport.grpc_service.stream import InferStream
-from edge_serve.transport.v2.infer import InferService
-
-log = logging.getLogger(__name__)
+from edge_serve.transport.v2.infer import InferService, report_unencodable
 
 #: alignment in the arena of a large message's first raw content
 _ALIGNMENT = 64
 _DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 _EXITING = "GRPC server is shutting down and has stopped accepting new requests."
-UNENCODABLE = Internal("the server failed to encode the response, its log says why")
 
 
 class GrpcInferService(InferService, Protocol):
@@ -135,9 +130,7 @@ class GrpcInference:
             except EdgeServeError as reason:
                 error = reason
             except Exception:
-                extra = model_fields(response.model_name, response.model_version, response.id)
-                log.exception("a response of model %s cannot be encoded", response.model_name, extra=extra)
-                error = UNENCODABLE
+                error = report_unencodable(response)
         self._service.count_client_error(request.model_name, request.model_version, error)
         sent = None if arrival is None else arrival.sending()
         call.fail(error)

@@ -34,7 +34,7 @@ from edge_serve.transport.grpc.messages import Message
 from edge_serve.transport.grpc.options import read_keepalive, read_limits, read_settings, tls_of
 from edge_serve.transport.grpc_service.calls import INFERENCE, UnaryCalls, UnaryMethod
 from edge_serve.transport.grpc_service.infer import GrpcInference, GrpcInferService
-from edge_serve.transport.grpc_service.standard import REFLECTION, WATCH, Reflection, Watchers
+from edge_serve.transport.grpc_service.standard import REFLECTION, WATCH, Watchers, open_reflection
 from edge_serve.transport.sockets.tls import TlsSocket
 from edge_serve.transport.v2.operations import CallService
 from edge_serve.transport.v2.routes import RouteGroup
@@ -156,7 +156,6 @@ class GrpcServer(Door[GrpcConnection]):
 
 def _make_methods(service: GrpcService, inference: GrpcInference, watchers: Watchers) -> dict[str, Method]:
     """Return the table of methods by path."""
-    reflection = Reflection()
     methods: dict[str, Method] = {
         path: Method(call.group, call.role, _make_answer(call)) for path, call in UnaryCalls(service).table.items()
     }
@@ -165,7 +164,7 @@ def _make_methods(service: GrpcService, inference: GrpcInference, watchers: Watc
     methods[MODEL_STREAM_INFER] = Method(RouteGroup.INFERENCE, Role.INFER, None, inference.stream, True, place, prepare)
     methods[WATCH] = Method(RouteGroup.HEALTH, Role.HEALTH, open=watchers.open)
     for path in REFLECTION:
-        methods[path] = Method(RouteGroup.METADATA, Role.READ, open=reflection.open)
+        methods[path] = Method(RouteGroup.METADATA, Role.READ, open=open_reflection)
     return methods
 
 

@@ -93,17 +93,9 @@ REFLECTION = (
 )
 
 
-class Reflection:
-    """Opens reflection calls."""
-
-    def __init__(self) -> None:
-        self._answers: Any = None
-
-    def open(self, call: GrpcCall) -> _Questions:
-        """Return the conversation that answers a call."""
-        if self._answers is None:
-            self._answers = importlib.import_module("edge_serve.protocol.grpc.reflection")
-        return _Questions(call, self._answers.answer)
+def open_reflection(call: GrpcCall) -> _Questions:
+    """Return the conversation that answers a reflection call."""
+    return _Questions(call, importlib.import_module("edge_serve.protocol.grpc.reflection").answer)
 
 
 class _Questions:

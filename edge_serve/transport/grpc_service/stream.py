@@ -18,7 +18,6 @@ from typing import Protocol
 
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease
-from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer
 from edge_serve.messages.trace import Arrival
@@ -30,7 +29,7 @@ from edge_serve.transport.grpc.call_head import CallHead
 from edge_serve.transport.grpc.messages import Message
 from edge_serve.transport.sockets import backlog
 from edge_serve.transport.sockets.backlog import Backlog
-from edge_serve.transport.v2.infer import InferService
+from edge_serve.transport.v2.infer import InferService, report_unencodable
 
 log = logging.getLogger(__name__)
 
@@ -254,9 +253,7 @@ class InferStream:
             self._send_error(one, response, error)
             return lease
         except Exception:
-            extra = model_fields(response.model_name, response.model_version, response.id)
-            log.exception("a response of model %s cannot be encoded", response.model_name, extra=extra)
-            self._send_error(one, response, Internal("the server failed to encode the response, its log says why"))
+            self._send_error(one, response, report_unencodable(response))
             return lease
         parts, size = grpc_response.wrap_response(inner, size)
         if size <= _COPIED:

@@ -75,32 +75,29 @@ class HttpCounters(DoorCounters):
     requests: dict[int, int] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
 class HttpDoorState:
     """Objects that all connections of a server share.
 
-    Args:
-        gone: called with each connection that is closed.
-
     Attributes:
+        gone: called with each connection that is closed.
         now_ns: the clock, while traces need the start time of each request; else None.
+        view: the buffer that all connections receive into.
     """
 
-    __slots__ = ("buffer", "counters", "gone", "limits", "loop", "now_ns", "parser", "sharing", "timeouts", "view")
+    loop: asyncio.AbstractEventLoop
+    limits: HttpLimits
+    sharing: SharedLimits
+    counters: HttpCounters
+    gone: Callable[[HttpConnection], None]
+    now_ns: Callable[[], int] | None = None
+    parser: HeadParser = field(init=False)
+    timeouts: dict[HttpWait, float] = field(init=False)
+    buffer: bytearray = field(init=False)
+    view: memoryview = field(init=False)
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        limits: HttpLimits,
-        sharing: SharedLimits,
-        counters: HttpCounters,
-        gone: Callable[[HttpConnection], None],
-    ) -> None:
-        self.loop = loop
-        self.sharing = sharing
-        self.limits = limits
-        self.counters = counters
-        self.gone = gone
-        self.now_ns: Callable[[], int] | None = None
+    def __post_init__(self) -> None:
+        limits = self.limits
         self.parser = HeadParser(limits)
         self.timeouts = {
             HttpWait.FRESH: limits.head_timeout,

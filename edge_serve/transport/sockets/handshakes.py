@@ -10,6 +10,7 @@ import ssl
 import sys
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from edge_serve.transport.sockets.tls import TlsSocket, wrap
 
@@ -19,6 +20,7 @@ Opened = Callable[[TlsSocket], None]
 Failed = Callable[[], None]
 
 
+@dataclass(eq=False, slots=True)
 class Handshake:
     """A TLS handshake under way.
 
@@ -26,21 +28,17 @@ class Handshake:
         idle_since_ns: see `eviction.Idle`. The timeout is short, so idle connections are closed before handshakes.
     """
 
-    __slots__ = ("_owner", "failed", "fd", "opened", "sock", "timer")
-
+    owner: Handshakes
+    sock: ssl.SSLSocket
+    opened: Opened
+    failed: Failed | None
+    fd: int
+    timer: asyncio.TimerHandle | None = None
     idle_since_ns: int | None = sys.maxsize
-
-    def __init__(self, owner: Handshakes, sock: ssl.SSLSocket, opened: Opened, failed: Failed | None) -> None:
-        self._owner = owner
-        self.sock = sock
-        self.failed = failed
-        self.fd = sock.fileno()
-        self.opened = opened
-        self.timer: asyncio.TimerHandle | None = None
 
     def close_if_idle(self) -> bool:
         """Fail the handshake. Return True: it waits for its client always."""
-        self._owner.fail(self, ConnectionAbortedError("closed to make room for another connection"))
+        self.owner.fail(self, ConnectionAbortedError("closed to make room for another connection"))
         return True
 
 
@@ -80,10 +78,11 @@ class Handshakes:
         Calls `opened` or `failed` at its end, unless `close` is called before.
         """
         try:
-            handshake = Handshake(self, wrap(sock, self._context()), opened, failed)
+            wrapped = wrap(sock, self._context())
         except OSError as error:
             _report(failed, error)
             return
+        handshake = Handshake(self, wrapped, opened, failed, wrapped.fileno())
         self.addresses[handshake] = address
         handshake.timer = self._loop.call_later(self._timeout, self._on_timeout, handshake)
         self._loop.add_reader(handshake.fd, self._on_ready, handshake)

@@ -13,13 +13,11 @@ A response whose JSON would block the loop is encoded in a codec process (`Write
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable
 
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
 from edge_serve.messages.infer import InferResponse
-from edge_serve.messages.log_fields import model_fields
 from edge_serve.models.run.runner import Ticket
 from edge_serve.protocol.inference.cost import is_long
 from edge_serve.protocol.v2 import generate
@@ -28,8 +26,7 @@ from edge_serve.transport.http.replies import error_body
 from edge_serve.transport.sockets import backlog
 from edge_serve.transport.sockets.backlog import Backlog
 from edge_serve.transport.v2.codec_offload import CodecTicket
-
-log = logging.getLogger(__name__)
+from edge_serve.transport.v2.infer import report_unencodable
 
 EVENT_STREAM = "text/event-stream; charset=utf-8"
 
@@ -70,7 +67,7 @@ class GenerateAnswer:
         self._unwritten: deque[InferResponse] = deque()
         self._writing = self._delivering = False
         self._job: CodecTicket | None = None
-        exchange.on_cancelled = self._on_cancelled
+        exchange.on_cancelled = self._stop
 
     def on_response(self, response: InferResponse) -> None:
         """Take a response; see `Service.infer`."""
@@ -142,9 +139,6 @@ class GenerateAnswer:
         if self._job is not None:
             self._job.cancel()
 
-    def _on_cancelled(self) -> None:
-        self._stop()
-
 
 def _size(response: InferResponse) -> int:
     return sum(len(tensor.data) for tensor in response.outputs)
@@ -161,9 +155,7 @@ def _encode(response: InferResponse) -> tuple[bytes, bool]:
     except EdgeServeError as error:
         return error_body(error.message), True
     except Exception:
-        extra = model_fields(response.model_name, response.model_version, response.id)
-        log.exception("encoding a response of model %s failed", response.model_name, extra=extra)
-        return error_body("the server failed to encode the response, its log says why"), True
+        return error_body(report_unencodable(response).message), True
 
 
 class Single(GenerateAnswer):

@@ -72,6 +72,13 @@ def start_trace(exchange: Exchange, now_ns: int) -> None:
     exchange.arrival = Arrival(received)
 
 
+def report_unencodable(response: InferResponse) -> Internal:
+    """Log the current exception, raised by the encoding of a response, and return the error for the client."""
+    extra = model_fields(response.model_name, response.model_version, response.id)
+    log.exception("encoding a response of model %s failed", response.model_name, extra=extra)
+    return Internal("the server failed to encode the response, its log says why")
+
+
 class Inference:
     """Answers infer requests.
 
@@ -178,9 +185,7 @@ class Inference:
             except EdgeServeError as error:
                 self._refuse(exchange, v2_request, error, PLAIN)
             except Exception:
-                extra = model_fields(response.model_name, response.model_version, response.id)
-                log.exception("encoding a response of model %s failed", response.model_name, extra=extra)
-                refuse(exchange, Internal("the server failed to encode the response, its log says why"), PLAIN)
+                refuse(exchange, report_unencodable(response), PLAIN)
             if response.lease is not None:
                 response.lease.release()
 
