@@ -135,20 +135,17 @@ class HeadInterpreter:
 
     Args:
         methods: by path.
+
+    Attributes:
         gate: access control for these clients; None = they may call every method.
     """
 
     def __init__(self, methods: Mapping[str, Method], settings: GrpcSettings, gate: AccessGate | None = None) -> None:
         self._methods = methods
-        self._gate = gate
+        self.gate = gate
         self._pattern = settings.header_forward_pattern
         self._restricted = settings.restricted
         self._encodings = _LEVELS[settings.compression_level]
-
-    def count_denied(self) -> None:
-        """Count a call that access control denied."""
-        if self._gate is not None:
-            self._gate.count_denied()
 
     def interpret(self, head: StreamHead) -> CallHead:
         """Interpret `head`, and store the result in its `meaning`."""
@@ -170,8 +167,8 @@ class HeadInterpreter:
         restriction = self._restricted.get(method.group)
         if restriction is not None and fields.get(restriction[0].lower()) != restriction[1].encode():
             raise Unavailable(f"This protocol is restricted, expecting header '{restriction[0]}'")
-        if self._gate is not None:
-            self._ask_gate(self._gate, method, fields, asked)
+        if self.gate is not None:
+            self._ask_gate(self.gate, method, fields, asked)
         asked.method = method
         if "grpc-timeout" in fields:
             asked.timeout_ns = max(1, grpc_wire.read_timeout(fields["grpc-timeout"]))

@@ -163,7 +163,8 @@ class GrpcConnection(ClientConnection):
 
     def count_denied(self) -> None:
         """Count a call that access control denied."""
-        self._interpreter.count_denied()
+        if self._interpreter.gate is not None:
+            self._interpreter.gate.count_denied()
 
     # ---- events from HTTP/2 --------------------------------------------------------------------------------------
 

@@ -58,6 +58,7 @@ class Message:
             self.lease.release()
 
 
+@dataclass(eq=False, slots=True)
 class MessageReader:
     """Assembles messages that do not arrive in one piece, or that are large.
 
@@ -69,27 +70,21 @@ class MessageReader:
         filled: bytes of the arriving message so far.
     """
 
-    __slots__ = (
-        "_beginning", "_call", "_claim", "_flag", "_lease", "_length", "_max_message", "_placed", "_prefix", "_store",
-        "filled",
-    )  # fmt: skip
-
-    def __init__(self, call: GrpcCall, max_message: int) -> None:
-        self._call = call
-        self._max_message = max_message
-        #: the arriving message: its length (-1 = none), its flag, its prefix so far, its memory
-        self._length = -1
-        self._flag = 0
-        self._prefix = b""
-        self._store: bytearray | memoryview | None = None
-        self._placed: Room | None = None
-        #: the lease of `_placed`, together with the claim
-        self._lease: Lease | None = None
-        self.filled = 0
-        #: the claim on memory for the arriving message; a complete message takes it over
-        self._claim: Claim | None = None
-        #: the beginning for `find_place`, kept while the claim waits for memory
-        self._beginning = b""
+    _call: GrpcCall
+    _max_message: int
+    #: the arriving message: its length (-1 = none), its flag, its prefix so far, its memory
+    _length: int = -1
+    _flag: int = 0
+    _prefix: bytes = b""
+    _store: bytearray | memoryview | None = None
+    _placed: Room | None = None
+    #: the lease of `_placed`, together with the claim
+    _lease: Lease | None = None
+    filled: int = 0
+    #: the claim on memory for the arriving message; a complete message takes it over
+    _claim: Claim | None = None
+    #: the beginning for `find_place`, kept while the claim waits for memory
+    _beginning: bytes = b""
 
     def place(self, size: int) -> memoryview | None:
         """Return memory for at most `size` next bytes; None = pass them to `read`."""

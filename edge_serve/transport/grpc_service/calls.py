@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError, Message
 
 from edge_serve.access.roles import Role
 from edge_serve.aio.tasks import in_pieces, start_task
-from edge_serve.errors import EdgeServeError, NotFound, Unavailable, Unsupported
+from edge_serve.errors import EdgeServeError, NotFound, Unavailable
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.tensors import Buffer
@@ -18,7 +18,7 @@ from edge_serve.protocol.grpc import bodies as grpc_bodies
 from edge_serve.protocol.grpc import grpc_service_pb2 as pb
 from edge_serve.protocol.grpc.infer import Unreadable
 from edge_serve.protocol.grpc.response import encode_delimited
-from edge_serve.transport.v2.operations import MANY_MODELS, CallService, Done
+from edge_serve.transport.v2.operations import MANY_MODELS, CallService, Done, check_repository
 from edge_serve.transport.v2.routes import RouteGroup
 
 INFERENCE = "/inference.GRPCInferenceService/"
@@ -165,16 +165,16 @@ class UnaryCalls:
                 message = grpc_bodies.build_repository_index(found).SerializeToString()
                 replier.reply((message,), len(message))
 
-        _check_repository(request.repository_name)
+        check_repository(request.repository_name)
         self._service.repository_index(request.ready, done)
 
     def _load(self, request: pb.RepositoryModelLoadRequest, replier: Replier) -> None:
-        _check_repository(request.repository_name)
+        check_repository(request.repository_name)
         parameters = grpc_bodies.read_load_parameters(request.parameters)
         self._service.load_model(request.model_name, parameters, _finish(replier))
 
     def _unload(self, request: pb.RepositoryModelUnloadRequest, replier: Replier) -> None:
-        _check_repository(request.repository_name)
+        check_repository(request.repository_name)
         dependents = grpc_bodies.read_unload_dependents(request.parameters)
         self._service.unload_model(request.model_name, dependents, _finish(replier))
 
@@ -220,11 +220,6 @@ class UnaryCalls:
     def _cuda_unregister(self, request: pb.CudaSharedMemoryUnregisterRequest, _: Replier) -> Answer:
         self._service.unregister_cuda_shm(request.name)
         return b""
-
-
-def _check_repository(name: str) -> None:
-    if name:
-        raise Unsupported("'repository_name' specification is not supported")
 
 
 def _finish(replier: Replier) -> Done:

@@ -55,10 +55,8 @@ class MetricsApplication:
 
     def handle(self, exchange: Exchange) -> None:
         """Answer 405 to other methods, the page for its path, and an empty 200 for any other path, like Triton."""
-        refusal = None if self._gate is None else self._gate.check(Role.READ, exchange.head.get)
-        if refusal is not None:
-            if self._access is not None:
-                self._access.denied += 1
+        if self._gate is not None and (refusal := self._gate.check(Role.READ, exchange.head.get)) is not None:
+            self._gate.count_denied()
             refuse(exchange, refusal, "application/json")
         elif exchange.head.method != "GET":
             exchange.reply(405, (error_body("Method Not Allowed"),), content_type="text/plain")

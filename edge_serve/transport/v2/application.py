@@ -127,8 +127,8 @@ class V2Application:
         return request
 
     def _count_denied(self) -> None:
-        if self._access is not None:
-            self._access.denied += 1
+        if self._gate is not None:
+            self._gate.count_denied()
 
     def _count_client_error(self, route: Route, error: EdgeServeError) -> None:
         if route.operation.group is RouteGroup.INFERENCE:

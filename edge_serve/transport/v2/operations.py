@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import orjson
@@ -87,12 +88,12 @@ class Operations:
             Operation.REPOSITORY_INDEX: self._repository_index,
             Operation.MODEL_LOAD: self._load,
             Operation.MODEL_UNLOAD: self._unload,
-            Operation.SYSTEM_SHM_STATUS: self._system_shm_status,
+            Operation.SYSTEM_SHM_STATUS: partial(_reply_shm_status, service.system_shm_status),
             Operation.SYSTEM_SHM_REGISTER: self._register_system_shm,
-            Operation.SYSTEM_SHM_UNREGISTER: self._unregister_system_shm,
-            Operation.CUDA_SHM_STATUS: self._cuda_shm_status,
+            Operation.SYSTEM_SHM_UNREGISTER: partial(_unregister_shm, service.unregister_system_shm),
+            Operation.CUDA_SHM_STATUS: partial(_reply_shm_status, service.cuda_shm_status),
             Operation.CUDA_SHM_REGISTER: self._register_cuda_shm,
-            Operation.CUDA_SHM_UNREGISTER: self._unregister_cuda_shm,
+            Operation.CUDA_SHM_UNREGISTER: partial(_unregister_shm, service.unregister_cuda_shm),
         }
 
     # ---- health and metadata ------------------------------------------------------------------------------------
@@ -169,7 +170,7 @@ class Operations:
         self._service.repository_index(bodies.read_index_request(exchange.body), done)
 
     def _load(self, exchange: Exchange, route: Route) -> None:
-        _check_repository(route)
+        check_repository(route.repository)
         if len(exchange.body) <= SMALL_BYTES:
             self._start_load(exchange, route, bodies.read_load_request(exchange.body))
         else:
@@ -186,14 +187,11 @@ class Operations:
         self._service.load_model(route.model, parameters, lambda error: _finish(exchange, error))
 
     def _unload(self, exchange: Exchange, route: Route) -> None:
-        _check_repository(route)
+        check_repository(route.repository)
         dependents = bodies.read_unload_request(exchange.body)
         self._service.unload_model(route.model, dependents, lambda error: _finish(exchange, error))
 
     # ---- shared memory ------------------------------------------------------------------------------------------
-
-    def _system_shm_status(self, exchange: Exchange, route: Route) -> None:
-        exchange.reply(200, (bodies.shared_memory(self._service.system_shm_status(route.region)),))
 
     def _register_system_shm(self, exchange: Exchange, route: Route) -> None:
         self._service.check_shm()  # before the body is read
@@ -201,21 +199,10 @@ class Operations:
         self._service.register_system_shm(route.region, *bodies.read_shared_memory(exchange.body))
         exchange.reply(200)
 
-    def _unregister_system_shm(self, exchange: Exchange, route: Route) -> None:
-        self._service.unregister_system_shm(route.region)
-        exchange.reply(200)
-
-    def _cuda_shm_status(self, exchange: Exchange, route: Route) -> None:
-        exchange.reply(200, (bodies.shared_memory(self._service.cuda_shm_status(route.region)),))
-
     def _register_cuda_shm(self, exchange: Exchange, route: Route) -> None:
         self._service.check_shm()
         _check_region(route, "cuda")
         self._service.register_cuda_shm(route.region)
-
-    def _unregister_cuda_shm(self, exchange: Exchange, route: Route) -> None:
-        self._service.unregister_cuda_shm(route.region)
-        exchange.reply(200)
 
 
 async def _reply_statistics_in_pieces(exchange: Exchange, models: Sequence[tuple[str, str, ModelStatistics]]) -> None:
@@ -223,8 +210,18 @@ async def _reply_statistics_in_pieces(exchange: Exchange, models: Sequence[tuple
     exchange.reply(200, (bodies.STATISTICS_HEAD, b",".join(filter(None, pieces)), bodies.STATISTICS_TAIL))
 
 
-def _check_repository(route: Route) -> None:
-    if route.repository:
+def _reply_shm_status(status: Callable[[str], Sequence[RegionStatus]], exchange: Exchange, route: Route) -> None:
+    exchange.reply(200, (bodies.shared_memory(status(route.region)),))
+
+
+def _unregister_shm(unregister: Callable[[str], None], exchange: Exchange, route: Route) -> None:
+    unregister(route.region)
+    exchange.reply(200)
+
+
+def check_repository(name: str) -> None:
+    """Raise Unsupported if a request names a repository, as Triton does."""
+    if name:
         raise Unsupported("'repository_name' specification is not supported")
 
 
