@@ -173,6 +173,11 @@ def element_count(shape: Sequence[int]) -> int:
     return math.prod(shape)
 
 
+def zero_data(datatype: DataType, shape: Sequence[int]) -> bytes:
+    """Return the binary data of a tensor of zeros; of BYTES, of empty strings."""
+    return bytes(element_count(shape) * (datatype.size or _LENGTH.size))
+
+
 def to_array(data: Buffer, datatype: DataType, shape: Shape) -> Array:
     """Values of binary `data`: a view, except for BYTES, which become an object array of `bytes`.
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -214,13 +215,10 @@ class Loader:
             EdgeServeError: the version cannot be served.
         """
         started = time.monotonic()
-        arena = Arena(f"{plan.name}-{version}", self._budget)
-        try:
-            served = await self._open(plan, version, arena, own_worker)
-        except BaseException:
-            arena.close()
-            await self._workers.forget(self.spec(plan, plan.config, version))
-            raise
+        async with AsyncExitStack() as undo:
+            undo.push_async_callback(self._workers.forget, self.spec(plan, plan.config, version))
+            served = await self._open(plan, version, own_worker, undo)
+            undo.pop_all()
         served.load_seconds = time.monotonic() - started
         return served
 
@@ -252,7 +250,9 @@ class Loader:
         self._add_cache(served)
         return served
 
-    async def _open(self, plan: LoadPlan, version: int, arena: Arena, own_worker: bool) -> Served:
+    async def _open(self, plan: LoadPlan, version: int, own_worker: bool, undo: AsyncExitStack) -> Served:
+        arena = Arena(f"{plan.name}-{version}", self._budget)
+        undo.callback(arena.close)
         config = settle_instances(plan.config)
         own = _own_worker(config, own_worker)
         spec = self.spec(plan, config, version)
@@ -264,51 +264,29 @@ class Loader:
             log.warning("model %s: %s", plan.name, note, extra=model_fields(plan.name))
         labels = await offload(read_labels, config, plan.directory)
         signature = signature_of(config, config.name, version, labels)
-        limited = self._gate.admit(placed(config)) if self._gate is not None else None
-        try:
-            served = await self._start(plan, spec, config, signature, arena, own, limited)
-        except BaseException:
-            if limited is not None:
-                limited.close()
-            raise
+        instances = placed(config)
+        limited = self._gate.admit(instances) if self._gate is not None else None
         if limited is not None:
+            undo.callback(limited.close)
+        driver, warmup = self._driver(config, signature, limited), WarmupListener()
+        specs = [one.spec for one in instances]
+        opened = await self._workers.open(spec, config.backend, specs, warmup, arena, own_worker=own)
+        undo.push_async_callback(opened.close)
+        await warm_up(config, plan.directory, opened, warmup)
+        served = Served(
+            config.name, str(version), config, signature, driver, driver.statistics, opened, arena, 0.0,
+            shape_key_for(signature), kept=plan.kept, identity=plan.name, directory=plan.directory,
+            golden=plan.golden, instances=dict(enumerate(instances)),
+        )  # fmt: skip
+        if plan.golden is not None and self._options.proves(plan.name):
+            await prove(served, plan.golden, self._proof_seconds, self._driver(config, signature, None))
+        if limited is None:
+            driver.model, opened.listener = opened, driver
+        else:
+            limited.join(driver, opened)
             served.on_close += (limited.close,)
         self._add_cache(served)
         await served.check_health()  # the model's own `is_ready` counts from the start, as in Triton
-        return served
-
-    async def _start(
-        self,
-        plan: LoadPlan,
-        spec: ModelSpec,
-        config: pb.ModelConfig,
-        signature: Signature,
-        arena: Arena,
-        own: bool,
-        limited: LimitedModel | None,
-    ) -> Served:
-        driver = self._driver(config, signature, limited)
-        warmup = WarmupListener()
-        instances = placed(config)
-        specs = [one.spec for one in instances]
-        opened = await self._workers.open(spec, config.backend, specs, warmup, arena, own_worker=own)
-        try:
-            await warm_up(config, plan.directory, opened, warmup)
-            served = Served(
-                config.name, str(spec.version), config, signature, driver, driver.statistics, opened, arena, 0.0,
-                shape_key_for(signature), kept=plan.kept, identity=plan.name, directory=plan.directory,
-                golden=plan.golden, instances=dict(enumerate(instances)),
-            )  # fmt: skip
-            if plan.golden is not None and self._options.proves(plan.name):
-                await prove(served, plan.golden, self._proof_seconds, self._driver(config, signature, None))
-        except BaseException:
-            await opened.close()
-            raise
-        if limited is None:
-            driver.model = opened
-            opened.listener = driver
-        else:
-            limited.join(driver, opened)
         return served
 
     @property

@@ -29,6 +29,7 @@ from edge_serve.messages.tensors import (
     from_array,
     join_bytes,
     split_bytes,
+    zero_data,
 )
 from edge_serve.models.run.reshape import converted
 from edge_serve.workers.front.frames.batch import BatchReply
@@ -183,11 +184,7 @@ def _tensor(
         case "input_data_file":
             data = _from_file(_path(model_directory / "warmup", spec.input_data_file), name, datatype, shape)
         case _:
-            data = (
-                join_bytes([b""] * element_count(shape))
-                if datatype is DataType.BYTES
-                else bytes(element_count(shape) * datatype.size)
-            )
+            data = zero_data(datatype, shape)
     return InferTensor(name, datatype, shape, data)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.messages.infer import NULL_SEAT, SEQUENCE_END, SEQUENCE_START, InferRequest
-from edge_serve.messages.tensors import BY_NUMBER, Buffer, DataType, InferTensor, element_count, from_array, join_bytes
+from edge_serve.messages.tensors import BY_NUMBER, DataType, InferTensor, from_array, zero_data
 from edge_serve.scheduling.core import Run
 
 _Control = pb.ModelSequenceBatching.Control
@@ -80,7 +80,7 @@ class Controls:
     def _null_request(self, like: InferRequest) -> InferRequest:
         shapes = [(tensor.name, tensor.datatype, tensor.shape) for tensor in like.inputs]
         if self._null[0] != shapes:
-            inputs = [InferTensor(*shape, _zeros(tensor)) for shape, tensor in zip(shapes, like.inputs, strict=True)]
+            inputs = [InferTensor(*one, zero_data(*one[1:])) for one in shapes]
             inputs += self._booleans[_NULL]
             if self._correlation_id is not None:
                 inputs.append(self._id_tensor(*self._correlation_id, 0))
@@ -98,8 +98,3 @@ def _id_bytes(datatype: DataType, correlation_id: int | str) -> bytes:
         return struct.pack("<I", len(text)) + text
     number = correlation_id if isinstance(correlation_id, int) else 0
     return (number % (1 << 64)).to_bytes(8, "little")[: datatype.size]
-
-
-def _zeros(tensor: InferTensor) -> Buffer:
-    count = element_count(tensor.shape)
-    return join_bytes([b""] * count) if tensor.datatype is DataType.BYTES else bytes(count * tensor.datatype.size)

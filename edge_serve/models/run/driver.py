@@ -6,9 +6,7 @@ There is one driver per version. Everything runs on the event loop's thread, in 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Collection, Hashable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Hashable
 
 from edge_serve.aio.tasks import log_failure, notify
 from edge_serve.backends.base import Reply
@@ -19,31 +17,13 @@ from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.run import statistics as record
 from edge_serve.models.run.controls import Controls
 from edge_serve.models.run.outage import WorkerOutage
-from edge_serve.models.run.runner import OnResponse, Runner
+from edge_serve.models.run.runner import Executors, OnResponse, Runner
 from edge_serve.models.run.shared_lease import shares
 from edge_serve.scheduling.core import Entry, Run, Scheduler, Wait
 from edge_serve.scheduling.ordering import ResponseOrder
 from edge_serve.workers.front.frames.batch import BatchReply
 
 Order = ResponseOrder[tuple[OnResponse, InferResponse]]
-
-
-class Executors(Protocol):
-    """The instances that a driver sends batches to: an `OpenedModel`, or the rate limiter before it (`rate_limit`)."""
-
-    @property
-    def numbers(self) -> Collection[int]: ...
-
-    @property
-    def timeout(self) -> float: ...
-
-    def execute(self, instance: int, batch_id: int, requests: Sequence[InferRequest], each: bool = False) -> None: ...
-
-    def running_since_ns(self) -> int | None: ...
-
-    def cancel(self, instance: int, batch_id: int, index: int) -> None: ...
-
-    def hold(self, instance: int, batch_id: int, index: int, held: bool) -> None: ...
 
 
 class Job(Entry):
@@ -375,37 +355,14 @@ class Driver(Runner):
         if self._pace is not None:
             self._pace((reply.end_ns - reply.compute_start_ns) // len(jobs))
         if reply.each:
-            marks = _share(marks, len(jobs))
+            marks = record.share(marks, len(jobs))
         leases = [reply.lease] if len(jobs) == 1 else shares(reply.lease, len(jobs))
-        for job, lease in zip(jobs, leases, strict=True):
-            result = reply.replies[job.position]
+        results = [reply.replies[job.position] for job in jobs]
+        for job, result, lease in zip(jobs, results, leases, strict=True):
             if job.request.compute is not None and (result.error is None or result.answered):
                 job.request.compute.add(*marks)
             self._deliver(job, result, lease)
-        self._record(jobs, reply, marks, now)
-
-    def _record(self, jobs: list[Job], reply: BatchReply, marks: record.ComputeMarks, now: int) -> None:
-        stats = self.statistics
-        now_ms = int(time.time() * 1000)
-        rows, arrivals_ns = 0, []
-        for job in jobs:
-            result = reply.replies[job.position]
-            if result.error is None or result.answered:
-                rows += job.rows
-                arrivals_ns.append(job.arrival_ns)
-                if result.error is not None:
-                    stats.model_errors += 1
-            else:
-                reason = record.failure_reason(result.error, executed=True)
-                record.record_failure(stats, reason, now - job.arrival_ns)
-        if arrivals_ns:
-            record.record_success(stats, rows, arrivals_ns, marks, now)
-        if reply.each:
-            for job in jobs:
-                record.record_batch(stats, job.rows, marks, now_ms)
-        else:
-            null_rows = len(reply.replies) - len(jobs)
-            record.record_batch(stats, sum([job.rows for job in jobs]) + null_rows, marks, now_ms)
+        record.record_replies(self.statistics, jobs, results, reply, marks, now)
 
     def _deliver(self, job: Job, reply: Reply, lease: Lease | None) -> None:
         response = InferResponse(
@@ -436,9 +393,3 @@ class Driver(Runner):
     def _fail(self, job: Job, error: EdgeServeError, reason: str) -> None:
         record.record_failure(self.statistics, reason, self._clock.now_ns() - job.arrival_ns)
         self._deliver(job, Reply(error=error), None)
-
-
-def _share(marks: record.ComputeMarks, count: int) -> record.ComputeMarks:
-    """Return the times of one of `count` executions that were timed together."""
-    start, ready, done, end = marks
-    return start, start + (ready - start) // count, start + (done - start) // count, start + (end - start) // count

@@ -1,8 +1,8 @@
-"""The interface of a runner, which executes the requests of a version, and of the handle of a submitted request."""
+"""The interfaces of a runner, which executes the requests of a version, of its instances, and of a request's handle."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Protocol
 
 from edge_serve.errors import EdgeServeError
@@ -99,3 +99,21 @@ class Runner(Submitter, Protocol):
     def wake(self) -> None:
         """Ask the scheduler again, in case a wake-up was lost."""
         return
+
+
+class Executors(Protocol):
+    """The instances that a driver sends batches to: an `OpenedModel`, or the rate limiter before it (`rate_limit`)."""
+
+    @property
+    def numbers(self) -> Collection[int]: ...
+
+    @property
+    def timeout(self) -> float: ...
+
+    def execute(self, instance: int, batch_id: int, requests: Sequence[InferRequest], each: bool = False) -> None: ...
+
+    def running_since_ns(self) -> int | None: ...
+
+    def cancel(self, instance: int, batch_id: int, index: int) -> None: ...
+
+    def hold(self, instance: int, batch_id: int, index: int, held: bool) -> None: ...

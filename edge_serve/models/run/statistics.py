@@ -7,10 +7,12 @@ are CLOCK_MONOTONIC nanoseconds.
 from __future__ import annotations
 
 import logging
+import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 
+from edge_serve.backends.base import Reply
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import Cancelled, EdgeServeError
 from edge_serve.messages.infer import InferResponse
@@ -22,6 +24,8 @@ from edge_serve.messages.statistics import (
     Recent,
     ResponseStatistics,
 )
+from edge_serve.scheduling.core import Entry
+from edge_serve.workers.front.frames.batch import BatchReply
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +74,41 @@ def bounds_of(metrics: pb.ModelMetrics) -> tuple[float, ...]:
             text = "Metric family '%s' in 'metric_identifier' is not a customizable metric in Triton core."
             log.warning(text, family)
     return bounds
+
+
+def record_replies(
+    stats: ModelStatistics,
+    entries: Sequence[Entry],
+    results: Sequence[Reply],
+    batch: BatchReply,
+    marks: ComputeMarks,
+    now: int,
+) -> None:
+    """Count a batch and its requests, which were answered at `now` with `results`."""
+    now_ms = int(time.time() * 1000)
+    rows, arrivals_ns = 0, []
+    for entry, result in zip(entries, results, strict=True):
+        if result.error is None or result.answered:
+            rows += entry.rows
+            arrivals_ns.append(entry.arrival_ns)
+            if result.error is not None:
+                stats.model_errors += 1
+        else:
+            record_failure(stats, failure_reason(result.error, executed=True), now - entry.arrival_ns)
+    if arrivals_ns:
+        record_success(stats, rows, arrivals_ns, marks, now)
+    if batch.each:
+        for entry in entries:
+            record_batch(stats, entry.rows, marks, now_ms)
+    else:
+        null_rows = len(batch.replies) - len(entries)
+        record_batch(stats, sum([entry.rows for entry in entries]) + null_rows, marks, now_ms)
+
+
+def share(marks: ComputeMarks, count: int) -> ComputeMarks:
+    """Return the times of one of `count` executions that were timed together."""
+    start, ready, done, end = marks
+    return start, start + (ready - start) // count, start + (done - start) // count, start + (end - start) // count
 
 
 def record_success(

@@ -19,7 +19,14 @@ from typing import Any
 from edge_serve.backends.base import BackendInstance, BackendRequest, ModelSpec, Reply, Timing
 from edge_serve.errors import Internal, InvalidArgument
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START
-from edge_serve.messages.tensors import BY_CONFIG_NAME, DataType, InferTensor, Shape, element_count, join_bytes
+from edge_serve.messages.tensors import (
+    BY_CONFIG_NAME,
+    DataType,
+    InferTensor,
+    Shape,
+    element_count,
+    zero_data,
+)
 
 #: beside the version directories (core src/constants.h, kInitialStateFolder)
 INITIAL_STATES = "initial_state"
@@ -79,9 +86,7 @@ def _read(directory: Path, name: str) -> bytes:
 
 
 def _zeros(name: str, datatype: DataType, shape: Shape) -> InferTensor:
-    count = element_count(shape)
-    data = bytes(count * datatype.size) if datatype is not DataType.BYTES else join_bytes([b""] * count)
-    return InferTensor(name, datatype, shape, data)
+    return InferTensor(name, datatype, shape, zero_data(datatype, shape))
 
 
 class StatefulInstance:

@@ -12,9 +12,9 @@ from typing import Any
 from edge_serve.backends.base import BackendRequest, Reply
 from edge_serve.errors import EdgeServeError, Internal, triton_code
 from edge_serve.messages.infer import NULL_SEAT, Parameter
-from edge_serve.messages.tensors import DataType, InferTensor, Shape
+from edge_serve.messages.tensors import DataType, InferTensor, Shape, zero_data
 from edge_serve.workers.child.memory.arena_imports import ArenaImports
-from edge_serve.workers.child.memory.shared_request import SharedRequest, zeros
+from edge_serve.workers.child.memory.shared_request import SharedRequest
 from edge_serve.workers.child.mismatch import Mismatches
 from edge_serve.workers.wire.frames import (
     ANSWER,
@@ -162,7 +162,7 @@ def _read_inputs(
                 inputs.append(_lent(name or "", datatype, shape, borrowed.at(where, size), where))
             except EdgeServeError as error:
                 missing = error
-                inputs.append(InferTensor(name or "", datatype, shape, zeros(datatype, shape)))
+                inputs.append(InferTensor(name or "", datatype, shape, zero_data(datatype, shape)))
         else:
             inputs.append(_in_arena(name or "", datatype, shape, arena, where, size))
     if missing is not None and borrowed is not None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from edge_serve.backends.base import Reply
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
-from edge_serve.messages.tensors import Buffer, DataType, InferTensor, Shape, element_count, join_bytes
+from edge_serve.messages.tensors import Buffer, DataType, InferTensor, Shape, element_count, zero_data
 from edge_serve.protocol.inference.validate import check_strings
 from edge_serve.workers.child.memory.arena_imports import ArenaImports
 from edge_serve.workers.child.memory.client_region import ClientRegion
@@ -59,7 +59,7 @@ class SharedRequest:
             data = self._read(region, name, datatype, shape, place & OFFSET_MASK, size)
         except EdgeServeError as error:
             self.error = self.error or error
-            data = zeros(datatype, shape)
+            data = zero_data(datatype, shape)
         except (OSError, MemoryError) as error:
             self.error = self.error or Internal(
                 f"input '{name}' in shared memory cannot be read: {str(error) or 'no memory'}"
@@ -122,9 +122,3 @@ class SharedRequest:
             raise InvalidArgument(f"the shared memory for output '{label}' did not arrive")
         if size:
             region.write(place & OFFSET_MASK, tensor.data)
-
-
-def zeros(datatype: DataType, shape: Shape) -> Buffer:
-    """The data of a tensor that cannot be read."""
-    count = element_count(shape)
-    return bytes(count * datatype.size) if datatype.size else join_bytes([b""] * count)
