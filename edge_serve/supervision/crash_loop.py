@@ -124,10 +124,8 @@ _NO_HELP = f"the service died {DEATHS} times in a row again, without the models 
 
 def _guilty(deaths: Sequence[Suspects], known: Mapping[str, str]) -> tuple[list[str] | None, str]:
     """Return the models present at every crash, and a description; None if no model was present at all of them."""
-    for what, groups in (
-        ("loading", [one.loading for one in deaths]),
-        ("at work", [one.busy for one in deaths]),
-    ):
+    suspects = {"loading": [one.loading for one in deaths], "at work": [one.busy for one in deaths]}
+    for what, groups in suspects.items():
         names = set(groups[0]).intersection(*groups[1:]) - known.keys()
         if names:
             return sorted(names), f"it was {what} each time when the service died {len(deaths)} times in a row"

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edge_serve.aio.tasks import gathered
 from edge_serve.models.control.registry import Registry
-from edge_serve.models.run.runner import Runner
 from edge_serve.workers.front.hangs import Stalls
 from edge_serve.workers.front.pool import Workers
 
@@ -79,10 +78,10 @@ class FactReader:
 
     async def read(self, now_ns: int) -> tuple[Mapping[str, float], Mapping[str, float]]:
         """Return the arguments of `decide`. Called about once a second."""
-        waiting = [one for one in await gathered(self._runners()) if one[2] is not None]
-        runners = {name: runner for name, runner, _ in waiting}
-        markers = {name: marker for name, _, marker in waiting}
-        ages = self._stalls.look(now_ns, markers)
+        served = self._registry.each_served()
+        found = await gathered((f"{one.name}:{one.version}", one.runner, one.runner.find_stall()) for one in served)
+        runners = {name: runner for name, runner, _ in found}
+        ages = self._stalls.look(now_ns, {name: marker for name, _, marker in found if marker is not None})
         await asyncio.sleep(0)
         self._woken &= ages.keys()
         for name, age in ages.items():
@@ -91,8 +90,3 @@ class FactReader:
                 log.warning("requests of model %s wait although an instance is free: deciding once more", name)
                 runners[name].wake()
         return ages, self._workers.watch(now_ns)
-
-    def _runners(self) -> Iterator[tuple[str, Runner, int | None]]:
-        """Yield each driver with the name of its model and its marker of waiting requests."""
-        for served in self._registry.each_served():
-            yield f"{served.name}:{served.version}", served.runner, served.runner.find_stall()

@@ -23,7 +23,7 @@ _FILES = (
     ("/etc/edge-serve/conf.d/*.conf", True),
 )
 _PROPERTIES = (
-    "LoadState", "User", "Group", "Environment", "EnvironmentFiles", "StateDirectory", "CacheDirectory",
+    "LoadState", "User", "Environment", "EnvironmentFiles", "StateDirectory", "CacheDirectory",
     "RuntimeDirectory", "LogsDirectory", "ReadWritePaths", "ProtectSystem", "ProtectHome",
 )  # fmt: skip
 _SECONDS = 10.0
@@ -45,7 +45,6 @@ class Unit:
     """
 
     user: str = "edge-serve"
-    group: str = "edge-serve"
     environment: Mapping[str, str] = field(default_factory=dict)
     files: tuple[tuple[str, bool], ...] = _FILES
     credentials: Mapping[str, str] = field(default_factory=dict)
@@ -80,7 +79,6 @@ def unit_from(shown: Mapping[str, str]) -> Unit:
     paths = [path.lstrip("-+") for path in shown.get("ReadWritePaths", "").split()]
     return Unit(
         user=shown.get("User") or "root",
-        group=shown.get("Group", ""),
         environment=dict(one.split("=", 1) for one in shlex.split(shown.get("Environment", "")) if "=" in one),
         files=tuple((path, ignored == "yes") for path, ignored in files),
         credentials=_credentials(shown.get("LoadCredential", "")),

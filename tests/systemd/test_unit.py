@@ -10,7 +10,6 @@ from edge_serve.systemd.unit import Unit, environment_of, unit_from
 SHOWN = {
     "LoadState": "loaded",
     "User": "edge-serve",
-    "Group": "edge-serve",
     "Environment": "ORT_DISABLE_TELEMETRY=1 \"A=b c\"",
     "EnvironmentFiles": "/usr/lib/edge-serve/edge-serve.conf (ignore_errors=yes)\n/etc/other.conf (ignore_errors=no)",
     "LoadCredential": "",
@@ -25,7 +24,7 @@ SHOWN = {
 def test_the_properties_of_systemctl_show() -> None:
     unit = unit_from(SHOWN)
 
-    assert (unit.user, unit.group) == ("edge-serve", "edge-serve")
+    assert unit.user == "edge-serve"
     assert unit.environment == {"ORT_DISABLE_TELEMETRY": "1", "A": "b c"}
     assert unit.files == (("/usr/lib/edge-serve/edge-serve.conf", True), ("/etc/other.conf", False))
     assert unit.made == ("/var/lib/edge-serve", "/run/edge-serve")

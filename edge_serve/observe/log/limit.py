@@ -111,16 +111,12 @@ class Limiter(Generic[Line]):
     def due(self, now: float, *, all: bool = False) -> list[tuple[int, Line]]:
         """Return (how many did not pass, the last of them) of each group that has waited long enough, or of all."""
         for group in self._groups.values():
-            if group.suppressed and (all or self._is_due(group, now)):
+            due = group.written + SLOW_SECONDS if group.is_slow(now) else group.since + self.summary_seconds
+            if group.suppressed and (all or now >= due):
                 self._note(group)
                 group.written = now
         found, self._evicted = self._evicted, []
         return found
-
-    def _is_due(self, group: _Group[Line], now: float) -> bool:
-        if group.is_slow(now):
-            return now - group.written >= SLOW_SECONDS
-        return now - group.since >= self.summary_seconds
 
     def _note(self, group: _Group[Line]) -> None:
         if group.suppressed and group.last is not None:

@@ -127,6 +127,7 @@ class Tegra:
     def read(self) -> list[GpuReading]:
         per_mille = _read_int(self._load)
         total, used = read_memory(self._root / "proc")
+        zones = thermal_zones(self._root)
         return [
             GpuReading(
                 "tegra-0",
@@ -134,12 +135,9 @@ class Tegra:
                 memory_total=total,
                 memory_used=used,
                 power_usage=self._power(),
-                temperature=self._temperature(),
+                temperature=next((one.celsius for one in zones if one.name.lower() == "gpu-thermal"), None),
             )
         ]
-
-    def _temperature(self) -> float | None:
-        return next((one.celsius for one in thermal_zones(self._root) if one.name.lower() == "gpu-thermal"), None)
 
     def _power(self) -> float | None:
         """Watts on the INA3221 rail whose label names the GPU (`VDD_GPU_SOC`, `VDD_CPU_GPU_CV`)."""

@@ -124,7 +124,8 @@ def _ask(target: StatusTarget, method: str, path: str, timeout: float) -> tuple[
     headers = _headers(target)
     try:
         with contextlib.closing(_connect(target, end)) as connection:
-            connection.request(method, _prefix(target) + path, headers=headers)
+            prefix = "" if target.socket else urlsplit(target.url).path.rstrip("/")  # of a proxy in front
+            connection.request(method, prefix + path, headers=headers)
             with http.client.HTTPResponse(_Until(connection.sock, end), method=method) as answer:  # type: ignore[arg-type]  # it asks for makefile only
                 answer.begin()
                 body = _read(answer)
@@ -246,8 +247,3 @@ def _reach(host: str, port: int, end: float) -> socket.socket:
         except OSError as error:
             failed = error
     raise failed
-
-
-def _prefix(target: StatusTarget) -> str:
-    """A path in the URL: of a proxy in front."""
-    return "" if target.socket else urlsplit(target.url).path.rstrip("/")
