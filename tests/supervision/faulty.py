@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 import time
@@ -18,7 +19,6 @@ from edge_serve.cli import main
 from edge_serve.models.control.registry import Registry
 from edge_serve.scheduling.core import NOTHING, Decision
 from edge_serve.supervision.supervisor import Supervisor
-from edge_serve.workers.front import process
 
 log = logging.getLogger("edge_serve.faulty")
 
@@ -53,7 +53,7 @@ def inject(mode: str) -> None:
 
     Supervisor.obey = obey_and_break  # type: ignore[method-assign]  # for tests only
     if mode == "unkillable":
-        process._kill_group = lambda pid: None
+        os.killpg = lambda pgid, number: None
 
 
 if __name__ == "__main__":

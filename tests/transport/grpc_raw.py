@@ -13,6 +13,7 @@ from hpack import Decoder
 from edge_serve.protocol.http2 import frames as frames
 from edge_serve.protocol.http2.frames import END_STREAM, GOAWAY, HEADERS, PREFACE, RST_STREAM, Code, encode
 from edge_serve.transport.door.listeners import listen_tcp
+from edge_serve.transport.door.shared_limits import SharedLimits
 from edge_serve.transport.grpc.call_head import GrpcSettings
 from edge_serve.transport.grpc.door_state import GrpcLimits
 from edge_serve.transport.grpc.keepalive import KeepaliveSettings
@@ -128,11 +129,12 @@ async def raw_scene(
     settings: GrpcSettings | None = None,
     keepalive: KeepaliveSettings | None = None,
     limits: GrpcLimits | None = None,
+    sharing: SharedLimits | None = None,
 ) -> AsyncIterator[RawScene]:
     """An open door."""
     clock = Time()
     service = service or GrpcFakeService()
-    server = GrpcServer(service, clock, settings, keepalive=keepalive, limits=limits)
+    server = GrpcServer(service, clock, settings, keepalive=keepalive, limits=limits, sharing=sharing)
     await server.start(listen_tcp("127.0.0.1", 0))
     scene = RawScene(server, service, clock)
     try:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import ssl
+import struct
+import termios
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -90,6 +93,13 @@ class Client:
 
     def post(self, path: str, body: bytes, fields: str = "") -> None:
         self.send(f"POST {path} HTTP/1.1\r\nContent-Length: {len(body)}\r\n{fields}\r\n".encode() + body)
+
+    async def taken(self) -> None:
+        """Let the loop run until the server has read what was sent."""
+        sock = self.writer.get_extra_info("socket")
+        await until(lambda: not struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)))[0])
+        for _ in range(3):  # the bytes are in the server's socket, and its loop is this one
+            await asyncio.sleep(0)
 
     async def reply(self, *, head_only: bool = False) -> Reply:
         return await asyncio.wait_for(self._reply(head_only), 10)

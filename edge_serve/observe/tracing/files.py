@@ -89,6 +89,9 @@ class TraceFiles:
     (server src/tracer.cc, `WriteTrace`); what is left when the setting changes goes to the one file without a
     frequency, and to a numbered one with it. Traces of more than `MOST_WAITING` bytes do not wait in memory: they go
     to their numbered file early, and those that follow are appended.
+
+    Attributes:
+        memory: bytes of traces that are not written yet.
     """
 
     def __init__(self) -> None:
@@ -99,7 +102,7 @@ class TraceFiles:
         self._begun: set[str] = set()
         #: of what follows, which the thread changes too
         self._lock = threading.Lock()
-        self._memory = 0
+        self.memory = 0
         #: traces lost by file, since the last one that was written
         self._lost: dict[str, int] = {}
 
@@ -107,8 +110,8 @@ class TraceFiles:
         """Write a trace, or keep it until enough are together. Never blocks."""
         memory = trace.memory()
         with self._lock:
-            fits = self._memory + memory <= MOST_MEMORY
-            self._memory += memory * fits
+            fits = self.memory + memory <= MOST_MEMORY
+            self.memory += memory * fits
         if not fits:
             self._lose(values.file, 1, f"they come faster than they are written, {MOST_MEMORY} bytes of them wait")
             return
@@ -135,6 +138,10 @@ class TraceFiles:
             else:
                 self._write(file, batch.traces)
 
+    def written(self, seconds: float) -> bool:
+        """Wait at most so long until the thread has written what it was given. Return whether it has."""
+        return self._sink is None or self._sink.flush(seconds)
+
     def close(self) -> None:
         """Write everything; blocks until it is written, at most `CLOSE_SECONDS`."""
         for file, _ in list(self._waiting):
@@ -142,7 +149,7 @@ class TraceFiles:
         sink, self._sink = self._sink, None
         if sink is not None and not sink.close(CLOSE_SECONDS):
             text = "traces are lost: %d bytes of them were not written within %g s; see to the disk of the trace file"
-            log.error(text, self._memory, CLOSE_SECONDS)
+            log.error(text, self.memory, CLOSE_SECONDS)
         for file, count in self._lost.items():
             log.error("%d traces were lost: '%s' could not be written", count, file)
         self._lost.clear()
@@ -174,8 +181,8 @@ class TraceFiles:
         except Exception as error:  # a fault of ours must not end the thread
             reason = repr(error)
         with self._lock:
-            self._memory -= sum(trace.memory() for trace in job.traces)
-            works = not reason and not self._memory
+            self.memory -= sum(trace.memory() for trace in job.traces)
+            works = not reason and not self.memory
             lost = self._lost.pop(job.file, 0) if works else 0
         if reason:
             self._lose(job.file, len(job.traces), f"{reason}; mend that, or choose another file")

@@ -43,7 +43,7 @@ def settings(path: Path, frequency: int = 0, count: int = -1) -> TraceSettings:
 
 def wait_until_written(files: TraceFiles) -> None:
     """Until the thread has done what it was given."""
-    assert files._sink is None or files._sink.flush(10)
+    assert files.written(10)
 
 
 def read(path: Path) -> Any:
@@ -254,7 +254,7 @@ def test_traces_that_wait_take_bounded_memory(frequency: int, tmp_path: Path) ->
     for number in range(1, 41):
         files.add(large(number), settings(path, frequency, count=-1 if frequency else 1000))
         wait_until_written(files)
-        most = max(most, files._memory)
+        most = max(most, files.memory)
     files.flush(str(path), numbered=True)
     files.close()
 
@@ -271,7 +271,7 @@ def test_traces_that_come_faster_than_they_are_written_are_lost_and_counted(
     files, path = TraceFiles(), tmp_path / "t.json"
     for number in range(100):
         files.add(large(number), settings(path))
-    held = files._memory
+    held = files.memory
     disk.set()
     wait_until_written(files)
     files.add(large(100), settings(path))
@@ -303,7 +303,7 @@ def test_without_traces_there_is_no_thread() -> None:
     files = TraceFiles()
     files.close()
 
-    assert files._sink is None
+    assert "trace files" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_a_disk_that_hangs_does_not_hold_up_the_end(

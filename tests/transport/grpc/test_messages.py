@@ -20,6 +20,8 @@ from edge_serve.protocol.grpc import grpc_service_pb2 as pb
 from edge_serve.protocol.grpc import wire as grpc_wire
 from edge_serve.protocol.http2 import frames as frames
 from edge_serve.protocol.http2.frames import Http2Setting
+from edge_serve.transport.door.body_memory import BodyMemory
+from edge_serve.transport.door.shared_limits import SharedLimits
 from edge_serve.transport.grpc.call_head import GrpcSettings
 from edge_serve.transport.grpc.deflater import SMALL, Deflater
 from edge_serve.transport.grpc.messages import MessageReader
@@ -256,8 +258,8 @@ def test_messages_of_a_stream_keep_their_order_while_one_is_inflated_elsewhere()
 
 def test_a_message_that_comes_while_one_is_inflated_keeps_its_claim() -> None:
     async def main() -> None:
-        async with raw_scene() as scene:
-            memory = scene.server._sharing.memory
+        memory = BodyMemory()
+        async with raw_scene(sharing=SharedLimits(memory=memory)) as scene:
             scene.service.later = True  # a request keeps its message
             raw = await scene.connect(limit=1 << 26)
             raw.send(frames.build_settings([(Http2Setting.INITIAL_WINDOW_SIZE, 2**31 - 1)]))

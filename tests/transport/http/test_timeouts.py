@@ -41,10 +41,10 @@ def test_a_head_that_trickles_in() -> None:
     async def story() -> None:
         async with scene(limits=TIMEOUTS) as here:
             client = await here.connect()
-            (connection,) = await connections(here)
-            for received, byte in enumerate(b"GET / HT"):
+            await connections(here)
+            for byte in b"GET / HT":
                 client.send(bytes((byte,)))
-                await until(lambda received=received: connection._reader.received > received)  # type: ignore[misc]
+                await client.taken()
                 here.pass_time(2.4)  # a byte now and then is no excuse
             here.pass_time(2.4)
             reply = await client.reply()
@@ -58,12 +58,12 @@ def test_a_body_that_stands_still() -> None:
     async def story() -> None:
         async with scene(limits=TIMEOUTS) as here:
             client = await here.connect()
-            (connection,) = await connections(here)
+            await connections(here)
             client.send(b"POST / HTTP/1.1\r\nContent-Length: 100000\r\n\r\n")
-            await until(lambda: connection._reader.in_body)
-            for kib in (2, 4, 6):
+            await client.taken()
+            for _ in range(3):
                 client.send(bytes(2048))
-                await until(lambda kib=kib: connection._reader.received >> 10 == kib)  # type: ignore[misc]
+                await client.taken()
                 here.pass_time(29)
             assert here.server.counters.requests == {}
             client.send(bytes(10))  # too little to count as progress
@@ -81,8 +81,7 @@ def test_a_reader_that_stands_still() -> None:
             client = await here.connect()
             client.get("/")
             await until(lambda: application.exchanges)
-            (connection,) = await connections(here)
-            await until(lambda: connection._writing)
+            await client.taken()
             here.pass_time(39)
             assert here.server.counters.connections == 1
             here.pass_time(2)
