@@ -14,8 +14,9 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from edge_serve.config.settings.server_values import RateLimitResource
 from edge_serve.errors import InvalidArgument
 
 
@@ -24,19 +25,6 @@ class Resource(NamedTuple):
 
     name: str
     device: int | None
-
-
-class Explicit(Protocol):
-    """One `--rate-limit-resource`; device None = on each device."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def count(self) -> int: ...
-
-    @property
-    def device(self) -> int | None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +54,7 @@ class RateLimiter:
             of each resource is the largest number that a claimant needs.
     """
 
-    def __init__(self, explicit: Iterable[Explicit] = ()) -> None:
+    def __init__(self, explicit: Iterable[RateLimitResource] = ()) -> None:
         self._explicit: dict[Resource, int] = {}
         for given in explicit:
             resource = Resource(given.name, given.device)

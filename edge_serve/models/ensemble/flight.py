@@ -73,6 +73,19 @@ class Ensemble:
             for name, spec in reversed(signature.outputs.items())  # as Triton's hash map mostly hands them out
         ]
 
+    def request(
+        self, index: int, version: str, top: InferRequest, mark: tuple[int | str, int], compute: ComputeTimes
+    ) -> InferRequest:
+        """Return the request of a step, without inputs, for a request of the ensemble.
+
+        Args:
+            mark: correlation ID and flags.
+        """
+        return InferRequest(
+            self.plan.steps[index].model, version, top.id, [], self.wanted[index], top.parameters, mark[0], mark[1],
+            top.priority, top.timeout_us, top.deadline_ns, compute=compute,
+        )  # fmt: skip
+
     def member(self, index: int, served: Served) -> Member:
         """Return the member of step `index`, for this version.
 
@@ -179,10 +192,7 @@ class Flight:
             served = ensemble.lookup(step.model, step.version, top.correlation_id, top.flags)
             member = ensemble.member(index, served)
             self._marks[index] = mark = self._marks[member.marked_by]
-            request = InferRequest(
-                step.model, served.version, top.id, [], ensemble.wanted[index], top.parameters, mark[0], mark[1],
-                top.priority, top.timeout_us, top.deadline_ns, compute=self._compute,
-            )  # fmt: skip
+            request = ensemble.request(index, served.version, top, mark, self._compute)
             member.fill(request, self._tensors, self._rows)
             if top.shared:
                 share(request, top, step)

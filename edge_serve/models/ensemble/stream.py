@@ -153,10 +153,8 @@ class StreamFlight:
                 tensor, rows, mark = source.tensors.get(outer), source.rows, source.mark
             if tensor is not None:
                 inputs.append(member_input(name, tensor, served.signature, rows))
-        request = InferRequest(
-            step.model, served.version, top.id, inputs, list(self._ensemble.wanted[index]), top.parameters,
-            mark[0], mark[1], top.priority, top.timeout_us, top.deadline_ns, compute=self._compute,
-        )  # fmt: skip
+        request = self._ensemble.request(index, served.version, top, mark, self._compute)
+        request.inputs = inputs
         return request, mark
 
     def _top_rows(self) -> int:

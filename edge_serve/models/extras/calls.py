@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from edge_serve.aio.bulk_copy import copy, work
 from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable
-from edge_serve.messages.infer import InferRequest, InferResponse, Lease, RequestedOutput
+from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutput
 from edge_serve.messages.tensors import InferTensor
 from edge_serve.messages.trace import Trace
 from edge_serve.models.ensemble.flight import Flight, Lookup, submit
@@ -75,10 +75,8 @@ class ModelCalls:
     def infer(self, asked: InboundCall) -> None:
         """Run a call; never raises."""
         place = _place_of(asked)
-        if (
-            place in self._resting and not self._resting[place][0].call.blocking
-        ):  # the instance continued without an answer
-            self._wake(place)
+        if place in self._resting and not self._resting[place][0].call.blocking:
+            self._wake(place)  # the instance continued without an answer
         caller = _driver_of(asked)
         if isinstance(caller, Driver):
             caller.run_one_by_one()
@@ -195,7 +193,7 @@ class ModelCalls:
         calls = [self._accepted.get(asked) for one in stuck for asked in self._resting.get(one, ())]
         waiting = [call for call in calls if call is not None and call.is_queued]
         if waiting:
-            max(waiting, key=_number).refuse_deadlock()
+            max(waiting, key=lambda call: call.number).refuse_deadlock()
         self._schedule_check(place)
 
     def _schedule_check(self, place: Place) -> None:
@@ -342,10 +340,6 @@ def _jobs(ticket: Ticket | None) -> list[Job]:
     return found
 
 
-def _number(call: _Call) -> int:
-    return call.number
-
-
 def _place_of(asked: InboundCall) -> Place:
     return _driver_of(asked), asked.instance
 
@@ -398,6 +392,5 @@ def _in_call(asked: InboundCall, error: EdgeServeError) -> EdgeServeError:
 
 
 def _release(asked: InboundCall) -> None:
-    lease: Lease | None = asked.lease
-    if lease is not None:
-        lease.release()
+    if asked.lease is not None:
+        asked.lease.release()

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from edge_serve.backends.base import Reply
-from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, Lease
 from edge_serve.models.run.driver import Driver
@@ -204,9 +203,5 @@ def _claimant(instance: Placed) -> Claimant:
     """Return the claimant of an instance. A passive one never runs and needs no resources."""
     group, device = instance.group, instance.spec.device_id
     resources = [] if group.passive else group.rate_limiter.resources
-    needs = {Resource(one.name, _stock(one, device)): one.count for one in resources}
+    needs = {Resource(one.name, None if getattr(one, "global") else device): one.count for one in resources}
     return Claimant(needs, max(1, group.rate_limiter.priority))
-
-
-def _stock(resource: pb.ModelRateLimiter.Resource, device: int) -> int | None:
-    return None if getattr(resource, "global") else device

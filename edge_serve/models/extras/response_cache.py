@@ -72,7 +72,8 @@ class ResponseCache:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._used = 0
+        #: bytes taken; never more than `size`
+        self.used = 0
         self._answers: OrderedDict[Key, CachedResponse] = OrderedDict()
 
     def __len__(self) -> int:
@@ -80,11 +81,6 @@ class ResponseCache:
 
     def __contains__(self, key: Key) -> bool:
         return key in self._answers
-
-    @property
-    def used(self) -> int:
-        """The bytes taken; never more than `size`."""
-        return self._used
 
     def get(self, key: Key) -> CachedResponse | None:
         """Return a response, and mark it as used last."""
@@ -98,10 +94,10 @@ class ResponseCache:
         if answer.size > self.size:
             return False
         self._remove(key)
-        while self._used + answer.size > self.size:
+        while self.used + answer.size > self.size:
             self._remove(next(iter(self._answers)))
         self._answers[key] = answer
-        self._used += answer.size
+        self.used += answer.size
         return True
 
     def remove_owner(self, owner: int) -> None:
@@ -112,8 +108,8 @@ class ResponseCache:
     def _remove(self, key: Key) -> None:
         answer = self._answers.pop(key, None)
         if answer is not None:
-            self._used -= answer.size
+            self.used -= answer.size
 
     def _check(self) -> None:
-        assert self._used == sum(answer.size for answer in self._answers.values())
-        assert 0 <= self._used <= self.size
+        assert self.used == sum(answer.size for answer in self._answers.values())
+        assert 0 <= self.used <= self.size

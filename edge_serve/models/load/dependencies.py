@@ -114,26 +114,12 @@ def circles(needs: Needs) -> dict[str, LoadFailure]:
     """Return a failure for each model that needs itself, directly or through others."""
     found = {}
     for start in needs:
-        last = _last_before(start, needs)
+        last = next((model for model in sorted(needed_by(start, needs)) if start in needs.get(model, ())), None)
         if last is not None:
             text = f"circular dependency between ensembles: {start} -> ... -> {last} -> {start}"
             text += "; change model_name in one of their steps: an ensemble cannot be a step of itself"
             found[start] = LoadFailure(start, text, invalid=True)
     return found
-
-
-def _last_before(start: str, needs: Needs) -> str | None:
-    """Return a model that `start` needs, or `start`, which needs `start` itself."""
-    seen: set[str] = set()
-    left = [start]
-    while left:
-        model = left.pop()
-        if start in needs.get(model, ()):
-            return model
-        if model not in seen:
-            seen.add(model)
-            left += needs.get(model, ())
-    return None
 
 
 def dependents(names: Collection[str], needs: Needs) -> set[str]:

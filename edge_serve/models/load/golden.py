@@ -145,9 +145,7 @@ async def converse(served: Served, sample: GoldenSample, request: InferRequest, 
         Unavailable: the request was refused, the model's worker is not there, or a file cannot be read.
         EdgeServeError: the worker died of the request, or no answer came within `seconds`.
     """
-    conversation = _Conversation(served, sample)
-    await conversation.run(request, seconds)
-    return conversation.figures
+    return await _Conversation(served, sample).run(request, seconds)
 
 
 def request_of(sample: GoldenSample, signature: Signature) -> InferRequest:
@@ -186,10 +184,10 @@ class _Conversation:
         self._sample = sample
         self._responses: asyncio.Queue[InferResponse] = asyncio.Queue()
         self._last = 0.0
-        self.figures = SampleFigures(sample.name)
+        self._figures = SampleFigures(sample.name)
 
-    async def run(self, request: InferRequest, seconds: float) -> None:
-        """Send the request, and fill in the figures.
+    async def run(self, request: InferRequest, seconds: float) -> SampleFigures:
+        """Send the request, and return the figures.
 
         Raises:
             EdgeServeError: the model's worker died, or no answer came within `seconds`.
@@ -205,8 +203,9 @@ class _Conversation:
         finally:
             while not self._responses.empty():
                 _release(self._responses.get_nowait())
-        self.figures.seconds = self._last - began
+        self._figures.seconds = self._last - began
         await offload(discard, request.inputs)
+        return self._figures
 
     def _on_response(self, response: InferResponse) -> None:
         self._last = time.monotonic()
@@ -223,13 +222,13 @@ class _Conversation:
                 if not response.null:
                     if count < len(expected):
                         compared = await read_limited(_compared, response.outputs, expected[count])
-                        self.figures.outputs += compared
+                        self._figures.outputs += compared
                     count += 1
             finally:
                 _release(response)
             if response.final:
                 if count != len(expected):
-                    self.figures.error = f"{count} responses came, expected {len(expected)}"
+                    self._figures.error = f"{count} responses came, expected {len(expected)}"
                 return
 
     def _fail(self, error: EdgeServeError) -> None:
@@ -241,7 +240,7 @@ class _Conversation:
         opened = self._served.opened
         if isinstance(error, Unavailable) or (opened is not None and not opened.complete):
             raise type(error)(f"golden sample '{self._sample.name}': {error.message}") from error
-        self.figures.error = f"the model failed: {error.message.strip()}"
+        self._figures.error = f"the model failed: {error.message.strip()}"
 
 
 def _compared(outputs: Sequence[InferTensor], expected: Sequence[GoldenTensor]) -> list[OutputFigures]:

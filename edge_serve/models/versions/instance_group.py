@@ -12,12 +12,6 @@ from dataclasses import dataclass
 from edge_serve.backends.base import InstanceSpec
 from edge_serve.config.model import model_config_pb2 as pb
 
-_KINDS = {
-    pb.ModelInstanceGroup.KIND_CPU: "CPU",
-    pb.ModelInstanceGroup.KIND_GPU: "GPU",
-    pb.ModelInstanceGroup.KIND_MODEL: "MODEL",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Placed:
@@ -40,7 +34,7 @@ def placed(config: pb.ModelConfig) -> list[Placed]:
     """Return every instance, in the order of the groups; one per GPU and count where the group names GPUs."""
     found = []
     for group in config.instance_group:
-        kind, signature = _KINDS[group.kind], _signature(group)
+        kind, signature = pb.ModelInstanceGroup.Kind.Name(group.kind).removeprefix("KIND_"), _signature(group)
         for device in list(group.gpus) if kind == "GPU" else [0]:
             suffix = f"_gpu{device}" if kind == "GPU" and len(group.gpus) > 1 else ""
             specs = [InstanceSpec(f"{group.name}{suffix}_{i}", kind, device) for i in range(group.count)]

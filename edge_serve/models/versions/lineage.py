@@ -7,7 +7,7 @@ is closed, and then added to a sum.
 
 from __future__ import annotations
 
-from edge_serve.messages.statistics import Duration, FirstResponse, Histogram, ModelStatistics
+from edge_serve.messages.statistics import FirstResponse, Histogram, ModelStatistics
 
 _DURATIONS = (
     "success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss",
@@ -55,27 +55,21 @@ def add_up(parts: list[ModelStatistics]) -> ModelStatistics:
         total.client_errors += part.client_errors
         total.model_errors += part.model_errors
         for name in _DURATIONS:
-            _add_duration(getattr(total, name), getattr(part, name))
+            duration, added = getattr(total, name), getattr(part, name)
+            duration.count += added.count
+            duration.ns += added.ns
         for reason, count in part.failures.items():
             total.failures[reason] = total.failures.get(reason, 0) + count
         for name in _HISTOGRAMS:
-            _add_histogram(getattr(total, name), getattr(part, name))
-        _add_first(total.first_response, part.first_response)
+            histogram, added = getattr(total, name), getattr(part, name)
+            _sum_counts(histogram, added)
+            histogram.sum_ns += added.sum_ns
+        first, added = total.first_response, part.first_response
+        if first is not None and added is not None and first.bounds == added.bounds:  # else other buckets, or none
+            _sum_counts(first, added)
+            first.sum_ms += added.sum_ms
     return total
 
 
-def _add_duration(total: Duration, part: Duration) -> None:
-    total.count += part.count
-    total.ns += part.ns
-
-
-def _add_histogram(total: Histogram, part: Histogram) -> None:
+def _sum_counts(total: Histogram | FirstResponse, part: Histogram | FirstResponse) -> None:
     total.counts = [a + b for a, b in zip(total.counts, part.counts, strict=True)]
-    total.sum_ns += part.sum_ns
-
-
-def _add_first(total: FirstResponse | None, part: FirstResponse | None) -> None:
-    if total is None or part is None or total.bounds != part.bounds:
-        return  # other buckets were configured, or none
-    total.counts = [a + b for a, b in zip(total.counts, part.counts, strict=True)]
-    total.sum_ms += part.sum_ms

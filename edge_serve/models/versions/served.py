@@ -52,6 +52,7 @@ class Served:
         on_close: called when the version is closed, to release resources of the whole server.
         directory: the directory of the model's files.
         golden: its golden test; None = it has none.
+        references: requests that are under way, but not in the queue.
         sick: whether it fails a self-test that it passed before (`self_inference`).
         sickness: the reason, if more is known than that the request failed.
         failed_questions: how many self-tests failed.
@@ -86,7 +87,7 @@ class Served:
     swapping: bool = False
     #: a stand-in has its counters (`stand_in`)
     has_stand_in: bool = False
-    _references: int = 0
+    references: int = 0
     _free: asyncio.Event | None = None
     #: `opened.restarts` when the model last reported that it is not ready; -1 = it reported ready
     _refused_at: int = -1
@@ -102,7 +103,9 @@ class Served:
 
     def submit(self, request: InferRequest, on_response: OnResponse) -> Ticket:
         """Queue a request that was validated against this version's signature."""
-        self._adopt(request)
+        if request.lease is not None and request.lease.arena is not self.arena:
+            for tensor in request.inputs:  # the version was swapped while the body arrived: send it as plain bytes
+                tensor.offset = -1
         key = self.key_of(request)
         if self._reshapes_inputs:
             reshape_inputs(request, self.signature)
@@ -143,11 +146,6 @@ class Served:
         return opened is None or (opened.complete and self._refused_at != opened.restarts)
 
     @property
-    def references(self) -> int:
-        """The number of references: requests that are under way, but not in the queue."""
-        return self._references
-
-    @property
     def refusal(self) -> str:
         """The reason why it is not healthy although its workers run."""
         return (self.sickness or _SICK) if self.sick else self._refusal
@@ -155,7 +153,7 @@ class Served:
     def acquire(self) -> None:
         """Acquire a reference: a request for this version is under way, but not in its queue, and the version must stay
         loaded."""
-        self._references += 1
+        self.references += 1
 
     def stand_in(self, runner: Runner) -> Served:
         """Return a copy without the model, whose requests `runner` takes and whose counters continue. The model may be
@@ -168,7 +166,7 @@ class Served:
             kept=None,
             swapping=True,
             on_close=(),
-            _references=0,
+            references=0,
             _free=None,
         )
         self.has_stand_in = True
@@ -181,13 +179,13 @@ class Served:
 
     def release(self) -> None:
         """Release a reference."""
-        self._references -= 1
-        if not self._references and self._free is not None:
+        self.references -= 1
+        if not self.references and self._free is not None:
             self._free.set()
 
     async def wait_released(self) -> None:
         """Wait until all references are released."""
-        while self._references:
+        while self.references:
             self._free = asyncio.Event()
             await self._free.wait()
 
@@ -227,13 +225,6 @@ class Served:
             oldest_batch_seconds=self.runner.oldest_batch_seconds() or 0.0,
             namespace=namespace_of(self.identity) or None,
         )
-
-    def _adopt(self, request: InferRequest) -> None:
-        """Send a body as plain bytes if it lies in another arena, because the version was swapped while the body
-        arrived."""
-        if request.lease is not None and request.lease.arena is not self.arena:
-            for tensor in request.inputs:
-                tensor.offset = -1
 
     def _reshaped(self, on_response: OnResponse) -> OnResponse:
         def deliver(response: InferResponse) -> None:
