@@ -1,18 +1,18 @@
 """The front end's side of the workers. Start reading in `pool`.
 
-bls_broker  runs the calls that the models of one worker make to other models
-busy_poll   busy polling (ADR 17): the policy, the count of free cores, the event loop's selector
-channel     sends batches to one instance and receives their replies
-frames/     the frames that the front end writes and reads
-hangs       finds instances whose model hangs, and other things that stall
-link        state that the channels of one opened model share, and its listener
-opened      an opened model, as its driver uses it
-output      reads the standard output and error of a worker
-pending     a batch in flight, and copies of its inputs in the arena
-placement   the instances of a model that live in one worker
-pool        opens models in workers: the entry point of this room
-process     one worker process and its control channel
-restart     decides when a dead worker is restarted
-sending     the send queue of a worker's control channel
-worker      keeps a worker running: restarts the process and reopens its models
+bls_broker    runs the calls that the models of one worker make to other models
+busy_poll     busy polling (ADR 17): the policy, the count of free cores, the event loop's selector
+channel       sends batches to one instance and receives their replies
+frame_socket  sends and receives frames over the socket of a channel
+frames/       the frames that the front end writes and reads
+hangs         finds instances whose model hangs, and other things that stall
+link          state that the channels of one opened model share, and its listener
+opened        an opened model, as its driver uses it
+output        reads the standard output and error of a worker
+pending       a batch in flight, and copies of its inputs in the arena
+placement     the instances of a model that live in one worker
+pool          opens models in workers: the entry point of this room
+process       one worker process and its control channel
+restart       decides when a dead worker is restarted
+worker        keeps a worker running: restarts the process and reopens its models
 """

@@ -7,10 +7,8 @@ worker that breaks the protocol is reported as broken.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,6 +19,7 @@ from edge_serve.aio.pausable_deadline import PausableDeadline
 from edge_serve.backends.base import Reply
 from edge_serve.errors import EdgeServeError, Internal, Unavailable
 from edge_serve.messages.infer import InferRequest, Lease
+from edge_serve.workers.front.frame_socket import FrameSocket
 from edge_serve.workers.front.frames.batch import BatchReply, decode_answers, encode_execute, loose_bytes
 from edge_serve.workers.front.link import Link, PartialListener
 from edge_serve.workers.front.pending import Moves, PendingBatch, moved, prepare, release_all
@@ -38,16 +37,12 @@ from edge_serve.workers.wire.frames import (
     FrameError,
     FrameKind,
     frame,
-    parse_header,
 )
 from edge_serve.workers.wire.layout import INLINE, padded
 
 log = logging.getLogger(__name__)
 
-_RECEIVE_BYTES = 64 * 1024
 _REPLY = FrameKind.REPLY.value
-#: seconds in which a worker that has closed its channel may end by itself
-GRACE = 1.0
 
 
 class Channel:
@@ -61,8 +56,8 @@ class Channel:
     """
 
     __slots__ = (
-        "_buffer", "_dead", "_granted", "_link", "_loop", "_pending", "_queue", "_send_control", "_socket", "broken",
-        "held", "instance", "lending", "number", "on_abandoned", "partials",
+        "_dead", "_frames", "_granted", "_link", "_loop", "_pending", "_send_control", "held", "instance", "lending",
+        "number", "on_abandoned", "partials",
     )  # fmt: skip
 
     def __init__(
@@ -76,25 +71,20 @@ class Channel:
         broken: Callable[[str, float], None],
     ) -> None:
         self._loop = loop
-        self._socket = sock
         self.number = number
         self.instance = instance
         self._link = link
         self._send_control = send_control
-        self.broken = broken
+        self._frames = FrameSocket(loop, sock, "channel", f"model '{link.name}'", self._on_frame, broken)
         #: told of a batch that still runs when the client of its last request has gone
         self.on_abandoned: Callable[[int], None] | None = None
         #: tells the worker of other models' arenas; without it inputs in those are copied
         self.lending: ArenaExports | None = None
         self._pending: dict[int, PendingBatch] = {}
         self._granted: dict[int, Slot] = {}
-        self._queue: deque[memoryview] = deque()
-        self._buffer = bytearray()
         self._dead = False
         #: responses of a decoupled model so far, and how many of its streams are told to wait now
         self.partials = self.held = 0
-        sock.setblocking(False)
-        loop.add_reader(sock.fileno(), self._on_readable)
 
     # ---- to the worker --------------------------------------------------------------------------------------------
 
@@ -156,7 +146,7 @@ class Channel:
             listener = cast(PartialListener, link.listener)
             placed = partial(listener.on_placed, self.instance, batch_id)
             pending.copies = {index: slot for index, slot in pending.copies.items() if not placed(index, slot)}
-        self._send(data)
+        self._frames.send(data)
 
     def _place(self, requests: Sequence[InferRequest], pending: PendingBatch) -> tuple[Sequence[InferRequest], Moves]:
         """Large inputs in other models' arenas are lent, those in ordinary memory moved."""
@@ -229,81 +219,10 @@ class Channel:
         kind = FrameKind.HOLD if held else FrameKind.GO_ON
         self._send_control(frame(kind, batch_id, CANCELLATION.pack(self.number, index)))
 
-    def _send(self, data: bytes) -> None:
-        if self._queue:
-            self._queue.append(memoryview(data))
-            return
-        try:
-            sent = self._socket.send(data)
-        except (BlockingIOError, InterruptedError):
-            sent = 0
-        except OSError:  # the worker is dying: on_lost follows
-            return
-        if sent < len(data):
-            self._queue.append(memoryview(data)[sent:])
-            self._loop.add_writer(self._socket.fileno(), self._on_writable)
-
-    def _on_writable(self) -> None:
-        queue = self._queue
-        try:
-            while queue:
-                sent = self._socket.send(queue[0])
-                if sent < len(queue[0]):
-                    queue[0] = queue[0][sent:]
-                    return
-                queue.popleft()
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError:
-            queue.clear()
-        self._loop.remove_writer(self._socket.fileno())
-
     def _on_overrun(self) -> None:
-        self.broken(f"a batch ran longer than the model's execution_timeout_ms ({self._link.timeout * 1000:g})", 0)
+        self.restart(f"a batch ran longer than the model's execution_timeout_ms ({self._link.timeout * 1000:g})")
 
     # ---- from the worker ------------------------------------------------------------------------------------------
-
-    def _on_readable(self) -> None:
-        try:
-            self._receive()
-        except FrameError as error:
-            self.broken(f"it broke the protocol: {error}", 0)
-        except Exception as error:
-            log.exception("model '%s': a message from its worker cannot be handled", self._link.name)
-            self.broken(f"a message from it cannot be handled: {type(error).__name__}: {error}", 0)
-
-    def _receive(self) -> bool:
-        """Take what is there; False when nothing was."""
-        try:
-            data = self._socket.recv(_RECEIVE_BYTES)
-        except (BlockingIOError, InterruptedError):
-            return False
-        except OSError:
-            data = b""
-        if not data:
-            if self._socket.fileno() >= 0:
-                self._loop.remove_reader(self._socket.fileno())
-            self.broken("it closed its channel", GRACE)
-            return False
-        if not self._buffer and len(data) >= HEADER_SIZE:
-            length, kind, count, batch_id = parse_header(data)
-            if length + HEADER_SIZE == len(data):
-                self._on_frame(kind, count, batch_id, data)
-                return True
-        self._split(data)
-        return True
-
-    def _split(self, data: bytes) -> None:
-        """The rare case: several frames at once, or one in pieces."""
-        self._buffer += data
-        while len(self._buffer) >= HEADER_SIZE:
-            length, kind, count, batch_id = parse_header(self._buffer)
-            end = HEADER_SIZE + length
-            if len(self._buffer) < end:
-                return
-            whole = bytes(memoryview(self._buffer)[:end])
-            del self._buffer[:end]
-            self._on_frame(kind, count, batch_id, whole)
 
     def _on_frame(self, kind: int, count: int, batch_id: int, received: bytes) -> None:
         if kind == _REPLY:
@@ -416,31 +335,20 @@ class Channel:
 
     def drain(self) -> None:
         """The worker is dead: deliver the replies that it still wrote."""
-        self.broken, self._dead = _ignore, True
-        try:
-            while self._receive():
-                pass
-        except FrameError:
-            pass
-        except Exception:
-            log.exception("model '%s': the last message from its worker cannot be handled", self._link.name)
+        self._dead = True
+        self._frames.drain()
 
     def hang_up(self) -> None:
         """Tell the worker that nothing more will come; slots stay taken until `close`."""
-        self.broken = _ignore
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_WR)
+        self._frames.hang_up()
+
+    def restart(self, reason: str) -> None:
+        """Kill the worker, which is then started again."""
+        self._frames.broken(reason, 0)
 
     def close(self) -> None:
         """No more batches; slots are free again. The worker must be idle or dead."""
-        self.broken = _ignore
-        fd = self._socket.fileno()
-        if fd >= 0:
-            self._loop.remove_reader(fd)
-            self._loop.remove_writer(fd)
-            self._socket.close()
-        self._queue.clear()
-        self._buffer.clear()
+        self._frames.close()
         for pending in self._pending.values():
             if not pending.preparing:  # a thread may write there: `_prepared` releases it
                 release_all(pending)
@@ -455,7 +363,3 @@ def _in_order(marks: Sequence[int], sent_ns: int) -> list[int]:
     """Times as they can have been: statistics must not run backwards, nor beyond what their fields can say."""
     now = monotonic_ns()
     return sorted(min(max(mark, sent_ns), now) for mark in marks)
-
-
-def _ignore(reason: str, grace: float) -> None:
-    """For `broken`, once the end is known."""

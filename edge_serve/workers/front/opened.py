@@ -150,7 +150,7 @@ class OpenedModel:
         """Restart the model's workers. Other models in the same workers are restarted too."""
         for home in self._homes:
             for channel in home.part.channels.values():
-                channel.broken(reason, 0)
+                channel.restart(reason)
 
     def memory_bytes(self) -> int:
         """Resident memory of its workers; its share where it lives with others."""

@@ -19,22 +19,19 @@ from typing import Any
 from edge_serve.errors import Unavailable
 from edge_serve.messages.line import shortened
 from edge_serve.messages.tensors import Buffer
+from edge_serve.workers.front.frame_socket import GRACE, FrameSocket
 from edge_serve.workers.front.output import WorkerOutput
-from edge_serve.workers.front.sending import ControlSendQueue
 from edge_serve.workers.launch.cgroups import ControlGroup
 from edge_serve.workers.launch.environments import Interpreter, own_interpreter
 from edge_serve.workers.launch.lifetime_pipe import LifetimePipe
 from edge_serve.workers.memory.arena import PAGE
 from edge_serve.workers.memory.arena_exports import ArenaExports
-from edge_serve.workers.wire.frames import Frame, FrameError, FrameKind, Splitter, error_of, json_frame
+from edge_serve.workers.wire.frames import HEADER_SIZE, Frame, FrameError, FrameKind, error_of, json_frame
 
 log = logging.getLogger(__name__)
 
-_RECEIVE_BYTES = 64 * 1024
 #: a process's clock is its number with this (clock_getcpuclockid(3), which Python lacks; include/linux/posix-timers.h)
 _CPUCLOCK_SCHED = 2
-#: how long a process that has closed a channel may take to end by itself
-GRACE = 1.0
 #: question -> its answer, which carries its number; FAILED answers any. Other frames have numbers of the worker's own
 _ANSWERS = {
     FrameKind.DESCRIBE.value: FrameKind.DESCRIBED,
@@ -118,13 +115,10 @@ class Process:
         self._limits = limits
         self._on_frame = on_frame
         self._reason = ""
-        self._splitter = Splitter()
         self._numbers = itertools.count(1)
         self.lending = ArenaExports(self.send)
         self._questions: dict[int, tuple[int, asyncio.Future[dict[str, Any]]]] = {}
         self._hello: asyncio.Future[None] = loop.create_future()
-        self._seen = loop.time()
-        self._closing = False
         self._loading = 0
         self.place = ""
         try:
@@ -177,10 +171,9 @@ class Process:
                 printed = os.dup(stdout.fileno())
                 self.output = WorkerOutput(self._loop, printed, self.label, about=self._about, recurs=self._recurs)
             undo.pop_all()
-        self._socket = ours
-        ours.setblocking(False)
-        self._queue = ControlSendQueue(self._loop, ours, lambda reason: self.kill(f"was killed: {reason}"))
-        self._loop.add_reader(ours.fileno(), self._on_readable)
+        self._frames = FrameSocket(
+            self._loop, ours, "control channel", f"worker {self.label}", self._on_control, self._broken, self._about
+        )
         self._loop.add_reader(self._pidfd, self._on_exit)
         self._watch = self._loop.call_later(self._limits.silence / 4, self._check)
 
@@ -220,39 +213,14 @@ class Process:
             self._questions.pop(number, None)
             if loading:  # while it loaded, it might be silent
                 self._loading -= 1
-                self._seen = self._loop.time()
+                self._frames.seen = self._loop.time()
 
     def send(self, data: Buffer, fds: Sequence[int] = ()) -> None:
-        """Send a control frame, or its next part; see `ControlSendQueue`."""
-        self._queue.send(data, fds)
+        """Send a control frame, or its next part; see `FrameSocket.send`."""
+        self._frames.send(data, fds)
 
-    def _on_readable(self) -> None:
-        try:
-            self._receive()
-        except FrameError as error:
-            self.kill(f"was killed: it broke the protocol: {error}")
-        except Exception as error:
-            log.exception("worker %s: a message from it cannot be handled", self.label, extra=self._about)
-            self.kill(f"was killed: a message from it cannot be handled: {type(error).__name__}: {error}")
-
-    def _receive(self) -> bool:
-        try:
-            data = self._socket.recv(_RECEIVE_BYTES)
-        except (BlockingIOError, InterruptedError):
-            return False
-        except OSError:
-            data = b""
-        if not data:
-            self._loop.remove_reader(self._socket.fileno())
-            if not self._closing:
-                self.kill("was killed: it closed its control channel", GRACE)
-            return False
-        self._seen = self._loop.time()
-        for received in self._splitter.feed(data):
-            self._on_control(received)
-        return True
-
-    def _on_control(self, received: Frame) -> None:
+    def _on_control(self, kind: int, count: int, frame_id: int, whole: bytes) -> None:
+        received = Frame(kind, count, frame_id, whole[HEADER_SIZE:])
         if received.kind == FrameKind.HEARTBEAT:
             self.place = shortened(str(received.json().get("place", ""))) if received.payload else ""
             return
@@ -287,7 +255,10 @@ class Process:
     def overdue(self) -> float:
         """For how many seconds it has been silent longer than it may; below 0: it may still be."""
         idle = self._loading or not self._hello.done() or self.exited.done()
-        return -self._limits.silence if idle else self._loop.time() - self._seen - self._limits.silence
+        return -self._limits.silence if idle else self._loop.time() - self._frames.seen - self._limits.silence
+
+    def _broken(self, reason: str, grace: float) -> None:
+        self.kill(f"was killed: {reason}", grace)
 
     def kill(self, reason: str, grace: float = 0.0) -> None:
         """End it and its children; `exited` follows. The first reason given is the one reported.
@@ -306,10 +277,7 @@ class Process:
 
     def close(self) -> None:
         """Ask it to end: it does when its control channel closes."""
-        self._closing = True
-        if self._socket.fileno() >= 0:
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_WR)
+        self._frames.hang_up()
 
     async def ended(self, timeout: float) -> None:
         """Wait for the end; kill it when that takes longer than `timeout` seconds."""
@@ -330,13 +298,10 @@ class Process:
             self._group.kill()  # programs that have left it too
             self._group.remove()
             self._loop.call_later(GRACE, self._group.remove)  # once what was killed has left it
-        self._closing = True
-        self._read_last()
+        self._frames.drain()
         self._watch.cancel()
-        self._loop.remove_reader(self._socket.fileno())
-        self._queue.close()
+        self._frames.close()
         self.lending.close()
-        self._splitter = Splitter()  # timers and tasks may hold this object on; half a frame may be large
         self.output.finish()
         if place := self.output.crash_place():
             self._reason += f" {place}"
@@ -348,16 +313,6 @@ class Process:
             self._hello.set_exception(lost)
             self._hello.exception()  # nobody may be waiting
         self.exited.set_result(self._reason)
-
-    def _read_last(self) -> None:
-        """Handle the frames that the process wrote before its end, up to one that cannot be handled."""
-        try:
-            while self._receive():
-                pass
-        except FrameError:
-            pass
-        except Exception:
-            log.exception("worker %s: its last message cannot be handled", self.label, extra=self._about)
 
     def memory_bytes(self) -> int:
         """Resident memory, touched arena pages included; 0 when it is gone."""

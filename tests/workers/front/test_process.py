@@ -15,8 +15,9 @@ import pytest
 
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import DataType, Handle, InferTensor
+from edge_serve.workers.front.frame_socket import GRACE
 from edge_serve.workers.front.pool import Hooks
-from edge_serve.workers.front.process import GRACE, Process
+from edge_serve.workers.front.process import Process
 from edge_serve.workers.memory.arena import Arena, Budget
 from edge_serve.workers.wire.frames import CANCELLATION, HEADER, LONGEST, VERSION, FrameKind, frame
 from tests.workers.harness import Served, config, request, run, serving, values
@@ -29,7 +30,7 @@ def process_of(served: Served) -> Process:
 
 def fill(process: Process) -> None:
     """Send frames without effect until the socket is full; the process must be stopped."""
-    while not process._queue:
+    for _ in range(60):
         process.send(frame(FrameKind.CANCEL, 1, CANCELLATION.pack(0, 0)) * 1000)
 
 
