@@ -1,4 +1,4 @@
-"""The doors' settings as what the doors need: certificates, access, limits. `entrance` opens them with it."""
+"""Converts the settings of the doors into certificates, access checks, and limits. `frontends` opens the doors."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ log = logging.getLogger(__name__)
 
 
 class DoorGuards:
-    """The guards of the doors: certificates, access, and limits. Housekeeping calls `look` once a second, because
-    files may have changed.
+    """Certificates, access checks, and limits of the doors. The server calls `look` once a second.
 
     Raises:
-        InvalidArgument: a file is missing, or no good.
+        InvalidArgument: a file is missing or invalid.
     """
 
     def __init__(self, config: ServerConfig) -> None:
@@ -58,14 +57,14 @@ class DoorGuards:
         self.metrics_tls = self.http_tls if config.metrics_use_ssl else None
 
     async def look(self) -> None:
-        """Load what has changed."""
+        """Load the files that have changed."""
         await self.access.look()
         for contexts in self._contexts:
             await contexts.look()
 
     def chooser(self, application: V2Application) -> Callable[[Peer], Application]:
-        """Return the chooser of a client's application: what this client may use, and with CORS where pages may
-        read."""
+        """Return a function that chooses the application of a client: with its access checks, and with CORS if web
+        pages of other origins may read answers."""
         origins = self._origins
         if not origins:
             return application.for_peer
@@ -90,7 +89,7 @@ class DoorGuards:
 
 
 def _warn(config: ServerConfig) -> None:
-    """Say what is open wider than it may be meant."""
+    """Warn of settings that give more access than the operator may intend."""
     if config.admin_access == "anywhere" and not (config.token_file or config.certificate_role_file):
         log.warning("--admin-access=anywhere without tokens or certificates: whoever reaches a door may load models")
     copies = os.environ.get("CREDENTIALS_DIRECTORY", "")
@@ -110,7 +109,7 @@ def _warn(config: ServerConfig) -> None:
 
 
 def raise_file_limit() -> None:
-    """As many open files as this process may have: a connection is one."""
+    """Raise the limit of open files to its maximum: each connection is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(OSError, ValueError):
@@ -118,12 +117,12 @@ def raise_file_limit() -> None:
 
 
 def quarter_of_memory() -> int:
-    """Bytes."""
+    """Return a quarter of the machine's memory, in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
 
 
 def http_limits(config: ServerConfig) -> HttpLimits:
-    """The limits of the HTTP door, within what this process may have open."""
+    """Return the limits of the HTTP door, with at most as many connections as this process may open files."""
     return HttpLimits(
         connections=within_files(config.http_max_connections, "HTTP"),
         pipelined=config.http_max_pipelined,
@@ -138,10 +137,10 @@ def http_limits(config: ServerConfig) -> HttpLimits:
 
 
 def http_files(config: ServerConfig) -> TlsFiles | None:
-    """Return the TLS files of `--http-use-ssl` and its neighbours; None without TLS.
+    """Return the TLS files of the `--http-*` settings; None = no TLS.
 
     Raises:
-        InvalidArgument: one that is needed is not there.
+        InvalidArgument: a needed file is not configured.
     """
     mutual = config.http_use_ssl_mutual
     if not (config.http_use_ssl or mutual):

@@ -1,4 +1,4 @@
-"""Says what a stop waits for, in the log and to the service manager, while the server drains."""
+"""Reports the unanswered requests while the server drains, in the log and to the service manager."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from edge_serve.models.versions.unloading_versions import listed
 
 log = logging.getLogger(__name__)
 
-#: requests that are answered sooner are not worth a line; seconds
+#: seconds before the first line, because most requests are answered sooner
 FIRST = 0.5
 #: between lines, seconds
 EVERY = 5.0
 
 
 class DrainReport:
-    """Names the models that a stop waits for.
+    """Reports the models that a stop waits for.
 
     Args:
-        tell: takes one line for the service manager.
-        seconds: how long the stop may take.
-        hint: how to end it at once, for the first line.
+        tell: sends one line to the service manager.
+        seconds: the time limit of the stop.
+        hint: for the first line: how the operator stops the server at once.
     """
 
     def __init__(self, registry: Registry, tell: Callable[[str], None], seconds: float, hint: str) -> None:
@@ -36,13 +36,13 @@ class DrainReport:
         self._told = False
 
     async def run(self) -> None:
-        """Say it soon, and then again and again, until cancelled."""
+        """Report soon, then at intervals, until cancelled."""
         await asyncio.sleep(FIRST)
         self.look()
         await repeat("naming what the stop waits for", EVERY, self.look)
 
     def look(self) -> None:
-        """Say it once, if there is something."""
+        """Report once, if a model is busy, or was at the last report."""
         text, left = self.unanswered(), max(0.0, self._end - time.monotonic())
         if text:
             line = f"waiting at most {left:.0f} s more for {text}"
@@ -54,7 +54,7 @@ class DrainReport:
             self._tell("all requests are answered; unloading models and closing connections")
 
     def unanswered(self) -> str:
-        """The models that load, and those that have requests to answer; "" = there are none."""
+        """Return the models that load or have unanswered requests, as text; "" = none."""
         loading = self._registry.load_history.loading()
         parts = [listed(self._registry.busy()), f"models that load ({', '.join(loading)})" if loading else ""]
         return " and ".join(filter(None, parts))

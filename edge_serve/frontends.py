@@ -1,4 +1,4 @@
-"""Every door of one server: opened from the settings, let clients in when the models are there, closed politely."""
+"""The doors of one server: opens them from the settings, admits clients when the models are loaded, drains them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: clients that wait in the sockets of the service manager are let in after so long, models or not, seconds
+#: seconds after which clients that wait in the sockets of the service manager are admitted before all models are loaded
 WAIT_BEFORE_DOORS = 30.0
 
 
@@ -54,7 +54,7 @@ class Frontends:
 
     Attributes:
         inherited: sockets of the service manager; set before `open`.
-        addresses: where each open door listens, by its name (`HTTP`, `gRPC`, `metrics`, `admin`).
+        addresses: addresses of the open doors by name (`HTTP`, `gRPC`, `metrics`, `admin`).
     """
 
     def __init__(self, config: ServerConfig, service: Service, guards: DoorGuards, codec: Codec, clock: Clock) -> None:
@@ -71,17 +71,17 @@ class Frontends:
 
     @property
     def is_closed(self) -> bool:
-        """Clients wait in sockets for `let_in`."""
+        """Whether clients wait in sockets for `let_in`."""
         return bool(self._closed)
 
     async def open(self, source: StatisticsSource) -> None:
-        """Listen everywhere. Clients wait in the sockets that the service manager holds; others come in.
+        """Open all doors. Clients in sockets of the service manager wait for `let_in`; others are admitted at once.
 
         Args:
-            source: what the metrics page shows.
+            source: the source of the metrics page.
 
         Raises:
-            InvalidArgument: a file of TLS is missing or no good. OSError: an address cannot be listened on.
+            InvalidArgument: a TLS file is missing or invalid. OSError: the server cannot listen on an address.
         """
         config, inherited = self._config, self.inherited
         application = V2Application(
@@ -162,24 +162,21 @@ class Frontends:
             log.info("%s on %s", name, listener.name)
 
     def _warn(self, inherited: Inherited) -> None:
-        allowed = {
-            "http": self._config.allow_http,
-            "grpc": self._config.allow_grpc,
-            "metrics": self._config.allow_metrics,
-        }
+        config = self._config
+        allowed = {"http": config.allow_http, "grpc": config.allow_grpc, "metrics": config.allow_metrics}
         for door, is_allowed in allowed.items():
             if inherited.get(door) and not is_allowed:
-                log.warning("the service manager holds a socket for %s, which --allow-%s=false closes: who connects "
-                            "waits for nothing", door, door)  # fmt: skip
+                log.warning("systemd holds a socket for %s, but --allow-%s=false: clients that connect will hang; "
+                            "disable the socket unit", door, door)  # fmt: skip
 
     async def let_in(self) -> None:
-        """Clients that waited for the models come in."""
+        """Admit the clients that waited for the models."""
         for door, listeners in self._closed:
             await door.start(listeners)
         self._closed.clear()
 
     def series(self) -> HttpSeries:
-        """All doors together, for the metrics page."""
+        """Return the counts of all doors, for the metrics page."""
         requests: Counter[int] = Counter()
         for door in self._http:
             requests.update(door.counters.requests)
@@ -193,21 +190,21 @@ class Frontends:
         return HttpSeries(sum(door.counters.connections for door in self._http), requests, refused)
 
     def announce_end(self) -> None:
-        """This process ends: HTTP clients hear with each answer that it is the last one of its connection."""
+        """Put `Connection: close` into each HTTP answer from now on, because this process ends."""
         for door in self._http:
             door.announce_end()
 
     def leave(self) -> None:
-        """Another process takes the sockets over: accept nothing more, and tell clients with their next answers."""
+        """Stop accepting, because another process takes over the sockets, and announce the end in the next answers."""
         for door in self._all():
             door.leave()
 
     async def retire(self, seconds: float) -> None:
-        """Another process takes the sockets over: accept nothing more, and let clients go without a failed request."""
+        """Stop accepting, because another process takes over the sockets, and close without failing a request."""
         await asyncio.gather(*(door.retire(seconds) for door in self._all()))
 
     async def drain(self, seconds: float) -> int:
-        """Close every door; the number of connections that were closed before their last answer was sent."""
+        """Drain all doors. Return how many connections were closed before their last answer was sent."""
         return sum(await asyncio.gather(*(door.drain(seconds) for door in self._all())))
 
     def _all(self) -> list[HttpServer | GrpcServer]:

@@ -1,7 +1,7 @@
-"""The composition root: makes every room from the settings, starts them in order, and stops them in reverse.
+"""The composition root: makes the parts of the server from its settings, starts them in order, stops them in reverse.
 
-The doors open before the first model is loaded, so `/v2/health/live` answers from the start and a port that is taken
-is told at once.
+The doors open before the first model is loaded, so `/v2/health/live` answers from the start, and a port in use is
+reported at once.
 """
 
 from __future__ import annotations
@@ -68,20 +68,19 @@ log = logging.getLogger(__name__)
 #: exit statuses, as Triton's
 CLEAN, FAILED = 0, 1
 
-#: how often models are asked for their health, and files of certificates and tokens are looked at, seconds
+#: seconds between two checks of the health of models, and of the files of certificates and tokens
 HOUSEKEEPING_SECONDS = 1.0
 
-#: how long a worker that is still there when all is over may take to end by itself, seconds
+#: seconds after which a worker that is left at the end is killed
 LAST_GRACE = 1.0
 
 
 class ServerProcess:
-    """One server: `run` makes a process of it; `start`, `stop` and `close` are for callers inside a process of their
-    own.
+    """One server. `run` is for a process of its own; `start`, `stop`, and `close` are for programs that contain one.
 
     Attributes:
-        service: every operation, for callers inside the process.
-        addresses: where each open door listens, by its name (`HTTP`, `gRPC`, `metrics`, `admin`).
+        service: all operations, for callers inside the process.
+        addresses: addresses of the open doors by name (`HTTP`, `gRPC`, `metrics`, `admin`).
     """
 
     def __init__(
@@ -127,11 +126,11 @@ class ServerProcess:
         calls = ModelCalls(self._registry.lookup, self.service)
         hooks.infer, hooks.control, hooks.rests = calls.infer, calls.control, calls.rests
         self._guards = DoorGuards(config)
-        self._entrance = Frontends(config, self.service, self._guards, self._codec, self._clock)
-        self.addresses = self._entrance.addresses
+        self._frontends = Frontends(config, self.service, self._guards, self._codec, self._clock)
+        self.addresses = self._frontends.addresses
         registry, budget = self._registry, self._budget
         self._source = SocketSource(
-            registry.series, registry.readiness, lambda: budget.used, custom.families, self._entrance.series
+            registry.series, registry.readiness, lambda: budget.used, custom.families, self._frontends.series
         )
         self._log_control = log_control
         self.service.status_source = self._collector(repository).read
@@ -174,12 +173,12 @@ class ServerProcess:
         return Collector(rooms, probe, self._clock)
 
     async def run(self) -> int:
-        """Serve until a signal; the exit status."""
+        """Serve until a signal. Return the exit status."""
         self._supervisor.obey(os.environ)
         self._watch_signals()
         raise_file_limit()
         try:
-            self._entrance.inherited = inherit(os.environ, os.getpid(), self._config)
+            self._frontends.inherited = inherit(os.environ, os.getpid(), self._config)
             inherited_directory = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
             self._state_directory = self._config.state_directory or inherited_directory
             failures = await self.start()
@@ -200,13 +199,13 @@ class ServerProcess:
             self._crashes.end()
 
     async def start(self) -> list[str]:
-        """Open the doors and load the models; a text for each model that failed.
+        """Open the doors and load the models. Return an error text for each model that failed.
 
         Raises:
             EdgeServeError: a repository that cannot be read. OSError: a door that cannot be opened.
         """
         started = time.monotonic()
-        await self._entrance.open(self._source)
+        await self._frontends.open(self._source)
         if self._sandbox is not None:
             self._background.append(asyncio.create_task(offload(self._sandbox.tell), name="sandbox"))
         self._keep_house()
@@ -220,13 +219,13 @@ class ServerProcess:
         return failures
 
     async def stop(self) -> list[str]:
-        """Refuse what is new, answer what was accepted, unload everything; what was still busy at the end."""
+        """Refuse new requests, answer the accepted ones, and unload all models. Return texts about unfinished work."""
         self._refuse_requests()
         self._stop.set()
         return await self._drain(float(self._config.exit_timeout_secs))
 
     async def close(self) -> None:
-        """End what is left, whatever it does."""
+        """Stop the processes that are left, whether or not they are busy."""
         self._end_background()
         await self._codec.stop(LAST_GRACE)
         await self._workers.stop(LAST_GRACE)
@@ -246,7 +245,7 @@ class ServerProcess:
         loop.add_signal_handler(signal.SIGHUP, self._on_hang_up)
 
     def _on_hang_up(self) -> None:
-        """Look for changes now."""
+        """Look for changes in the repositories now."""
         self._supervisor.reload_begins()
         if self._poller is not None:
             self._poller.ask()
@@ -265,8 +264,8 @@ class ServerProcess:
             log.info("%s: draining, at most %d s", signal.Signals(number).name, self._config.exit_timeout_secs)
             if number is signal.SIGINT:
                 self._stop_hint = "press Ctrl-C again to end at once"
-            if self._entrance.inherited:
-                self._entrance.leave()
+            if self._frontends.inherited:
+                self._frontends.leave()
             else:
                 self._refuse_requests()
             self._supervisor.stop_begins(self._config.exit_timeout_secs)
@@ -280,11 +279,11 @@ class ServerProcess:
             names = None
         loading = self._loading = asyncio.create_task(self._load_models(names), name="load models")
         stopping = asyncio.create_task(self._stop.wait())
-        is_closed = self._entrance.is_closed
+        is_closed = self._frontends.is_closed
         waiting = asyncio.create_task(asyncio.sleep(WAIT_BEFORE_DOORS)) if is_closed else stopping
         await asyncio.wait({loading, stopping, waiting}, return_when=asyncio.FIRST_COMPLETED)
         if not loading.done() and not stopping.done():
-            await self._entrance.let_in()
+            await self._frontends.let_in()
             await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         stopping.cancel()
@@ -300,7 +299,7 @@ class ServerProcess:
             log.error("%s; --exit-on-error=false: the server is live, and not ready until it can be read", error)
             failures = []
         self.service.started = True
-        await self._entrance.let_in()
+        await self._frontends.let_in()
         if not self._registry.load_history.unreadable:
             await self._log_table()
             if not (failures and config.exit_on_error) or self._supervisor.safe_mode:
@@ -308,7 +307,7 @@ class ServerProcess:
         return failures
 
     async def _load_models(self, names: list[str] | None) -> list[str]:
-        """Load the models of the start: `names`, or all; a text for each that failed.
+        """Load `names`, or all models. Return an error text for each that failed.
 
         Raises:
             EdgeServeError: a repository cannot be read.
@@ -345,7 +344,7 @@ class ServerProcess:
     # ---- while it runs ------------------------------------------------------------------------------------------
 
     def _keep_house(self) -> None:
-        """Start what is done all the time, each in a task of its own: one that hangs delays no other."""
+        """Start the periodic jobs, each in a task of its own, so that one that hangs delays no other."""
         chores: dict[str, Coroutine[Any, Any, None]] = {
             "trimming": trim_idle(self._budget),
             "health": repeat("asking models for their health", HOUSEKEEPING_SECONDS, self._registry.check_health),
@@ -359,8 +358,8 @@ class ServerProcess:
     # ---- stop ---------------------------------------------------------------------------------------------------
 
     async def _shut_down(self, status: int) -> int:
-        """Refuse what is new, answer what was accepted, then close. FAILED when something was still busy."""
-        if not self._entrance.inherited:
+        """Drain, then close. Return the exit status: FAILED if work was unfinished."""
+        if not self._frontends.inherited:
             self.service.stop()
         timeout = float(self._config.exit_timeout_secs)
         draining = asyncio.create_task(self._drain(timeout))
@@ -383,13 +382,13 @@ class ServerProcess:
     def _refuse_requests(self) -> None:
         """Answer new requests with 503 from now on."""
         self.service.stop()
-        self._entrance.announce_end()
+        self._frontends.announce_end()
 
     async def _drain(self, timeout: float) -> list[str]:
-        """End in order, within `timeout` seconds; what was left."""
+        """Stop in order, within `timeout` seconds. Return texts about unfinished work."""
         end = time.monotonic() + timeout
-        if self._entrance.inherited:  # who comes now waits for the next process; who is here need not notice
-            await self._entrance.retire(timeout / 2)
+        if self._frontends.inherited:  # who comes now waits for the next process; who is here need not notice
+            await self._frontends.retire(timeout / 2)
         self._refuse_requests()
         self._end_background()
         unfinished = []
@@ -400,7 +399,7 @@ class ServerProcess:
         busy = await self._registry.close(max(0.1, end - time.monotonic()))
         if busy:
             unfinished.append(f"{busy} busy model version(s): {listed(self._registry.busy())}")
-        cut_off = await self._entrance.drain(max(0.1, end - time.monotonic()))
+        cut_off = await self._frontends.drain(max(0.1, end - time.monotonic()))
         if cut_off:
             unfinished.append(f"{cut_off} connection(s) with an unfinished answer")
         return unfinished
@@ -427,7 +426,7 @@ def _trace_settings(config: ServerConfig) -> TraceSettings:
 
 
 def serve(config: ServerConfig, log_control: LogControl | None = None) -> int:
-    """Run a server to its end; the exit status."""
+    """Run a server to its end. Return the exit status."""
     poll_policy = make_poll_policy(config.busy_poll_microseconds)
     if config.worker_sandbox:
         keep_out()

@@ -1,4 +1,4 @@
-"""The files that give roles: to bearer tokens, and to client certificates. A line each; text after # is ignored.
+"""The files that give roles to bearer tokens and to client certificates. One line each; text after # is ignored.
 
 <role> sha256:<hash> <name>          a token: only its hash is stored, and 256 random bits cannot be guessed from that
 <role> sha256:<fingerprint>          a certificate; colons between the digits do not matter
@@ -31,11 +31,11 @@ _NAME = re.compile(r"[\w.@:/-]{1,128}")
 
 @dataclass(frozen=True, slots=True)
 class AccessToken:
-    """One that may be used.
+    """A token of the file.
 
     Attributes:
         digest: SHA-256 of its characters, in hexadecimal.
-        name: for people: who has it.
+        name: of its owner, for people.
     """
 
     role: Role
@@ -44,13 +44,13 @@ class AccessToken:
 
 
 class Tokens:
-    """All of a file."""
+    """The tokens of a file."""
 
     def __init__(self, entries: Iterable[AccessToken] = ()) -> None:
         self.entries = tuple(entries)
 
     def role_of(self, token: str) -> Role | None:
-        """The role of who shows `token`, None if it is unknown. Takes as long for each that is known or unknown."""
+        """Return the role of a client with this token; None if the token is unknown. Takes as long for all."""
         digest = hashlib.sha256(token.encode("latin-1", "replace")).hexdigest()
         found: Role | None = None
         for entry in self.entries:
@@ -63,8 +63,8 @@ def parse_tokens(text: str) -> Tokens:
     """Parse the tokens in a file.
 
     Raises:
-        ValueError: with the number of the first line that says nothing known. The line is not repeated: it may hold a
-            token that was written down by mistake.
+        ValueError: a line is invalid; the text has its number. It does not quote the line, which may contain a token
+            by mistake.
     """
     entries: dict[str, AccessToken] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -85,10 +85,10 @@ def parse_tokens(text: str) -> Tokens:
 
 
 def new_token(path: Path, role: Role, name: str) -> str:
-    """Make a token and write its hash into the file, which is made if it is not there; the token, told this once.
+    """Make a token, add its hash to the file, and return the token. Create the file if it does not exist.
 
     Raises:
-        InvalidArgument: the name cannot be one, or the file is none of tokens. OSError: the file cannot be written.
+        InvalidArgument: the name or the file is invalid. OSError: the file cannot be written.
     """
     if name and not _NAME.fullmatch(name):
         raise InvalidArgument(f"found name '{name}', expected up to 128 letters, digits and _ . @ : / -")
@@ -103,7 +103,7 @@ def new_token(path: Path, role: Role, name: str) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write the whole file anew, so that a server never reads half of it; a new one is for its owner alone."""
+    """Replace the whole file at once, so that a server never reads half of it. Only its owner may read a new file."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w") as file:
@@ -127,27 +127,27 @@ _PART = re.compile(r"([A-Za-z][A-Za-z0-9.]*)=((?:[^,\\]|\\.)+)")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Gives `role` to certificates with this fingerprint, or with all of these in their subject."""
+    """Gives `role` to certificates with this fingerprint, or with all these parts in their subject."""
 
     role: Role
     fingerprint: str = ""
     subject: frozenset[tuple[str, str]] = frozenset()
 
     def fits(self, certificate: Certificate) -> bool:
-        """Whether this is one of them."""
+        """Return whether the rule applies to a certificate."""
         if self.fingerprint:
             return self.fingerprint == certificate.fingerprint
         return self.subject <= certificate.subject
 
 
 class CertificateRoles:
-    """All rules of a file."""
+    """The rules of a file."""
 
     def __init__(self, rules: Iterable[Rule] = ()) -> None:
         self._rules = tuple(rules)
 
     def role_of(self, certificate: Certificate) -> Role:
-        """The highest role that a rule gives; NONE if none fits."""
+        """Return the highest role that a rule gives to a certificate; NONE if no rule applies."""
         return max((rule.role for rule in self._rules if rule.fits(certificate)), default=Role.NONE)
 
 
@@ -155,7 +155,7 @@ def parse_certificate_roles(text: str) -> CertificateRoles:
     """Parse the roles that a file gives to certificates.
 
     Raises:
-        ValueError: with the number of the first line that says nothing known.
+        ValueError: a line is invalid; the text has its number.
     """
     rules = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -190,7 +190,7 @@ def read_tokens(path: str) -> Tokens:
     """Read and parse the file of tokens.
 
     Raises:
-        InvalidArgument: it cannot be read, or says something that it may not.
+        InvalidArgument: the file cannot be read, or is invalid.
     """
     try:
         return _read(path, "token file", parse_tokens)
@@ -205,7 +205,7 @@ def read_certificate_roles(path: str) -> CertificateRoles:
     """Read and parse the file of certificates' roles.
 
     Raises:
-        InvalidArgument: it cannot be read, or says something that it may not.
+        InvalidArgument: the file cannot be read, or is invalid.
     """
     return _read(path, "certificate role file", parse_certificate_roles)
 

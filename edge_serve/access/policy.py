@@ -1,4 +1,4 @@
-"""The decision: may this client do what needs this role, and if not, what is it told."""
+"""The access decision: whether a client has the role that an operation needs, and the error if it has not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edge_serve.messages.peer import Peer
 
 
 class AdminAccess(enum.Enum):
-    """Where administration may come from (`--admin-access`)."""
+    """The clients that may use the role admin (`--admin-access`)."""
 
     LOOPBACK = "loopback"
     ANYWHERE = "anywhere"
@@ -25,8 +25,8 @@ class AccessRequest:
 
     Attributes:
         authorization: the header's value.
-        forwarded: a proxy says that it passes the request on for another client.
-        origin: of the web page that sends it, where that is neither ours nor invited.
+        forwarded: a proxy sent the request for another client.
+        origin: of the web page that sent it, unless the page is this server's or its origin is allowed.
     """
 
     authorization: str | None = None
@@ -39,8 +39,8 @@ class Policy:
     """The configured tokens and certificates, and the role of a client without either.
 
     Attributes:
-        tokens, certificates: None = there is no file of them. Without both, everybody has every role.
-        anonymous: the role of a client that shows neither.
+        tokens, certificates: None = no such file is configured. Without both, all clients have all roles.
+        anonymous: the role of a client without a token and without a certificate.
     """
 
     tokens: Tokens | None = None
@@ -49,7 +49,7 @@ class Policy:
     admin_access: AdminAccess = AdminAccess.LOOPBACK
 
     def check(self, peer: Peer, needed: Role, asked: AccessRequest) -> EdgeServeError | None:
-        """Return the error for a client that lacks the role; None if it may."""
+        """Return the error for a client that lacks the role; None if it has the role."""
         if peer.administrator or needed is Role.NONE:
             return None
         if self.tokens is not None or self.certificates is not None:
@@ -59,9 +59,9 @@ class Policy:
         return self._out_of_place(peer, asked) if needed is Role.ADMIN else None
 
     def may_read_log(self, peer: Peer, asked: AccessRequest) -> bool:
-        """Whether a client with the role `read` sees the log, and paths and texts of models in the status document.
+        """Return whether a client with the role `read` may read the log, and paths and texts of models in the status.
 
-        It does when roles are configured, so that it showed a token or a certificate, or when it is on this device.
+        It may if roles are configured, because it then has a token or a certificate, or if it is on this device.
         """
         return self.tokens is not None or self.certificates is not None or (peer.local and not asked.forwarded)
 
@@ -86,7 +86,7 @@ class Policy:
         return Unauthenticated(f"this needs the role {needed.word}: show {how} that has it")
 
     def _out_of_place(self, peer: Peer, asked: AccessRequest) -> EdgeServeError | None:
-        """Administration has a place where it comes from, beside a role."""
+        """Return the error for a client that may not use the role admin from its place; None if it may."""
         if asked.origin is not None:
             advice = "open the page by the device's address or host name, or start the server with the page's origin in"
             return PermissionDenied(f"pages of {asked.origin} may not do this: {advice} --http-cors-origin")
@@ -102,7 +102,7 @@ class Policy:
 
 
 def _bearer(authorization: str | None) -> str | None:
-    """The token of an `Authorization` field; None if it is of another kind (RFC 6750 2.1)."""
+    """Return the token of an `Authorization` field; None if the field has another scheme (RFC 6750 2.1)."""
     if authorization is None:
         return None
     scheme, _, token = authorization.partition(" ")

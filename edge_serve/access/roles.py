@@ -6,7 +6,7 @@ import enum
 
 
 class Role(enum.IntEnum):
-    """See docs/security.md."""
+    """A role of a client (docs/security.md)."""
 
     NONE = 0
     #: whether the server and its models live and are ready
@@ -20,19 +20,19 @@ class Role(enum.IntEnum):
 
     @property
     def word(self) -> str:
-        """As it is written in files and settings."""
+        """The name of the role in files and settings."""
         return self.name.lower()
 
 
-#: what a file may give
+#: roles that a file may give
 GIVEN = (Role.HEALTH, Role.READ, Role.INFER, Role.ADMIN)
 
 
 def parse_role(word: str) -> Role:
-    """The role that a file names.
+    """Return the role with a name of a file.
 
     Raises:
-        ValueError: there is none of that name.
+        ValueError: no role has this name.
     """
     for role in GIVEN:
         if role.word == word:

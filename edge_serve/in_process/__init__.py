@@ -3,11 +3,11 @@
     server     Server: settings, to be started with `with` or `async with`
     session    AsyncSession: the running server, on the event loop that started it
     blocking   Session: the same for programs without an event loop, which get one in a thread
-    responses  the responses of one stream that the caller has not taken yet
-    arrays     NumPy arrays into tensors and back
+    responses  queue of the responses of one stream
+    arrays     converts NumPy arrays to tensors and back
 
-It corresponds to Triton's in-process API: the server of `edge_serve.server` with its doors shut, models in worker
-processes included. Layer 7; nothing imports it but programs. Start reading in `session`.
+It corresponds to Triton's in-process API: the server of `edge_serve.server` with its doors closed, and with models
+in worker processes. Layer 7; only programs import it. Start reading in `session`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""NumPy arrays into tensors, and responses into arrays of the caller's own."""
+"""Converts NumPy arrays to tensors, and responses to arrays that the caller owns."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from edge_serve.messages.infer import InferResponse
 from edge_serve.messages.signature import TensorSpec
 from edge_serve.messages.tensors import Array, DataType, InferTensor, from_array, from_numpy_type
 
-#: arrays, or what NumPy makes arrays of
+#: arrays, or values that NumPy converts to arrays
 Inputs = Mapping[str, Any]
 Outputs = dict[str, Array]
 
 
 def tensor_of(name: str, value: Any, spec: TensorSpec | None) -> InferTensor:
-    """An input as a tensor: an array keeps its type, anything else gets the model's.
+    """Convert an input to a tensor. An array keeps its type; other values get the type of the model.
 
     Raises:
-        InvalidArgument: it does not become one.
+        InvalidArgument: the value does not fit the type.
     """
     datatype: DataType | None = spec.datatype if spec is not None else None
     try:
@@ -42,10 +42,10 @@ def tensor_of(name: str, value: Any, spec: TensorSpec | None) -> InferTensor:
 
 
 def outputs_of(response: InferResponse) -> Outputs:
-    """Copies of the outputs; the response's memory is given back.
+    """Copy the outputs, and release the memory of the response.
 
     Raises:
-        EdgeServeError: the response is one.
+        EdgeServeError: the error of the response.
     """
     try:
         if response.error is not None:

@@ -1,4 +1,4 @@
-"""The session of a program without an event loop: it runs one in a thread, and its methods wait."""
+"""A session for programs without an event loop: runs one in a thread, and its methods wait for their results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 
 class Session:
-    """The methods of `AsyncSession`, which wait. Threads may share it.
+    """The methods of `AsyncSession`, each of which waits for its result. Threads may share a session.
 
     Attributes:
         addresses: see `AsyncSession`.
@@ -69,7 +69,7 @@ class Session:
         return self._run(self._session.models())
 
     def close(self) -> None:
-        """Answer what was accepted, then end: what `with` does."""
+        """Answer the accepted requests, then stop the server; the end of `with` does this."""
         try:
             self._run(self._made.__aexit__(None, None, None))
         finally:
@@ -86,12 +86,12 @@ class Session:
         except CancelledError:
             raise Unavailable("the server was stopped") from None
         except BaseException:
-            future.cancel()  # Ctrl-C while it waits: nobody wants the answer any more
+            future.cancel()  # Ctrl-C while it waits: the answer is not needed
             raise
 
     def _forget(self, responses: AsyncGenerator[Outputs, None]) -> None:
-        """Without waiting: the garbage collector calls this in any thread, the loop's too, and at any moment."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and all that it had
+        """Close a stream without waiting: the garbage collector calls this in any thread, also that of the loop."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and with it the stream
             self._loop.call_soon_threadsafe(lambda: self._loop.create_task(_close(responses)))
 
     def _stop(self) -> None:

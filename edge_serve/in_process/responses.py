@@ -1,4 +1,4 @@
-"""The responses of one request, between the model that sends them and the program that takes them."""
+"""Queue of the responses of one request, which the program takes one by one."""
 
 from __future__ import annotations
 
@@ -10,27 +10,26 @@ from edge_serve.errors import EdgeServeError, Unavailable
 from edge_serve.in_process.arrays import Outputs, outputs_of, release
 from edge_serve.messages.infer import InferResponse
 
-#: of responses that nobody has taken yet, behind the next one. Their sender is not held, as it is for a client of HTTP:
-#: a program that asks the same model something else before it takes them would wait for itself, and no timeout of a
-#: connection ends that
+#: bytes of responses behind the next one at which the stream fails. Their sender is not paused, as it is over HTTP: a
+#: program that sends the same model another request before it takes them would wait for itself, without a timeout
 MAX_UNREAD = 16 * 1024 * 1024
 
 
 class Responses:
-    """Responses of one request that have not been taken."""
+    """The responses of one request that the program has not taken."""
 
     def __init__(self) -> None:
         self.cancel: Callable[[], None] = lambda: None
-        #: bytes as they came, and what became of them
+        #: the size of each response, with its outputs or its error
         self._waiting: deque[tuple[int, Outputs | EdgeServeError]] = deque()
         self._unread = 0
         self._over = self._closed = False
-        #: `next` waits: what comes before the loop lets it go on is not too late
+        #: `next` waits, so that responses which arrive before it resumes are not too late
         self._wanted = False
         self._news = asyncio.Event()
 
     def take(self, response: InferResponse) -> None:
-        """Keep a response; called by the service."""
+        """Add a response; called by the service."""
         if self._closed or self._over:
             release(response)
             return
@@ -51,7 +50,7 @@ class Responses:
         self._news.set()
 
     async def next(self) -> Outputs | None:
-        """The next response; None at the end.
+        """Return the outputs of the next response; None at the end.
 
         Raises:
             EdgeServeError: the response is an error.

@@ -1,4 +1,4 @@
-"""A server inside a program: its settings, and its start by `with` or `async with`."""
+"""A server inside a program, which `with` or `async with` starts."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from edge_serve.errors import Internal
 from edge_serve.in_process.blocking import Session
 from edge_serve.in_process.session import AsyncSession, end
 
-#: what differs from the command line's defaults: the doors are shut
+#: settings that differ from the defaults of the command line: the doors are closed
 _DEFAULTS: dict[str, object] = {"allow_http": False, "allow_grpc": False, "allow_metrics": False}
 
 
 class Server:
-    """A server to be started with `with` or `async with`; every `with` starts one anew.
+    """The settings of a server; each `with` or `async with` starts a new one.
 
     All models of the repositories are loaded at the start, and others may be loaded and unloaded while it runs, unless
     `load_model` or `model_control_mode` say otherwise.
 
     Args:
         model_repository: one directory, or several.
-        settings: the command line's, `http_port=0` for `--http-port=0`; a list for what may be given several times.
+        settings: those of the command line: `http_port=0` for `--http-port=0`, a list for options that may be repeated.
 
     Raises:
-        InvalidArgument: no such setting, or not such a value.
+        InvalidArgument: a setting does not exist, or its value is invalid.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Server:
         self._sessions: list[Session] = []
 
     async def __aenter__(self) -> AsyncSession:
-        """Start it.
+        """Start the server.
 
         Raises:
             EdgeServeError: a model did not load (not with `exit_on_error=False`), or a repository cannot be read.
@@ -66,7 +66,7 @@ class Server:
         await self._running.pop().close()
 
     def __enter__(self) -> Session:
-        """Start it in a thread; raises as `__aenter__`."""
+        """Start the server in a thread. Raises the errors of `__aenter__`."""
         session = Session(self)
         self._sessions.append(session)
         return session
@@ -76,7 +76,7 @@ class Server:
 
 
 def _written(value: object) -> list[str]:
-    """A setting's values as the command line would have them."""
+    """Return the values of a setting in the form of the command line."""
     if isinstance(value, (list, tuple)):
         return [text for one in value for text in _written(one)]
     return ["true" if value is True else "false" if value is False else str(value)]

@@ -33,10 +33,10 @@ class Options:
     Attributes:
         version: "" = the highest that is ready.
         outputs: names; none = all.
-        timeout_us: how long it may wait in the model's queue, microseconds; 0 = no limit.
+        timeout_us: microseconds for which the request may wait in the queue of the model; 0 = no limit.
 
     Raises:
-        InvalidArgument: a value that no client could send, which the requests beside it would suffer from.
+        InvalidArgument: a value that no client could send, and that would fail other requests of the batch.
     """
 
     version: str = ""
@@ -78,11 +78,11 @@ class AsyncSession:
         self.addresses = running.addresses
 
     async def infer(self, model: str, inputs: Inputs, options: Options | None = None, **more: Any) -> Outputs:
-        """The outputs of one request as arrays of the caller's own; strings are object arrays of `bytes`.
+        """Return the outputs of one request as arrays that the caller owns; strings are object arrays of `bytes`.
 
         Args:
-            inputs: arrays; lists become arrays of the model's type. They must not change until the answer is there.
-            more: single fields of `Options`, which go before those of `options`.
+            inputs: arrays; lists become arrays of the model's type. They must not change until the answer arrives.
+            more: single fields of `Options`, which override those of `options`.
 
         Raises:
             EdgeServeError: the request was refused, or failed.
@@ -109,11 +109,11 @@ class AsyncSession:
     async def stream(
         self, model: str, inputs: Inputs, options: Options | None = None, **more: Any
     ) -> AsyncGenerator[Outputs, None]:
-        """The outputs of each response, as they come; of decoupled models none to many. Leaving the loop early
+        """Yield the outputs of each response as it arrives; decoupled models send any number. Leaving the loop early
         cancels the request.
 
         Raises:
-            EdgeServeError: the request was refused or failed, or more than MAX_UNREAD bytes waited to be taken.
+            EdgeServeError: the request was refused or failed, or more than MAX_UNREAD bytes were not taken.
         """
         request = self._request(model, inputs, replace(options or Options(), **more), decoupled=True)
         responses = Responses()
@@ -128,10 +128,10 @@ class AsyncSession:
     async def load(
         self, model: str, config: Mapping[str, Any] | str = "", files: Mapping[str, bytes] | None = None
     ) -> None:
-        """Load or reload a model; `config` (as JSON or a dict) in place of config.pbtxt, `files` in place of its files.
+        """Load or reload a model; `config` (JSON or a dict) replaces config.pbtxt, `files` replaces its files.
 
         Raises:
-            EdgeServeError: why it cannot be served; what served before goes on.
+            EdgeServeError: the model cannot be served; a version that served before continues.
         """
         parameters: dict[str, Any] = {f"file:{path}": content for path, content in (files or {}).items()}
         if config:
@@ -142,12 +142,12 @@ class AsyncSession:
         """Unload a model once its requests are answered.
 
         Raises:
-            EdgeServeError: models are not loaded and unloaded on request here.
+            EdgeServeError: the model control mode does not allow unloading on request.
         """
         await _done(lambda done: self._service.unload_model(model, False, done))
 
     async def ready(self, model: str = "", version: str = "") -> bool:
-        """Whether the model can answer; without one, whether every model can."""
+        """Return whether the model is ready; without a name, whether all models are."""
         if not model:
             return self._service.ready()
         try:
@@ -156,11 +156,11 @@ class AsyncSession:
             return False
 
     async def models(self) -> list[IndexEntry]:
-        """Every model of the repositories and what became of it."""
+        """Return all models of the repositories with their states."""
         return await self._service.index()
 
     async def close(self) -> None:
-        """Answer what was accepted, then end: what `async with` does."""
+        """Answer the accepted requests, then stop the server; the end of `async with` does this."""
         await end(self._server)
 
     def _request(self, model: str, inputs: Inputs, options: Options, decoupled: bool = False) -> InferRequest:
@@ -214,7 +214,7 @@ async def _done(start: Callable[[Callable[[EdgeServeError | None], None]], None]
     """Wait for an operation with a callback.
 
     Raises:
-        EdgeServeError: it failed.
+        EdgeServeError: the error of the operation.
     """
     outcome: asyncio.Future[EdgeServeError | None] = asyncio.get_running_loop().create_future()
     start(lambda error: outcome.set_result(error) if not outcome.done() else None)
