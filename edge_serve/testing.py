@@ -13,7 +13,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from edge_serve.backends.base import BackendRequest, InstanceSpec, ModelSpec, Reply
@@ -78,9 +77,7 @@ class PythonModel:
     def __enter__(self) -> PythonModel:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

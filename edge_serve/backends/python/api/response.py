@@ -234,7 +234,7 @@ class InferenceResponse:
         if self._error is not None:
             return Reply([], self._error.as_reply_error(), answered=True)
         outputs = [tensor.as_wire() for tensor in self._tensors if tensor._name in wanted]
-        reply = Reply(outputs) if self._parameters is None else Reply(outputs, None, self._parameters)
+        reply = Reply(outputs, None, self._parameters or {})
         if len(outputs) != len(self._tensors):
             reply.dropped = [tensor._name for tensor in self._tensors if tensor._name not in wanted]
         return reply
