@@ -11,15 +11,14 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 
 from edge_serve.aio.offload import offload
-from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unavailable, UnreadableEntry, with_advice
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.metadata import IndexEntry
+from edge_serve.models.control.loads import ModelLoads
 from edge_serve.models.control.records import (
     ModelRecord,
     ModelSummary,
@@ -30,19 +29,10 @@ from edge_serve.models.control.records import (
     unready_required,
 )
 from edge_serve.models.control.version_swap import VersionSwapper, settled
-from edge_serve.models.load.batch import LoadBatch, Planner, Results
-from edge_serve.models.load.dependencies import (
-    LoadFailure,
-    MemberFacts,
-    check_members,
-    dependents,
-    members_of,
-    needed_by,
-    outermost_first,
-    released,
-)
+from edge_serve.models.load.batch import Planner
+from edge_serve.models.load.dependencies import dependents, needed_by, outermost_first, released
 from edge_serve.models.load.load_history import LoadHistory
-from edge_serve.models.load.loading import Loader, LoadPlan
+from edge_serve.models.load.loading import Loader
 from edge_serve.models.load.memory import Memory
 from edge_serve.models.repository.names import check_name, parse_version
 from edge_serve.models.repository.override import Override
@@ -92,9 +82,10 @@ class Registry:
         self._serving = ServedVersions(self._find)
         self.lookup, self.sequence_version = self._serving.lookup, self._serving.sequence_version
         self.load_history = LoadHistory()
-        self._planner = Planner(repository, loader, self.load_history)
         self._swapper = VersionSwapper(loader, at_once, self._serving, self.load_history, drain_seconds, retries)
         self.unloading = self._swapper.unloading
+        planner = Planner(repository, loader, self.load_history)
+        self._loads = ModelLoads(self._models, planner, self._swapper, self._serving, self.load_history)
 
     def load_at_once(self, count: int) -> None:
         """Set how many versions may load at the same time."""
@@ -264,7 +255,7 @@ class Registry:
         else:
             wanted = list(dict.fromkeys(one for name in names for one in self._repository.named(name)))
         wanted = self.load_history.wanted(wanted)
-        results = await self._load(wanted, None, own_worker=own_worker)
+        results = await self._loads.load(wanted, None, own_worker=own_worker)
         self.load_history.failed = {name for name in wanted if results[name] is not None}
         errors = [error for error in (results[name] for name in wanted) if error is not None]
         return [
@@ -295,142 +286,16 @@ class Registry:
         check_name(name)
         wanted = self._repository.named(name)
         self.load_history.readmit(wanted)
-        results = await self._load(wanted, override, own_worker=own_worker)
+        results = await self._loads.load(wanted, override, own_worker=own_worker)
         for error in (results[one] for one in wanted):
             if error is not None:
                 raise error
         self.load_history.unreadable = ""
 
-    async def _load(self, wanted: Sequence[str], override: Override | None, *, own_worker: bool) -> Results:
-        """Load models, and reload the ensembles that need one of them. Return the error of each model, or None."""
-        try:
-            return await self._load_planned(wanted, override, own_worker=own_worker)
-        finally:
-            self.load_history.returning.difference_update(wanted)
-
-    async def _load_planned(self, wanted: Sequence[str], override: Override | None, *, own_worker: bool) -> Results:
-        plans, results = await self._planner.plans(wanted, override)
-        for name in plans:
-            self._models.setdefault(name, ModelRecord(name))
-        async with self._locked(plans) as needing:
-            batch = LoadBatch({**{name: self._old_plan(name) for name in needing}, **plans}, results)
-            for name in wanted:
-                if name in plans:
-                    self._models[name].explicit = True
-            await batch.run(lambda plan: self._load_one(plan, batch, own_worker=own_worker))
-            self._record_reasons(batch.results)
-            for name in plans:
-                record = self._models[name]
-                if batch.results[name] is None and record.plan is not None:
-                    record.dismiss(record.plan.versions)
-            return batch.results
-
-    def _record_reasons(self, results: Results) -> None:
-        for name, error in results.items():
-            cause = error.__cause__ if error is not None else None
-            if error is None and name in self._models and not self._models[name].ready():
-                continue  # an ensemble that failed before, and was not tried because its members did not change
-            if error is None or isinstance(cause, UnreadableEntry):  # the repository keeps its reason while it lasts
-                self.load_history.reasons.pop(name, None)
-            elif not isinstance(cause, NotFound):  # clients may send any name
-                self.load_history.reasons[name] = (
-                    cause if isinstance(cause, EdgeServeError) else error
-                ).message.strip()
-
     def find_rebound(self) -> list[str]:
         """Return the ensembles whose steps would refer to other models if they were loaded now."""
         plans = [record.plan for record in self._models.values() if record.plan is not None]
         return [plan.name for plan in plans if not self._repository.bound(plan.config, plan.name)]
-
-    def _old_plan(self, name: str) -> LoadPlan:
-        plan = self._models[name].plan
-        assert plan is not None, "only a model with a plan needs others"
-        return plan
-
-    @contextlib.asynccontextmanager
-    async def _locked(self, names: Iterable[str]) -> AsyncIterator[set[str]]:
-        """Lock `names` and every model that depends on them, against other loads and unloads. Yield the dependents."""
-        while True:
-            needing = dependents(set(names), self._needs())
-            locks = [self._models[name].lock for name in sorted(needing.union(names))]
-            async with contextlib.AsyncExitStack() as stack:
-                for lock in locks:
-                    await stack.enter_async_context(lock)
-                now = dependents(set(names), self._needs())
-                if now <= needing:  # else an ensemble was loaded while this waited
-                    yield now
-                    return
-
-    def _needs(self) -> dict[str, dict[str, set[int]]]:
-        """Return the members of each ensemble, and their versions."""
-        plans = {name: record.plan.config for name, record in self._models.items() if record.plan is not None}
-        return {name: members for name, config in plans.items() if (members := members_of(config))}
-
-    async def _load_one(self, plan: LoadPlan, batch: LoadBatch, *, own_worker: bool) -> None:
-        """Load a model whose members are loaded already.
-
-        Raises:
-            LoadFailure: the versions that serve stay, unless they are an ensemble that does not fit its members.
-        """
-        record = self._models[plan.name]
-        if record.plan is not None and plan.leaves_override(record.plan):
-            log.info("model %s keeps the configuration of its last load request: its files did not change", plan.name,
-                     extra=model_fields(plan.name))  # fmt: skip
-            plan = record.plan
-        if not batch.members_changed(plan) and record.plan is not None and plan.same_as(record.plan):
-            if plan is record.plan:  # loaded only because of its members, which did not change
-                return
-            if record.ready():
-                log.info("model %s is unchanged, nothing to load", plan.name, extra=model_fields(plan.name))
-                return
-        try:
-            if members_of(plan.config):
-                plan = self._fit(plan, batch.results)
-            if not plan.versions:
-                record.barren = True
-                text = f"at least one version must be available under the version policy of model '{plan.name}'"
-                raise LoadFailure(plan.name, with_advice(text, plan.advice))
-            changed = await self._swapper.swap(record, plan, own_worker=own_worker)
-        except LoadFailure as error:
-            if members_of(plan.config):
-                self._give_up(record, plan, batch.results, error)
-            elif not plan.versions:
-                log.error("failed to load '%s': %s", plan.name, error.reason, extra=model_fields(plan.name))
-            raise
-        if changed:
-            batch.changed.add(plan.name)
-
-    def _fit(self, plan: LoadPlan, results: Results) -> LoadPlan:
-        """Complete the plan of an ensemble from its members.
-
-        Raises:
-            LoadFailure: the ensemble cannot work with them.
-        """
-        config = pb.ModelConfig()
-        config.CopyFrom(plan.config)
-        config.model_transaction_policy.decoupled = check_members(config, lambda name: self._member(name, results))
-        return replace(plan, config=config)
-
-    def _member(self, name: str, results: Results) -> MemberFacts:
-        record, served = self._models.get(name), self._serving.highest.get(name)
-        known = record is not None and (record.plan is not None or isinstance(results.get(name), LoadFailure))
-        return MemberFacts(
-            served.config if served is not None else None,
-            [version.version for version in record.ready()] if record is not None else (),
-            results.get(name),
-            known,
-        )
-
-    def _give_up(self, record: ModelRecord, plan: LoadPlan, results: Results, error: LoadFailure) -> None:
-        """Log the failed load of an ensemble. Unload the ensemble that serves if it no longer fits its members."""
-        log.error("failed to load '%s': %s", record.name, error.reason, extra=model_fields(record.name))
-        if record.plan is None:
-            record.plan = plan  # it is tried again when a member is loaded
-            return
-        try:
-            self._fit(record.plan, results)
-        except LoadFailure:
-            self._swapper.retire(record)
 
     # ---- unloading ----------------------------------------------------------------------------------------------
 
@@ -452,9 +317,9 @@ class Registry:
             await self._unload(one, unload_dependents, begun)
 
     async def _unload(self, name: str, unload_dependents: bool, begun: Callable[[], None] | None) -> None:
-        reach = needed_by(name, self._needs()).intersection(self._models) if unload_dependents else {name}
-        async with self._locked(reach):
-            needs = self._needs()
+        reach = needed_by(name, self._loads.needs()).intersection(self._models) if unload_dependents else {name}
+        async with self._loads.locked(reach):
+            needs = self._loads.needs()
             going = {name}
             if unload_dependents:
                 going = released(name, needs, lambda other: other not in reach or self._models[other].explicit)
@@ -476,7 +341,7 @@ class Registry:
         """
         end = time.monotonic() + timeout
         await settled(self.served, timeout / 2)  # accepted requests may call any model
-        for wave in outermost_first(self._models, self._needs()):
+        for wave in outermost_first(self._models, self._loads.needs()):
             left = max(0.0, end - time.monotonic())
             await self._swapper.retire_all((self._models[name] for name in wave), left)
         if not self._swapper.leaving:
