@@ -9,9 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from edge_serve.workers.launch import landlock
+from tests.processes import started_here
 from tests.server.bad_entries import silent_file_systems
 
 #: a right that an entry has when it is not closed, and the one that what is readable has
@@ -140,6 +142,7 @@ def test_a_process_that_has_ended_counts_as_marked() -> None:
 def test_file_systems_that_do_not_answer_hold_no_worker_up(tree: Path) -> None:
     """Mounted beside a closed file, in the repository, and behind links of other models."""
     dead = [tree / "keys/dead disk", tree / "models/mounted"]
+    before = started_here()
     with silent_file_systems(dead):
         (tree / "models/linked").symlink_to(dead[0] / "model")
         (tree / "models/b/config.pbtxt").symlink_to(dead[0] / "config.pbtxt")
@@ -156,6 +159,8 @@ def test_file_systems_that_do_not_answer_hold_no_worker_up(tree: Path) -> None:
 
         command = [sys.executable, landlock.__file__, json.dumps(rules), "/bin/true"]
         subprocess.run(command, check=True, timeout=30)
+    _, left = psutil.wait_procs([child for child in started_here() if child not in before], timeout=10)
+    assert not left, "the process that looked was killed, and ends when the file systems are gone"
 
 
 def test_paths_are_resolved_as_the_kernel_does(tree: Path) -> None:
