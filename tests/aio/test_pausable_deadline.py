@@ -22,14 +22,14 @@ def test_the_time_of_holds_does_not_count_also_when_they_overlap() -> None:
         loop = asyncio.get_running_loop()
         over = asyncio.Event()
         patience = PausableDeadline(loop, 0.05, over.set)
-        patience.hold(True)
-        patience.hold(True)
-        patience.hold(False)
+        patience.set_paused(True)
+        patience.set_paused(True)
+        patience.set_paused(False)
         await asyncio.sleep(0.15)
         assert not over.is_set()
 
         started = loop.time()
-        patience.hold(False)
+        patience.set_paused(False)
         await over.wait()
         assert loop.time() - started > 0.02
 
@@ -40,11 +40,11 @@ def test_what_is_done_never_runs_out_whatever_goes_on_afterwards() -> None:
     async def work() -> None:
         over = asyncio.Event()
         patience = PausableDeadline(asyncio.get_running_loop(), 0.01, over.set)
-        patience.hold(True)
+        patience.set_paused(True)
         patience.cancel()
-        patience.hold(False)
-        patience.hold(True)
-        patience.hold(False)
+        patience.set_paused(False)
+        patience.set_paused(True)
+        patience.set_paused(False)
         await asyncio.sleep(0.05)
         assert not over.is_set()
 

@@ -253,7 +253,7 @@ def test_a_data_channel_reads_a_reply_or_closes(decoupled: bool) -> None:
     run(work())
 
 
-def test_a_desk_takes_a_control_frame_or_raises_a_frame_error() -> None:
+def test_a_broker_takes_a_control_frame_or_raises_a_frame_error() -> None:
     custom, sent = CustomMetrics(), list[bytes]()
 
     async def work() -> None:
@@ -263,7 +263,7 @@ def test_a_desk_takes_a_control_frame_or_raises_a_frame_error() -> None:
             caller = Caller(made.arena, made.listener, {0: made.channel})
             for seed in range(MANY):
                 dice = Dice(seed)
-                desk = BlsBroker(asyncio.get_running_loop(), sent.append, {1: caller}.get, hooks, set())
+                broker = BlsBroker(asyncio.get_running_loop(), sent.append, {1: caller}.get, hooks, set())
                 for _ in range(3):
                     kind = int(dice.choice(CONTROL))
                     received = Frame(kind, dice.choice((0, 1, 2)), dice.choice((1, 2, *LARGE)), dice.payload(kind))
@@ -271,9 +271,9 @@ def test_a_desk_takes_a_control_frame_or_raises_a_frame_error() -> None:
                         if kind == FrameKind.METRIC:
                             custom.apply(received.json())
                         else:
-                            desk.on_frame(received)
-                desk.hang_up()
-                desk.forget()
+                            broker.on_frame(received)
+                broker.hang_up()
+                broker.forget()
 
     run(work())
     assert len(sent) > MANY // 20, "the frames are not all nonsense"

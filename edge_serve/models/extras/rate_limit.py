@@ -149,9 +149,9 @@ class LimitedModel:
         else:
             self._model.cancel(instance, batch_id, index)
 
-    def hold(self, instance: int, batch_id: int, index: int, held: bool) -> None:
+    def set_paused(self, instance: int, batch_id: int, index: int, paused: bool) -> None:
         """See `OpenedModel`."""
-        self._model.hold(instance, batch_id, index, held)
+        self._model.set_paused(instance, batch_id, index, paused)
 
     def start(self, instance: int) -> None:
         """Send the waiting batch of an instance, because its resources are available."""

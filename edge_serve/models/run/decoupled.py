@@ -163,9 +163,9 @@ class DecoupledDriver(Driver):
         stream = opened.streams[position]
         if stream.held is not held:
             stream.held = held
-            self.model.hold(opened.instance, batch_id, position, held)
+            self.model.set_paused(opened.instance, batch_id, position, held)
             if opened.patience is not None:
-                opened.patience.hold(held)
+                opened.patience.set_paused(held)
 
     def _on_overrun(self, batch_id: int) -> None:
         """Fail the streams that are still open after `execution_timeout_ms`.

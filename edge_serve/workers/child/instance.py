@@ -149,7 +149,7 @@ class Instance:
     Args:
         name: of the instance, as error texts quote it.
         number: of the channel, as control frames name it.
-        borrowed: memory of other models.
+        imports: memory of other models.
         mismatches: reports outputs that differ from the configuration; None = nothing does.
     """
 
@@ -161,7 +161,7 @@ class Instance:
         layout: TensorLayout,
         arena: memoryview,
         backend: BackendInstance,
-        borrowed: ArenaImports | None = None,
+        imports: ArenaImports | None = None,
         mismatches: Mismatches | None = None,
     ) -> None:
         self.name = name
@@ -170,10 +170,10 @@ class Instance:
         self._socket = sock
         self._layout = layout
         self._arena = arena
-        self._borrowed = borrowed
+        self._imports = imports
         self._mismatches = mismatches
         self._cancellations = Cancellations()
-        self._holds = PausedStreams()
+        self._paused = PausedStreams()
         self._send_lock = threading.Lock()
         self._tokens = itertools.count(1)
         self._asked: dict[int, tuple[threading.Event, list[tuple[int, int, str]]]] = {}
@@ -197,7 +197,7 @@ class Instance:
         layout, marks = self._layout, self._cancellations.marks
         send = self._send_partial if layout.decoupled else None
         try:
-            batch = decode_execute(layout, received, self._arena, marks, send, self._borrowed)
+            batch = decode_execute(layout, received, self._arena, marks, send, self._imports)
         except Exception as fault:  # no memory, say
             self._refuse(received, fault)
             return 0
@@ -308,7 +308,7 @@ class Instance:
 
     def _send_partial(self, batch_id: int, index: int, reply: Reply | None, final: bool) -> None:
         key = cancel_key(batch_id, index)
-        if self._holds.held and not self._holds.wait(key, final):
+        if self._paused.paused and not self._paused.wait(key, final):
             return
         room = OutputRoom(self._arena, 0, 0, self._need)
         try:
@@ -336,7 +336,7 @@ class Instance:
     def disconnect(self) -> None:
         """Close the channel in a forked child. The lock is replaced, because its owner was not copied by the fork."""
         self._send_lock = threading.Lock()
-        self._holds = PausedStreams()
+        self._paused = PausedStreams()
         self._socket.close()
 
     # ---- called by the control thread -----------------------------------------------------------------------------
@@ -353,17 +353,17 @@ class Instance:
         """The client of a request has gone."""
         self._cancellations.add(batch_id, index)
 
-    def hold(self, batch_id: int, index: int, held: bool) -> None:
-        """Let the senders of a stream wait, or go on. The front end takes back each hold when the stream ends."""
-        if held:
-            self._holds.hold(cancel_key(batch_id, index))
+    def set_paused(self, batch_id: int, index: int, paused: bool) -> None:
+        """Pause or resume the senders of a stream. The front end resumes each at its end."""
+        if paused:
+            self._paused.pause(cancel_key(batch_id, index))
         else:
-            self._holds.go_on(cancel_key(batch_id, index))
+            self._paused.resume(cancel_key(batch_id, index))
 
-    def end_holds(self) -> None:
+    def wake_senders(self) -> None:
         """Wake the senders of paused streams because the model is being closed. They find their requests cancelled."""
-        self._cancellations.marks.update(self._holds.held)
-        self._holds.close()
+        self._cancellations.marks.update(self._paused.paused)
+        self._paused.close()
 
     def _close_failed(self, batch: Batch, replies: list[Reply]) -> None:
         """The batch's own reply is the last one of a request that failed, or that comes again in another batch."""

@@ -1,10 +1,10 @@
-"""The worker's side: `python -m edge_serve.workers.child.main CONTROL_FD LEASH_FD HEARTBEAT_SECONDS`.
+"""The worker's side: `python -m edge_serve.workers.child.main CONTROL_FD PIPE_FD HEARTBEAT_SECONDS`.
 
 The control thread reads control frames and never computes. Loading and closing run in the main thread for models that
 have a process of their own (users' code expects it, and its first instance runs there too), else in a thread each.
 Another thread sends heartbeats, so a silent worker is one whose interpreter is stuck. The process ends when the control
-channel does, or at once when the front end dies (`leash`). Standard library and NumPy only: start-up is part of every
-load.
+channel does, or at once when the front end dies (`lifetime_guard`). Standard library and NumPy only: start-up is part
+of every load.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Main:
         self._instances: dict[int, Instance] = {}
         self._described: dict[tuple[str, int], Backend] = {}
         self._busy: set[object] = set()
-        self._borrowed = ArenaImports()
+        self._imports = ArenaImports()
         self._forked = False
         #: threads in which models are described or opened now
         self._loading: list[int] = []
@@ -87,11 +87,11 @@ class Main:
             FrameKind.CLOSE: self._on_close,
             FrameKind.HEALTH: self._on_health,
             FrameKind.CANCEL: self._on_cancel,
-            FrameKind.HOLD: self._on_hold,
-            FrameKind.GO_ON: self._on_hold,
+            FrameKind.PAUSE: self._on_pause,
+            FrameKind.RESUME: self._on_pause,
             FrameKind.OUTPUT_SLOT: self._on_slot,
             FrameKind.ARENA: self._on_arena,
-            FrameKind.ARENA_GONE: lambda received: self._borrowed.remove(received.id),
+            FrameKind.ARENA_GONE: lambda received: self._imports.remove(received.id),
             FrameKind.REGION: self._on_region,
             FrameKind.CALL_RESULT: self.remote.on_result,
             FrameKind.INFER_RESPONSE: self.remote.calling.on_response,
@@ -258,7 +258,7 @@ class Main:
         layout = TensorLayout(spec.config)
         mismatches = Mismatches(spec, partial(self.remote.warn_once, value["model"]))
         instances = [
-            Instance(one["name"], one["channel"], sock, layout, arena, executor, self._borrowed, mismatches)
+            Instance(one["name"], one["channel"], sock, layout, arena, executor, self._imports, mismatches)
             for one, sock, executor in zip(value["instances"], sockets, executors, strict=True)
         ]
         in_main = value["in_main"]
@@ -281,7 +281,7 @@ class Main:
             self._control.send(failed_frame(received.id, NotFound(f"model {number} is not open")))
         else:
             for instance in loaded.of(channel):  # one that waits for a client would not come to its end
-                instance.end_holds()
+                instance.wake_senders()
             self._start(received.id, loaded.in_main, lambda: self._close(received.id, number, channel))
 
     def _close(self, question: int, number: int, channel: int | None) -> bool:
@@ -346,17 +346,17 @@ class Main:
         if instance is not None:
             instance.cancel(received.id, index)
 
-    def _on_hold(self, received: Frame) -> None:
+    def _on_pause(self, received: Frame) -> None:
         number, index = CANCELLATION.unpack_from(received.payload)
         instance = self._instances.get(number)
         if instance is not None:
-            instance.hold(received.id, index, received.kind == FrameKind.HOLD)
+            instance.set_paused(received.id, index, received.kind == FrameKind.PAUSE)
 
     def _on_arena(self, received: Frame) -> None:
-        self._borrowed.add(received.id, *self._descriptors(1))
+        self._imports.add(received.id, *self._descriptors(1))
 
     def _on_region(self, received: Frame) -> None:
-        self._borrowed.add_region(received.id, received.json(), *self._descriptors(1))
+        self._imports.add_region(received.id, received.json(), *self._descriptors(1))
 
     def _on_slot(self, received: Frame) -> None:
         number, token, offset, capacity = SLOT.unpack_from(received.payload)

@@ -9,30 +9,30 @@ class PausedStreams:
     """The paused streams of one instance, by `cancel_key`. The control thread changes them, and senders wait.
 
     Attributes:
-        held: empty unless a client reads slowly, so that asking costs the others one look at it.
+        paused: empty unless a client reads slowly, so that asking costs the others one look at it.
     """
 
-    __slots__ = ("_closing", "held")
+    __slots__ = ("_closing", "paused")
 
     def __init__(self) -> None:
-        self.held: dict[int, threading.Event] = {}
+        self.paused: dict[int, threading.Event] = {}
         self._closing = False
 
-    def hold(self, key: int) -> None:
+    def pause(self, key: int) -> None:
         """Let the stream's senders wait from their next response on."""
-        if key not in self.held and not self._closing:
-            self.held[key] = threading.Event()
+        if key not in self.paused and not self._closing:
+            self.paused[key] = threading.Event()
 
-    def go_on(self, key: int) -> None:
+    def resume(self, key: int) -> None:
         """The client has read on, or has gone."""
-        event = self.held.pop(key, None)
+        event = self.paused.pop(key, None)
         if event is not None:
             event.set()
 
     def close(self) -> None:
         """Wake all senders because the model is being closed. Their responses are never sent."""
         self._closing = True
-        for event in self.held.values():
+        for event in self.paused.values():
             event.set()
 
     def wait(self, key: int, final: bool) -> bool:
@@ -41,7 +41,7 @@ class PausedStreams:
         Returns:
             False if no response of the stream may be sent any more: a stream with a gap must not end as if complete.
         """
-        while (event := self.held.get(key)) is not None:  # perhaps held again before this thread woke up
+        while (event := self.paused.get(key)) is not None:  # perhaps paused again before this thread woke up
             if self._closing:
                 return False
             if final:

@@ -68,9 +68,9 @@ class ForwardingHandler(logging.Handler):
         self._remote.forward_log(record.levelno, record.name, self.format(record))
 
 
-def prepare_process(leash: int) -> LifetimeGuard:
+def prepare_process(pipe_fd: int) -> LifetimeGuard:
     """Die with the front end; let only it decide about signals; limits; traces of fatal errors."""
-    tied = LifetimeGuard(leash)
+    tied = LifetimeGuard(pipe_fd)
     _die_first()
     for number in SIGNALS:
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which a program that a model starts would inherit

@@ -1,4 +1,4 @@
-"""Program of a codec process: `python -m edge_serve.workers.codec.main CONTROL_FD LEASH_FD HEARTBEAT_SECONDS`.
+"""Program of a codec process: `python -m edge_serve.workers.codec.main CONTROL_FD PIPE_FD HEARTBEAT_SECONDS`.
 
 Reads bodies and writes responses with the code that the front end uses for small ones. The process does one job at a
 time and keeps nothing between two jobs. It sees the memory of several models, so it runs edge-serve's own code only.

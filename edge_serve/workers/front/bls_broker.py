@@ -89,7 +89,7 @@ class InboundCall:
         answers: how many responses have been given so far; sent: how many of them the caller has got or will get now.
     """
 
-    def __init__(self, desk: BlsBroker, number: int, call: ModelCall, model: int, caller: Caller | None) -> None:
+    def __init__(self, broker: BlsBroker, number: int, call: ModelCall, model: int, caller: Caller | None) -> None:
         self.call = call
         self.model = model
         self.caller = caller.listener if caller is not None else None
@@ -100,7 +100,7 @@ class InboundCall:
         self.cancelled = False
         self.deaf = False
         self.answers = self.sent = 0
-        self._desk = desk
+        self._broker = broker
         self._number = number
         self._copying = False
         self._waiting: deque[InferResponse] = deque()
@@ -128,7 +128,7 @@ class InboundCall:
         self.cancel()
         if not self.deaf:
             gone = Cancelled("the model that called has been closed")
-            self._desk.send(encode_response(self._number, InferResponse("", "", error=gone), [], OutputSlot()))
+            self._broker.send(encode_response(self._number, InferResponse("", "", error=gone), [], OutputSlot()))
             self.deaf = True
 
     def _answer(self, response: InferResponse) -> None:
@@ -136,7 +136,7 @@ class InboundCall:
         if self.deaf or arena is None or sum(len(tensor.data) for tensor in outputs) <= INLINE:
             self._send(response, [-1] * len(outputs), OutputSlot(), lease)
         elif lease is not None and lease.arena is arena and all(tensor.offset >= 0 for tensor in outputs):
-            room = self._desk.keep(lease, self.model)  # the model has called itself
+            room = self._broker.keep(lease, self.model)  # the model has called itself
             self._send(response, [tensor.offset for tensor in outputs], room, None)
         else:
             self._answer_large(response, arena)
@@ -167,7 +167,7 @@ class InboundCall:
                 refused = InferResponse(response.model_name, "", error=Internal(str(error)), final=response.final)
                 self._send(refused, [], OutputSlot(), response.lease)
             else:
-                self._send(response, places, self._desk.keep(slot, self.model), response.lease)
+                self._send(response, places, self._broker.keep(slot, self.model), response.lease)
             while self._waiting and not self._copying:
                 self._answer(self._waiting.popleft())
 
@@ -176,12 +176,12 @@ class InboundCall:
 
     def _send(self, response: InferResponse, places: list[int], room: OutputSlot, lease: Lease | None) -> None:
         if not self.deaf:
-            self._desk.send(encode_response(self._number, response, places, room))
+            self._broker.send(encode_response(self._number, response, places, room))
             self.sent += 1
         if lease is not None:
             lease.release()
         if response.final:
-            self._desk.closed(self._number)
+            self._broker.closed(self._number)
 
 
 @dataclass(slots=True)

@@ -56,8 +56,8 @@ class Channel:
     """
 
     __slots__ = (
-        "_dead", "_frames", "_granted", "_link", "_loop", "_pending", "_send_control", "held", "instance", "lending",
-        "number", "on_abandoned", "partials",
+        "_dead", "_frames", "_granted", "_link", "_loop", "_pending", "_send_control", "exports", "instance",
+        "number", "on_abandoned", "partials", "paused",
     )  # fmt: skip
 
     def __init__(
@@ -79,12 +79,12 @@ class Channel:
         #: told of a batch that still runs when the client of its last request has gone
         self.on_abandoned: Callable[[int], None] | None = None
         #: tells the worker of other models' arenas; without it inputs in those are copied
-        self.lending: ArenaExports | None = None
+        self.exports: ArenaExports | None = None
         self._pending: dict[int, PendingBatch] = {}
         self._granted: dict[int, Slot] = {}
         self._dead = False
         #: responses of a decoupled model so far, and how many of its streams are told to wait now
-        self.partials = self.held = 0
+        self.partials = self.paused = 0
 
     # ---- to the worker --------------------------------------------------------------------------------------------
 
@@ -150,10 +150,12 @@ class Channel:
 
     def _place(self, requests: Sequence[InferRequest], pending: PendingBatch) -> tuple[Sequence[InferRequest], Moves]:
         """Large inputs in other models' arenas are lent, those in ordinary memory moved."""
-        if self.lending is not None:
-            own, lend = self._link.arena, self.lending.lend
+        if self.exports is not None:
+            own, export = self._link.arena, self.exports.export
             requests = [
-                replace(request, inputs=lend(request.inputs, own), outputs=self.lending.lend_places(request.outputs))
+                replace(
+                    request, inputs=export(request.inputs, own), outputs=self.exports.export_places(request.outputs)
+                )
                 for request in requests
             ]
         return moved(requests, pending, self._link.arena)
@@ -208,15 +210,15 @@ class Channel:
             index = pending.sent.index(index)
         self._send_control(frame(FrameKind.CANCEL, batch_id, CANCELLATION.pack(self.number, index)))
 
-    def hold(self, batch_id: int, index: int, held: bool) -> None:
-        """Let the sender of a decoupled model's stream wait, or go on; its time limit stands still meanwhile."""
+    def set_paused(self, batch_id: int, index: int, paused: bool) -> None:
+        """Pause or resume the sender of a decoupled model's stream, and its time limit."""
         pending = self._pending.get(batch_id)
         if pending is not None and pending.timer is not None:
-            pending.timer.hold(held)
-        self.held = max(
-            0, self.held + (1 if held else -1)
-        )  # a stream may have been held in the process before this one
-        kind = FrameKind.HOLD if held else FrameKind.GO_ON
+            pending.timer.set_paused(paused)
+        self.paused = max(
+            0, self.paused + (1 if paused else -1)
+        )  # a stream may have been paused in the process before this one
+        kind = FrameKind.PAUSE if paused else FrameKind.RESUME
         self._send_control(frame(kind, batch_id, CANCELLATION.pack(self.number, index)))
 
     def _on_overrun(self) -> None:

@@ -82,7 +82,7 @@ class HangWatch:
                 batch = channel.running()
                 loads = batch < 0 or part.link.tests
                 allowed = load_limit if loads else part.link.hang or limit
-                if batch and allowed and not channel.held and part.number not in callers:
+                if batch and allowed and not channel.paused and part.number not in callers:
                     key = part.number, instance
                     markers[key], limits[key] = (batch, channel.partials), (part, allowed, batch < 0)
         ages = self._stalls.look(now_ns, markers)

@@ -199,14 +199,14 @@ class OpenedModel:
         if channel is not None:
             channel.cancel(batch_id, index)
 
-    def hold(self, instance: int, batch_id: int, index: int, held: bool) -> None:
-        """Pause (`held`) or resume the stream of a decoupled request whose client reads too slowly.
+    def set_paused(self, instance: int, batch_id: int, index: int, paused: bool) -> None:
+        """Pause or resume the stream of a decoupled request whose client reads too slowly.
 
         The caller must resume each stream that it paused, except where the worker has died.
         """
         channel = self._channels.get(instance, _NONE).get(instance)
         if channel is not None:
-            channel.hold(batch_id, index, held)
+            channel.set_paused(batch_id, index, paused)
 
     async def refusal(self, timeout: float) -> str:
         """Return why an instance has no worker or says that it is not ready; "" = all are ready."""

@@ -87,7 +87,7 @@ class Process:
         Unavailable: the machine lets no process start now.
 
     Attributes:
-        lending: other models' arenas that it was lent.
+        exports: other models' arenas that it can read.
         exited: resolves to the reason once the process is reaped; what it had written before has been read.
         place: where in its own code a model was that loads, by the newest heartbeat; "" = none loads, or not known.
     """
@@ -116,7 +116,7 @@ class Process:
         self._on_frame = on_frame
         self._reason = ""
         self._numbers = itertools.count(1)
-        self.lending = ArenaExports(self.send)
+        self.exports = ArenaExports(self.send)
         self._questions: dict[int, tuple[int, asyncio.Future[dict[str, Any]]]] = {}
         self._hello: asyncio.Future[None] = loop.create_future()
         self._loading = 0
@@ -141,21 +141,21 @@ class Process:
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
             handed_over.enter_context(theirs)
             undo.callback(ours.close)
-            leash = self._leash = LifetimePipe()
-            handed_over.enter_context(leash.theirs)
-            undo.callback(leash.close)
+            pipe = self._lifetime_pipe = LifetimePipe()
+            handed_over.enter_context(pipe.theirs)
+            undo.callback(pipe.close)
             self._popen = subprocess.Popen(
                 [
                     *self._interpreter.command,
                     self._module,
                     str(theirs.fileno()),
-                    str(leash.theirs.fileno()),
+                    str(pipe.theirs.fileno()),
                     str(self._limits.silence / 6),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                pass_fds=[theirs.fileno(), leash.theirs.fileno()],
+                pass_fds=[theirs.fileno(), pipe.theirs.fileno()],
                 env=self._interpreter.variables,
                 start_new_session=True,  # Ctrl-C in a terminal is for the front end
                 bufsize=0,
@@ -291,7 +291,7 @@ class Process:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         _kill_group(self._popen.pid)  # children it leaves behind; the number is ours until it is reaped
-        self._leash.close()  # and those that have left the group
+        self._lifetime_pipe.close()  # and those that have left the group
         status = self._popen.wait()
         self._reason = self._reason or (self._group.verdict() if self._group is not None else "") or exit_reason(status)
         if self._group is not None:
@@ -301,7 +301,7 @@ class Process:
         self._frames.drain()
         self._watch.cancel()
         self._frames.close()
-        self.lending.close()
+        self.exports.close()
         self.output.finish()
         if place := self.output.crash_place():
             self._reason += f" {place}"

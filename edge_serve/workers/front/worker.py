@@ -132,7 +132,7 @@ class Worker:
             hang: limit of models without one of their own; 0 = none.
         """
         process = self._process
-        found = self._hangs.look(now_ns, self._parts, hang, self._limits.load, self._desk.callers())
+        found = self._hangs.look(now_ns, self._parts, hang, self._limits.load, self._broker.callers())
         if found is not None:
             if found.warms_up or found.tests:
                 hangs = f"hangs in its {'warm-up' if found.warms_up else 'golden test'}"
@@ -162,11 +162,11 @@ class Worker:
             group=group,
             recurs=bool(self._loss[0]),
         )
-        self._desk = BlsBroker(self._loop, process.send, self._caller, self._hooks, self._turning)
+        self._broker = BlsBroker(self._loop, process.send, self._caller, self._hooks, self._turning)
         return process
 
     def _caller(self, number: int) -> Caller | None:
-        """The opened part with this number, to its desk."""
+        """The opened part with this number, to its broker."""
         part = next((part for part in self._parts if part.number == number), None)
         return Caller(part.link.arena, part.link.listener, part.channels) if part is not None else None
 
@@ -235,8 +235,8 @@ class Worker:
 
         for instance, number, (ours, _) in zip(part.instances, numbers, pairs, strict=True):
             channel = Channel(self._loop, ours, number, instance, part.link, process.send, broken)
-            channel.lending = process.lending
-            channel.on_abandoned = self._desk.abandoned if len(numbers) == 1 and self._in_main else None
+            channel.exports = process.exports
+            channel.on_abandoned = self._broker.abandoned if len(numbers) == 1 and self._in_main else None
             part.channels[instance] = channel
         part.lost = False
 
@@ -304,8 +304,8 @@ class Worker:
         if part in self._parts:
             self._parts.remove(part)
             self._shares = 0
-        desk = self._desk
-        desk.hang_up(part.number)
+        broker = self._broker
+        broker.hang_up(part.number)
         for channel in part.channels.values():
             channel.hang_up()
         self._turning.add(part.spec.name)
@@ -324,7 +324,7 @@ class Worker:
             for channel in part.channels.values():
                 channel.close()
             part.channels.clear()
-            desk.forget(part.number)
+            broker.forget(part.number)
             self._turning.discard(part.spec.name)
 
     async def close_instance(self, part: ModelPlacement, instance: int) -> None:
@@ -403,8 +403,8 @@ class Worker:
             log.error("worker %s (pid %d) %s%s", self.label, self.pid, reason,
                       f"; next start in {delay:g} s" if delay and self._parts else "",
                       extra=self._about)  # fmt: skip
-        self._desk.hang_up()
-        self._desk.forget()
+        self._broker.hang_up()
+        self._broker.forget()
         for part in self._parts:
             part.lost = True
             channels = list(part.channels.values())
@@ -462,7 +462,7 @@ class Worker:
             self._on_log(received.json())
         elif received.kind == FrameKind.METRIC:
             self._hooks.metric(received.json(), self)
-        elif not self._desk.on_frame(received):
+        elif not self._broker.on_frame(received):
             raise FrameError(f"found kind {received.kind} on a control channel")
 
     def _on_log(self, value: dict[str, Any]) -> None:

@@ -30,20 +30,20 @@ class LifetimePipe:
         theirs, ours = os.pipe()
         self.theirs = open(theirs, "rb", buffering=0)  # noqa: SIM115  # closed once the worker has it
         self._ours = open(ours, "wb", buffering=0)  # noqa: SIM115  # by `close`
-        _leashes.add(self)
+        _pipes.add(self)
 
     def close(self) -> None:
         """Let the kernel kill whatever is tied to it."""
         self._ours.close()
 
 
-_leashes: weakref.WeakSet[LifetimePipe] = weakref.WeakSet()
+_pipes: weakref.WeakSet[LifetimePipe] = weakref.WeakSet()
 
 
 def _close_in_child() -> None:
     """A process that the server's own program forks must not keep the workers alive (docs/in_process.md)."""
-    for leash in list(_leashes):
-        leash.close()
+    for pipe in list(_pipes):
+        pipe.close()
 
 
 os.register_at_fork(after_in_child=_close_in_child)

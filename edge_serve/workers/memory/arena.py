@@ -170,7 +170,7 @@ class Arena:
 
     Attributes:
         fd: -1 = it is closed.
-        on_close: called when it closes: other models' workers may have been lent it.
+        on_close: called when it closes: other models' workers may have it mapped.
     """
 
     def __init__(self, name: str, budget: Budget, capacity: int = 0) -> None:

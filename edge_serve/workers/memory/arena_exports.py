@@ -1,7 +1,7 @@
 """Lends a worker process the arenas of other models and clients' shared memory regions, without a copy.
 
 The worker receives the descriptor of such an arena once, and maps it for reading only: a model can neither disturb
-another model's tensors nor keep its memory. The place of a lent tensor in an EXECUTE frame is its offset and, above it,
+another model's tensors nor keep its memory. The place of such a tensor in an EXECUTE frame is its offset and, above it,
 the arena's number. Regions travel in the same way and are numbered together with the arenas.
 """
 
@@ -27,11 +27,11 @@ class ArenaExports:
     """The front end's side: the arenas that one worker process knows.
 
     Attributes:
-        lent: how many tensors have travelled so.
+        exported: how many tensors have travelled so.
     """
 
     def __init__(self, send: Send) -> None:
-        self.lent = 0
+        self.exported = 0
         self._send = send
         self._next_number = 1
         self._known: dict[Arena, int] = {}
@@ -39,12 +39,12 @@ class ArenaExports:
         self._regions: weakref.WeakKeyDictionary[Region, int] = weakref.WeakKeyDictionary()
         self._endings: dict[int, weakref.finalize[..., Region]] = {}
 
-    def lend(self, inputs: Sequence[InferTensor], own: Arena) -> list[InferTensor]:
+    def export(self, inputs: Sequence[InferTensor], own: Arena) -> list[InferTensor]:
         """The inputs of a request to a model with the arena `own`; handles have become places that the worker knows."""
-        lent = [self._placed(tensor, own) if type(tensor) is Handle else tensor for tensor in inputs]
-        return [self._shared(tensor) if type(tensor) is Shared else tensor for tensor in lent]
+        exported = [self._placed(tensor, own) if type(tensor) is Handle else tensor for tensor in inputs]
+        return [self._shared(tensor) if type(tensor) is Shared else tensor for tensor in exported]
 
-    def lend_places(self, outputs: list[RequestedOutput]) -> list[RequestedOutput]:
+    def export_places(self, outputs: list[RequestedOutput]) -> list[RequestedOutput]:
         """The outputs that a request asks for; those that go to a client's memory have places that the worker knows."""
         return [output if output.place is None else self._output(output, output.place) for output in outputs]
 
@@ -78,11 +78,11 @@ class ArenaExports:
             if not number:
                 return tensor
             place |= number << OFFSET_BITS
-        self.lent += 1
+        self.exported += 1
         return InferTensor(tensor.name, tensor.datatype, tensor.shape, tensor.data, place)
 
     def _number(self, arena: Arena) -> int:
-        """The arena's number for the worker; 0 = it cannot be lent."""
+        """The arena's number for the worker; 0 = it cannot be exported."""
         known = self._known.get(arena)
         if known is not None:
             return known

@@ -1,8 +1,8 @@
 """System shared memory of clients, as the front end holds it: registered files, found by name. It maps none of them.
 
 Rules and texts: triton-inference-server/server src/shared_memory_manager.cc. A region is a file in /dev/shm that a
-client made (`shm_open`). Its descriptor is passed on to the workers that need it (`lending`), and only those read and
-write it (`client_region`).
+client made (`shm_open`). Its descriptor is passed on to the workers that need it (`arena_exports`), and only those read
+and write it (`client_region`).
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ RESCHEDULED = 0x200
 
 NEED = struct.Struct("<QI")  # NEED_OUTPUT: bytes, token
 SLOT = struct.Struct("<IIQQ")  # OUTPUT_SLOT: channel, token, offset, capacity; the reason follows when that is 0
-CANCELLATION = struct.Struct("<II")  # CANCEL, HOLD, GO_ON: channel, the request's index; the id is the batch's
+CANCELLATION = struct.Struct("<II")  # CANCEL, PAUSE, RESUME: channel, the request's index; the id is the batch's
 
 
 class FrameKind(IntEnum):
@@ -67,8 +67,8 @@ class FrameKind(IntEnum):
     CANCEL = 6  # -> control: the client of a running request has gone
     ARENA = 8  # -> control: tensors of another model lie in this descriptor's memory; the id is its number
     ARENA_GONE = 9  # -> control: none do any more; the same of a REGION
-    HOLD = 10  # -> control: the client of a decoupled model's request reads too slowly: its sender waits
-    GO_ON = 11  # -> control: it need not wait any more
+    PAUSE = 10  # -> control: the client of a decoupled model's request reads too slowly: its sender waits
+    RESUME = 11  # -> control: it need not wait any more
     REGION = 12  # -> control: a client's shared memory; descriptor: its file; the id is its number among the arenas
     HELLO = 16  # <- started
     DESCRIBE = 17  # -> complete this configuration

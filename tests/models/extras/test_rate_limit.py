@@ -54,8 +54,8 @@ class Opened:
     def cancel(self, instance: int, batch_id: int, index: int) -> None:
         self.told.append((batch_id, index))
 
-    def hold(self, instance: int, batch_id: int, index: int, held: bool) -> None:
-        self.held = held
+    def set_paused(self, instance: int, batch_id: int, index: int, paused: bool) -> None:
+        self.held = paused
 
     def finish(self, instance: int = 0) -> None:
         batch_id, requests = self.running.pop(instance)

@@ -41,7 +41,7 @@ class Model:
     def cancel(self, instance: int, batch_id: int, position: int) -> None:
         self.told.append(("cancel", batch_id, position))
 
-    def hold(self, instance: int, batch_id: int, position: int, held: bool) -> None:
+    def set_paused(self, instance: int, batch_id: int, position: int, held: bool) -> None:
         self.told.append(("hold" if held else "go on", instance, batch_id, position))
 
 

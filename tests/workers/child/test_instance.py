@@ -14,7 +14,7 @@ from edge_serve.backends.base import BackendRequest, Reply, Timing
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.workers.child.instance import Instance, Receiver
-from edge_serve.workers.child.memory import arena_imports as lending
+from edge_serve.workers.child.memory import arena_imports
 from edge_serve.workers.child.memory.arena_imports import ArenaImports
 from edge_serve.workers.front.frames.batch import decode_answers, encode_execute
 from edge_serve.workers.wire.frames import HEADER_SIZE, PARTIAL_HEAD, REPLY_HEAD, FrameKind, parse_header
@@ -48,9 +48,9 @@ class Scene:
         self.ours, theirs = socket.socketpair()
         self.ours.settimeout(20)
         self.layout = TensorLayout(model_config)
-        self.borrowed = ArenaImports()
+        self.imports = ArenaImports()
         self.instance = Instance(
-            "m_0", 4, theirs, self.layout, memoryview(bytearray(4096)), Backend(execute), self.borrowed
+            "m_0", 4, theirs, self.layout, memoryview(bytearray(4096)), Backend(execute), self.imports
         )
         self._receiver = Receiver(self.ours)
         self.thread = threading.Thread(target=self.instance.run)
@@ -97,7 +97,7 @@ def elsewhere(number: int) -> InferRequest:
 
 @pytest.mark.parametrize("each", [False, True])
 def test_an_arena_that_does_not_arrive_costs_its_request(monkeypatch: pytest.MonkeyPatch, each: bool) -> None:
-    monkeypatch.setattr(lending, "_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(arena_imports, "_WAIT_SECONDS", 0.05)
     with scene(echo) as here:
         for batch_id in (1, 2):
             here.send(batch_id, request(), elsewhere(7), request(), each=each)
@@ -114,7 +114,7 @@ def test_a_batch_that_cannot_be_read_is_answered(monkeypatch: pytest.MonkeyPatch
         raise MemoryError("no memory is left")
 
     with scene(echo) as here:
-        monkeypatch.setattr(here.borrowed, "at", fail)
+        monkeypatch.setattr(here.imports, "at", fail)
         here.send(1, request(), elsewhere(7))
         assert ["MemoryError" in str(reply.error) for reply in here.receive()[1]] == [True, True]
         here.send(2, request())

@@ -27,7 +27,7 @@ HUGE = MOST_AT_ONCE
 
 
 class Scene:
-    """A desk with one caller, number 7, and what was sent to its worker."""
+    """A broker with one caller, number 7, and what was sent to its worker."""
 
     def __init__(self, budget: int = 64 << 20) -> None:
         self.budget = Budget(budget)
@@ -37,7 +37,7 @@ class Scene:
         self.hooks = Hooks(infer=self.asked.append)
         channels: dict[int, Channel] = {}
         caller = Caller(self.arena, Recorder(), channels)
-        self.desk = BlsBroker(
+        self.broker = BlsBroker(
             asyncio.get_running_loop(), self._send, lambda number: caller if number == 7 else None, self.hooks, {"me"}
         )
 
@@ -53,11 +53,11 @@ class Scene:
     def receive(self, data: bytes) -> None:
         """A frame comes in."""
         _, kind, count, number = parse_header(data)
-        assert self.desk.on_frame(Frame(kind, count, number, data[HEADER_SIZE:]))
+        assert self.broker.on_frame(Frame(kind, count, number, data[HEADER_SIZE:]))
 
     def free(self, token: int) -> None:
         """The worker lets go of a slot."""
-        self.desk.on_frame(Frame(FrameKind.INFER_FREE, 0, token, b""))
+        self.broker.on_frame(Frame(FrameKind.INFER_FREE, 0, token, b""))
 
     def response(self, index: int = -1) -> tuple[Reply, bool]:
         """What was sent, read as the worker does."""
@@ -85,7 +85,7 @@ def play(work: Callable[[Scene], object]) -> None:
         found = work(scene)
         if asyncio.iscoroutine(found):
             await found
-        scene.desk.forget()
+        scene.broker.forget()
         assert scene.budget.used == 0
         scene.arena.close()
 
@@ -138,8 +138,8 @@ def test_a_caller_that_dies_while_its_answer_is_copied_leaves_nothing() -> None:
         response = answer(HUGE)
         response.lease = lease
         asked.answer(response)
-        scene.desk.hang_up()
-        scene.desk.forget()
+        scene.broker.hang_up()
+        scene.broker.forget()
         assert isinstance(scene.response()[0].error, Cancelled)
         while scene.budget.used:
             await asyncio.sleep(0.001)
@@ -180,8 +180,8 @@ def test_a_call_is_cancelled_by_its_caller_once() -> None:
         cancelled: list[int] = []
         asked.on_cancel = lambda: cancelled.append(1)
         for _ in range(2):
-            scene.desk.on_frame(Frame(FrameKind.INFER_CANCEL, 0, 1, b""))
-        scene.desk.on_frame(Frame(FrameKind.INFER_CANCEL, 0, 99, b""))
+            scene.broker.on_frame(Frame(FrameKind.INFER_CANCEL, 0, 1, b""))
+        scene.broker.on_frame(Frame(FrameKind.INFER_CANCEL, 0, 99, b""))
         assert cancelled == [1]
         assert scene.sent == [], "the answer is still due"
 
@@ -192,7 +192,7 @@ def test_calls_of_a_batch_are_cancelled_with_it() -> None:
     def work(scene: Scene) -> None:
         first, second = scene.call(1), scene.call(2)
         first.batch, second.batch = 4, 5
-        scene.desk.abandoned(4)
+        scene.broker.abandoned(4)
         assert (first.cancelled, second.cancelled) == (True, False)
 
     play(work)
@@ -280,6 +280,6 @@ def test_one_whose_answer_is_on_its_way_does_not_wait(size: int) -> None:
 def test_an_instance_waits_for_whole_calls(payload: bytes) -> None:
     def work(scene: Scene) -> None:
         with pytest.raises(FrameError, match="another length"):
-            scene.desk.on_frame(Frame(FrameKind.INFER_REST, 0, 0, payload))
+            scene.broker.on_frame(Frame(FrameKind.INFER_REST, 0, 0, payload))
 
     play(work)

@@ -21,7 +21,7 @@ class FakeChannel:
 
     batch: int = 1
     partials: int = 0
-    held: int = 0
+    paused: int = 0
 
     def running(self) -> int:
         return self.batch
@@ -83,7 +83,7 @@ def test_another_batch_or_another_response_is_a_sign_of_life() -> None:
 
 def test_an_idle_instance_a_held_stream_and_a_call_of_another_model_are_waited_for() -> None:
     assert Scene(channel=FakeChannel(batch=0)).look(100) is None
-    assert Scene(channel=FakeChannel(held=1)).look(100) is None
+    assert Scene(channel=FakeChannel(paused=1)).look(100) is None
     scene = Scene(calls={7})
     assert scene.look(100) is None
     scene.calls.clear()  # the other model has answered: the time begins now

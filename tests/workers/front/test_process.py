@@ -50,7 +50,7 @@ def test_a_descriptor_that_waits_to_be_sent_is_a_duplicate(tmp_path: Path) -> No
             os.kill(pid, signal.SIGSTOP)
             fill(process)
             other = Arena("other", Budget(1 << 24))
-            assert process.lending._number(other)
+            assert process.exports._number(other)
             other.close()  # and its descriptors with it
             os.kill(pid, signal.SIGCONT)
             assert not await served.model.refusal(20)
@@ -138,8 +138,8 @@ def test_an_arena_that_cannot_be_mapped_costs_its_request_and_not_the_worker(tmp
             process, (pid,), other = process_of(served), served.model.pids(), Arena("other", Budget(1 << 24))
             slot = other.allocate(1 << 16)
             there = InferTensor("INPUT0", DataType.INT32, (1, 1 << 14), slot.view, slot.offset)
-            process.lending._known[other] = number = 99
-            other.on_close.append(process.lending._forget)
+            process.exports._known[other] = number = 99
+            other.on_close.append(process.exports._forget)
             with (tmp_path / "empty").open("w+b") as empty:
                 process.send(frame(FrameKind.ARENA, number), (empty.fileno(),))
             reply = await served.ask(InferRequest("echo", inputs=[Handle.of(there, other)]), request())

@@ -1,4 +1,4 @@
-"""What is tied to a leash ends with it. `tests/server/test_children_of_models.py` has whole servers."""
+"""What is tied to a lifetime pipe ends with it. `tests/server/test_children_of_models.py` has whole servers."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ print("alive")
 HOST = """
 import os, subprocess, sys, time
 from edge_serve.workers.launch.lifetime_pipe import LifetimePipe
-leash = LifetimePipe()
-fd = leash.theirs.fileno()
+pipe = LifetimePipe()
+fd = pipe.theirs.fileno()
 command = [sys.executable, "-c", sys.argv[1], str(fd)]
 tied = subprocess.Popen(command, pass_fds=[fd], start_new_session=True, stdout=subprocess.PIPE)
-leash.theirs.close()
+pipe.theirs.close()
 tied.stdout.readline()
 r, w = os.pipe()
 child = os.fork()
@@ -48,9 +48,9 @@ time.sleep(1000)
 """
 
 
-def tie(leash: LifetimePipe, program: str) -> subprocess.Popen[bytes]:
+def tie(pipe: LifetimePipe, program: str) -> subprocess.Popen[bytes]:
     """A process that is to tie itself."""
-    with leash.theirs as theirs:
+    with pipe.theirs as theirs:
         command = [sys.executable, "-c", program, str(theirs.fileno())]
         return subprocess.Popen(
             command, stdout=subprocess.PIPE, pass_fds=[theirs.fileno()], start_new_session=True, cwd=ROOT
@@ -58,30 +58,30 @@ def tie(leash: LifetimePipe, program: str) -> subprocess.Popen[bytes]:
 
 
 def test_the_kernel_kills_what_is_tied_though_it_does_not_run() -> None:
-    leash = LifetimePipe()
-    with tie(leash, WAIT) as process:
+    pipe = LifetimePipe()
+    with tie(pipe, WAIT) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"tied\n"
         process.send_signal(signal.SIGSTOP)
         assert process.poll() is None
-        leash.close()
+        pipe.close()
         assert process.wait(PATIENCE) == -signal.SIGKILL
 
 
 def test_a_process_tied_too_late_ends() -> None:
-    leash = LifetimePipe()
-    leash.close()
-    with tie(leash, WAIT) as process:
+    pipe = LifetimePipe()
+    pipe.close()
+    with tie(pipe, WAIT) as process:
         assert process.wait(PATIENCE) == 1
 
 
 def test_a_descriptor_that_a_model_opened_in_its_place_is_left_alone() -> None:
-    leash = LifetimePipe()
-    with tie(leash, REPLACED) as process:
+    pipe = LifetimePipe()
+    with tie(pipe, REPLACED) as process:
         assert process.stdout is not None
         assert process.stdout.read() == b"alive\n"
         assert process.wait(PATIENCE) == 0
-    leash.close()
+    pipe.close()
 
 
 def test_a_process_that_the_servers_own_program_forks_does_not_hold_it() -> None:

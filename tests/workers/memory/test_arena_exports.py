@@ -13,7 +13,7 @@ import pytest
 from edge_serve.errors import Internal
 from edge_serve.messages.infer import InferRequest, RequestedOutput
 from edge_serve.messages.tensors import DataType, Handle, InferTensor, Shared, Unseen
-from edge_serve.workers.child.memory import arena_imports as lending_module
+from edge_serve.workers.child.memory import arena_imports
 from edge_serve.workers.child.memory.arena_imports import ArenaImports
 from edge_serve.workers.front.pool import OpenedModel
 from edge_serve.workers.memory.arena import Arena, Budget, Slot
@@ -33,8 +33,8 @@ def lent(arena: Arena, number: int = 0) -> tuple[Slot, InferTensor]:
     return slot, Handle.of(InferTensor("INPUT0", DataType.INT32, (1, COUNT), slot.view, slot.offset), arena)
 
 
-def lending_of(model: OpenedModel) -> ArenaExports:
-    found = model._homes[0].part.channels[0].lending
+def exports_of(model: OpenedModel) -> ArenaExports:
+    found = model._homes[0].part.channels[0].exports
     assert found is not None
     return found
 
@@ -62,7 +62,7 @@ def test_a_tensor_of_another_arena_is_read_where_it_lies(tmp_path: Path) -> None
                 assert reply.lease is not None
                 reply.lease.release()
                 slot.release()
-            assert lending_of(served.model).lent == 3
+            assert exports_of(served.model).exported == 3
             (pid,) = served.model.pids()
             assert mapped(pid, "other") == ["r--s"]
 
@@ -133,12 +133,12 @@ class Sent:
 
 def test_each_arena_is_sent_once_and_taken_back_when_it_closes() -> None:
     sent = Sent()
-    lending = ArenaExports(sent)
+    exports = ArenaExports(sent)
     own, first, second = (Arena(name, Budget(1 << 24)) for name in ("own", "first", "second"))
     inputs = [lent(arena)[1] for arena in (first, second, first, own)]
     loose = InferTensor("x", DataType.INT8, (1,), b"1")
 
-    placed = lending.lend([*inputs, loose], own)
+    placed = exports.export([*inputs, loose], own)
 
     assert [tensor.offset >> OFFSET_BITS for tensor in placed[:4]] == [1, 2, 1, 0]
     assert placed[3].offset >= 0
@@ -147,7 +147,7 @@ def test_each_arena_is_sent_once_and_taken_back_when_it_closes() -> None:
 
     first.close()
     assert sent.frames[2:] == [(FrameKind.ARENA_GONE, 1)]
-    lending.close()
+    exports.close()
     second.close()
     assert len(sent.frames) == 3
     own.close()
@@ -160,13 +160,13 @@ def test_an_arena_that_is_closed_is_not_lent() -> None:
     gone.close()
     own = Arena("own", Budget(1 << 24))
 
-    assert ArenaExports(sent).lend([tensor], own) == [tensor]
+    assert ArenaExports(sent).export([tensor], own) == [tensor]
     assert not sent.frames
     own.close()
 
 
 def test_memory_that_never_comes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lending_module, "_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(arena_imports, "_WAIT_SECONDS", 0.01)
 
     with pytest.raises(Internal, match="did not arrive"):
         ArenaImports().at(7 << OFFSET_BITS, 4)
@@ -177,12 +177,12 @@ def test_a_region_is_sent_once_and_revoked_with_its_last_reference(tmp_path: Pat
     regions = SharedMemoryRegions(str(tmp_path))
     regions.register("r", "k", 0, 64)
     sent = Sent()
-    lending = ArenaExports(sent)
+    exports = ArenaExports(sent)
     own, other = (Arena(name, Budget(1 << 24)) for name in ("own", "other"))
     there = regions.find("r", 8, 4)
     inputs = [lent(other)[1], Shared("x", DataType.INT32, (1,), Unseen.buffer(4), -1, there.region, there.offset)]
 
-    (_, placed), (output,) = lending.lend(inputs, own), lending.lend_places([RequestedOutput("y", place=there)])
+    (_, placed), (output,) = exports.export(inputs, own), exports.export_places([RequestedOutput("y", place=there)])
 
     assert placed.offset == 2 << OFFSET_BITS | 8
     assert output.place is not None
@@ -194,7 +194,7 @@ def test_a_region_is_sent_once_and_revoked_with_its_last_reference(tmp_path: Pat
     assert len(sent.frames) == 2, "a request still has it"
     del output
     assert sent.frames[2:] == [(FrameKind.ARENA_GONE, 2)]
-    lending.close()
+    exports.close()
     own.close()
     other.close()
 
@@ -204,9 +204,9 @@ def test_no_region_is_announced_after_the_end(tmp_path: Path) -> None:
     regions = SharedMemoryRegions(str(tmp_path))
     regions.register("r", "k", 0, 64)
     sent = Sent()
-    lending = ArenaExports(sent)
-    lending.lend_places([RequestedOutput("y", place=regions.find("r", 8, 4))])
-    lending.close()
+    exports = ArenaExports(sent)
+    exports.export_places([RequestedOutput("y", place=regions.find("r", 8, 4))])
+    exports.close()
 
     regions.unregister("")
 

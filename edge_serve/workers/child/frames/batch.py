@@ -84,7 +84,7 @@ def decode_execute(
     arena: memoryview,
     cancelled: set[int],
     send: Callable[[int, int, Reply | None, bool], None] | None = None,
-    borrowed: ArenaImports | None = None,
+    imports: ArenaImports | None = None,
 ) -> Batch:
     """Return the batch in a whole EXECUTE frame, which must start on 16 bytes. Tensors are views of it or of the arena.
 
@@ -117,11 +117,11 @@ def decode_execute(
             parameters = extra.get("parameters", parameters)
             correlation = extra.get("correlation_id", correlation)
             names = extra.get("outputs", names)
-            if "shared" in extra and borrowed is not None:
-                shared = SharedRequest(borrowed, request_id, extra["shared"], layout.writes)
+            if "shared" in extra and imports is not None:
+                shared = SharedRequest(imports, request_id, extra["shared"], layout.writes)
         block = bytes(view[position : position + block_size])
         position += block_size
-        inputs, shared = _read_inputs(read(block), base + data_start, view, arena, shared, borrowed)
+        inputs, shared = _read_inputs(read(block), base + data_start, view, arena, shared, imports)
         if shared is not None:
             all_shared[i] = shared
         deadlines.append(deadline)
@@ -146,7 +146,7 @@ def _read_inputs(
     view: memoryview,
     arena: memoryview,
     shared: SharedRequest | None,
-    borrowed: ArenaImports | None,
+    imports: ArenaImports | None,
 ) -> tuple[list[InferTensor], SharedRequest | None]:
     """Return the inputs of one request and `shared`; if an input's arena did not arrive, one with that error."""
     inputs: list[InferTensor] = []
@@ -157,21 +157,21 @@ def _read_inputs(
             inputs.append(InferTensor(name or "", datatype, shape, view[where : where + size]))
         elif shared is not None and (region := shared.region(where)) is not None:
             inputs.append(shared.input(region, name or "", datatype, shape, where, size))
-        elif where >> OFFSET_BITS and borrowed is not None:
+        elif where >> OFFSET_BITS and imports is not None:
             try:
-                inputs.append(_lent(name or "", datatype, shape, borrowed.at(where, size), where))
+                inputs.append(_imported(name or "", datatype, shape, imports.at(where, size), where))
             except EdgeServeError as error:
                 missing = error
                 inputs.append(InferTensor(name or "", datatype, shape, zero_data(datatype, shape)))
         else:
             inputs.append(_in_arena(name or "", datatype, shape, arena, where, size))
-    if missing is not None and borrowed is not None:
-        shared = shared or SharedRequest.of_lent(borrowed)
+    if missing is not None and imports is not None:
+        shared = shared or SharedRequest.of_missing(imports)
         shared.error = shared.error or missing
     return inputs, shared
 
 
-def _lent(name: str, datatype: DataType, shape: Shape, data: memoryview, where: int) -> InferTensor:
+def _imported(name: str, datatype: DataType, shape: Shape, data: memoryview, where: int) -> InferTensor:
     """The same of another model's memory; it has no place in the model's own arena."""
     unaligned = datatype.size > 1 and where % datatype.size
     return InferTensor(name, datatype, shape, bytearray(data) if unaligned else data)

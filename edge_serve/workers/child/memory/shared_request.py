@@ -32,10 +32,10 @@ class SharedRequest:
         error: why it cannot be executed.
     """
 
-    __slots__ = ("_borrowed", "_copies", "_id", "_model", "_outputs", "error")
+    __slots__ = ("_copies", "_id", "_imports", "_model", "_outputs", "error")
 
-    def __init__(self, borrowed: ArenaImports, request_id: str, value: dict[str, Any], copies: bool) -> None:
-        self._borrowed = borrowed
+    def __init__(self, imports: ArenaImports, request_id: str, value: dict[str, Any], copies: bool) -> None:
+        self._imports = imports
         self._id = request_id
         self._copies = copies
         self._model: str = value["model"]
@@ -43,13 +43,13 @@ class SharedRequest:
         self.error: EdgeServeError | None = None
 
     @classmethod
-    def of_lent(cls, borrowed: ArenaImports) -> SharedRequest:
+    def of_missing(cls, imports: ArenaImports) -> SharedRequest:
         """A request with nothing in clients' memory, to refuse it by its `error`."""
-        return cls(borrowed, "", {"model": "", "outputs": []}, copies=False)
+        return cls(imports, "", {"model": "", "outputs": []}, copies=False)
 
     def region(self, place: int) -> ClientRegion | None:
         """The client's memory that an input is in; None when it is in an arena."""
-        return self._borrowed.region(place)
+        return self._imports.region(place)
 
     def input(
         self, region: ClientRegion, name: str, datatype: DataType, shape: Shape, place: int, size: int
@@ -117,7 +117,7 @@ class SharedRequest:
                 f"shared memory size specified with the request for output '{label}' ({room} bytes) should be at least "
                 f"{size} bytes to hold the results"
             )
-        region = self._borrowed.region(place)
+        region = self._imports.region(place)
         if region is None:
             raise InvalidArgument(f"the shared memory for output '{label}' did not arrive")
         if size:
