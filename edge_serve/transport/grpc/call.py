@@ -195,8 +195,7 @@ class GrpcCall(Http2Stream):
             connection = self._connection
             start, end = grpc_response.build_reply_start(self.id, size), grpc_response.build_ok(self.id)
             connection.add((start, *parts, end), size + grpc_response.WHOLE_OVERHEAD, on_sent)
-            if self._timer is not None or self._message is not None or self._reader is not None:
-                self._release()
+            self._release()
             table.close_answered(self)
             connection.flush_answer()
             return

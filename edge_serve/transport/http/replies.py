@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import orjson
 
@@ -24,12 +26,17 @@ class MethodNotAllowed(EdgeServeError):
         self.allowed = allowed
 
 
+def encode_json(document: Mapping[str, Any]) -> bytes:
+    """Encode a document whose texts may quote bytes that are not UTF-8, such as names of files."""
+    try:
+        return orjson.dumps(document)
+    except TypeError:  # lone surrogates
+        return json.dumps(document, separators=(",", ":")).encode()
+
+
 def error_body(text: str) -> bytes:
     """Return `{"error":"<text>"}`, the body of every error reply (protocol extension of Triton)."""
-    try:
-        return orjson.dumps({"error": text})
-    except TypeError:  # lone surrogates, in a text that quotes a client's bytes
-        return json.dumps({"error": text}, separators=(",", ":")).encode()
+    return encode_json({"error": text})
 
 
 def refuse(exchange: Exchange, error: EdgeServeError, content_type: str) -> None:

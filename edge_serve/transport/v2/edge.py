@@ -6,7 +6,6 @@ They are documented in docs/status.md, docs/supervision.md, and docs/model_contr
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
@@ -20,7 +19,7 @@ from edge_serve.models.control.poller import ModelReload
 from edge_serve.transport.door.access import AccessGate
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.page import Headers, PageFile, page_files
-from edge_serve.transport.http.replies import refuse
+from edge_serve.transport.http.replies import encode_json, refuse
 from edge_serve.transport.v2.head import JSON
 from edge_serve.transport.v2.operations import MANY_MODELS, Handler
 from edge_serve.transport.v2.redaction import redact
@@ -65,22 +64,15 @@ class StatusService(Protocol):
     ) -> None: ...
 
 
-def _encode_json(document: dict[str, Any]) -> bytes:
-    try:
-        return orjson.dumps(document)
-    except TypeError:  # lone surrogates: the name of a directory that is not UTF-8
-        return json.dumps(document).encode()
-
-
 async def _reply_in_pieces(exchange: Exchange, document: dict[str, Any]) -> None:
     """Reply with a document of many models; other callbacks run between its pieces."""
-    pieces = [b",".join(made) async for made in in_pieces(map(_encode_json, document["models"])) if made]
+    pieces = [b",".join(made) async for made in in_pieces(map(encode_json, document["models"])) if made]
     rows = [part for piece in pieces for part in (b",", piece)][1:]
     try:
         rest = orjson.dumps({**document, "models": orjson.Fragment(b"[\0]")})  # a byte that JSON never contains
-    except TypeError:  # as in `_encode_json`
+    except TypeError:  # as in `encode_json`
         await asyncio.sleep(0)
-        exchange.reply(200, (json.dumps(document).encode(),), headers=_NO_STORE)
+        exchange.reply(200, (encode_json(document),), headers=_NO_STORE)
         return
     head, _, tail = rest.partition(b"\0")
     await asyncio.sleep(0)
@@ -117,7 +109,7 @@ class Edge:
         def reply(document: dict[str, Any]) -> None:
             shown = {**(document if whole else redact(document)), "client": client}
             if len(shown["models"]) <= MANY_MODELS:
-                exchange.reply(200, (_encode_json(shown),), headers=_NO_STORE)
+                exchange.reply(200, (encode_json(shown),), headers=_NO_STORE)
             else:
                 start_task(_reply_in_pieces(exchange, shown), "status document")
 
@@ -125,7 +117,7 @@ class Edge:
 
     def _leave_safe_mode(self, exchange: Exchange, route: Route) -> None:
         """Answer POST /edge-serve/safe-mode/leave."""
-        exchange.reply(200, (_encode_json({"left_out": self._service.leave_safe_mode()}),))
+        exchange.reply(200, (encode_json({"left_out": self._service.leave_safe_mode()}),))
 
     def _reload(self, exchange: Exchange, route: Route) -> None:
         """Answer POST /edge-serve/reload."""
@@ -135,7 +127,7 @@ class Edge:
             if isinstance(found, EdgeServeError):
                 refuse(exchange, found, JSON)
             else:
-                exchange.reply(200, (_encode_json({"models": [asdict(one) for one in found]}),), headers=_NO_STORE)
+                exchange.reply(200, (encode_json({"models": [asdict(one) for one in found]}),), headers=_NO_STORE)
 
         self._service.reload(names, unload_first, done)
 

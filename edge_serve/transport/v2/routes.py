@@ -149,15 +149,6 @@ _FIXED = {
 }
 #: for GET only; with other methods these paths do not exist
 _PAGES = {"/edge-serve/status": Operation.STATUS, "/ui": Operation.PAGE, "/": Operation.ROOT}
-_REPOSITORY_OPERATIONS = {"load": Operation.MODEL_LOAD, "unload": Operation.MODEL_UNLOAD}
-_SHARED_MEMORY_OPERATIONS = {
-    ("system", "status"): Operation.SYSTEM_SHM_STATUS,
-    ("system", "register"): Operation.SYSTEM_SHM_REGISTER,
-    ("system", "unregister"): Operation.SYSTEM_SHM_UNREGISTER,
-    ("cuda", "status"): Operation.CUDA_SHM_STATUS,
-    ("cuda", "register"): Operation.CUDA_SHM_REGISTER,
-    ("cuda", "unregister"): Operation.CUDA_SHM_UNREGISTER,
-}
 
 _INT64_MAX = 2**63 - 1
 
@@ -221,7 +212,7 @@ def _match_repository(method: str, path: str) -> Route | None:
     if found is None:
         return None
     repository, index, model, action = found.groups()
-    operation = Operation.REPOSITORY_INDEX if index else _REPOSITORY_OPERATIONS[action]
+    operation = Operation.REPOSITORY_INDEX if index else Operation[f"MODEL_{action.upper()}"]
     return Route(operation, method in operation.methods, unquote(model or ""), repository=unquote(repository or ""))
 
 
@@ -230,5 +221,5 @@ def _match_shared_memory(method: str, path: str) -> Route | None:
     if found is None:
         return None
     kind, region, action = found.groups()
-    operation = _SHARED_MEMORY_OPERATIONS[kind, action]
+    operation = Operation[f"{kind}_SHM_{action}".upper()]
     return Route(operation, method in operation.methods, region=unquote(region or ""))
