@@ -21,8 +21,9 @@ os.environ.update(private(os.environ))
 # would compile every module anew, which is two fifths of its start.
 if sys.dont_write_bytecode and "PYTEST_XDIST_WORKER" not in os.environ:
     compileall.compile_dir(TESTS.parent / "edge_serve", quiet=2)
-# The same for the tests: pytest rewrites their assertions, which is two thirds of the collection. Processes that tests
-# start still write nothing.
+# The same for the tests: pytest rewrites their assertions, which is two thirds of the collection. Nothing is written
+# beside the modules, and processes that tests start write nothing at all.
+sys.pycache_prefix = str(TESTS.parent / ".pytest_cache/pycache")
 sys.dont_write_bytecode = False
 
 # The gate says the same of the same commit; `pytest --hypothesis-profile=default` looks for new examples.
