@@ -50,33 +50,26 @@ class DoorSettings:
     ] = ""
     http_server_key: Annotated[str, _http(PATH, "File with the server's key, without a password (PEM).")] = ""
     http_root_cert: Annotated[
-        str,
-        _http(PATH, "File with the certificates that sign clients' (PEM). Without --http-use-ssl-mutual a client may "
-                    "have one, and need not."),
-    ] = ""  # fmt: skip
+        str, _http(PATH, "CA certificates (PEM) for client certificates; --http-use-ssl-mutual makes these required.")
+    ] = ""
     http_health_json: Annotated[
-        bool,
-        _http(BOOLEAN, "Say in health replies as JSON what their status says, which KServe's client wants to read; "
-                       "Triton's have no body."),
-    ] = False  # fmt: skip
+        bool, _http(BOOLEAN, "Add a JSON body to health replies, for KServe's client. Triton's replies have no body.")
+    ] = False
     http_cors_origin: Annotated[
-        tuple[str, ...],
-        _http(_ORIGIN, "Origin of web pages that may read answers of this server (CORS); * = of any.", tuple),
+        tuple[str, ...], _http(_ORIGIN, "Origin of web pages that may read answers (CORS); * = any origin.", tuple)
     ] = ()
-    grpc_max_connections: Annotated[int, _grpc(POSITIVE, "Connections open at once; further ones are told so.")] = 4096
+    grpc_max_connections: Annotated[int, _grpc(POSITIVE, "Connections open at once; further ones are refused.")] = 4096
     metrics_use_ssl: Annotated[bool, _metrics(BOOLEAN, "Use TLS, with the files of HTTP.")] = False
 
     token_file: Annotated[
-        str, _access(PATH, "File of bearer tokens and their roles, as `edge-serve token` writes it.")
+        str, _access(PATH, "File of bearer tokens and their roles, written by `edge-serve token`.")
     ] = ""
-    certificate_role_file: Annotated[
-        str, _access(PATH, "File of the roles of clients' certificates, by subject or fingerprint.")
-    ] = ""
+    certificate_role_file: Annotated[str, _access(PATH, "File of certificates' roles, by subject or fingerprint.")] = ""
     anonymous_role: Annotated[
         str,
         _access(
             choice("none", "health", "read", "infer"),
-            "What a client may do without a token or certificate that is known, where there is a file of either.",
+            "Role of clients without a known token or certificate, if there is a file of either.",
         ),
     ] = "none"
     admin_access: Annotated[
@@ -92,32 +85,15 @@ class DoorSettings:
     ] = ""
     admin_socket_group: Annotated[str, _access(NAME, "Group that may use --admin-socket.")] = ""
 
-    max_connections_per_address: Annotated[
-        int, _limits(COUNT, "Connections that one address may have open, over all ports; 0 = no limit.")
-    ] = 0
-    max_requests_in_flight: Annotated[
-        int, _limits(COUNT, "Requests that wait for their answers, beyond which new ones get 503; 0 = no limit.")
-    ] = 16_384
-    request_memory_bytes: Annotated[
-        int, _limits(COUNT, "Bytes that large request bodies may hold together; 0 = a quarter of the memory.")
-    ] = 0
-    request_memory_wait_secs: Annotated[
-        float, _limits(number(0.1), "Seconds that a request may wait for memory before it gets 503.")
-    ] = 30.0
+    max_connections_per_address: Annotated[int, _limits(COUNT, "Connections per address, all ports; 0 = no limit.")] = 0
+    max_requests_in_flight: Annotated[int, _limits(COUNT, "Requests in flight; more get 503. 0 = no limit.")] = 16_384
+    request_memory_bytes: Annotated[int, _limits(COUNT, "Bytes of all large bodies; 0 = a quarter of the memory.")] = 0
+    request_memory_wait_secs: Annotated[float, _limits(number(0.1), "Seconds to wait for memory before a 503.")] = 30.0
     min_body_bytes_per_sec: Annotated[
-        int,
-        _limits(COUNT, "Speed below which a sender gives its memory back while others wait for it; 0 = none."),
+        int, _limits(COUNT, "Speed below which an upload is aborted while others wait for memory; 0 = none.")
     ] = 65_536
     tls_handshake_timeout_secs: Annotated[float, _limits(number(0.1), "Seconds that a TLS handshake may take.")] = 10.0
-    http_head_timeout_secs: Annotated[
-        float, _limits(number(0.1), "Seconds from the first byte of a request's head to its last.")
-    ] = 20.0
-    http_body_timeout_secs: Annotated[
-        float, _limits(number(0.1), "Seconds in which at least 1 KiB more of a body must arrive.")
-    ] = 30.0
-    http_write_timeout_secs: Annotated[
-        float, _limits(number(0.1), "Seconds in which a client must read something of its answer.")
-    ] = 60.0
-    http_max_pipelined: Annotated[
-        int, _limits(POSITIVE, "Requests of one connection that wait for their answers before the next is read.")
-    ] = 16
+    http_head_timeout_secs: Annotated[float, _limits(number(0.1), "Seconds to receive a whole request head.")] = 20.0
+    http_body_timeout_secs: Annotated[float, _limits(number(0.1), "Seconds for each further 1 KiB of a body.")] = 30.0
+    http_write_timeout_secs: Annotated[float, _limits(number(0.1), "Seconds that a client may read nothing.")] = 60.0
+    http_max_pipelined: Annotated[int, _limits(POSITIVE, "Unanswered requests per connection; more are not read.")] = 16

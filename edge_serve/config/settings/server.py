@@ -75,9 +75,7 @@ class ServerConfig(DoorSettings):
     """
 
     id: Annotated[str, _server(TEXT, "Name of this server, in its metadata.")] = "triton"
-    exit_timeout_secs: Annotated[
-        int, _server(COUNT, "Seconds that requests in flight have to finish when the server stops.")
-    ] = 30
+    exit_timeout_secs: Annotated[int, _server(COUNT, "Seconds for requests to finish when the server stops.")] = 30
 
     log_verbose: Annotated[int, _log(LEVEL, "Level of verbose logging; 0 or false = none, true = 1.")] = 0
     log_info: Annotated[bool, _log(BOOLEAN, "Log at info level.")] = True
@@ -93,19 +91,17 @@ class ServerConfig(DoorSettings):
     log_file: Annotated[str, _log(TEXT, "File for the log, in place of standard error.")] = ""
 
     model_repository: Annotated[
-        tuple[str, ...],
-        _repository(REPOSITORY, "Directory of models. A model that is in two of them is not available.", tuple),
+        tuple[str, ...], _repository(REPOSITORY, "Directory of models. A model in two of them is unavailable.", tuple)
     ] = ()
     exit_on_error: Annotated[bool, _repository(BOOLEAN, "Exit when a model cannot be loaded at start.")] = True
     disable_auto_complete_config: Annotated[
         bool, _repository(FLAG, "Demand complete config.pbtxt files; fill in nothing from the models themselves.")
     ] = False
     strict_readiness: Annotated[
-        bool, _repository(BOOLEAN, "Report ready only while all models (see --required-model) are ready.")
+        bool, _repository(BOOLEAN, "Report ready only while all required models are ready.")
     ] = True
     required_model: Annotated[
-        tuple[str, ...],
-        _repository(NAME, "Model that must be ready for the server to be ready. None given: all models.", tuple),
+        tuple[str, ...], _repository(NAME, "Model that the server needs to be ready. Not given: all models.", tuple)
     ] = ()
     model_control_mode: Annotated[
         str,
@@ -115,31 +111,21 @@ class ServerConfig(DoorSettings):
             "request, and at start only the models of --load-model.",
         ),
     ] = "none"
-    repository_poll_secs: Annotated[int, _repository(POSITIVE, "Seconds between looks at the repositories.")] = 15
+    repository_poll_secs: Annotated[int, _repository(POSITIVE, "Seconds between scans of the repositories.")] = 15
     load_model: Annotated[
-        tuple[str, ...],
-        _repository(FILLED, "Model to load at start in explicit mode; * alone = all models.", tuple),
+        tuple[str, ...], _repository(FILLED, "Model to load at start in explicit mode; * alone = all models.", tuple)
     ] = ()
     model_config_name: Annotated[
-        str, _repository(NAME, "Read configs/<name>.pbtxt of a model, where it exists, in place of config.pbtxt.")
+        str, _repository(NAME, "Read configs/<name>.pbtxt, if any, instead of config.pbtxt.")
     ] = ""
     swap_drain_secs: Annotated[
-        int,
-        _repository(
-            POSITIVE,
-            "Seconds that a replaced or unloaded version has to answer what it accepted and to end open sequences.",
-        ),
+        int, _repository(POSITIVE, "Seconds for a replaced or unloaded version to finish its requests and sequences.")
     ] = 300
     swap_queue_size: Annotated[
-        int,
-        _repository(
-            COUNT, "Requests that may wait for a model that is replaced and does not fit into memory beside itself."
-        ),
+        int, _repository(COUNT, "Requests that may wait while a model is swapped that fits into memory only once.")
     ] = 256
     memory_admission: Annotated[bool, _repository(BOOLEAN, "Refuse to load models that do not fit into memory.")] = True
-    memory_reserve_bytes: Annotated[
-        int, _repository(COUNT, "Bytes of memory that a load must leave available; 0 = a twentieth of all.")
-    ] = 0
+    memory_reserve_bytes: Annotated[int, _repository(COUNT, "Bytes of memory that a load leaves free; 0 = 5 %.")] = 0
     model_load_thread_count: Annotated[int, _repository(POSITIVE, "Models loaded at the same time.")] = 4
     model_load_retry_count: Annotated[int, _repository(COUNT, "Further tries to load a model that failed.")] = 0
     model_namespacing: Annotated[
@@ -153,45 +139,34 @@ class ServerConfig(DoorSettings):
         float, _worker(number(0.1), "Seconds of silence after which a worker process counts as hung and is restarted.")
     ] = 30.0
     state_directory: Annotated[
-        str,
-        _server(
-            PATH,
-            "Directory in which a server that dies again and again finds which models to leave out. Not given: "
-            "$STATE_DIRECTORY, which systemd sets; without either, crashes are not remembered.",
-        ),
+        str, _server(PATH, "Directory for the record of crashes. Not given: $STATE_DIRECTORY (systemd), else none.")
     ] = ""
     ota_status_file: Annotated[
-        str,
-        _server(
-            PATH,
-            "File in which edge-ota tells of releases and updates, for the status, the page and the metrics "
-            "edge_ota_*. Not given, or not there: none of them mentions updates.",
-        ),
+        str, _server(PATH, "Status file of edge-ota: adds updates to the status, the page and the edge_ota_* metrics.")
     ] = ""
     hang_timeout_secs: Annotated[
         float,
         _worker(
             SECONDS,
-            "Seconds without an answer and without another response after which a model that runs a batch counts as "
-            "hung; its worker is restarted. 0 = the watchdog's time under systemd (WatchdogSec=), else never.",
+            "Seconds without a response after which a model that runs a batch counts as hung and its worker is "
+            "restarted. 0 = the watchdog's time under systemd (WatchdogSec=), else never.",
         ),
     ] = 0.0
     busy_poll_microseconds: Annotated[
         int,
         _worker(
             COUNT,
-            "Longest time for which the server and a worker that serves a lone client poll for each other before they "
-            "sleep, because waking them takes longer than a small model does. They poll only on cores that no other "
-            "program uses, and never if the server was started on battery or under a CPU quota. 0 = never.",
+            "Longest time for which the server and the worker of a lone client poll for each other before they sleep. "
+            "They poll only on idle cores, and never if started on battery or under a CPU quota. 0 = never.",
         ),
     ] = 300
     self_inference_interval_secs: Annotated[
         float,
         _worker(
             SECONDS,
-            "Seconds after which a model that nobody has asked anything is asked by the server itself: a sample "
-            "of its golden test, the first sample of its model_warmup, or zeros. One that answered before and fails, "
-            "or answers its golden test wrong, is restarted. 0 = never.",
+            "Seconds after which the server itself sends an idle model a request: a sample of its golden test or its "
+            "model_warmup, or zeros. A model that answered before and fails now, or gives a wrong golden answer, is "
+            "restarted. 0 = never.",
         ),
     ] = 0.0
     worker_memory_max_bytes: Annotated[
@@ -203,12 +178,7 @@ class ServerConfig(DoorSettings):
         ),
     ] = 0
     worker_sandbox: Annotated[
-        bool,
-        _worker(
-            BOOLEAN,
-            "Keep workers from the server's keys, sockets, state and memory, from other models' directories, and from "
-            "sending it signals.",
-        ),
+        bool, _worker(BOOLEAN, "Restrict workers to their own model: not the server's files, memory and processes.")
     ] = True
     execution_env_directory: Annotated[
         str,
@@ -218,9 +188,7 @@ class ServerConfig(DoorSettings):
             "$CACHE_DIRECTORY, or in ~/.cache/edge-serve.",
         ),
     ] = ""
-    tensor_memory_bytes: Annotated[
-        int, _worker(COUNT, "Bytes for tensors of all models together; 0 = a quarter of the memory.")
-    ] = 0
+    tensor_memory_bytes: Annotated[int, _worker(COUNT, "Bytes for tensors of all models; 0 = a quarter of memory.")] = 0
 
     allow_http: Annotated[bool, _http(BOOLEAN, "Listen for HTTP requests.")] = True
     http_address: Annotated[str, _http(FILLED, "Address to listen on; :: = every one of IPv4 and IPv6.")] = "127.0.0.1"
@@ -240,9 +208,7 @@ class ServerConfig(DoorSettings):
         ),
     ] = 2**26
     http_max_connections: Annotated[int, _http(POSITIVE, "Connections open at once; further ones get 503.")] = 4096
-    http_idle_timeout_secs: Annotated[
-        float, _http(SECONDS, "Seconds that a connection may stay open without a request; 0 = for ever.")
-    ] = 300.0
+    http_idle_timeout_secs: Annotated[float, _http(SECONDS, "Seconds a connection may be idle; 0 = no limit.")] = 300.0
     allow_ui: Annotated[bool, _http(BOOLEAN, "Show the status page at /ui, and lead browsers there from /.")] = True
     http_restricted_api: Annotated[
         tuple[values.Restriction, ...],
@@ -281,9 +247,7 @@ class ServerConfig(DoorSettings):
     grpc_http2_min_recv_ping_interval_without_data: Annotated[
         int, _grpc(COUNT, "Milliseconds between pings of a client below which a ping counts as bad.")
     ] = 300_000
-    grpc_http2_max_ping_strikes: Annotated[
-        int, _grpc(COUNT, "Bad pings before the connection is closed; 0 = no end.")
-    ] = 2
+    grpc_http2_max_ping_strikes: Annotated[int, _grpc(COUNT, "Bad pings before the connection closes; 0 = no end.")] = 2
     grpc_max_connection_age: Annotated[int, _grpc(COUNT, "Milliseconds a connection may exist; 0 = no end.")] = 0
     grpc_max_connection_age_grace: Annotated[int, _grpc(COUNT, "Milliseconds after that age; 0 = no end.")] = 0
     grpc_restricted_protocol: Annotated[
@@ -335,11 +299,7 @@ class ServerConfig(DoorSettings):
     )
     backend_config: Annotated[
         tuple[values.BackendSetting, ...],
-        _backend(
-            values.BACKEND_SETTING,
-            "Setting of one backend, or of all (as default-max-batch-size=<n>).",
-            tuple,
-        ),
+        _backend(values.BACKEND_SETTING, "Setting of one backend, or of all (as default-max-batch-size=<n>).", tuple),
     ] = ()
     repoagent_directory: Annotated[str, _agent(TEXT, "Directory of repository agents.", ignored=_NO_LIBRARIES)] = (
         "/opt/tritonserver/repoagents"
@@ -358,11 +318,7 @@ class ServerConfig(DoorSettings):
     ] = "off"
     rate_limit_resource: Annotated[
         tuple[values.RateLimitResource, ...],
-        _rate(
-            values.RATE_LIMIT_RESOURCE,
-            "Resource that instances share. None given: the most that one of them asks.",
-            tuple,
-        ),
+        _rate(values.RATE_LIMIT_RESOURCE, "Resource that instances share. Not given: the largest request.", tuple),
     ] = ()
 
     pinned_memory_pool_byte_size: Annotated[int, _memory(COUNT, "Bytes of pinned memory.", ignored=_NO_POOL)] = 2**28
@@ -379,8 +335,7 @@ class ServerConfig(DoorSettings):
         int, _memory(COUNT, "Threads for copies.", ignored="tensors are not copied by threads")
     ] = 0
     host_policy: Annotated[
-        tuple[str, ...],
-        _memory(TEXT, "<policy>,<setting>=<value>", tuple, ignored="an edge device has one NUMA node"),
+        tuple[str, ...], _memory(TEXT, "<policy>,<setting>=<value>", tuple, ignored="an edge device has one NUMA node")
     ] = ()
     model_load_gpu_limit: Annotated[
         tuple[str, ...],
