@@ -10,7 +10,7 @@ from edge_serve.errors import EdgeServeError
 from edge_serve.messages.shared_memory import Place
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ComputeTimes
-from edge_serve.messages.tensors import Buffer, InferTensor
+from edge_serve.messages.tensors import InferTensor
 
 Parameter = str | int | bool | float
 
@@ -138,7 +138,3 @@ class InferResponse:
     lease: Lease | None = None
     null: bool = False
     personal: bool = False
-
-
-__all__ = ["SEQUENCE_END", "SEQUENCE_START", "Buffer", "InferRequest", "InferResponse", "Lease", "Parameter",
-           "RequestedOutput"]  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 from edge_serve.errors import Unavailable
 from edge_serve.scheduling.core import NOTHING, Decision, Entry, QueuePolicy, Run, Scheduler, Wait, label
-from edge_serve.scheduling.queue import Instances, PriorityQueue, RankedInstances
+from edge_serve.scheduling.queue import Instances, PriorityQueue
 
 
 class QueuedScheduler(Scheduler):
@@ -20,7 +20,7 @@ class QueuedScheduler(Scheduler):
 
     def prefer(self, rank: Callable[[int], Any]) -> None:
         """See `core.Scheduler`."""
-        self._instances = RankedInstances(self._instances.count(), self._instances.passive(), rank)
+        self._instances = self._instances.ranked(rank)
 
     def done(self, instance: int) -> None:
         """See `core.Scheduler`."""

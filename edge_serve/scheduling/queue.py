@@ -221,15 +221,13 @@ class Instances:
 
     Attributes:
         idle: numbers of the idle instances; the last one is the next to be used.
-        busy: the number of busy instances, including retiring ones.
     """
 
-    __slots__ = ("_state", "busy", "idle")
+    __slots__ = ("_state", "idle")
 
     def __init__(self, count: int, passive: Collection[int] = ()) -> None:
         self._state = {n: InstanceState.PASSIVE if n in passive else InstanceState.IDLE for n in range(count)}
         self.idle = [n for n in reversed(range(count)) if self._state[n] is InstanceState.IDLE]
-        self.busy = 0
 
     def add(self, number: int, *, passive: bool = False) -> None:
         """Add an instance that is idle. No other had its number before."""
@@ -259,7 +257,6 @@ class Instances:
         """
         number = self.idle.pop()
         self._state[number] = InstanceState.BUSY
-        self.busy += 1
         return number
 
     def use(self, number: int) -> None:
@@ -270,7 +267,6 @@ class Instances:
         """
         self.idle.remove(number)
         self._state[number] = InstanceState.BUSY
-        self.busy += 1
 
     def done(self, number: int) -> None:
         """Make an instance idle that has finished. No effect on an instance that was lost meanwhile."""
@@ -278,22 +274,17 @@ class Instances:
         if state is InstanceState.BUSY:
             self._state[number] = InstanceState.IDLE
             self.idle.append(number)
-            self.busy -= 1
         elif state is InstanceState.RETIRING:
             del self._state[number]
-            self.busy -= 1
 
     def lost(self, number: int) -> None:
         """Mark an instance whose worker died, in whatever state it was."""
         state = self._state.get(number)
         if state is InstanceState.RETIRING:
-            self.done(number)
-            return
-        if state is InstanceState.IDLE:
-            self.idle.remove(number)
-        elif state is InstanceState.BUSY:
-            self.busy -= 1
-        if state is not InstanceState.PASSIVE and state is not None:
+            del self._state[number]
+        elif state is not None and state is not InstanceState.PASSIVE:
+            if state is InstanceState.IDLE:
+                self.idle.remove(number)
             self._state[number] = InstanceState.LOST
 
     def back(self, number: int) -> None:
@@ -302,16 +293,12 @@ class Instances:
             self._state[number] = InstanceState.IDLE
             self.idle.insert(0, number)
 
-    def count(self) -> int:
-        """Return the number of instances, idle or not."""
-        return len(self._state)
-
-    def passive(self) -> list[int]:
-        """Return the numbers of those that never get work."""
-        return [n for n, state in self._state.items() if state is InstanceState.PASSIVE]
+    def ranked(self, rank: Callable[[int], Any]) -> RankedInstances:
+        """Return new instances of the same numbers, taken by rank."""
+        passive = [n for n, state in self._state.items() if state is InstanceState.PASSIVE]
+        return RankedInstances(len(self._state), passive, rank)
 
     def _check(self) -> None:
-        assert self.busy == sum(state in (InstanceState.BUSY, InstanceState.RETIRING) for state in self._state.values())
         assert sorted(self.idle) == sorted(n for n, state in self._state.items() if state is InstanceState.IDLE)
 
 

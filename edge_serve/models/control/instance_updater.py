@@ -157,7 +157,7 @@ class InstanceUpdate:
         try:
             warmup, specs = WarmupListener(), {number: one.spec for number, one in self.added.items()}
             self._fresh = await self._opened.add(self._spec, specs, warmup)
-            await warm_up(self._config, self._directory, self._fresh, warmup)
+            await warm_up(self._config, self.served.signature, self._directory, self._fresh, warmup)
         except BaseException:
             await self.abandon()
             raise

@@ -115,7 +115,7 @@ class ModelLoads:
             log.info("model %s keeps the configuration of its last load request: its files did not change", plan.name,
                      extra=model_fields(plan.name))  # fmt: skip
             plan = record.plan
-        if not batch.members_changed(plan) and record.plan is not None and plan.same_as(record.plan):
+        if batch.changed.isdisjoint(members_of(plan.config)) and record.plan is not None and plan.same_as(record.plan):
             if plan is record.plan:  # loaded only because of its members, which did not change
                 return
             if record.ready():

@@ -295,7 +295,7 @@ class VersionSwapper:
         """Drain and close a version. One that was replaced also waits for its open sequences to end."""
         served.leaving = True
         sequences = replaced and self._serving.drain(served)
-        self.unloading.add(served)
+        self.unloading.versions.add(served)
         task = asyncio.get_running_loop().create_task(self._drain(served, sequences), name=f"drain {served.name}")
         self.leaving.add(task)
         task.add_done_callback(self.leaving.discard)

@@ -49,10 +49,6 @@ class LoadBatch:
         self.results: Results = dict(results)
         self.changed: set[str] = set()
 
-    def members_changed(self, plan: LoadPlan) -> bool:
-        """Return whether a member was loaded in this batch."""
-        return not self.changed.isdisjoint(members_of(plan.config))
-
     async def run(self, load: Callable[[LoadPlan], Awaitable[None]]) -> Results:
         """Load all of them with `load`, whose errors become results."""
         needs = {name: members_of(plan.config) for name, plan in self._plans.items()}
@@ -60,7 +56,8 @@ class LoadBatch:
             log.error("failed to load '%s': %s", name, failure.reason, extra=model_fields(name))
             self.results[name] = failure
         create = asyncio.get_running_loop().create_task
-        callers = {name for name, plan in self._plans.items() if plan.golden is not None and _may_call(plan)}
+        golden = {name: plan for name, plan in self._plans.items() if plan.golden is not None}
+        callers = {name for name, plan in golden.items() if plan.config.backend == "python"}  # these may call others
         late = callers | dependents(callers, needs)
         left = set(self._plans) - self.results.keys()
         while left:
@@ -96,11 +93,6 @@ class LoadBatch:
             self.results[plan.name] = Internal(f"load failed for model '{plan.name}': {type(error).__name__}: {error}")
         else:
             self.results[plan.name] = None
-
-
-def _may_call(plan: LoadPlan) -> bool:
-    """Whether the model may send requests to others (business logic scripting)."""
-    return plan.config.backend == "python"
 
 
 #: how fast the files of a load request are written at least, bytes a second

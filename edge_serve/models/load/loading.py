@@ -96,12 +96,10 @@ class LoadPlan:
     def same_as(self, other: LoadPlan) -> bool:
         """Return whether loading this would serve the same files under the same configuration as `other` does."""
         members = members_of(self.config) == members_of(other.config)  # by namespaces these may be others now
-        return members and (self.override, self.directory) == (other.override, other.directory) and self._reads(other)
-
-    def _reads(self, other: LoadPlan) -> bool:
-        """Return whether the files are the same, or only a configuration was rewritten that says the same."""
+        if not members or (self.override, self.directory) != (other.override, other.directory):
+            return False
         files = without_configuration(self.print) == without_configuration(other.print)
-        return self.print == other.print or (files and self.config == other.config)
+        return self.print == other.print or (files and self.config == other.config)  # rewritten, and says the same
 
     def leaves_override(self, before: LoadPlan) -> bool:
         """Return whether the configuration of the last load request, which `before` has, stays. It does until a file
@@ -272,7 +270,7 @@ class Loader:
         specs = [one.spec for one in instances]
         opened = await self._workers.open(spec, config.backend, specs, warmup, arena, own_worker=own)
         undo.push_async_callback(opened.close)
-        await warm_up(config, plan.directory, opened, warmup)
+        await warm_up(config, signature, plan.directory, opened, warmup)
         served = Served(
             config.name, str(version), config, signature, driver, driver.statistics, opened, arena, 0.0,
             shape_key_for(signature), kept=plan.kept, identity=plan.name, directory=plan.directory,

@@ -20,6 +20,7 @@ from edge_serve.config.stages import read_file
 from edge_serve.errors import EdgeServeError, InvalidArgument, with_advice
 from edge_serve.messages.infer import InferRequest, Lease
 from edge_serve.messages.log_fields import DISPLAY, model_fields
+from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import (
     BY_NUMBER,
     Buffer,
@@ -31,7 +32,7 @@ from edge_serve.messages.tensors import (
     split_bytes,
     zero_data,
 )
-from edge_serve.models.run.reshape import converted
+from edge_serve.models.run.reshape import reshape_inputs
 from edge_serve.workers.front.frames.batch import BatchReply
 from edge_serve.workers.front.pool import OpenedModel
 
@@ -77,7 +78,7 @@ class WarmupListener:
 
 
 async def warm_up(
-    config: ModelConfig, model_directory: Path, opened: OpenedModel, listener: WarmupListener, seed: int = 0
+    config: ModelConfig, signature: Signature, model_directory: Path, opened: OpenedModel, listener: WarmupListener
 ) -> None:
     """Run every sample on every instance.
 
@@ -87,10 +88,10 @@ async def warm_up(
         EdgeServeError: the model failed on a sample.
     """
     for sample in config.model_warmup:
-        requests = await offload(make_requests, config, sample, model_directory, np.random.default_rng(seed))
+        requests = await offload(make_requests, config, sample, model_directory, np.random.default_rng(0))
         if not requests:
             continue
-        reshape(config, requests[0])  # the requests of a sample share their tensors
+        reshape_inputs(requests[0], signature)  # the requests of a sample share their tensors
         try:
             await asyncio.gather(*(_run(sample, requests, opened, listener, i) for i in opened.numbers))
         except EdgeServeError as error:
@@ -144,15 +145,6 @@ def make_requests(
     order = {spec.name: i for i, spec in enumerate(config.input)}
     inputs.sort(key=lambda tensor: order.get(tensor.name, len(order)))
     return [InferRequest(config.name, inputs=inputs) for _ in range(sample.batch_size)]
-
-
-def reshape(config: ModelConfig, request: InferRequest) -> None:
-    """Give each input the shape that the model expects, as requests of clients get it from `Served.submit`."""
-    specs = {spec.name: spec for spec in config.input if spec.HasField("reshape")}
-    for tensor in request.inputs:
-        if spec := specs.get(tensor.name):
-            batch = 1 if config.max_batch_size else 0
-            tensor.shape = converted(tensor.shape, tuple(spec.dims), tuple(spec.reshape.shape), batch)
 
 
 def _check_names(config: ModelConfig, sample: ModelWarmup) -> None:

@@ -23,10 +23,6 @@ class UnloadingVersions:
         self.versions: set[Served] = set()
         self._closed = ModelStatistics()
 
-    def add(self, served: Served) -> None:
-        """Add a version that serves no longer."""
-        self.versions.add(served)
-
     def close(self, served: Served) -> None:
         """Remove a closed version, and keep its counters, unless a stand-in still has them."""
         self.versions.discard(served)

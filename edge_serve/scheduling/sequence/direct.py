@@ -66,7 +66,7 @@ class DirectSequences(SequenceScheduler):
             ((_, sequence),) = waiting.items()
             waiting.clear()
             return self._run(instance, [sequence], True)
-        oldest = min(waiting.values(), key=_arrival)
+        oldest = min(waiting.values(), key=lambda sequence: sequence.queue[0].arrival_ns)
         key = oldest.queue[0].shape_key
         slots = sorted(slot for slot, sequence in waiting.items() if sequence.queue[0].shape_key == key)
         return self._run(instance, [waiting.pop(slot) for slot in slots], True)
@@ -77,7 +77,3 @@ class DirectSequences(SequenceScheduler):
             ready = bool(sequence.queue) and sequence.running is None
             assert (self._waiting[instance].get(slot) is sequence) == ready
         assert sum(map(len, self._waiting.values())) <= len(self._queued)
-
-
-def _arrival(sequence: Sequence) -> int:
-    return sequence.queue[0].arrival_ns

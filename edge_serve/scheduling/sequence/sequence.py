@@ -110,11 +110,6 @@ def sequence_expired() -> Unavailable:
     return Unavailable("timeout of the corresponding sequence has been expired")
 
 
-def worker_lost() -> Unavailable:
-    """Return the error for a request of an iterative model whose worker died between two runs."""
-    return Unavailable("the worker of the model died before the next run of this request; send it again")
-
-
 #: clocks of sequences that left are removed when there are this many more clocks than needed
 _SLACK = 64
 

@@ -28,7 +28,6 @@ from edge_serve.scheduling.sequence.sequence import (
     no_start,
     sequence_expired,
     starts,
-    worker_lost,
 )
 from edge_serve.scheduling.sequence.slots import SequenceSlots
 
@@ -171,7 +170,8 @@ class SequenceScheduler(Scheduler, ABC):
             sequence.instance = sequence.slot = -1
             sequence.running = None
             for entry in sequence.cut_to_start():
-                self._refuse(entry, worker_lost() if self._batching.iterative else no_start(entry.request))
+                text = "the worker of the model died before the next run of this request; send it again"
+                self._refuse(entry, Unavailable(text) if self._batching.iterative else no_start(entry.request))
             if not sequence.queue:
                 self._remove_sequence(sequence)
         for sequence in reversed(evicted):

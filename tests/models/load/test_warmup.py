@@ -9,14 +9,16 @@ import pytest
 
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.config.model.text import parse_model_config
+from edge_serve.config.signature import signature_of
 from edge_serve.errors import Internal, InvalidArgument
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import split_bytes
-from edge_serve.models.load.warmup import make_requests, reshape
+from edge_serve.models.load.warmup import make_requests
+from edge_serve.models.run.reshape import reshape_inputs
 
 
 def sample(text: str, max_batch_size: int = 4) -> pb.ModelConfig:
-    inputs = "input { name: 'X' } input { name: 'S' }"
+    inputs = "input { name: 'X' data_type: TYPE_FP32 } input { name: 'S' data_type: TYPE_FP32 }"
     return parse_model_config(
         f"name: 'm' max_batch_size: {max_batch_size} {inputs} model_warmup {{ name: 's' {text} }}"
     )
@@ -49,7 +51,7 @@ def test_a_sample_has_the_shape_of_the_model_behind_reshape(max_batch_size: int,
     config.input[0].reshape.shape.extend([1, 2, 3])
     (made,) = requests(config)
 
-    reshape(config, made)
+    reshape_inputs(made, signature_of(config, config.name, 1, {}))
 
     assert made.inputs[0].shape == shape
 

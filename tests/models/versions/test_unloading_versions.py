@@ -53,7 +53,7 @@ def test_a_version_counts_while_it_serves_while_it_drains_and_after_it_is_closed
     first.answer(3)
     assert total(unloading, first) == 3
 
-    unloading.add(served(first))
+    unloading.versions.add(served(first))
     first.answer(1)
     second.answer(2)
     assert total(unloading, second) == 6
@@ -68,12 +68,12 @@ def test_a_version_and_its_stand_in_count_once() -> None:
     first.answer(3)
     first.has_stand_in = True
     stand_in = Version(statistics=first.statistics)
-    unloading.add(served(first))
+    unloading.versions.add(served(first))
     assert total(unloading, stand_in) == 3
     unloading.close(served(first))
     assert total(unloading, stand_in) == 3
 
-    unloading.add(served(stand_in))
+    unloading.versions.add(served(stand_in))
     unloading.close(served(stand_in))
     assert total(unloading, Version()) == 3
 
@@ -81,7 +81,7 @@ def test_a_version_and_its_stand_in_count_once() -> None:
 def test_metrics_show_the_requests_of_a_replaced_load_with_its_successor() -> None:
     unloading = UnloadingVersions()
     for one in (Version(requests=2, seconds=9.0), Version(version="2", requests=5, seconds=99.0)):
-        unloading.add(served(one))
+        unloading.versions.add(served(one))
     series = ModelSeries("m", "1", {}, ModelStatistics(), 0.0, in_flight=1, oldest_batch_seconds=0.5)
     unloading.add_to(series, served(Version()))
 
