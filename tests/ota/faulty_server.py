@@ -53,7 +53,7 @@ class Bytes:
 
 @dataclass
 class Fault:
-    """What goes wrong with the replies to requests whose path ends in `path`, `times` times (-1 = always).
+    """A fault in the replies to requests whose path ends in `path`, `times` times (-1 = always).
 
     Attributes:
         status, headers, body: the reply, instead of the file; `headers` alone are added to the file's.

@@ -160,7 +160,7 @@ class Repository:
             self.files[f"targets/{hashed}"] = data
 
     def add_document(self, path: str, value: Mapping[str, Any]) -> None:
-        """List a document of ours."""
+        """List one of our documents."""
         self.add(path, json.dumps(value).encode())
 
     def add_blob(self, data: bytes) -> str:

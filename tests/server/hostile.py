@@ -142,6 +142,6 @@ def question(attempts: list[list[Any]]) -> dict[str, Any]:
 
 
 def results(answer: Any) -> list[str]:
-    """What became of each attempt."""
+    """Return the result of each attempt."""
     found: list[str] = json.loads(answer["outputs"][0]["data"][0])
     return found

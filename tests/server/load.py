@@ -74,7 +74,7 @@ class Client:
 
 @dataclass
 class Load:
-    """What busy clients saw.
+    """The answers that busy clients received.
 
     Attributes:
         failures: what each request that was not answered as expected got.

@@ -65,7 +65,7 @@ class Client:
         self.socket.close()
 
     def send(self, data: bytes) -> None:
-        """All of it; a server that has said enough may have closed."""
+        """Send all bytes; the server may have answered and closed before the end."""
         try:
             self.socket.sendall(data)
         except (BrokenPipeError, ConnectionResetError):

@@ -70,7 +70,7 @@ class Running:
         return f"127.0.0.1:{self.http}"
 
     def log(self) -> str:
-        """What it logged so far."""
+        """Return the log so far."""
         return self.log_path.read_text(errors="replace")
 
     def wait_for_log(self, pattern: str, limit: float = PATIENCE) -> re.Match[str]:

@@ -31,7 +31,7 @@ class UnixConnection(http.client.HTTPConnection):
 
 @dataclass
 class Reply:
-    """What came back."""
+    """The reply."""
 
     status: int
     headers: dict[str, str]
@@ -84,7 +84,7 @@ class Keys:
 
     @property
     def flags(self) -> list[str]:
-        """What the server is started with."""
+        """The flags that start the server."""
         return [
             "--http-use-ssl=true",
             f"--http-server-cert={self.server.certificate}",

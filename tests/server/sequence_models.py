@@ -128,5 +128,5 @@ def step(server: Running, model: str, sequence: int | str, value: int, flags: st
 
 
 def events(body: bytes) -> list[Any]:
-    """What a `generate_stream` sent."""
+    """Return the events of a `generate_stream`."""
     return [json.loads(line[6:]) for line in body.decode().splitlines() if line.startswith("data: ")]

@@ -161,7 +161,7 @@ def test_a_client_may_say_everything_a_byte_at_a_time(server: Running) -> None:
 
 
 def test_the_log_stays_readable(server: Running, tmp_path: Path) -> None:
-    """What a client sends cannot start a line of its own, nor fill the log."""
+    """Bytes of a client start no line of the log, and do not fill it."""
     end = time.monotonic() + PATIENCE
     with Client(server.http) as client:
         client.ask(request("POST", "/v2/repository/models/x%0aE1121%20forged/load", b"{}"))

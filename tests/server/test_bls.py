@@ -79,7 +79,7 @@ def is_ready(server: Running, name: str) -> bool:
 
 
 def said(server: Running, name: str, x: int | list[int] = 1) -> Any:
-    """What a model says to X, by JSON."""
+    """Return the answer of a model to X, over JSON."""
     values = x if isinstance(x, list) else [x]
     body = {"inputs": [{"name": "X", "datatype": "INT32", "shape": [len(values)], "data": values}]}
     status, answer = server.post(f"/v2/models/{name}/infer", body)

@@ -1,4 +1,4 @@
-"""Models whose calls wait for each other: who would wait for ever is refused, and nobody else, with `exec` or not."""
+"""Models whose calls wait for each other: a call that would wait for ever is refused, and no other one."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ ALL = (*FIRST, *MORE)
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a server said of its models once it had tried to load them all."""
+    """The index and the log of a server that has tried to load all its models."""
 
     server: Running
     reasons: dict[str, str]
@@ -129,7 +129,7 @@ def test_a_crash_names_the_line_of_the_model(told: Told) -> None:
 
 @dataclass
 class Report:
-    """What `edge-serve check` prints of a repository."""
+    """Return the output of `edge-serve check` for a repository."""
 
     text: str = ""
 

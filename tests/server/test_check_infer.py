@@ -1,4 +1,4 @@
-"""`edge-serve check --infer --json`: models that load and do not answer as they should are told, and it goes on."""
+"""`edge-serve check --infer --json`: reports models that load and answer wrongly, and continues."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def check(root: Path, *options: str) -> dict[str, Any]:
 
 
 def problems(document: dict[str, Any], name: str) -> str:
-    """Return what is told of a model."""
+    """Return the entry of a model."""
     return "\n".join(text for asked in document["by_name"][name]["asked"] for text in asked["problems"])
 
 
@@ -221,7 +221,7 @@ def test_another_user_checks_the_same_with_whole_paths(
 
 
 def differing(shape: tuple[int, ...], datatype: DataType = DataType.FP32, dims: str = "-1, 2") -> list[str]:
-    """What is told of an output of this shape, in an answer to one row."""
+    """Return the finding for an output of this shape, in an answer to one row."""
     config = parse_model_config(
         f'name: "m" backend: "x" max_batch_size: 2 output {{ name: "O" data_type: TYPE_FP32 dims: [ {dims} ] }}', "m"
     )

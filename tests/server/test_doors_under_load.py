@@ -1,4 +1,4 @@
-"""What the doors promise when it matters: slow floods, certificates that change, and ten thousand bad clients."""
+"""The doors under attack: slow floods, certificates that change, and ten thousand bad clients."""
 
 from __future__ import annotations
 
@@ -349,7 +349,7 @@ def _slow(server: Running, keys: Keys, context: ssl.SSLContext, dice: random.Ran
 
 
 def _client_hello(context: ssl.SSLContext) -> bytes:
-    """What a client says first."""
+    """Return the first bytes of a client."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
     with contextlib.suppress(ssl.SSLWantReadError):

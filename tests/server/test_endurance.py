@@ -1,4 +1,4 @@
-"""What must hold for ever, in small and, as slow tests, at length: loads leak nothing, kills harm nobody else."""
+"""Endurance, short and, as slow tests, long: loads leak nothing, and a kill fails only requests of its worker."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def kill_workers(
 
 
 def killing(root: Path, kills: int, pause: float) -> float:
-    """Kills harm nobody but the requests that were in the worker; seconds until all was well again."""
+    """Kill workers: only their own requests fail. Return the seconds until all models were ready again."""
     python_model(root, "first")
     python_model(root, "second")
     shutil.copytree(SIMPLE, root / "simple")

@@ -112,7 +112,7 @@ class BadClients:
 
     def bad_frames(self) -> None:
         """Behind a good handshake: bytes that are no HTTP/2, frames that make no sense, calls that stop in the middle,
-        and answers that nobody reads."""
+        and answers that are never read."""
         plain = socket.create_connection(("127.0.0.1", self.port), PATIENCE)
         sock = self.context.wrap_socket(plain, server_hostname="localhost")
         dice = self.dice

@@ -174,7 +174,7 @@ def test_the_socket_for_administration_is_closed_to_models(scene: Scene) -> None
 
 
 def test_control_groups_cannot_be_written(scene: Scene) -> None:
-    """Who writes there freezes, moves and kills processes. Any file will do: the right is looked at first."""
+    """A write there freezes, moves, or kills processes. Any file will do: the kernel checks the right first."""
     path = next((one for one in Path("/sys/fs/cgroup").rglob("cgroup.procs") if os.access(one, os.W_OK)), None)
     if path is None:
         pytest.skip("no control groups here")

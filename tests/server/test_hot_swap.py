@@ -1,4 +1,4 @@
-"""Models are replaced while clients are busy: nobody notices, and every sequence ends where it began."""
+"""Models are replaced under load: no request fails, and each sequence ends in the version that started it."""
 
 from __future__ import annotations
 

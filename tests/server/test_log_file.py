@@ -164,7 +164,7 @@ class Held:
         self.before = fill(self.writer)
 
     def read(self, pattern: str) -> str:
-        """What was written since, until it matches `pattern`."""
+        """Return the lines written since, as soon as they match `pattern`."""
         os.set_blocking(self.reader, True)
         text = b""
         while not re.search(pattern, text[self.before :].decode(errors="replace")):

@@ -22,7 +22,7 @@ GIB = 1 << 30
 
 
 class Machine:
-    """What `Memory.read` says."""
+    """Figures of memory in place of those that `Memory.read` finds."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.available = GIB

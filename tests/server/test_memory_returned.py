@@ -1,4 +1,4 @@
-"""What the front end costs: for each model that is idle, and after large requests."""
+"""Memory of the front end: for each idle model, and after large requests."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def analyzer() -> Path:
 
 @pytest.fixture
 def perf_analyzer(tmp_path: Path) -> Path:
-    """A program that writes its report where it is told: not in another root."""
+    """A program that writes its report to the given path, and not below another root."""
     try:
         start = peer.perf_analyzer()
     except peer.NoPeerError as why:

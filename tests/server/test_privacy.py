@@ -1,4 +1,4 @@
-"""The program says nothing to anybody, and writes nothing but what the documentation names."""
+"""The program sends nothing to other machines, and writes only the files that the documentation names."""
 
 from __future__ import annotations
 

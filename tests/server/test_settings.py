@@ -1,4 +1,4 @@
-"""Settings of a real server: what is accepted without effect is told, and limits hold where they are documented."""
+"""Settings of a real server: ignored ones are logged, and limits hold where they are documented."""
 
 from __future__ import annotations
 

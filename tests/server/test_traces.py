@@ -120,7 +120,7 @@ EXPECTED: dict[str, list[Told]] = {
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Told]]:
-    """What was told of each kind of request."""
+    """The traces of each kind of request."""
     root = tmp_path_factory.mktemp("traces")
     models, file = root / "models", root / "trace.json"
     model(models, "double", DOUBLE, output="Y")

@@ -83,7 +83,7 @@ def metrics(server: Running) -> dict[str, float]:
 
 
 def shown(server: Running) -> str:
-    """What `edge-serve status` prints."""
+    """Return the output of `edge-serve status`."""
     command = [sys.executable, "-m", "edge_serve", "status", "--url", server.url]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE).stdout
 

@@ -1,4 +1,4 @@
-"""What a server holds at a moment: processes, descriptors, memory. Two of these show a leak."""
+"""Snapshots of a server's processes, descriptors, and memory. Two of them show a leak."""
 
 from __future__ import annotations
 

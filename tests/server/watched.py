@@ -31,7 +31,7 @@ class Turn:
 
 
 def turns(path: Path) -> Iterator[Turn]:
-    """What was noted so far."""
+    """Return the turns noted so far."""
     for line in path.read_text().splitlines():
         began, cpu, callback = line.split("\t")
         yield Turn(float(began), float(cpu), callback)

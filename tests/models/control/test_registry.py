@@ -50,7 +50,7 @@ class Idle(Runner):
 
 
 class FakeServed:
-    """What the registry needs of a Served."""
+    """The part of a Served that the registry uses."""
 
     def __init__(self, name: str, version: int, busy: bool) -> None:
         self.name = self.identity = name

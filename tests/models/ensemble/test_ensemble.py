@@ -64,7 +64,7 @@ class Job:
 
 
 class Model:
-    """What the ensemble needs of a `Served`: here one INT32 tensor goes in as A (B is optional), one comes out as C.
+    """The part of a `Served` that the ensemble uses: one INT32 tensor goes in as A (B is optional), one comes out as C.
 
     Attributes:
         at_once: answers right inside `submit` when set.

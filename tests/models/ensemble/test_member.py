@@ -47,7 +47,7 @@ def filled(to: Member, *tensors: InferTensor, rows: int = 1) -> InferRequest | s
 
 
 def seen(request: InferRequest | str) -> object:
-    """What the model would notice."""
+    """Return the part of a request that the model sees."""
     if isinstance(request, str):
         return request
     assert request.validated is not None

@@ -45,7 +45,7 @@ def end(job: Job) -> None:
 
 
 def values(scene: Scene) -> list[list[int]]:
-    """What was answered, without what only tells that none follows."""
+    """Return the answers, without the final empty ones."""
     return [[tensor.data[0] for tensor in answer.outputs] for answer in scene.answers if not answer.null]
 
 

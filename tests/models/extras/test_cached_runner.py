@@ -34,7 +34,7 @@ class Ticks:
 
 
 class Model(Runner):
-    """A runner that answers when it is told to, each time with a new number."""
+    """A runner that answers when the test says so, each time with a new number."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[InferRequest, OnResponse]] = []

@@ -1,4 +1,4 @@
-"""What models ask of the repository; how calls run is told by tests/server/test_bls.py."""
+"""Questions of models to the repository. tests/server/test_bls.py tests how their calls run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may wait for whom, and who would for ever."""
+"""The wait-for graph: calls that may wait, and calls that would wait for ever."""
 
 from __future__ import annotations
 

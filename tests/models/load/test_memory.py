@@ -1,4 +1,4 @@
-"""What memory there is, read from files made up here."""
+"""The memory of the machine, read from files that the tests write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies on disk."""
+"""The entries of model repositories on disk."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from edge_serve.workers.front.frames.batch import BatchReply
 
 
 class Model:
-    """The workers' side: remembers what it is told."""
+    """The workers' side: records its calls."""
 
     numbers = (0,)
 

@@ -1,4 +1,4 @@
-"""When nobody waits any longer for workers, with a loop whose timers ring when the test says so."""
+"""When requests stop waiting for lost workers, with a loop whose timers ring when the test says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as what, beside the figures that Triton recorded for the same requests."""
+"""Statistics, compared with the figures that Triton recorded for the same requests."""
 
 from __future__ import annotations
 

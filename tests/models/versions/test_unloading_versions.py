@@ -16,7 +16,7 @@ from edge_serve.observe.metrics.source import ModelSeries
 
 @dataclass(eq=False)
 class Version:
-    """What is asked of a Served and of its runner."""
+    """The part of a Served and of its runner that is used."""
 
     identity: str = "m"
     version: str = "1"
@@ -90,7 +90,7 @@ def test_metrics_show_the_requests_of_a_replaced_load_with_its_successor() -> No
 
 @dataclass(frozen=True)
 class Working:
-    """What is asked of a Served and of its runner."""
+    """The part of a Served and of its runner that is used."""
 
     name: str
     requests: int = 0

@@ -52,7 +52,7 @@ print(json.dumps([versions, failures, odd_answers]))
 
 @dataclass
 class Seen:
-    """What clients saw.
+    """The answers that clients received.
 
     Attributes:
         versions: version -> right answers; failures: (HTTP status, error) of requests that should have succeeded.

@@ -402,7 +402,7 @@ def test_a_release_that_was_damaged_before_its_switch_is_installed_and_tried_aga
 
 
 def test_a_full_disk_is_looked_at_again_by_each_run(device: Device) -> None:
-    """It costs nothing, and the operator may have freed space a minute ago."""
+    """A second try costs nothing, and the operator may have freed space a minute ago."""
     device.publish(release=17)
     device.fetcher.failures = [NoSpace("the disk is full")] * 3
     for _ in range(3):

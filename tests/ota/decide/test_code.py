@@ -1,4 +1,4 @@
-"""What runs as code in a release, also where it is hidden."""
+"""Files of a release that run as code, also hidden ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of fetch/ share: a clock that does not wait, blobs with their entries, and a fetcher."""
+"""Shared by the tests of fetch/: a clock that does not wait, blobs with their entries, and a fetcher."""
 
 from __future__ import annotations
 

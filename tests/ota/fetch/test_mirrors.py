@@ -16,7 +16,7 @@ from .steps import FakeClock
 
 
 class Mirror:
-    """Answers, or fails as it is told."""
+    """A source that answers, or fails as the test says."""
 
     def __init__(self, name: str, error: Callable[[], OtaError] | None = None) -> None:
         self.name, self.error, self.asked = name, error, 0

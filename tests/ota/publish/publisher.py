@@ -25,7 +25,7 @@ class Publisher:
 
     @property
     def repository(self) -> Path:
-        """What a web server serves."""
+        """The directory that a web server serves."""
         return self.dir / "repository"
 
     def run(self, *arguments: object, status: int = 0) -> str:

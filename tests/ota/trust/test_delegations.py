@@ -112,7 +112,7 @@ def test_a_role_from_two_delegators_must_satisfy_each(repository: Repository, de
 def test_a_models_key_and_the_file_server_do_not_replace_engines(
     repository: Repository, device: Device, evil_first: bool
 ) -> None:
-    """The library keeps one metadata for each role name, whoever delegated it, and would answer from the last one.
+    """The library keeps one metadata for each role name, not for each delegation, and would answer from the last one.
 
     models-det delegates `engines` to a key of the thief, and the server gives his file for the second request.
     """

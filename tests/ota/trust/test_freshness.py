@@ -172,7 +172,7 @@ def test_whether_a_time_server_confirmed_the_clock_can_be_asked(
 
 @pytest.mark.fault("K2")
 def test_forty_days_offline_then_fresh_metadata(repository: Repository, device: Device) -> None:
-    """What was verified stays where it is; updates go on once there is fresh metadata."""
+    """Verified metadata stays where it is; updates continue with the next fresh metadata."""
 
     def offline(path: str) -> None:
         raise FetchError("the network is down")

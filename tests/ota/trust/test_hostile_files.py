@@ -1,4 +1,4 @@
-"""What a server may send instead of metadata, and mirrors: T2, T6, T14, N5, N10."""
+"""Other data that servers and mirrors may send instead of metadata: T2, T6, T14, N5, N10."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may sign what: missing, wrong, and too few signatures, and what each stolen key is good for. T1, T9."""
+"""Rights of signers: missing, wrong, and too few signatures, and the use of each stolen key. T1, T9."""
 
 from __future__ import annotations
 

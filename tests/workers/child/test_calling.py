@@ -17,7 +17,7 @@ from edge_serve.workers.wire.frames import HEADER_SIZE, Frame, FrameKind, parse_
 
 
 class Wire:
-    """What was sent, and the calls that are waited for according to it."""
+    """Records frames, and the calls that they wait for."""
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []

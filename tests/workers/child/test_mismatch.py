@@ -48,7 +48,7 @@ def found(
     directory: Path, *outputs: InferTensor, names: list[str] | None = None, rows: int = 3, reply: Reply | None = None,
     **config: Any,
 ) -> dict[str, str]:  # fmt: skip
-    """What is reported of one reply, by output."""
+    """Return the mismatches of one reply, by output."""
     reported: dict[str, str] = {}
 
     def report(name: str, text: str) -> None:

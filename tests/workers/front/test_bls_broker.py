@@ -56,11 +56,11 @@ class Scene:
         assert self.broker.on_frame(Frame(kind, count, number, data[HEADER_SIZE:]))
 
     def free(self, token: int) -> None:
-        """The worker lets go of a slot."""
+        """The worker releases a slot."""
         self.broker.on_frame(Frame(FrameKind.INFER_FREE, 0, token, b""))
 
     def response(self, index: int = -1) -> tuple[Reply, bool]:
-        """What was sent, read as the worker does."""
+        """Return the frames sent, read as the worker does."""
         frame = self.sent[index]
         room = room_of(frame)
         return decode_response(frame, self.arena.view[room.offset : room.offset + room.nbytes])

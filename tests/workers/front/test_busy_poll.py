@@ -1,4 +1,4 @@
-"""Who polls, for how long, and that whoever does misses nothing."""
+"""Busy polling: which loops poll, for how long, and that they miss no event."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_instances_that_are_asked_in_turn_poll_where_each_has_a_core(cores: int,
 
 
 class Asked:
-    """What a selector asks of the kernel, in place of the kernel; a reply comes at once, or after `empty` polls."""
+    """Stands in for the kernel behind a selector; a reply comes at once, or after `empty` polls."""
 
     def __init__(self) -> None:
         self.timeouts: list[float | None] = []

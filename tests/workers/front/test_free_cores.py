@@ -1,4 +1,4 @@
-"""Who else computes: what a server makes of it, and that it sees a real program."""
+"""Load of other programs: the decision from given figures, and the measurement of a real program."""
 
 from __future__ import annotations
 

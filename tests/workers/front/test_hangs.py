@@ -17,7 +17,7 @@ LIMIT, LOAD = 10.0, 600.0
 
 @dataclass
 class FakeChannel:
-    """What is watched of a channel."""
+    """The part of a channel that is watched."""
 
     batch: int = 1
     partials: int = 0

@@ -1,4 +1,4 @@
-"""What models print."""
+"""Output of models: lines, limits, and crash reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.workers.harness import run
 
 
 def lines_of(*writes: bytes) -> list[str]:
-    """What becomes of these writes."""
+    """Return the log lines that these writes become."""
 
     async def collect() -> list[str]:
         reading, writing = os.pipe()

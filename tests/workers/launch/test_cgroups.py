@@ -43,7 +43,7 @@ def tree(folder: Path, controllers: str = "cpu memory pids", inside: str = "/sys
 
 @pytest.fixture
 def not_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose group it is, is told by the owner of the directory."""
+    """The owner of the directory is the owner of the group."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
 
 

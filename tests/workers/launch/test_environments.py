@@ -69,7 +69,7 @@ async def opened(workers: Workers, spec: ModelSpec) -> AsyncIterator[tuple[Opene
 
 
 async def ask(served: tuple[OpenedModel, Recorder]) -> list[str]:
-    """What the model says of its surroundings: the version of `clash`, the prefix, VIRTUAL_ENV."""
+    """Return the model's view of its environment: the version of `clash`, the prefix, VIRTUAL_ENV."""
     made, listener = served
     one = InferTensor("IN", DataType.INT32, (1,), np.ones(1, np.int32).tobytes())
     made.execute(0, 1, [InferRequest("m", inputs=[one])])

@@ -1,4 +1,4 @@
-"""What is tied to a lifetime pipe ends with it. `tests/server/test_children_of_models.py` has whole servers."""
+"""Processes tied to a lifetime pipe end with it. `tests/server/test_children_of_models.py` has whole servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server protects from its workers, and what it says where it cannot."""
+"""The sandbox of workers: the places that it closes, and the warnings where it cannot."""
 
 from __future__ import annotations
 
