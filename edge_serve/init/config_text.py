@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 
 from edge_serve.config.model import model_config_pb2 as pb
+from edge_serve.config.model.complete import pbtxt_dims
 
 #: Triton's page, because a pip installation has no docs/
 _FIELDS_PAGE = "https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md"
@@ -42,10 +43,10 @@ def tensors(side: str, specs: Sequence[pb.ModelInput | pb.ModelOutput]) -> list[
             "  {",
             f"    name: {_quoted(spec.name)}",
             f"    data_type: {pb.DataType.Name(spec.data_type)}",
-            f"    dims: {_list(spec.dims)}",
+            f"    dims: {pbtxt_dims(spec.dims)}",
         ]
         if spec.HasField("reshape"):
-            lines.append(f"    reshape {{ shape: {_list(spec.reshape.shape)} }}")
+            lines.append(f"    reshape {{ shape: {pbtxt_dims(spec.reshape.shape)} }}")
         lines.append("  }," if number < len(specs) - 1 else "  }")
     return [*lines, "]", ""]
 
@@ -70,14 +71,10 @@ def _warmup(config: pb.ModelConfig) -> list[str]:
         "#    batch_size: 1",
     ]
     for spec in config.input:
-        dims = _list([max(1, dim) for dim in spec.dims])
+        dims = pbtxt_dims([max(1, dim) for dim in spec.dims])
         value = f"data_type: {pb.DataType.Name(spec.data_type)} dims: {dims} zero_data: true"
         lines += ["#    inputs {", f"#      key: {_quoted(spec.name)}", f"#      value {{ {value} }}", "#    }"]
     return [*lines, "#  }", "#]"]
-
-
-def _list(dims: Sequence[int]) -> str:
-    return f"[ {', '.join(map(str, dims))} ]" if dims else "[ ]"
 
 
 def _quoted(text: str) -> str:

@@ -168,6 +168,11 @@ class Shared(InferTensor):
     place: int = -1
 
 
+def shape_text(shape: Iterable[int]) -> str:
+    """Return a shape as Triton prints it: `[1,2]`."""
+    return f"[{','.join(map(str, shape))}]"
+
+
 def element_count(shape: Sequence[int]) -> int:
     """Number of elements; 1 for an empty shape."""
     return math.prod(shape)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import InvalidArgument
+from edge_serve.messages.tensors import shape_text
 
 ENSEMBLE = "ensemble"
 #: between a namespace and a name, where models go by both (`--model-namespacing`)
@@ -192,8 +193,8 @@ def _agree(name: str, tensor: str, found: _Known, tensors: dict[str, _Known]) ->
     # a batch of one crosses between a batching and a non-batching model, so bare dims may agree too
     if not same_shape(known.dims, found.dims) and not same_shape(known.full, found.full):
         raise InvalidArgument(
-            f"{where} shape: {_shape(known.full)} is inferred from model {known.model} while {_shape(found.full)} is "
-            f"inferred from model {found.model}{_advice_on_shapes(name, known, found)}"
+            f"{where} shape: {shape_text(known.full)} is inferred from model {known.model} while "
+            f"{shape_text(found.full)} is inferred from model {found.model}{_advice_on_shapes(name, known, found)}"
         )
 
 
@@ -207,7 +208,7 @@ def _advice_on_shapes(name: str, known: _Known, found: _Known) -> str:
     if (known.dims == known.full) != (found.dims == found.full) and same_shape(known.dims, found.dims):
         return "; max_batch_size is 0 in one of the two and not in the other: make it 0 or not in both"
     if known.model == name:
-        return f"; write dims: {_shape(found.dims)} for it in {name}/config.pbtxt"
+        return f"; write dims: {shape_text(found.dims)} for it in {name}/config.pbtxt"
     return "; put a model between the two that reshapes it"
 
 
@@ -219,10 +220,6 @@ def same_shape(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
 def _type(data_type: int) -> str:
     """Return the type's name. The ensemble's own may be an unknown number until it is compared with its members."""
     return pb.DataType.Name(data_type) if data_type in pb.DataType.values() else str(data_type)
-
-
-def _shape(dims: tuple[int, ...]) -> str:
-    return f"[{','.join(map(str, dims))}]"
 
 
 def _check_decoupled(config: pb.ModelConfig, members: Mapping[str, pb.ModelConfig]) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge_serve.errors import Internal, InvalidArgument, with_advice
+from edge_serve.messages.tensors import shape_text
 
 DEFAULT_MAX_BATCH_SIZE = 4
 _WHAT_BATCHES = "batching needs a variable first dimension in every input and output of the model"
@@ -208,7 +209,7 @@ def _check_ragged(found: FoundTensor, model: str) -> None:
     if found.dims != (-1,):
         raise InvalidArgument(
             f"unable to load model '{model}', configuration expects model provides input with shape [-1]  for ragged "
-            f"input '{found.name}', model provides {_shape(found.dims)}"
+            f"input '{found.name}', model provides {shape_text(found.dims)}"
         )
 
 
@@ -222,22 +223,20 @@ def _check_dims(entry: Mapping[str, Any], found: FoundTensor, model: str, max_ba
     if max_batch_size > 0 and found.dims[0] != -1:
         raise InvalidArgument(
             f"{where}: for the model to support batching the shape should have at least 1 dimension and the first "
-            f"dimension must be -1; but shape expected by the model is {_shape(found.dims)}; write max_batch_size: 0 "
-            f"and dims: {_pbtxt(found.dims)}, or export the model with a variable first dimension"
+            f"dimension must be -1; but shape expected by the model is {shape_text(found.dims)}; write "
+            f"max_batch_size: 0 and dims: {pbtxt_dims(found.dims)}, or export the model with a variable first dimension"
         )
     full = (-1, *dims) if max_batch_size > 0 else dims
     if _fits(found.dims, full, exact):
         return
-    expected = f"{where}: the model expects {len(found.dims)} dimensions (shape {_shape(found.dims)})"
+    first, wanted = "", found.dims
     if max_batch_size > 0:
-        raise InvalidArgument(
-            f"{expected} but the model configuration specifies {len(full)} dimensions (an initial batch dimension "
-            "because max_batch_size > 0 followed by the explicit tensor shape, making complete shape "
-            f"{_shape(full)}); {_advice_on_dims(entry, found.dims[1:], full)}"
-        )
+        first = "an initial batch dimension because max_batch_size > 0 followed by the explicit tensor shape, making "
+        first, wanted = f"{first}complete ", wanted[1:]
     raise InvalidArgument(
-        f"{expected} but the model configuration specifies {len(full)} dimensions (shape {_shape(full)}); "
-        f"{_advice_on_dims(entry, found.dims, full)}"
+        f"{where}: the model expects {len(found.dims)} dimensions (shape {shape_text(found.dims)}) but the model "
+        f"configuration specifies {len(full)} dimensions ({first}shape {shape_text(full)}); "
+        f"{_advice_on_dims(entry, wanted, full)}"
     )
 
 
@@ -250,23 +249,21 @@ def _advice_on_dims(entry: Mapping[str, Any], wanted: tuple[int, ...], full: tup
     """
     dims = tuple(int(dim) for dim in entry.get("dims", ()))
     if wanted and len(full) > len(dims) and dims[1:] == wanted:
-        return f"dims must not have the batch dimension: write dims: {_pbtxt(wanted)}"
+        return f"dims must not have the batch dimension: write dims: {pbtxt_dims(wanted)}"
     if sorted(dims) == sorted(wanted):
-        return f"the sizes stand in another order: write dims: {_pbtxt(wanted)}, the order that the model expects"
+        return f"the sizes stand in another order: write dims: {pbtxt_dims(wanted)}, the order that the model expects"
     if "reshape" not in entry and -1 not in (*dims, *wanted) and math.prod(dims) == math.prod(wanted):
-        return (
-            f"write reshape {{ shape: {_pbtxt(wanted)} }} for it, or dims: {_pbtxt(wanted)}"
-            if wanted
-            else ("write reshape { shape: [ ] } for it, because the model's tensor has no dimension but the batch")
-        )
-    return f"write dims: {_pbtxt(wanted)}" if wanted else "write dims: [ 1 ] and reshape { shape: [ ] } for it"
+        if not wanted:
+            return "write reshape { shape: [ ] } for it, because the model's tensor has no dimension but the batch"
+        return f"write reshape {{ shape: {pbtxt_dims(wanted)} }} for it, or dims: {pbtxt_dims(wanted)}"
+    return f"write dims: {pbtxt_dims(wanted)}" if wanted else "write dims: [ 1 ] and reshape { shape: [ ] } for it"
 
 
 def _check_scalar(name: str, dims: tuple[int, ...], model: str) -> None:
     if any(dim != 1 for dim in dims):
         raise InvalidArgument(
             f"unable to load model '{model}', scalar tensor '{name}', should only provide 1 in the model configuration "
-            f"when the model doesn't support batching. Model configuration provided: {_shape(dims)}."
+            f"when the model doesn't support batching. Model configuration provided: {shape_text(dims)}."
         )
 
 
@@ -285,12 +282,9 @@ def _dims(entry: Mapping[str, Any]) -> tuple[int, ...]:
 
 def _shapes(tensors: Sequence[FoundTensor]) -> str:
     """The tensors that keep a model from batching."""
-    return ", ".join(f"{tensor.name} {_shape(tensor.dims)}" for tensor in tensors if tensor.dims[:1] != (-1,))
+    return ", ".join(f"{tensor.name} {shape_text(tensor.dims)}" for tensor in tensors if tensor.dims[:1] != (-1,))
 
 
-def _pbtxt(dims: Sequence[int]) -> str:
+def pbtxt_dims(dims: Sequence[int]) -> str:
+    """Return dims as config.pbtxt has them: `[ 1, 2 ]`."""
     return f"[ {', '.join(map(str, dims))} ]" if dims else "[ ]"
-
-
-def _shape(dims: Sequence[int]) -> str:
-    return f"[{','.join(map(str, dims))}]"

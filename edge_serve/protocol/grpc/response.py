@@ -159,24 +159,17 @@ def wrap_response(parts: list[Buffer], size: int) -> tuple[list[Buffer], int]:
     return [before, *parts], len(before) + size
 
 
-def encode_stream_error(error: EdgeServeError, request: InferRequest, *, final: bool) -> bytes:
-    """Encode a model's error as a ModelStreamInferResponse; `final`: no response follows."""
+def encode_stream_notice(request: InferRequest, final: bool | None, error: EdgeServeError | None = None) -> bytes:
+    """Encode a ModelStreamInferResponse without outputs: an error, or an empty final response.
+
+    Args:
+        final: value of `triton_final_response`; None = leave it out.
+    """
     inner = ModelInferResponse(model_name=request.model_name, model_version=request.model_version, id=request.id)
-    inner.parameters[_FINAL].bool_param = final
-    return ModelStreamInferResponse(error_message=error.message, infer_response=inner).SerializeToString()
-
-
-def encode_stream_refusal(error: EdgeServeError, request_id: str) -> bytes:
-    """Encode the error of a request that did not reach its model as a ModelStreamInferResponse."""
-    inner = ModelInferResponse(id=request_id)
-    return ModelStreamInferResponse(error_message=error.message, infer_response=inner).SerializeToString()
-
-
-def encode_stream_final(request: InferRequest) -> bytes:
-    """Encode an empty final response as a ModelStreamInferResponse."""
-    inner = ModelInferResponse(model_name=request.model_name, model_version=request.model_version, id=request.id)
-    inner.parameters[_FINAL].bool_param = True
-    return ModelStreamInferResponse(infer_response=inner).SerializeToString()
+    if final is not None:
+        inner.parameters[_FINAL].bool_param = final
+    message = "" if error is None else error.message
+    return ModelStreamInferResponse(error_message=message, infer_response=inner).SerializeToString()
 
 
 def _build_head(response: InferResponse, outputs: list[InferTensor]) -> _Head:

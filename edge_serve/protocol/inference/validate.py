@@ -16,7 +16,7 @@ import numpy as np
 from edge_serve.errors import InvalidArgument, Unsupported
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.messages.tensors import Buffer, DataType, InferTensor, Shape, element_count, is_unseen
+from edge_serve.messages.tensors import Buffer, DataType, InferTensor, Shape, element_count, is_unseen, shape_text
 
 _BATCH_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
@@ -174,11 +174,6 @@ def _wrong_shape(request: InferRequest, tensor: InferTensor, signature: Signatur
         f"{prefix(request.id)}unexpected shape for input '{name}' for model '{model}'. Expected {expected}, got "
         f"{shape_text(tensor.shape)}. {_BATCH_NOTE if batches else ''}"
     )
-
-
-def shape_text(shape: Iterable[int]) -> str:
-    """Return a shape as Triton prints it: `[1,2]`."""
-    return "[" + ",".join(map(str, shape)) + "]"
 
 
 def check_size(tensor: InferTensor, shape: Shape, model: str, request_id: str) -> None:

@@ -181,16 +181,13 @@ def write(response: InferResponse) -> bytes:
     members["model_name"] = orjson.dumps(response.model_name)
     members["model_version"] = orjson.dumps(response.model_version)
     for name, value in response.parameters.items():
-        members.setdefault(name, _encode_float(value) if type(value) is float else orjson.dumps(value))
+        # json prints NaN and Infinity, as Triton does
+        members.setdefault(name, json.dumps(value).encode() if type(value) is float else orjson.dumps(value))
     for tensor in response.outputs:
         if tensor.name not in members:
             text = infer_tensors.write(tensor.data, tensor.datatype, tensor.shape, tensor.name)
             members[tensor.name] = text[1:-1] if element_count(tensor.shape) == 1 else text
     return b"{" + b",".join([b"%b:%b" % (orjson.dumps(name), members[name]) for name in sorted(members)]) + b"}"
-
-
-def _encode_float(value: float) -> bytes:
-    return json.dumps(value).encode()  # with NaN and Infinity, which Triton prints too
 
 
 def encode_event(data: bytes) -> bytes:

@@ -21,8 +21,8 @@ from edge_serve.errors import InvalidArgument, NotFound, Unparsable
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, Parameter, RequestedOutput
 from edge_serve.messages.shared_memory import Place, Regions
 from edge_serve.messages.signature import Signature
-from edge_serve.messages.tensors import BY_NAME, DataType, InferTensor, Shape, Shared, Unseen, element_count
-from edge_serve.protocol.inference.validate import MAX_RANK, check_datatype, check_id_length, prefix, shape_text
+from edge_serve.messages.tensors import BY_NAME, DataType, InferTensor, Shape, Shared, Unseen, element_count, shape_text
+from edge_serve.protocol.inference.validate import MAX_RANK, check_datatype, check_id_length, prefix
 from edge_serve.protocol.v2 import infer_tensors
 from edge_serve.protocol.v2.json_text import (
     INT64_MAX,

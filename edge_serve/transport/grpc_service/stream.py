@@ -240,7 +240,7 @@ class InferStream:
         elif not response.null:
             return self._send(one, response)
         elif one.wants_final:
-            self._push(_make_written(grpc_response.encode_stream_final(one.request)), one.turn)
+            self._push(_make_written(grpc_response.encode_stream_notice(one.request, final=True)), one.turn)
         elif one.turn is not None:
             self._push(None, one.turn)
         return response.lease
@@ -270,12 +270,13 @@ class InferStream:
         if self._call.asked.strict:
             self._fail(error)
             return
-        self._push(_make_written(grpc_response.encode_stream_error(error, one.request, final=response.final)), one.turn)
+        self._push(_make_written(grpc_response.encode_stream_notice(one.request, response.final, error)), one.turn)
 
     def _refuse(self, error: EdgeServeError, request_id: str, turn: _Turn) -> None:
         """Answer a request that did not reach its model. As in Triton, this error never ends the stream, even with
         `triton_grpc_error`."""
-        self._push(_make_written(grpc_response.encode_stream_refusal(error, request_id)), turn)
+        request = InferRequest("", id=request_id)
+        self._push(_make_written(grpc_response.encode_stream_notice(request, None, error)), turn)
 
     def _fail(self, error: EdgeServeError) -> None:
         if not self._over:

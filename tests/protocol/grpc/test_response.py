@@ -90,10 +90,11 @@ def test_classes_take_the_place_of_the_tensor() -> None:
 
 def test_errors_and_finals_of_a_stream() -> None:
     request = InferRequest("m", "", "i")
-    error = grpc_response.encode_stream_error(InvalidArgument("no"), request, final=True)
+    error = grpc_response.encode_stream_notice(request, True, InvalidArgument("no"))
     failed = ModelStreamInferResponse.FromString(error)
-    refused = ModelStreamInferResponse.FromString(grpc_response.encode_stream_refusal(InvalidArgument("no"), "i"))
-    final = ModelStreamInferResponse.FromString(grpc_response.encode_stream_final(request))
+    refusal = grpc_response.encode_stream_notice(InferRequest("", id="i"), None, InvalidArgument("no"))
+    refused = ModelStreamInferResponse.FromString(refusal)
+    final = ModelStreamInferResponse.FromString(grpc_response.encode_stream_notice(request, final=True))
 
     assert (failed.error_message, failed.infer_response.model_name, failed.infer_response.id) == ("no", "m", "i")
     assert failed.infer_response.parameters["triton_final_response"].bool_param
