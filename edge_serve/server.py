@@ -100,14 +100,8 @@ class ServerProcess:
         hooks = Hooks(metric=custom.apply, gone=custom.gone)
         self._sandbox = sandbox = Sandbox.of(config, os.environ)
         environments = _environments(config, sandbox)
-        self._workers = Workers(
-            limits,
-            self._clock,
-            hooks,
-            environments,
-            poll_policy or make_poll_policy(config.busy_poll_microseconds),
-            sandbox,
-        )
+        poll_policy = poll_policy or make_poll_policy(config.busy_poll_microseconds)
+        self._workers = Workers(limits, self._clock, hooks, environments, poll_policy, sandbox)
         self._codec = Codec(self._budget, limits)
         loader = self._make_loader(config)
         repository = Repository(list(map(Path, config.model_repository)), namespaced=config.model_namespacing)
@@ -209,7 +203,6 @@ class ServerProcess:
         if self._sandbox is not None:
             self._background.append(asyncio.create_task(offload(self._sandbox.tell), name="sandbox"))
         self._keep_house()
-        self._background.append(asyncio.create_task(self._supervisor.run(), name="supervision"))
         failures = await self._load(started)
         if self._config.self_inference_interval_secs:
             asking = SelfInference(self._registry.each_served, self._config.self_inference_interval_secs)
@@ -273,10 +266,8 @@ class ServerProcess:
 
     async def _load(self, started: float) -> list[str]:
         config = self._config
-        if config.model_control_mode == "explicit" and "*" not in config.load_model:
-            names: list[str] | None = list(config.load_model)
-        else:
-            names = None
+        only_named = config.model_control_mode == "explicit" and "*" not in config.load_model
+        names = list(config.load_model) if only_named else None
         loading = self._loading = asyncio.create_task(self._load_models(names), name="load models")
         stopping = asyncio.create_task(self._stop.wait())
         is_closed = self._frontends.is_closed
@@ -346,6 +337,7 @@ class ServerProcess:
     def _keep_house(self) -> None:
         """Start the periodic jobs, each in a task of its own, so that one that hangs delays no other."""
         chores: dict[str, Coroutine[Any, Any, None]] = {
+            "supervision": self._supervisor.run(),
             "trimming": trim_idle(self._budget),
             "health": repeat("asking models for their health", HOUSEKEEPING_SECONDS, self._registry.check_health),
             "versions": repeat("looking for failed versions", HOUSEKEEPING_SECONDS, self._registry.dismiss_gone),
