@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 
@@ -18,6 +18,7 @@ from edge_serve.protocol.grpc import bodies as grpc_bodies
 from edge_serve.protocol.grpc import grpc_service_pb2 as pb
 from edge_serve.protocol.grpc.infer import Unreadable
 from edge_serve.protocol.grpc.response import encode_delimited
+from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.v2.operations import MANY_MODELS, CallService, Done, check_repository
 from edge_serve.transport.v2.routes import RouteGroup
 
@@ -27,15 +28,7 @@ HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 
 Answer = Message | bytes | None
-Ask = Callable[[Any, "Replier"], Answer]
-
-
-class Replier(Protocol):
-    """The part of `GrpcCall` that unary calls use."""
-
-    def reply(self, parts: Sequence[Buffer], size: int) -> None: ...
-    def fail(self, error: EdgeServeError) -> None: ...
-    def check_change(self) -> None: ...
+Ask = Callable[[Any, GrpcCall], Answer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +37,7 @@ class UnaryMethod:
 
     Attributes:
         request: the class of its message.
-        ask: returns the reply, or None if it answers by the `Replier`, now or later. Raises EdgeServeError.
+        ask: returns the reply, or None if it answers by the call, now or later. Raises EdgeServeError.
     """
 
     group: RouteGroup
@@ -63,23 +56,23 @@ class UnaryMethod:
         except DecodeError as error:
             raise Unreadable from error
 
-    def run(self, message: Message, replier: Replier) -> None:
+    def run(self, message: Message, call: GrpcCall) -> None:
         """Answer a request, now or later.
 
         Raises:
             EdgeServeError: the error for the client.
         """
-        answer = self.ask(message, replier)
+        answer = self.ask(message, call)
         if answer is not None:
             raw = answer if isinstance(answer, bytes) else answer.SerializeToString()
-            replier.reply((raw,), len(raw))
+            call.reply((raw,), len(raw))
 
 
-async def _statistics_of_many(models: Sequence[tuple[str, str, ModelStatistics]], replier: Replier) -> None:
+async def _statistics_of_many(models: Sequence[tuple[str, str, ModelStatistics]], call: GrpcCall) -> None:
     """Serialize statistics in pieces: concatenated messages parse as one with the repeated fields of all."""
     each = (grpc_bodies.build_statistics([model]).SerializeToString() for model in models)
     parts = [b"".join(made) async for made in in_pieces(each)]
-    replier.reply(parts, sum(map(len, parts)))
+    call.reply(parts, sum(map(len, parts)))
 
 
 class UnaryCalls:
@@ -118,17 +111,17 @@ class UnaryCalls:
 
     # ---- health and metadata ------------------------------------------------------------------------------------
 
-    def _check(self, request: Message, _: Replier) -> bytes:
+    def _check(self, request: Message, _: GrpcCall) -> bytes:
         """Return the readiness of the server, for any service name, as Triton does."""
         return SERVING if self._service.ready() else NOT_SERVING
 
-    def _server_live(self, request: pb.ServerLiveRequest, _: Replier) -> Answer:
+    def _server_live(self, request: pb.ServerLiveRequest, _: GrpcCall) -> Answer:
         return pb.ServerLiveResponse(live=self._service.live())
 
-    def _server_ready(self, request: pb.ServerReadyRequest, _: Replier) -> Answer:
+    def _server_ready(self, request: pb.ServerReadyRequest, _: GrpcCall) -> Answer:
         return pb.ServerReadyResponse(ready=self._service.ready())
 
-    def _model_ready(self, request: pb.ModelReadyRequest, _: Replier) -> Answer:
+    def _model_ready(self, request: pb.ModelReadyRequest, _: GrpcCall) -> Answer:
         try:
             ready = self._service.model_ready(request.name, request.version)
         except (NotFound, Unavailable):
@@ -137,98 +130,98 @@ class UnaryCalls:
             ready = False  # Triton 2.51 answers the same for an unknown model
         return pb.ModelReadyResponse(ready=ready)
 
-    def _server_metadata(self, request: pb.ServerMetadataRequest, _: Replier) -> Answer:
+    def _server_metadata(self, request: pb.ServerMetadataRequest, _: GrpcCall) -> Answer:
         return grpc_bodies.build_server_metadata(self._service.server_metadata())
 
-    def _model_metadata(self, request: pb.ModelMetadataRequest, _: Replier) -> Answer:
+    def _model_metadata(self, request: pb.ModelMetadataRequest, _: GrpcCall) -> Answer:
         return grpc_bodies.build_model_metadata(self._service.model_metadata(request.name, request.version))
 
-    def _model_config(self, request: pb.ModelConfigRequest, _: Replier) -> Answer:
+    def _model_config(self, request: pb.ModelConfigRequest, _: GrpcCall) -> Answer:
         config = self._service.model_config(request.name, request.version)
         # a ModelConfigResponse, without a copy of the config into the pool of grpc_service_pb2
         return encode_delimited(0x0A, config.SerializeToString())
 
-    def _model_statistics(self, request: pb.ModelStatisticsRequest, replier: Replier) -> Answer:
+    def _model_statistics(self, request: pb.ModelStatisticsRequest, call: GrpcCall) -> Answer:
         models = self._service.model_statistics(request.name, request.version)
         if len(models) <= MANY_MODELS:
             return grpc_bodies.build_statistics(models)
-        start_task(_statistics_of_many(models, replier), "statistics")
+        start_task(_statistics_of_many(models, call), "statistics")
         return None
 
     # ---- the repository -----------------------------------------------------------------------------------------
 
-    def _index(self, request: pb.RepositoryIndexRequest, replier: Replier) -> None:
+    def _index(self, request: pb.RepositoryIndexRequest, call: GrpcCall) -> None:
         def done(found: list[IndexEntry] | EdgeServeError) -> None:
             if isinstance(found, EdgeServeError):
-                replier.fail(found)
+                call.fail(found)
             else:
                 message = grpc_bodies.build_repository_index(found).SerializeToString()
-                replier.reply((message,), len(message))
+                call.reply((message,), len(message))
 
         check_repository(request.repository_name)
         self._service.repository_index(request.ready, done)
 
-    def _load(self, request: pb.RepositoryModelLoadRequest, replier: Replier) -> None:
+    def _load(self, request: pb.RepositoryModelLoadRequest, call: GrpcCall) -> None:
         check_repository(request.repository_name)
         parameters = grpc_bodies.read_load_parameters(request.parameters)
-        self._service.load_model(request.model_name, parameters, _finish(replier))
+        self._service.load_model(request.model_name, parameters, _finish(call))
 
-    def _unload(self, request: pb.RepositoryModelUnloadRequest, replier: Replier) -> None:
+    def _unload(self, request: pb.RepositoryModelUnloadRequest, call: GrpcCall) -> None:
         check_repository(request.repository_name)
         dependents = grpc_bodies.read_unload_dependents(request.parameters)
-        self._service.unload_model(request.model_name, dependents, _finish(replier))
+        self._service.unload_model(request.model_name, dependents, _finish(call))
 
     # ---- settings -----------------------------------------------------------------------------------------------
 
-    def _trace(self, request: pb.TraceSettingRequest, replier: Replier) -> Answer:
+    def _trace(self, request: pb.TraceSettingRequest, call: GrpcCall) -> Answer:
         service, model = self._service, request.model_name
         current = service.trace_settings(model)
         if request.settings:
-            replier.check_change()
+            call.check_change()
             service.update_trace_settings(model, grpc_bodies.read_trace_changes(request.settings))
             current = service.trace_settings(model)
         return grpc_bodies.build_trace_settings(current)
 
-    def _log(self, request: pb.LogSettingsRequest, replier: Replier) -> Answer:
+    def _log(self, request: pb.LogSettingsRequest, call: GrpcCall) -> Answer:
         service = self._service
         if request.settings:
-            replier.check_change()
+            call.check_change()
             service.update_log_settings(grpc_bodies.read_log_settings(request.settings, service.log_settings()))
         return grpc_bodies.build_log_settings(service.log_settings())
 
     # ---- client shared memory -----------------------------------------------------------------------------------
 
-    def _system_status(self, request: pb.SystemSharedMemoryStatusRequest, _: Replier) -> Answer:
+    def _system_status(self, request: pb.SystemSharedMemoryStatusRequest, _: GrpcCall) -> Answer:
         return grpc_bodies.build_shared_memory(self._service.system_shm_status(request.name))
 
-    def _system_register(self, request: pb.SystemSharedMemoryRegisterRequest, _: Replier) -> Answer:
+    def _system_register(self, request: pb.SystemSharedMemoryRegisterRequest, _: GrpcCall) -> Answer:
         self._service.register_system_shm(request.name, request.key, request.offset, request.byte_size)
         return b""
 
-    def _system_unregister(self, request: pb.SystemSharedMemoryUnregisterRequest, _: Replier) -> Answer:
+    def _system_unregister(self, request: pb.SystemSharedMemoryUnregisterRequest, _: GrpcCall) -> Answer:
         self._service.unregister_system_shm(request.name)
         return b""
 
-    def _cuda_status(self, request: pb.CudaSharedMemoryStatusRequest, _: Replier) -> Answer:
+    def _cuda_status(self, request: pb.CudaSharedMemoryStatusRequest, _: GrpcCall) -> Answer:
         self._service.cuda_shm_status(request.name)
         return b""  # no CUDA region is ever registered
 
-    def _cuda_register(self, request: pb.CudaSharedMemoryRegisterRequest, _: Replier) -> Answer:
+    def _cuda_register(self, request: pb.CudaSharedMemoryRegisterRequest, _: GrpcCall) -> Answer:
         self._service.register_cuda_shm(request.name)
         return b""
 
-    def _cuda_unregister(self, request: pb.CudaSharedMemoryUnregisterRequest, _: Replier) -> Answer:
+    def _cuda_unregister(self, request: pb.CudaSharedMemoryUnregisterRequest, _: GrpcCall) -> Answer:
         self._service.unregister_cuda_shm(request.name)
         return b""
 
 
-def _finish(replier: Replier) -> Done:
+def _finish(call: GrpcCall) -> Done:
     """Return the callback with which the service reports that it is done; the reply is empty."""
 
     def done(error: EdgeServeError | None) -> None:
         if error is None:
-            replier.reply((), 0)
+            call.reply((), 0)
         else:
-            replier.fail(error)
+            call.fail(error)
 
     return done

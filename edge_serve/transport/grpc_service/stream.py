@@ -14,7 +14,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease
@@ -25,7 +24,7 @@ from edge_serve.models.run.runner import Ticket
 from edge_serve.protocol.grpc import response as grpc_response
 from edge_serve.protocol.grpc.infer import Unreadable, cut, peek
 from edge_serve.protocol.grpc.response import GrpcInferEncoder
-from edge_serve.transport.grpc.call_head import CallHead
+from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.grpc.messages import Message
 from edge_serve.transport.sockets import backlog
 from edge_serve.transport.sockets.backlog import Backlog
@@ -41,18 +40,6 @@ _COPIED = 16 * 1024
 
 #: returns the request in a message, its model's signature, and whether it wants an empty final response
 Decode = Callable[[Message, "Mapping[str, str] | None"], tuple[InferRequest, Signature, bool]]
-
-
-class StreamCall(Protocol):
-    """The part of `GrpcCall` that streaming inference uses."""
-
-    asked: CallHead
-
-    def write(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None) -> int: ...
-    def finish(self) -> None: ...
-    def fail(self, error: EdgeServeError) -> None: ...
-    def cut(self, error: EdgeServeError) -> None: ...
-    def replenish(self) -> None: ...
 
 
 class StreamOverrun(EdgeServeError):
@@ -103,7 +90,7 @@ class InferStream:
 
     def __init__(
         self,
-        call: StreamCall,
+        call: GrpcCall,
         service: InferService,
         decode: Decode,
         encoder: GrpcInferEncoder,

@@ -39,7 +39,8 @@ def ask(name: str, request: Any = b"", service: GrpcFakeService | None = None) -
     call = UnaryCalls(service or GrpcFakeService()).table[name if name.startswith("/") else INFERENCE + name]
     data = request if isinstance(request, bytes) else request.SerializeToString()
     replier = Replier()
-    call.run(call.read(data), replier)
+    as_call: Any = replier
+    call.run(call.read(data), as_call)
     if replier.error is not None:
         raise replier.error
     assert replier.answer is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -82,8 +83,9 @@ class Scene:
     def __post_init__(self) -> None:
         self.asked = CallHead(strict=self.strict)
         decoder = GrpcInferDecoder(lambda name, version: self.lookup(name, version).signature, self.regions)
+        call: Any = self
         self.stream = InferStream(
-            self, self, lambda message, _: decoder.decode(message.data, None, message.offset), GrpcInferEncoder()
+            call, self, lambda message, _: decoder.decode(message.data, None, message.offset), GrpcInferEncoder()
         )
 
     # the service
