@@ -77,46 +77,62 @@ class DoorCounters:
     handshakes_failed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class DoorLimits:
-    """Limits of a door.
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """Limits of a door and of its connections, over HTTP and gRPC. Times are seconds.
 
     Attributes:
         connections: open at once, with TLS handshakes. Beyond it, a new one replaces an idle one, or is refused.
-        handshake_timeout: seconds from the start of a connection to the end of its TLS handshake.
-        sweep_interval: seconds between two sweeps.
+        unsent: unsent bytes of one connection, beyond which its answers wait.
+        receive_buffer: bytes of the buffer that all connections share. A large body is received straight into its
+            place, except for the bytes that arrive in this buffer together with its beginning.
+        body_rate: bytes per second below which a sender is refused while other requests wait for memory; 0 = none.
+        memory_wait: for which a body may wait for memory.
+        write_timeout: in which the client must read at least one more byte.
+        handshake_timeout: from the start of a connection to the end of its TLS handshake.
+        linger_timeout: for which received bytes are discarded after the last answer, so that the client can read it.
     """
 
-    connections: int
-    handshake_timeout: float
-    sweep_interval: float
+    connections: int = 4096
+    unsent: int = 256 * 1024
+    receive_buffer: int = 64 * 1024
+    body_rate: int = 64 * 1024
+    memory_wait: float = 30.0
+    write_timeout: float = 60.0
+    handshake_timeout: float = 10.0
+    linger_timeout: float = 3.0
 
 
 class Door(ABC, Generic[C]):
     """Serves on any number of listeners, on the running loop.
 
     Args:
+        sweep_interval: seconds between two sweeps.
+        sharing: limits of all doors together; None = none.
         tls: returns the newest TLS context; None = no TLS.
         plain_reply: sent to a client that speaks plain HTTP to a door with TLS.
 
     Attributes:
         connections: the open connections.
+        counters: read at scrape time.
     """
 
     def __init__(
         self,
         clock: Clock,
-        limits: DoorLimits,
-        sharing: SharedLimits,
+        limits: ConnectionLimits,
+        sweep_interval: float,
+        sharing: SharedLimits | None,
         counters: DoorCounters,
         tls: Callable[[], ssl.SSLContext] | None = None,
         plain_reply: bytes = b"",
     ) -> None:
         self.connections: set[C] = set()
         self._clock = clock
-        self._door_limits = limits
-        self._sharing = sharing
-        self._door_counters = counters
+        self._limits = limits
+        self._sweep_interval = sweep_interval
+        self._sharing = sharing or SharedLimits()
+        self.counters = counters
         self._tls = tls
         self._plain_reply = plain_reply
         #: the address of each connection, in the order in which they were opened
@@ -139,7 +155,7 @@ class Door(ABC, Generic[C]):
         if self._sweep_timer is None:
             loop = asyncio.get_running_loop()
             if self._tls is not None:
-                timeout = self._door_limits.handshake_timeout
+                timeout = self._limits.handshake_timeout
                 self._handshakes = Handshakes(loop, self._tls, timeout, self._plain_reply)
             self._sweep_later()
         for listener in listeners:
@@ -191,7 +207,7 @@ class Door(ABC, Generic[C]):
     def gone(self, connection: C) -> None:
         """Remove a connection that was closed."""
         self.connections.discard(connection)
-        self._door_counters.connections -= 1
+        self.counters.connections -= 1
         self._sharing.addresses.release(self._keys.pop(connection, ""))
         if not self.connections and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
@@ -201,14 +217,14 @@ class Door(ABC, Generic[C]):
 
     def _sweep_later(self) -> None:
         loop = asyncio.get_running_loop()
-        self._sweep_timer = loop.call_later(self._door_limits.sweep_interval, self._sweep_and_again)
+        self._sweep_timer = loop.call_later(self._sweep_interval, self._sweep_and_again)
 
     def _sweep_and_again(self) -> None:
         self._sweep_later()
         self.sweep()
 
     def _admit(self, sock: socket.socket, listener: Listener, address: Any) -> None:
-        counters, addresses, most = self._door_counters, self._sharing.addresses, self._door_limits.connections
+        counters, addresses, most = self.counters, self._sharing.addresses, self._limits.connections
         counters.connections_total += 1
         key = addresses.key(listener.sock, address)
         if len(self.connections) + self._count_handshakes() >= most and not self._make_room(key):
@@ -225,13 +241,13 @@ class Door(ABC, Generic[C]):
     def _make_room(self, key: str) -> bool:
         """Close idle connections for a new one of the address `key`. Return False if none may be closed for it."""
         handshakes = {} if self._handshakes is None else self._handshakes.addresses
-        count = max(1, int(self._door_limits.connections * _EVICTED_AT_ONCE))
+        count = max(1, int(self._limits.connections * _EVICTED_AT_ONCE))
         closed = 0
         for connection in candidates({**self._keys, **handshakes}, key):
             closed += connection.close_if_idle()
             if closed == count:
                 break
-        self._door_counters.connections_evicted += closed
+        self.counters.connections_evicted += closed
         return closed > 0
 
     def _turn_away(self, sock: socket.socket, reason: str) -> None:
@@ -253,12 +269,12 @@ class Door(ABC, Generic[C]):
             sock.close()
             self._sharing.addresses.release(key)
             return
-        self._door_counters.connections += 1
+        self.counters.connections += 1
         self.connections.add(connection)
         self._keys[connection] = key
 
     def _on_failed(self, key: str) -> None:
-        self._door_counters.handshakes_failed += 1
+        self.counters.handshakes_failed += 1
         self._sharing.addresses.release(key)
 
 

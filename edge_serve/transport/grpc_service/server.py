@@ -20,7 +20,7 @@ from edge_serve.messages.peer import Peer
 from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.protocol.http2.frames import Code, build_goaway
 from edge_serve.transport.door.access import Access
-from edge_serve.transport.door.door import Door, DoorCounters, DoorLimits
+from edge_serve.transport.door.door import Door, DoorCounters
 from edge_serve.transport.door.listeners import Listener, listen_tcp
 from edge_serve.transport.door.reloaded import Reloaded
 from edge_serve.transport.door.shared_limits import SharedLimits
@@ -59,10 +59,9 @@ class GrpcServer(Door[GrpcConnection]):
         tls: TLS context of new connections, checked for new files in every sweep; None = no TLS.
         access: access control; None = every client may call every method.
         sharing: limits of all doors together; None = no limits.
-
-    Attributes:
-        counters: of connections; requests are not counted here.
     """
+
+    _limits: GrpcLimits
 
     def __init__(
         self,
@@ -76,10 +75,9 @@ class GrpcServer(Door[GrpcConnection]):
         access: Access | None = None,
         sharing: SharedLimits | None = None,
     ) -> None:
-        self.counters = DoorCounters()
         self._settings = settings or GrpcSettings()
         self._keepalive = keepalive or KeepaliveSettings()
-        self._limits = limits = limits or GrpcLimits()
+        limits = limits or GrpcLimits()
         self._context = tls
         self._looking: asyncio.Task[bool] | None = None
         self._watchers = Watchers(service)
@@ -91,9 +89,8 @@ class GrpcServer(Door[GrpcConnection]):
             access.subscribe(self)
         self._listeners: list[Listener] = []
         self._shared: GrpcDoorState | None = None
-        of_door = DoorLimits(limits.connections, limits.handshake_timeout, self._keepalive.sweep_interval())
         newest = None if tls is None else lambda: tls.value
-        super().__init__(clock, of_door, sharing or SharedLimits(), self.counters, newest)
+        super().__init__(clock, limits, self._keepalive.sweep_interval(), sharing, DoorCounters(), newest)
 
     @property
     def address(self) -> str:

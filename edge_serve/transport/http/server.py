@@ -17,7 +17,7 @@ from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.errors import EdgeServeError, InvalidArgument, Overloaded, PermissionDenied
 from edge_serve.messages.peer import Peer
 from edge_serve.protocol.http1.head import CLOSE, response_head
-from edge_serve.transport.door.door import Door, DoorLimits
+from edge_serve.transport.door.door import Door
 from edge_serve.transport.door.exchange import Application
 from edge_serve.transport.door.listeners import Listener
 from edge_serve.transport.door.shared_limits import SharedLimits
@@ -45,10 +45,10 @@ class HttpServer(Door[HttpConnection]):
         choose: returns the application of a client; None = `application` for all.
         tls: returns the newest TLS context; None = no TLS.
         sharing: limits that all doors share; None = none.
-
-    Attributes:
-        counters: read at scrape time.
     """
+
+    counters: HttpCounters
+    _limits: HttpLimits
 
     def __init__(
         self,
@@ -60,14 +60,12 @@ class HttpServer(Door[HttpConnection]):
         tls: Callable[[], ssl.SSLContext] | None = None,
         sharing: SharedLimits | None = None,
     ) -> None:
-        self.counters = HttpCounters()
         self._choose = choose or (lambda peer: application)
-        self._limits = limits = limits or HttpLimits()
+        limits = limits or HttpLimits()
         self._shared: HttpDoorState | None = None
         self._ends = False
-        door_limits = DoorLimits(limits.connections, limits.handshake_timeout, limits.sweep_interval())
         super().__init__(
-            clock or MonotonicClock(), door_limits, sharing or SharedLimits(), self.counters, tls, _PLAIN_REPLY
+            clock or MonotonicClock(), limits, limits.sweep_interval(), sharing, HttpCounters(), tls, _PLAIN_REPLY
         )
 
     async def start(self, listeners: Iterable[Listener]) -> None:
