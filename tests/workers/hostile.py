@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve.workers.front import process as process_module
+from edge_serve.workers.front import pool
 from edge_serve.workers.launch.environments import Interpreter
 
 #: a kind and a payload, sent with the number of the question that they answer; or bytes that are sent as they are
@@ -91,4 +91,4 @@ def run_hostile_processes(monkeypatch: pytest.MonkeyPatch, directory: Path, *pla
     )
     script.write_text(text)
     script.chmod(0o755)
-    monkeypatch.setattr(process_module, "own_interpreter", lambda: Interpreter((str(script),), {}))
+    monkeypatch.setattr(pool, "own_interpreter", lambda: Interpreter((str(script),), {}))

@@ -8,7 +8,7 @@ frames/       the frames that the front end writes and reads
 hangs         finds instances whose model hangs, and other things that stall
 link          state that the channels of one opened model share, and its listener
 opened        an opened model, as its driver uses it
-output        reads the standard output and error of a worker
+output        writes what models print and log to the server's log
 pending       a batch in flight, and copies of its inputs in the arena
 placement     the instances of a model that live in one worker
 pool          opens models in workers: the entry point of this room

@@ -58,6 +58,15 @@ class Hang:
         """Seconds since the limit passed."""
         return self.seconds - self.limit
 
+    def text(self, load_setting: str) -> str:
+        """Return which model hangs, for how long, and the option that allows it more time."""
+        if self.warms_up or self.tests:
+            hangs = f"hangs in its {'warm-up' if self.warms_up else 'golden test'}"
+            setting = load_setting or "the time limit of a load"
+        else:
+            hangs, setting = "hangs", f"--hang-timeout-secs, or its parameter {HANG_PARAMETER}"
+        return f"model '{self.model}' {hangs}, nothing has come from it for {self.seconds:.0f} s ({setting})"
+
 
 class HangWatch:
     """Watches the parts of one worker."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from edge_serve.backends.base import Reply
@@ -73,10 +73,6 @@ class Link:
     def __post_init__(self) -> None:
         self.row_bytes = self.layout.row_bytes
         self.large = self.row_bytes * self.layout.most_rows > INLINE and not self.layout.decoupled
-
-    def beside(self, listener: ModelListener) -> Link:
-        """Return a link for more instances of the same model, of which another listener hears."""
-        return replace(self, listener=listener)
 
     def learn(self, nbytes: int, rows: int) -> None:
         """A batch of `rows` had large outputs; the estimate follows growth at once and shrinks slowly."""

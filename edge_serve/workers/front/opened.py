@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from edge_serve.backends.base import InstanceSpec, ModelSpec, Reply
@@ -95,7 +95,7 @@ class OpenedModel:
         Raises:
             EdgeServeError: one of them does not open; nothing of them is left.
         """
-        link = self._link.beside(listener)
+        link = replace(self._link, listener=listener)
         first = self._homes[0]
         homes = await self._pool.open_homes(spec, first.part.backend, instances, link, first, own_worker=True)
         return OpenedModel(self._pool, link, homes)
@@ -154,15 +154,15 @@ class OpenedModel:
 
     def memory_bytes(self) -> int:
         """Resident memory of its workers; its share where it lives with others."""
-        return sum(worker.memory_bytes() // worker.shares() for worker in self._workers())
+        return sum(worker.process.memory_bytes() // worker.shares() for worker in self._workers())
 
     def own_memory_bytes(self) -> int:
         """Resident memory of the workers in which no other model lives."""
-        return sum(worker.memory_bytes() for worker in self._workers() if worker.shares() == 1)
+        return sum(worker.process.memory_bytes() for worker in self._workers() if worker.shares() == 1)
 
     def pids(self) -> list[int]:
         """Of its worker processes, for logs and tests."""
-        return [worker.pid for worker in self._workers()]
+        return [worker.process.pid for worker in self._workers()]
 
     def _workers(self) -> list[Worker]:
         if len(self._homes) == 1:

@@ -1,4 +1,4 @@
-"""Reads a worker's standard output and error, line by line, for the server's log.
+"""Lines that models write, for the server's log: standard output and error, and the log lines that they send.
 
 The pipe is always emptied, so a model never waits for it. Lines above the rate are counted and discarded.
 """
@@ -10,9 +10,12 @@ import logging
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from edge_serve.messages.log_fields import RECURS
+from edge_serve.messages.log_fields import OUTPUT, RECURS, model_fields
+from edge_serve.workers.front.placement import ModelPlacement
+from edge_serve.workers.wire.frames import LOG_CHARACTERS, MOST_REPORTED
 from edge_serve.workers.wire.place import own_place
 
 LONGEST_LINE = 4096
@@ -155,3 +158,49 @@ class WorkerOutput:
         """
         found = (match for line in self.fatal if (match := _FRAME.match(line)))
         return own_place((match[1], match[2], match[3]) for match in found)
+
+
+class ModelLog:
+    """The log of one worker's models. Lines above the rate are counted and discarded.
+
+    Args:
+        about: the one model of the worker, as fields of the lines; None = it has several.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, label: str, about: Mapping[str, str] | None) -> None:
+        self._loop = loop
+        self._label = label
+        self._about = about
+        self._rate = Rate(200, 1000)
+        self._unlogged = 0
+
+    def write(self, value: dict[str, Any], parts: Sequence[ModelPlacement]) -> None:
+        """Write the line or the warning in a LOG frame.
+
+        Args:
+            parts: the opened models of the worker.
+        """
+        if not self._rate.take(self._loop.time()):
+            self._unlogged += 1
+            return
+        if self._unlogged:
+            text = "%s: %d log lines dropped: the model logs too much"
+            log.warning(text, self._label, self._unlogged, extra=self._about)
+            self._unlogged = 0
+        if "once" in value:
+            _warn_once(value, parts)
+            return
+        level, text = value.get("level"), str(value.get("text"))[:LOG_CHARACTERS]
+        known = level if isinstance(level, int) else logging.INFO
+        logging.getLogger("edge_serve.model").log(known, "%s: %s", self._label, text, extra=self._about)
+
+
+def _warn_once(value: dict[str, Any], parts: Sequence[ModelPlacement]) -> None:
+    """Log a warning about an opened model, unless another of its instances has sent it."""
+    part = next((part for part in parts if part.number == value.get("model")), None)
+    key = str(value["once"])
+    if part is None or key in part.link.warned or len(part.link.warned) >= MOST_REPORTED:
+        return
+    part.link.warned.add(key)
+    extra = {**model_fields(part.spec.name, part.spec.version), OUTPUT: key}
+    log.warning("%s", str(value.get("text"))[:LOG_CHARACTERS], extra=extra)

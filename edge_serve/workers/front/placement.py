@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,4 +71,19 @@ def as_json(spec: ModelSpec) -> dict[str, Any]:
         "version_directory": str(spec.version_directory),
         "config": spec.config,
         "backend_config": spec.backend_config,
+    }
+
+
+def open_question(part: ModelPlacement, channels: Sequence[int], in_main: bool) -> dict[str, Any]:
+    """Return the content of an OPEN frame; `channels` has the number of each instance's channel."""
+    return {
+        "model": part.number,
+        "spec": as_json(part.spec),
+        "backend": part.backend,
+        "in_main": in_main,
+        "beside": part.beside.number if part.beside is not None and part.beside.channels else 0,
+        "instances": [
+            {"name": spec.name, "kind": spec.kind, "device_id": spec.device_id, "channel": number}
+            for spec, number in zip(part.specs, channels, strict=True)
+        ],
     }

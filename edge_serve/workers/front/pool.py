@@ -89,13 +89,13 @@ class Workers:
 
     def cpu_seconds(self) -> float:
         """Return the CPU time of all worker processes; it grows while models load."""
-        return sum(worker.cpu_seconds() for worker in self._all)
+        return sum(worker.process.cpu_seconds() for worker in self._all)
 
     def watch(self, now_ns: int) -> dict[str, float]:
         """Kill what hangs; for each worker the seconds since it should have been killed, at most 0 for those that are
         well. To be called about once a second."""
         hang = self._limits.hang or self.default_hang
-        return {f"{worker.label} (pid {worker.pid})": worker.watch(now_ns, hang) for worker in self._all}
+        return {f"{worker.label} (pid {worker.process.pid})": worker.watch(now_ns, hang) for worker in self._all}
 
     def facts(self) -> list[WorkerFacts]:
         """Each of them, for the status document."""
@@ -223,9 +223,10 @@ class Workers:
     async def _claim(self, spec: ModelSpec, backend: str, own_worker: bool, label: str) -> Worker:
         own_limit = _memory(spec)
         shared = backend in SHARED and not own_worker and not own_limit
-        environment = await self._environments.take(spec) if backend in ALONE else None
+        found = await self._environments.take(spec) if backend in ALONE else None
+        environment = found or Environment(own_interpreter())
         if self._sandbox is not None:
-            environment = await self._confined(self._sandbox, environment, None if shared else [spec.model_directory])
+            await self._confine(self._sandbox, environment, None if shared else [spec.model_directory])
         worker = self._groups.get(backend) if shared else None
         if worker is None or worker.gone:
             try:
@@ -234,7 +235,7 @@ class Workers:
                     None if shared else model_fields(spec.name, spec.version), self._group_maker(own_limit),
                 )  # fmt: skip
             except BaseException:
-                _release(environment)
+                environment.release()
                 raise
             self._all.add(worker)
             if shared:
@@ -242,17 +243,16 @@ class Workers:
         worker.claims += 1
         return worker
 
-    async def _confined(self, sandbox: Sandbox, environment: Environment | None, own: list[Path] | None) -> Environment:
+    async def _confine(self, sandbox: Sandbox, environment: Environment, own: list[Path] | None) -> None:
         """Confine the environment of a worker; the paths of what is closed are looked up in a thread.
 
         Raises:
             Internal: they lie on a file system that does not answer.
         """
-        given = environment or Environment(own_interpreter())
         try:
-            return await asyncio.wait_for(offload(sandbox.environment, given, own), _LOOK_UP_SECONDS)
+            await asyncio.wait_for(offload(sandbox.environment, environment, own), _LOOK_UP_SECONDS)
         except BaseException as error:
-            _release(environment)
+            environment.release()
             if isinstance(error, asyncio.TimeoutError):
                 text = "the home directory, $TMPDIR, or a directory of the settings lies on a file system that hangs"
                 raise Internal(f"no worker can be started: {text}") from None
@@ -273,7 +273,7 @@ class Workers:
             return
         self._groups = {key: known for key, known in self._groups.items() if known is not worker}
         await worker.end()
-        _release(worker.environment)
+        worker.environment.release()
         self._all.discard(worker)
 
     async def stop(self, timeout: float | None = None) -> None:
@@ -283,14 +283,9 @@ class Workers:
         self._reserved.clear()
         await asyncio.gather(*(worker.end(timeout) for worker in self._all))
         for worker in self._all:
-            _release(worker.environment)
+            worker.environment.release()
         self._all.clear()
         self._groups.clear()
-
-
-def _release(environment: Environment | None) -> None:
-    if environment is not None:
-        environment.release()
 
 
 def _label(spec: ModelSpec) -> str:

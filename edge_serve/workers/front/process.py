@@ -16,8 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edge_serve.errors import Unavailable
+from edge_serve.aio.tasks import start_task
+from edge_serve.errors import Internal, Unavailable
 from edge_serve.messages.line import shortened
+from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.tensors import Buffer
 from edge_serve.workers.front.frame_socket import GRACE, FrameSocket
 from edge_serve.workers.front.output import WorkerOutput
@@ -32,6 +34,8 @@ log = logging.getLogger(__name__)
 
 #: a process's clock is its number with this (clock_getcpuclockid(3), which Python lacks; include/linux/posix-timers.h)
 _CPUCLOCK_SCHED = 2
+#: seconds between two reports of a slow load
+_SLOW_LOAD_AGAIN = 60.0
 #: question -> its answer, which carries its number; FAILED answers any. Other frames have numbers of the worker's own
 _ANSWERS = {
     FrameKind.DESCRIBE.value: FrameKind.DESCRIBED,
@@ -89,6 +93,7 @@ class Process:
     Attributes:
         exports: other models' arenas that it can read.
         exited: resolves to the reason once the process is reaped; what it had written before has been read.
+        pid: also after the process has ended.
         place: where in its own code a model was that loads, by the newest heartbeat; "" = none loads, or not known.
     """
 
@@ -129,11 +134,6 @@ class Process:
             hint = _SPAWN_HINTS.get(getattr(error, "errno", None) or 0, "")
             raise Unavailable(f"cannot start worker {label}: {error}{hint}") from error
 
-    @property
-    def pid(self) -> int:
-        """The process id, also after the process has ended."""
-        return self._popen.pid
-
     def _spawn(self) -> None:
         if self._interpreter.program:  # that it is gone must not look like the crash of a process
             os.stat(self._interpreter.program)
@@ -144,29 +144,25 @@ class Process:
             pipe = self._lifetime_pipe = LifetimePipe()
             handed_over.enter_context(pipe.theirs)
             undo.callback(pipe.close)
+            arguments = (theirs.fileno(), pipe.theirs.fileno(), self._limits.silence / 6)
             self._popen = subprocess.Popen(
-                [
-                    *self._interpreter.command,
-                    self._module,
-                    str(theirs.fileno()),
-                    str(pipe.theirs.fileno()),
-                    str(self._limits.silence / 6),
-                ],
+                [*self._interpreter.command, self._module, *map(str, arguments)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                pass_fds=[theirs.fileno(), pipe.theirs.fileno()],
+                pass_fds=arguments[:2],
                 env=self._interpreter.variables,
                 start_new_session=True,  # Ctrl-C in a terminal is for the front end
                 bufsize=0,
             )
+            self.pid = self._popen.pid
             if self._group is not None:  # before it has loaded anything
-                self._group.add(self._popen.pid)
+                self._group.add(self.pid)
             undo.callback(self._popen.wait)
             undo.callback(self._popen.kill)
             assert self._popen.stdout is not None
             with self._popen.stdout as stdout:
-                self._pidfd = os.pidfd_open(self._popen.pid)
+                self._pidfd = os.pidfd_open(self.pid)
                 undo.callback(os.close, self._pidfd)
                 printed = os.dup(stdout.fileno())
                 self.output = WorkerOutput(self._loop, printed, self.label, about=self._about, recurs=self._recurs)
@@ -214,6 +210,50 @@ class Process:
             if loading:  # while it loaded, it might be silent
                 self._loading -= 1
                 self._frames.seen = self._loop.time()
+
+    async def load(
+        self, kind: int, question: dict[str, Any], name: str, fds: Sequence[int], is_needed: Callable[[], bool]
+    ) -> dict[str, Any]:
+        """Ask the process to describe or open a model, and kill it if that takes too long.
+
+        Args:
+            is_needed: whether other models need the process: a load that is cancelled kills it otherwise.
+
+        Raises:
+            EdgeServeError: the model does not load.
+        """
+        limit = self._limits.load
+        try:
+            await self.hello()
+            slow = start_task(self._report_slow_load(name), f"slow load of {name}")
+            try:
+                return await self.ask(kind, question, limit, fds)
+            finally:
+                slow.cancel()
+        except asyncio.TimeoutError:
+            setting = f" ({self._limits.load_setting})" if self._limits.load_setting else ""
+            place = f": it was {self.place}" if self.place else ""
+            reason = f"model '{name}' did not load within {limit:g} s{setting}{place}"
+            self.kill(f"was killed: {reason}")
+            raise Internal(reason) from None
+        except asyncio.CancelledError:
+            if not is_needed():  # the server stops: nobody waits for what this process computes
+                self.kill(f"was ended: the load of model '{name}' was called off")
+            raise
+        except ProcessLost as lost:
+            words = () if self.output.crash_place() else self.output.last  # a crash prints a long stack
+            said = "; its last words: " + " | ".join(words) if words else ""
+            raise Internal(f"{lost.message} while it loaded model '{name}'{said}") from lost
+
+    async def _report_slow_load(self, name: str) -> None:
+        """Log again and again that a load is slow, and where the model is: it may hang, and its time limit is long."""
+        started, pause = self._loop.time(), self._limits.slow_load
+        while True:
+            await asyncio.sleep(pause)
+            place = f": it is {self.place}" if self.place else ""
+            text = "model %s has been loading for %.0f s%s; after %.0f s the load fails"
+            log.warning(text, name, self._loop.time() - started, place, self._limits.load, extra=model_fields(name))
+            pause = _SLOW_LOAD_AGAIN
 
     def send(self, data: Buffer, fds: Sequence[int] = ()) -> None:
         """Send a control frame, or its next part; see `FrameSocket.send`."""
@@ -273,7 +313,7 @@ class Process:
             self._loop.call_later(grace, self.kill, reason)
             return
         self._reason = self._reason or reason
-        _kill_group(self._popen.pid)
+        _kill_group(self.pid)
 
     def close(self) -> None:
         """Ask it to end: it does when its control channel closes."""
@@ -290,7 +330,7 @@ class Process:
     def _on_exit(self) -> None:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
-        _kill_group(self._popen.pid)  # children it leaves behind; the number is ours until it is reaped
+        _kill_group(self.pid)  # children it leaves behind; the number is ours until it is reaped
         self._lifetime_pipe.close()  # and those that have left the group
         status = self._popen.wait()
         self._reason = self._reason or (self._group.verdict() if self._group is not None else "") or exit_reason(status)
@@ -317,7 +357,7 @@ class Process:
     def memory_bytes(self) -> int:
         """Resident memory, touched arena pages included; 0 when it is gone."""
         try:
-            with open(f"/proc/{self._popen.pid}/statm", "rb") as statm:
+            with open(f"/proc/{self.pid}/statm", "rb") as statm:
                 return int(statm.read().split()[1]) * PAGE
         except (OSError, IndexError):
             return 0
@@ -325,7 +365,7 @@ class Process:
     def cpu_seconds(self) -> float:
         """Return the CPU time of the process in user and kernel mode; 0 after its end."""
         try:
-            return time.clock_gettime(~self._popen.pid << 3 | _CPUCLOCK_SCHED)
+            return time.clock_gettime(~self.pid << 3 | _CPUCLOCK_SCHED)
         except OSError:
             return 0.0
 

@@ -13,18 +13,18 @@ from edge_serve.aio.tasks import notify, start_task
 from edge_serve.backends.base import ModelSpec
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal
-from edge_serve.messages.log_fields import OUTPUT, RECURS, model_fields
+from edge_serve.messages.log_fields import RECURS, model_fields
 from edge_serve.messages.status import WorkerFacts
 from edge_serve.workers.front.bls_broker import BlsBroker, Caller, Hooks
 from edge_serve.workers.front.channel import Channel
-from edge_serve.workers.front.hangs import HANG_PARAMETER, HangWatch
-from edge_serve.workers.front.output import Rate
-from edge_serve.workers.front.placement import ModelPlacement, as_json, lost_text, socket_pairs
+from edge_serve.workers.front.hangs import HangWatch
+from edge_serve.workers.front.output import ModelLog
+from edge_serve.workers.front.placement import ModelPlacement, as_json, lost_text, open_question, socket_pairs
 from edge_serve.workers.front.process import Process, ProcessLimits, ProcessLost
 from edge_serve.workers.front.restart import RestartPolicy
 from edge_serve.workers.launch.cgroups import ControlGroup
 from edge_serve.workers.launch.environments import Environment
-from edge_serve.workers.wire.frames import LOG_CHARACTERS, MOST_REPORTED, Frame, FrameError, FrameKind
+from edge_serve.workers.wire.frames import Frame, FrameError, FrameKind
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +32,6 @@ log = logging.getLogger(__name__)
 _REOPEN_FIRST, _REOPEN_LONGEST = 0.25, 5.0
 #: how long the index tells of a worker that died
 _NEWS_SECONDS = 60.0
-#: seconds between two reports of a slow load
-_SLOW_LOAD_AGAIN = 60.0
 _NO_PROCESS = "its worker is started again"
 #: the kernel passes at most 253 descriptors at once (SCM_MAX_FD), and one is the arena
 MOST_INSTANCES = 252
@@ -44,13 +42,14 @@ class Worker:
 
     Args:
         in_main: models load and their first instance runs in the process's main thread.
-        environment: what its processes run with, released by its owner; None = the server's own interpreter.
+        environment: what its processes run with, released by its owner.
         about: the one model that it is for, as fields of log lines; None = for several.
         group: makes a control group for its next process; None = there are none.
 
     Attributes:
         restarts: how often a process was started in place of one that died.
         claims: how many loads and models need it; its owner ends it when there are none.
+        process: the present one; after its end, until the next one starts, the last one.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class Worker:
         limits: ProcessLimits,
         clock: Clock,
         hooks: Hooks,
-        environment: Environment | None = None,
+        environment: Environment,
         model_fields: Mapping[str, str] | None = None,
         group: Callable[[str], ControlGroup] | None = None,
     ) -> None:
@@ -86,27 +85,17 @@ class Worker:
         self._turning: set[str] = set()
         self._numbers = itertools.count(1)
         self._ending = False
-        self._log_rate = Rate(200, 1000)
-        self._unlogged = 0
+        self._log = ModelLog(self._loop, label, model_fields)
         self._wake = asyncio.Event()
         self._hangs = HangWatch()
         self._reopening: set[asyncio.Task[None]] = set()
-        self._process = self._new_process()
+        self.process = self._new_process()
         self._supervisor = start_task(self._supervise(), f"worker {label}")
 
     @property
     def gone(self) -> bool:
         """Whether the last process has ended and none will be started."""
         return self._supervisor.done()
-
-    @property
-    def pid(self) -> int:
-        """Of the present process."""
-        return self._process.pid
-
-    def memory_bytes(self) -> int:
-        """Resident memory of its process."""
-        return self._process.memory_bytes()
 
     def trouble(self) -> str:
         """Why it has no process, or how its last one ended, for as long as that is news; "" = neither."""
@@ -116,14 +105,10 @@ class Worker:
         is_news = lost_ns and self._clock.now_ns() - lost_ns < _NEWS_SECONDS * 1e9
         return f"worker {self.label} {reason}" if is_news else ""
 
-    def cpu_seconds(self) -> float:
-        """Return the CPU time of the process."""
-        return self._process.cpu_seconds()
-
     def facts(self) -> WorkerFacts:
         """For the status document."""
         models = sorted({(part.spec.name, str(part.spec.version)) for part in self._parts})
-        return WorkerFacts(self.label, self.pid, self.restarts, tuple(models), self._process.exited.done())
+        return WorkerFacts(self.label, self.process.pid, self.restarts, tuple(models), self.process.exited.done())
 
     def watch(self, now_ns: int, hang: float) -> float:
         """Kill the process when one of its models hangs; seconds since that, or its end for another reason, was due.
@@ -131,16 +116,10 @@ class Worker:
         Args:
             hang: limit of models without one of their own; 0 = none.
         """
-        process = self._process
+        process = self.process
         found = self._hangs.look(now_ns, self._parts, hang, self._limits.load, self._broker.callers())
         if found is not None:
-            if found.warms_up or found.tests:
-                hangs = f"hangs in its {'warm-up' if found.warms_up else 'golden test'}"
-                setting = self._limits.load_setting or "the time limit of a load"
-            else:
-                hangs, setting = "hangs", f"--hang-timeout-secs, or its parameter {HANG_PARAMETER}"
-            silence = f"nothing has come from it for {found.seconds:.0f} s"
-            process.kill(f"was killed: model '{found.model}' {hangs}, {silence} ({setting})")
+            process.kill(f"was killed: {found.text(self._limits.load_setting)}")
         return max(process.overdue(), found.overdue if found is not None else 0.0)
 
     def shares(self) -> int:
@@ -150,14 +129,13 @@ class Worker:
         return self._shares
 
     def _new_process(self) -> Process:
-        interpreter = self.environment.interpreter if self.environment is not None else None
         group = self._group(self.label) if self._group is not None else None
         process = Process(
             self._loop,
             self.label,
             self._limits,
             self._on_frame,
-            interpreter=interpreter,
+            interpreter=self.environment.interpreter,
             about=self._about,
             group=group,
             recurs=bool(self._loss[0]),
@@ -179,11 +157,11 @@ class Worker:
             EdgeServeError: why there is none.
         """
         question = {"spec": as_json(spec), "backend": backend, "in_main": self._in_main}
-        answer = await self._ask_to_load(FrameKind.DESCRIBE, question, spec.name)
+        answer = await self._load(FrameKind.DESCRIBE, question, spec.name)
         config = answer.get("config")
         if not isinstance(config, dict):
             reason = f"it broke the protocol: found {type(config).__name__}, expected a configuration"
-            self._process.kill(f"was killed: {reason}")
+            self.process.kill(f"was killed: {reason}")
             raise Internal(f"the worker of model '{spec.name}' was killed: {reason}")
         return config
 
@@ -198,7 +176,7 @@ class Worker:
         self._shares = 0
 
     async def _open(self, part: ModelPlacement) -> None:
-        process = self._process
+        process = self.process
         if part.link.arena.fd < 0 or len(part.instances) > MOST_INSTANCES:
             raise Internal(
                 f"model '{part.spec.name}' is closed, or has more than {MOST_INSTANCES} instances in a worker"
@@ -206,20 +184,10 @@ class Worker:
         part.number = next(self._numbers)
         pairs = socket_pairs(len(part.instances))
         numbers = [next(self._numbers) for _ in part.instances]
-        question = {
-            "model": part.number,
-            "spec": as_json(part.spec),
-            "backend": part.backend,
-            "in_main": self._in_main,
-            "beside": part.beside.number if part.beside is not None and part.beside.channels else 0,
-            "instances": [
-                {"name": spec.name, "kind": spec.kind, "device_id": spec.device_id, "channel": number}
-                for spec, number in zip(part.specs, numbers, strict=True)
-            ],
-        }
+        question = open_question(part, numbers, self._in_main)
         fds = [part.link.arena.fd, *(theirs.fileno() for _, theirs in pairs)]
         try:
-            await self._ask_to_load(FrameKind.OPEN, question, part.spec.name, fds)
+            await self._load(FrameKind.OPEN, question, part.spec.name, fds)
             if process.exited.done():
                 raise Internal(f"worker {self.label} died just after it had loaded model '{part.spec.name}'")
         except BaseException:
@@ -240,45 +208,12 @@ class Worker:
             part.channels[instance] = channel
         part.lost = False
 
-    async def _ask_to_load(
-        self, kind: int, question: dict[str, Any], name: str, fds: Sequence[int] = ()
-    ) -> dict[str, Any]:
-        process = self._process
+    async def _load(self, kind: int, question: dict[str, Any], name: str, fds: Sequence[int] = ()) -> dict[str, Any]:
         self._turning.add(name)
         try:
-            await process.hello()
-            slow = start_task(self._report_slow_load(name, process), f"slow load of {name}")
-            try:
-                return await process.ask(kind, question, self._limits.load, fds)
-            finally:
-                slow.cancel()
-        except asyncio.TimeoutError:
-            setting = f" ({self._limits.load_setting})" if self._limits.load_setting else ""
-            place = f": it was {process.place}" if process.place else ""
-            reason = f"model '{name}' did not load within {self._limits.load:g} s{setting}{place}"
-            process.kill(f"was killed: {reason}")
-            raise Internal(reason) from None
-        except asyncio.CancelledError:
-            if not self._parts:  # the server stops: nobody waits for what this process computes
-                process.kill(f"was ended: the load of model '{name}' was called off")
-            raise
-        except ProcessLost as lost:
-            output = process.output
-            words = () if output.crash_place() else output.last  # a crash prints a long stack
-            said = "; its last words: " + " | ".join(words) if words else ""
-            raise Internal(f"{lost.message} while it loaded model '{name}'{said}") from lost
+            return await self.process.load(kind, question, name, fds, lambda: bool(self._parts))
         finally:
             self._turning.discard(name)
-
-    async def _report_slow_load(self, name: str, process: Process) -> None:
-        """Log again and again that a load is slow, and where the model is: it may hang, and its time limit is long."""
-        started, pause = self._loop.time(), self._limits.slow_load
-        while True:
-            await asyncio.sleep(pause)
-            place = f": it is {process.place}" if process.place else ""
-            text = "model %s has been loading for %.0f s%s; after %.0f s the load fails"
-            log.warning(text, name, self._loop.time() - started, place, self._limits.load, extra=model_fields(name))
-            pause = _SLOW_LOAD_AGAIN
 
     async def refusal(self, part: ModelPlacement, timeout: float) -> str:
         """Ask the model whether it is ready. Return why it is not; "" = it is.
@@ -286,10 +221,10 @@ class Worker:
         Args:
             timeout: seconds within which it must answer.
         """
-        if part.lost or self._process.exited.done():
+        if part.lost or self.process.exited.done():
             return _NO_PROCESS
         try:
-            answer = await self._process.ask(FrameKind.HEALTH, {"model": part.number}, timeout)
+            answer = await self.process.ask(FrameKind.HEALTH, {"model": part.number}, timeout)
         except ProcessLost:
             return _NO_PROCESS
         except EdgeServeError as error:
@@ -300,7 +235,7 @@ class Worker:
 
     async def close(self, part: ModelPlacement) -> None:
         """Finalize the model; a worker that does not get that done in time is killed. Its slots are free afterwards."""
-        process = self._process
+        process = self.process
         if part in self._parts:
             self._parts.remove(part)
             self._shares = 0
@@ -311,21 +246,29 @@ class Worker:
         self._turning.add(part.spec.name)
         try:
             if not part.lost:
-                await process.ask(FrameKind.CLOSE, {"model": part.number}, self._limits.close)
-        except asyncio.TimeoutError:
-            process.kill(f"was killed: model '{part.spec.name}' did not close within {self._limits.close:g} s")
-            await asyncio.shield(process.exited)
-        except EdgeServeError as error:
-            extra = model_fields(part.spec.name, part.spec.version)
-            log.warning("model %s did not close cleanly: %s", part.spec.name, error.message, extra=extra)
-            if isinstance(error, ProcessLost):
-                await asyncio.shield(process.exited)
+                await self._ask_to_close(process, part, {"model": part.number})
         finally:
             for channel in part.channels.values():
                 channel.close()
             part.channels.clear()
             broker.forget(part.number)
             self._turning.discard(part.spec.name)
+
+    async def _ask_to_close(
+        self, process: Process, part: ModelPlacement, question: dict[str, Any], prefix: str = ""
+    ) -> None:
+        """Wait until a model, or one instance of it, is finalized, or the process has ended."""
+        name = part.spec.name
+        try:
+            await process.ask(FrameKind.CLOSE, question, self._limits.close)
+        except asyncio.TimeoutError:
+            process.kill(f"was killed: {prefix}model '{name}' did not close within {self._limits.close:g} s")
+            await asyncio.shield(process.exited)
+        except EdgeServeError as error:
+            extra = model_fields(name, part.spec.version)
+            log.warning("%smodel %s did not close cleanly: %s", prefix, name, error.message, extra=extra)
+            if isinstance(error, ProcessLost):
+                await asyncio.shield(process.exited)
 
     async def close_instance(self, part: ModelPlacement, instance: int) -> None:
         """Finalize one of several instances of a part, which goes on without it."""
@@ -334,19 +277,10 @@ class Worker:
         channel = part.channels.get(instance)
         if channel is None:
             return  # the worker is away, and opens the part again without it
-        process = self._process
         channel.hang_up()
+        question = {"model": part.number, "channel": channel.number}
         try:
-            question = {"model": part.number, "channel": channel.number}
-            await process.ask(FrameKind.CLOSE, question, self._limits.close)
-        except asyncio.TimeoutError:
-            process.kill(
-                f"was killed: an instance of model '{part.spec.name}' did not close within {self._limits.close:g} s"
-            )
-            await asyncio.shield(process.exited)
-        except EdgeServeError as error:
-            extra = model_fields(part.spec.name, part.spec.version)
-            log.warning("an instance of model %s did not close cleanly: %s", part.spec.name, error.message, extra=extra)
+            await self._ask_to_close(self.process, part, question, "an instance of ")
         finally:
             part.channels.pop(instance, None)
             channel.close()
@@ -355,8 +289,8 @@ class Worker:
         """End the process, gently and after `timeout` seconds (None: `ProcessLimits.close`) not; no restart."""
         self._ending = True
         self._wake.set()
-        self._process.close()
-        await self._process.ended(self._limits.close if timeout is None else timeout)
+        self.process.close()
+        await self.process.ended(self._limits.close if timeout is None else timeout)
         for task in list(self._reopening):
             task.cancel()
         await asyncio.wait([self._supervisor])
@@ -366,7 +300,7 @@ class Worker:
 
     async def _supervise(self) -> None:
         while True:
-            reason = await asyncio.shield(self._process.exited)
+            reason = await asyncio.shield(self.process.exited)
             self._loss = now_ns, _ = self._clock.now_ns(), reason
             delay = self._policy.crashed(now_ns) / 1e9
             self._lose(reason, delay)
@@ -374,13 +308,13 @@ class Worker:
                 await self._pause(delay)
             if not await self._restart():
                 return
-            await self._revive(self._process)
+            await self._revive(self.process)
 
     async def _restart(self) -> bool:
         """Start a new process, however often the machine refuses. Return False when no model needs one any more."""
         while self._parts and not self._ending:
             try:
-                self._process = self._new_process()
+                self.process = self._new_process()
             except EdgeServeError as error:
                 if error.message != self._refusal:  # one line for each reason, not for each attempt
                     self._refusal = error.message
@@ -400,7 +334,7 @@ class Worker:
     def _lose(self, reason: str, delay: float) -> None:
         """Tell every listener; the process has been reaped, so its slots are free."""
         if not self._ending:
-            log.error("worker %s (pid %d) %s%s", self.label, self.pid, reason,
+            log.error("worker %s (pid %d) %s%s", self.label, self.process.pid, reason,
                       f"; next start in {delay:g} s" if delay and self._parts else "",
                       extra=self._about)  # fmt: skip
         self._broker.hang_up()
@@ -432,9 +366,8 @@ class Worker:
         try:
             await self._open(part)
         except Exception as error:
-            text = "model %s does not open in its restarted worker: %s"
-            expected = isinstance(error, EdgeServeError)
-            log.error(text, part.spec.name, error, exc_info=not expected, extra=extra)
+            text, trace = "model %s does not open in its restarted worker: %s", not isinstance(error, EdgeServeError)
+            log.error(text, part.spec.name, error, exc_info=trace, extra=extra)
             return False
         if part not in self._parts or process.exited.done():  # closed, or died, meanwhile
             await self.close(part)
@@ -459,33 +392,8 @@ class Worker:
 
     def _on_frame(self, received: Frame) -> None:
         if received.kind == FrameKind.LOG:
-            self._on_log(received.json())
+            self._log.write(received.json(), self._parts)
         elif received.kind == FrameKind.METRIC:
             self._hooks.metric(received.json(), self)
         elif not self._broker.on_frame(received):
             raise FrameError(f"found kind {received.kind} on a control channel")
-
-    def _on_log(self, value: dict[str, Any]) -> None:
-        if not self._log_rate.take(self._loop.time()):
-            self._unlogged += 1
-            return
-        if self._unlogged:
-            text = "%s: %d log lines dropped: the model logs too much"
-            log.warning(text, self.label, self._unlogged, extra=self._about)
-            self._unlogged = 0
-        if "once" in value:
-            self._warn_once(value)
-            return
-        level, text = value.get("level"), str(value.get("text"))[:LOG_CHARACTERS]
-        known = level if isinstance(level, int) else logging.INFO
-        logging.getLogger("edge_serve.model").log(known, "%s: %s", self.label, text, extra=self._about)
-
-    def _warn_once(self, value: dict[str, Any]) -> None:
-        """Log a warning about an opened model, unless another of its instances has sent it."""
-        part = next((part for part in self._parts if part.number == value.get("model")), None)
-        key = str(value["once"])
-        if part is None or key in part.link.warned or len(part.link.warned) >= MOST_REPORTED:
-            return
-        part.link.warned.add(key)
-        extra = {**model_fields(part.spec.name, part.spec.version), OUTPUT: key}
-        log.warning("%s", str(value.get("text"))[:LOG_CHARACTERS], extra=extra)

@@ -25,7 +25,7 @@ from tests.workers.hostile import run_hostile_processes
 
 
 def process_of(served: Served) -> Process:
-    return served.model._homes[0].worker._process
+    return served.model._homes[0].worker.process
 
 
 def fill(process: Process) -> None:
