@@ -14,7 +14,7 @@ import pytest
 
 from tests.server.running import ADD_SUB, PATIENCE, Running, python_model, running
 
-#: `tests/models/control/test_registry.py` has the rules; here they meet a repository, both modes, and what a
+#: `tests/models/control/test_records.py` has the rules; here they meet a repository, both modes, and what a
 #: technician reads
 pytestmark = pytest.mark.slow
 

@@ -1,0 +1,146 @@
+"""A registry over a directory of models, with a loader that only remembers."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine, Hashable
+from pathlib import Path
+from typing import Any, cast
+
+from google.protobuf import text_format
+
+from edge_serve.config.model import model_config_pb2 as pb
+from edge_serve.errors import EdgeServeError, InvalidArgument
+from edge_serve.messages.infer import InferRequest
+from edge_serve.messages.metadata import IndexEntry
+from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.models.control.registry import Registry
+from edge_serve.models.load.loading import Loader, LoadPlan
+from edge_serve.models.repository.override import Override
+from edge_serve.models.repository.repository import FoundModel, Repository, fingerprint, versions
+from edge_serve.models.run.runner import OnResponse, Runner, Ticket
+from edge_serve.models.versions.lineage import Lineage
+
+
+class Idle(Runner):
+    """A runner that is busy until told otherwise."""
+
+    def __init__(self, busy: bool) -> None:
+        self.busy = busy
+        self.on_idle: Callable[[], None] | None = None
+
+    def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Ticket:
+        raise NotImplementedError
+
+    def stop(self, on_idle: Callable[[], None], *, sequences: bool = False) -> None:
+        if self.busy:
+            self.on_idle = on_idle
+        else:
+            on_idle()
+
+    def in_flight(self) -> int:
+        return int(self.busy)
+
+    def oldest_batch_seconds(self) -> float | None:
+        return 12.0 if self.busy else None
+
+
+class FakeServed:
+    """The part of a Served that the registry uses."""
+
+    def __init__(self, name: str, version: int, busy: bool) -> None:
+        self.name = self.identity = name
+        self.version = str(version)
+        self.healthy = True
+        self.swapping = self.has_stand_in = False
+        self.references = 0
+        self.load_seconds = 0.0
+        self.arena = self.opened = None
+        self.closed = False
+        self.runner = Idle(busy)
+        self.statistics = ModelStatistics()
+        self.lineage = Lineage()
+
+    def replace(self, before: FakeServed) -> None:
+        self.lineage = before.lineage
+
+    async def wait_released(self) -> None:
+        """Nothing of it is under way elsewhere."""
+
+
+class FakeLoader:
+    """Opens whatever it is asked for, but for what `broken` names."""
+
+    def __init__(self) -> None:
+        self.broken: dict[tuple[str, int], EdgeServeError] = {}
+        self.opened: list[FakeServed] = []
+        self.busy = False
+        self.gate: asyncio.Event | None = None
+        self.tries = 0
+        self.broken_times: float = math.inf
+
+    def plan(self, found: FoundModel, override: Override | None) -> LoadPlan:
+        if not (found.directory / "ok").exists():
+            raise InvalidArgument("unreadable configuration")
+        numbers = versions(found.directory)
+        text = found.directory / "config.pbtxt"
+        config = text_format.Parse(text.read_text() if text.exists() else "", pb.ModelConfig())
+        return LoadPlan(found.name, found.directory, config, numbers, fingerprint(found.directory), override)
+
+    async def open(self, plan: LoadPlan, version: int, *, own_worker: bool) -> FakeServed:
+        if self.gate is not None:
+            await self.gate.wait()
+        self.tries += 1
+        if (plan.name, version) in self.broken and self.tries <= self.broken_times:
+            raise self.broken[plan.name, version]
+        served = FakeServed(plan.name, version, self.busy)
+        self.opened.append(served)
+        return served
+
+    async def close(self, served: FakeServed) -> None:
+        served.closed = True
+
+
+class House:
+    """A registry over a directory of models."""
+
+    def __init__(self, root: Path, **options: Any) -> None:
+        self.root = root
+        self.loader = FakeLoader()
+        self.repository = Repository([root])
+        self.registry = Registry(self.repository, cast(Loader, self.loader), **options)
+
+    def put(self, name: str, *numbers: int, readable: bool = True) -> None:
+        for number in numbers:
+            (self.root / name / str(number)).mkdir(parents=True, exist_ok=True)
+        (self.root / name).mkdir(exist_ok=True)
+        if readable:
+            (self.root / name / "ok").touch()
+
+    def index(self) -> list[tuple[str, str, str, str]]:
+        return [(e.name, e.version, e.state, e.reason) for e in self.entries()]
+
+    def entries(self) -> list[IndexEntry]:
+        return list(self.registry.index(ready_only=False, found=self.repository.scan()))
+
+    def plans(self) -> dict[str, LoadPlan | None]:
+        return {name: record.plan for name, record in self.registry._models.items()}
+
+    def serving(self, name: str) -> FakeServed:
+        return cast(FakeServed, self.registry.lookup(name, ""))
+
+
+Scenario = Callable[[House], Coroutine[Any, Any, None]]
+
+
+def play(root: Path, scenario: Scenario, **options: Any) -> None:
+    async def run() -> None:
+        await asyncio.wait_for(scenario(House(root, **options)), 10)
+
+    asyncio.run(run())
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)

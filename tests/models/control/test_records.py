@@ -1,0 +1,236 @@
+"""Which versions keep the server from being ready, with a loader that only remembers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge_serve.errors import EdgeServeError, Internal, NotFound
+from edge_serve.models.control.records import ModelRecord, ModelSummary, VersionRecord, absent, unready_required
+from edge_serve.models.versions.lifecycle import VersionEvent
+from tests.models.control.house import House, play
+
+BAD = Internal("v2 is bad")
+
+
+def load_bad_version(house: House) -> Coroutine[Any, Any, None]:
+    """Version 1 serves, and version 2 does not load."""
+
+    async def load() -> None:
+        house.put("m", 1)
+        await house.registry.load("m")
+        house.put("m", 2)
+        house.loader.broken["m", 2] = BAD
+        with pytest.raises(EdgeServeError):
+            await house.registry.load("m")
+        assert not house.registry.is_ready()
+
+    return load()
+
+
+@pytest.mark.parametrize("again", ["nothing new", "changed"])
+def test_a_failed_version_counts_no_more_when_a_load_without_it_succeeds(tmp_path: Path, again: str) -> None:
+    async def scenario(house: House) -> None:
+        await load_bad_version(house)
+        (tmp_path / "m" / "2").rmdir()
+        if again == "changed":
+            (tmp_path / "m" / "1" / "model.py").touch()
+        await house.registry.load("m")
+
+        assert house.registry.is_ready()
+        assert ("m", "2", "UNAVAILABLE", "Internal: v2 is bad") in house.index()  # as Triton's
+        assert [one.word for one in house.registry.summaries()] == ["ready"]
+
+        house.put("m", 2)  # bad as ever
+        with pytest.raises(EdgeServeError):
+            await house.registry.load("m")
+        assert not house.registry.is_ready()
+
+    play(tmp_path, scenario)
+
+
+def test_a_failed_version_counts_while_it_lies_in_the_repository_and_is_wanted(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        await load_bad_version(house)
+        await house.registry.dismiss_gone()
+        assert not house.registry.is_ready()
+
+        (tmp_path / "m" / "2").rmdir()
+        await house.registry.dismiss_gone()
+        assert house.registry.is_ready()
+
+    play(tmp_path, scenario)
+
+
+def test_a_model_that_failed_counts_until_it_is_unloaded(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("m", 1)
+        house.loader.broken["m", 1] = BAD
+        for _ in range(2):
+            with pytest.raises(EdgeServeError):
+                await house.registry.load("m")
+            await house.registry.dismiss_gone()
+            assert not house.registry.is_ready()
+            await house.registry.unload("m")
+            assert house.registry.is_ready()
+            assert house.index() == [("m", "1", "UNAVAILABLE", "Internal: v2 is bad")]  # as Triton's
+
+    play(tmp_path, scenario)
+
+
+def test_a_version_that_drains_beside_its_successor_does_not_count(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.loader.busy = True
+        house.put("m", 1)
+        await house.registry.load("m")
+        first = house.serving("m")
+        (tmp_path / "m" / "1").rmdir()
+        house.put("m", 2)
+        await house.registry.load("m")
+        assert [state for _, _, state, _ in house.index()] == ["UNLOADING", "READY"]
+        assert house.registry.is_ready()
+        assert [(one.version, one.requests, one.seconds) for one in house.registry.busy()] == [
+            ("1", 1, 12),
+            ("2", 1, 12),
+        ]
+
+        unloading = asyncio.create_task(house.registry.unload("m"))
+        await asyncio.sleep(0.01)
+        assert not house.registry.is_ready(), "as Triton, while nothing of the model serves"
+        for served in (first, *house.loader.opened):
+            if served.runner.on_idle is not None:
+                served.runner.on_idle()
+        await unloading
+        await asyncio.sleep(0.01)
+        assert house.registry.is_ready()
+
+    play(tmp_path, scenario)
+
+
+def test_required_models_alone_decide_readiness(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("m", 1)
+        house.put("broken", 1)
+        house.loader.broken["broken", 1] = Internal("x")
+        assert not house.registry.is_ready()
+        await house.registry.load_all()
+        assert house.registry.is_ready()
+
+        house.serving("m").healthy = False
+        assert not house.registry.is_ready()
+
+    play(tmp_path, scenario, required=("m",))
+
+
+def test_readiness_counts_every_version_of_the_models_that_matter(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("m", 1)
+        house.put("broken", 1)
+        house.loader.broken["broken", 1] = Internal("x")
+        assert house.registry.is_ready()
+
+        assert len(await house.registry.load_all()) == 1
+
+        assert not house.registry.is_ready()
+
+    play(tmp_path, scenario)
+
+
+def test_a_model_without_a_version_is_not_ready(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("m", 1)
+        house.put("bare")
+        await house.registry.load_all()
+        assert not house.registry.is_ready()
+        with pytest.raises(NotFound) as caught:
+            house.registry.lookup("bare", "")
+        assert caught.value.message == (
+            "Request for unknown model: 'bare' has no available versions; it failed to load: edge-serve status and the "
+            "log of the server say why"
+        )
+        with pytest.raises(NotFound, match=r"^Request for unknown model: 'nowhere' is not found$"):
+            house.registry.lookup("nowhere", "")
+
+        await house.registry.unload("bare")
+        assert house.registry.is_ready()  # nobody wants it any more
+
+        with pytest.raises(EdgeServeError, match="at least one version"):
+            await house.registry.load("bare")
+        assert not house.registry.is_ready()
+        house.put("bare", 1)
+        await house.registry.load("bare")
+        assert house.registry.is_ready()
+
+    play(tmp_path, scenario)
+
+
+def test_each_version_that_serves_or_should_has_its_readiness(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        def told() -> list[tuple[str, str, bool]]:
+            return [(one.name, one.version, one.ready) for one in house.registry.readiness()]
+
+        house.put("bare")
+        house.put("m", 1, 2)
+        house.put("unread", 1, readable=False)
+        house.loader.broken["m", 2] = Internal("v2 is bad")
+        assert told() == []
+        await house.registry.load_all()
+        assert told() == [("bare", "", False), ("m", "2", False), ("unread", "", False)]
+
+        (tmp_path / "m" / "2").rmdir()
+        await house.registry.load("m")
+        house.registry.load_history.left_out["fatal"] = "the server died over it"
+        assert told() == [("bare", "", False), ("fatal", "", False), ("m", "1", True), ("unread", "", False)]
+
+        house.serving("m").healthy = False
+        await house.registry.unload("bare")
+        await house.registry.unload("unread")
+        assert told() == [("fatal", "", False), ("m", "1", False)]
+        await house.registry.unload("m")
+        assert told() == [("fatal", "", False)]
+
+    play(tmp_path, scenario)
+
+
+def record(*failed: int, loading: tuple[int, ...] = ()) -> ModelRecord:
+    """A model whose versions failed to load, or are loading."""
+    made = ModelRecord("m", {number: VersionRecord(number) for number in (*failed, *loading)})
+    for number in failed:
+        made.versions[number].move(VersionEvent.FAILED, f"bad {number}")
+    return made
+
+
+def test_the_state_of_a_model_is_that_of_its_worst_version() -> None:
+    one = record(1, loading=(2,))
+    assert one.standing() == ModelSummary("m", "failed", "bad 1")
+    assert [version.version for version in one.failed()] == [1]
+    one.dismiss()
+    assert one.standing().word == "loading"
+    assert ModelRecord("m").standing().word == "failed", "it has no version, and none is being loaded"
+
+
+def test_a_failure_that_is_wanted_is_not_dismissed() -> None:
+    one = record(1, 2)
+    one.dismiss(wanted=[2])
+    assert [version.version for version in one.failed()] == [2]
+    assert [entry.dismissed for entry in one.index_entries(ready_only=False)] == [True, False]
+    assert list(one.readiness()) == [("2", False)]
+
+
+def test_required_models_that_are_not_ready_have_a_reason() -> None:
+    assert absent({"seg", "pose"}, ["seg2"]) == {
+        "pose": "not in the repository", "seg": "not in the repository, did you mean 'seg2'?",
+    }  # fmt: skip
+    known = [
+        ModelSummary("a", "ready", serves=True),
+        ModelSummary("b", "failed", "no weights"),
+        ModelSummary("b", "ready"),
+    ]
+    found = unready_required({"a", "b", "c", "d"}, known, {"c": "unreadable"})
+    assert [(one.name, one.word, one.reason) for one in found] == [
+        ("b", "failed", "no weights"), ("c", "absent", "unreadable"), ("d", "absent", "not loaded"),
+    ]  # fmt: skip

@@ -1,0 +1,107 @@
+"""Versions that are swapped in, and old ones that drain, with a loader that only remembers."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from edge_serve.errors import Internal, InvalidArgument
+from tests.models.control.house import House, play, settle
+
+
+def test_one_failing_version_keeps_what_served_before(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("m", 1)
+        await house.registry.load("m")
+        before = house.serving("m")
+        house.put("m", 2, 3)
+        house.loader.broken["m", 3] = Internal("no memory")
+
+        with pytest.raises(InvalidArgument) as failure:
+            await house.registry.load("m")
+
+        assert (
+            failure.value.message
+            == "load failed for model 'm': version 3 is at UNAVAILABLE state: Internal: no memory;\n"
+        )
+        assert before is house.serving("m")
+        assert not before.closed
+        assert all(served.closed for served in house.loader.opened if served is not before)
+        states = {version: state for _, version, state, _ in house.index()}
+        assert states == {"1": "READY", "2": "UNAVAILABLE", "3": "UNAVAILABLE"}
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(("retries", "loads"), [(1, False), (2, True)])
+def test_a_version_that_fails_is_tried_again_as_often_as_asked(tmp_path: Path, retries: int, loads: bool) -> None:
+    async def scenario(house: House) -> None:
+        house.put("m", 1)
+        house.loader.broken["m", 1] = Internal("not yet")
+        house.loader.broken_times = 2
+
+        error = (await house.registry.load_all(["m"]) or [""])[0]
+
+        assert (error == "") is loads
+        assert house.loader.tries == (3 if loads else 2)
+        assert house.index() == [("m", "1", "READY", "")] or "not yet" in error
+
+    play(tmp_path, scenario, retries=retries)
+
+
+def test_a_reload_switches_then_drains_the_old_one(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("m", 1)
+        house.loader.busy = True
+        await house.registry.load("m")
+        old = house.serving("m")
+        (house.root / "m" / "1" / "weights").write_bytes(b"new")
+
+        await house.registry.load("m")
+
+        assert old is not house.serving("m")
+        assert not old.closed
+        await settle()
+        assert old.runner.on_idle is not None
+        old.runner.on_idle()
+        await settle()
+        assert old.closed
+        assert house.index() == [("m", "1", "READY", "")]
+
+    play(tmp_path, scenario)
+
+
+def test_unload_waits_for_the_last_answer(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("m", 1)
+        house.loader.busy = True
+        await house.registry.load("m")
+        served = house.serving("m")
+
+        unload = asyncio.create_task(house.registry.unload("m"))
+        await settle()
+        assert house.index() == [("m", "1", "UNLOADING", "")]
+        assert not unload.done()
+        assert served.runner.on_idle is not None
+        served.runner.on_idle()
+        await unload
+
+        assert house.index() == [("m", "1", "UNAVAILABLE", "unloaded")]
+        await house.registry.unload("never seen")
+
+    play(tmp_path, scenario)
+
+
+def test_close_gives_up_on_what_stays_busy(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("idle", 1)
+        await house.registry.load("idle")
+        house.loader.busy = True
+        house.put("busy", 1)
+        await house.registry.load("busy")
+
+        assert await house.registry.close(0.05) == 1
+
+    play(tmp_path, scenario)

@@ -1,0 +1,66 @@
+"""Plans of loads: what a load changes about the versions that serve."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+from edge_serve.config.model import model_config_pb2 as pb
+from edge_serve.models.load.loading import LoadPlan
+from edge_serve.models.repository.override import Override
+from edge_serve.models.versions.served import Served
+
+FILES = (("1/model.py", 10, 5, 1), ("2/model.py", 10, 5, 2), ("config.pbtxt", 10, 5, 3))
+PLAN = LoadPlan("m", Path("/models/m"), pb.ModelConfig(name="m", max_batch_size=4), [1, 2], FILES)
+
+
+def config(**fields: object) -> pb.ModelConfig:
+    made = pb.ModelConfig()
+    made.CopyFrom(PLAN.config)
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+def written(path: str) -> tuple[tuple[str, int, int, int], ...]:
+    """The files after one of them was written again."""
+    return tuple((name, 20 if name == path else time, size, inode) for name, time, size, inode in FILES)
+
+
+def test_a_plan_is_the_same_while_files_and_configuration_say_the_same() -> None:
+    assert replace(PLAN).same_as(PLAN)
+    assert replace(PLAN, print=written("config.pbtxt")).same_as(PLAN)
+    assert not replace(PLAN, print=written("config.pbtxt"), config=config(max_batch_size=8)).same_as(PLAN)
+    assert not replace(PLAN, print=written("1/model.py")).same_as(PLAN)
+    assert not replace(PLAN, directory=Path("/other/m")).same_as(PLAN)
+    assert not replace(PLAN, override=Override("{}")).same_as(PLAN)
+
+
+def test_a_version_is_kept_while_its_own_files_did_not_change() -> None:
+    after = replace(PLAN, print=written("2/model.py"))
+    assert [after.keeps(version, PLAN) for version in (1, 2)] == [True, False]
+    assert not PLAN.keeps(1, None)
+    assert not replace(PLAN, config=config(max_batch_size=8)).keeps(1, PLAN)
+
+
+def test_the_configuration_of_a_load_request_stays_until_a_file_changes() -> None:
+    asked = replace(PLAN, override=Override("{}"))
+    assert PLAN.leaves_override(asked)
+    assert not PLAN.leaves_override(PLAN)
+    assert not replace(PLAN, print=written("1/model.py")).leaves_override(asked)
+    assert not PLAN.leaves_override(replace(PLAN, override=Override("{}", {"1/model.py": b""})))
+    assert not replace(PLAN, override=Override("{ }")).leaves_override(asked)
+
+
+def test_only_instances_change_when_nothing_but_their_groups_did() -> None:
+    more = config()
+    more.instance_group.add(name="g", count=3)
+    served = cast(Served, SimpleNamespace(opened=object(), config=PLAN.config))
+    assert replace(PLAN, config=more).changes_instances_only(1, PLAN, served)
+    assert not replace(PLAN, config=config(max_batch_size=8)).changes_instances_only(1, PLAN, served)
+    assert not replace(PLAN, config=more, print=written("1/model.py")).changes_instances_only(1, PLAN, served)
+    assert not replace(PLAN, config=more).changes_instances_only(1, None, served)
+    ensemble = cast(Served, SimpleNamespace(opened=None, config=PLAN.config))
+    assert not replace(PLAN, config=more).changes_instances_only(1, PLAN, ensemble)
