@@ -48,7 +48,7 @@ class RouteGroup(Enum):
 
 
 class Operation(Enum):
-    """The operations over HTTP: (title, group, methods)."""
+    """The operations over HTTP: (title, group, methods). The title makes each value distinct."""
 
     SERVER_LIVE = ("live", RouteGroup.HEALTH, ("GET",))
     SERVER_READY = ("ready", RouteGroup.HEALTH, ("GET",))
@@ -79,7 +79,6 @@ class Operation(Enum):
     ROOT = ("root", RouteGroup.PAGE, ("GET",))
 
     def __init__(self, title: str, group: RouteGroup, methods: tuple[str, ...]) -> None:
-        self.title = title
         self.group = group
         self.methods = methods
 
