@@ -17,7 +17,7 @@ from edge_serve.supervision import safe_mode as record_file
 from edge_serve.supervision.crash_loop import Record
 
 DEFAULT_DIRECTORY = "/var/lib/edge-serve"
-#: a server that runs looks once a second whether its record was removed
+#: a running server checks once a second whether its record was removed
 _NOTICED_SECONDS = 10.0
 
 

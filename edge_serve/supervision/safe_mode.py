@@ -85,7 +85,7 @@ class CrashWatch:
         self._save()
 
     def _models(self, last: Record) -> tuple[Collection[str], Mapping[str, str]]:
-        """The models of the repository, and what tells whether one has changed, where `last` makes that matter.
+        """Return the models of the repository, and their fingerprints if `last` makes them necessary.
 
         While the repository cannot be read, nothing counts as changed.
         """
@@ -188,7 +188,7 @@ class CrashWatch:
         self._write()
 
     def _save(self) -> None:
-        """Write what has changed: what is loading, and who is left out no more."""
+        """Write changes of the record: models that load, and models that are no longer left out."""
         load_history = self._registry.load_history
         if self._record.phase is StartPhase.ALIVE:
             left_out = self._record.left_out
@@ -266,7 +266,7 @@ def read(directory: Path) -> Record:
 
 
 def forget(directory: Path) -> None:
-    """Remove the record. A server that runs finds it gone and leaves safe mode (`CrashWatch.look`).
+    """Remove the record. A running server notices that and leaves safe mode (`CrashWatch.look`).
 
     Raises:
         OSError: it cannot be removed.

@@ -1,4 +1,4 @@
-"""The shell between the server and its service manager: looks once a second, and tells what it sees.
+"""The shell between the server and its service manager: checks the server once a second, and reports its state.
 
 Everything runs on the event loop, on purpose: a loop that is blocked feeds no watchdog. What is decided comes from pure
 functions (`status_line`, `watchdog.decide`); this file reads the facts and acts.
@@ -25,15 +25,15 @@ from edge_serve.workers.launch.cgroups import find_groups
 
 log = logging.getLogger(__name__)
 
-#: between looks, seconds; shorter while models load, so that READY is not late
+#: between checks, seconds; shorter while models load, so that READY is not late
 TICK, TICK_LOADING = 1.0, 0.1
 #: how often the watchdog is fed within its time, at least
 FEEDS = 4
-#: a load that moves is given so much longer, told so often; seconds
+#: a load that makes progress gets so much more time, and systemd hears of it so often; seconds
 EXTENSION, EXTEND_EVERY = 60.0, 5.0
 #: beyond the time for draining, for closing models and ending workers
 STOP_EXTRA = 30.0
-#: in the order of a status line: what a technician looks for first
+#: words of a status line, those that matter most to a technician first
 _MOVING = ("unready", "restarting", "loading", "unloading")
 
 
@@ -56,7 +56,7 @@ class Supervisor:
         self._facts = FactReader(registry, workers)
         self._watchdog = 0.0
         self._hungry = ""
-        #: what grows while models load, and when that was looked at last
+        #: a value that changes while models load, and when it was checked last
         self._progress: object = None
         self._extended_ns = 0
 
@@ -79,7 +79,7 @@ class Supervisor:
             await asyncio.sleep(min(pause, self._watchdog / FEEDS) if self._watchdog else pause)
 
     async def look(self) -> None:
-        """Tell what has changed. What concerns each model is looked at in pieces."""
+        """Report what has changed. Models are checked in pieces."""
         registry, now = self._registry, self._clock.now_ns()
         summaries = await gathered(registry.summaries())
         await asyncio.sleep(0)
@@ -118,7 +118,7 @@ class Supervisor:
         """The server drains, for at most `seconds`."""
         if not self._stopping:
             self._stopping = True
-            self._crashes.end()  # whoever is impatient with us now does not find a crash
+            self._crashes.end()  # a kill during the stop is no crash
             self._notifier.tell(notify.stopping(f"answering the requests that it has, at most {seconds:g} s"))
             self._notifier.tell(notify.extend(seconds + STOP_EXTRA))
 
@@ -203,7 +203,7 @@ def status_line(
         loaded: the models of the start are loaded, or failed to.
         safe: why the server runs without some or all of its models; "" = it does not.
         unreadable: why the model repositories cannot be read; "" = they can.
-        lacking: required models that are not ready; told once the models of the start are loaded.
+        lacking: required models that are not ready; reported once the models of the start are loaded.
         unread: models of the repository that could not be read, and why: they failed, too.
     """
     counted = [one for one in summaries if one.word != "unloaded"]

@@ -1,7 +1,7 @@
 """Whether systemd's watchdog is fed: the facts, read from the running server, and the decision, which is pure.
 
 That the event loop turns is not among the facts: the caller runs on it. One model that hangs is its worker's
-matter (`workers/hangs`, `workers/process`); only what nobody inside can cure lets the whole service be restarted.
+matter (`workers/hangs`, `workers/process`); systemd restarts the whole service only if the server cannot repair itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 WAKE_SECONDS = 5.0
 #: and counts as stuck after so long
 STUCK_SECONDS = 10.0
-#: a worker that should have been killed must be gone after so long; seconds
+#: a worker that should have been killed must be dead after so long; seconds
 KILL_SECONDS = 5.0
 
 

@@ -18,52 +18,52 @@ Send = Callable[[str], object]
 
 
 def ready(status: str, pid: int) -> str:
-    """The service has started, or is done with reloading. A wrapper that started us learns who the main process is."""
+    """Return the message that the service has started or reloaded. MAINPID= names the main process."""
     return f"READY=1\nMAINPID={pid}\nSTATUS={_line(status)}"
 
 
 def status(text: str) -> str:
-    """The line that `systemctl status` shows."""
+    """Return the line that `systemctl status` shows."""
     return f"STATUS={_line(text)}"
 
 
 def extend(seconds: float) -> str:
-    """The start, stop or reload under way goes on for at most so long until the next message."""
+    """Return the message that the start, stop or reload in progress takes at most so long until the next message."""
     return f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}"
 
 
 def reloading(now_ns: int) -> str:
-    """A reload begins; `now_ns` is CLOCK_MONOTONIC, by which the manager tells this message from earlier ones."""
+    """Return the message that a reload begins. `now_ns` is CLOCK_MONOTONIC, which sets it apart from earlier ones."""
     return f"RELOADING=1\nMONOTONIC_USEC={now_ns // 1000}\nSTATUS=looking for changed models"
 
 
 def stopping(text: str) -> str:
-    """The service is on its way out."""
+    """Return the message that the service stops."""
     return f"STOPPING=1\nSTATUS={_line(text)}"
 
 
 def failed(text: str, errno: int | None = None) -> str:
-    """Why the process is about to end."""
+    """Return the reason for which the process ends."""
     return f"STATUS={_line(text)}" + (f"\nERRNO={errno}" if errno else "")
 
 
 def watchdog() -> str:
-    """All is well."""
+    """Return the message that feeds the watchdog."""
     return "WATCHDOG=1"
 
 
 def trigger(reason: str) -> str:
-    """Nothing but a restart helps: the manager need not wait until it misses us."""
+    """Return the message that makes systemd restart the service at once, because only a restart helps."""
     return f"STATUS={_line(reason)}\nWATCHDOG=trigger"
 
 
 def _line(text: str) -> str:
-    """Values end with the line."""
+    """Return the text in one line, because a value ends with its line."""
     return " ".join(text.split())
 
 
 class Notifier:
-    """Sends messages in order, without blocking the loop; a message that finds the socket full goes with the next."""
+    """Sends messages in order, and never blocks the loop. If the socket is full, messages follow with the next one."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -98,7 +98,7 @@ def sender(environ: Mapping[str, str]) -> Send:
 
 
 def socket_sender(address: str) -> Send:
-    """To the datagram socket at a path, or at an abstract address, which is written with `@` in front."""
+    """Return a sender to the datagram socket at a path, or at an abstract address, which begins with `@`."""
     if address[0] not in "/@":
         log.warning("NOTIFY_SOCKET is '%s', expected a path or an abstract address: the service manager hears nothing; "
                     "python3-systemd knows more kinds", address)  # fmt: skip

@@ -121,7 +121,7 @@ def _credentials(text: str) -> dict[str, str]:
         seen = f"/run/credentials/{NAME}/{identity.strip()}"
         try:
             found |= {f"{seen}_{one.name}": str(one) for one in path.iterdir()} if path.is_dir() else {seen: str(path)}
-        except OSError:  # for root alone: whoever needs one is told that it is not there
+        except OSError:  # only root may read it; the check that needs it reports it as missing
             continue
     return found
 

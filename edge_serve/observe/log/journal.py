@@ -26,7 +26,7 @@ _PRIORITIES = ((logging.ERROR, "3"), (logging.WARNING, "4"), (logging.INFO, "6")
 
 
 def fields_of(record: logging.LogRecord) -> Fields:
-    """The entry of a record: its message is one line, a traceback goes into a field of its own."""
+    """The entry of a record: its message is one line, and a traceback is a separate field."""
     fields = {
         "MESSAGE": one_line(record.getMessage()),
         "PRIORITY": priority(record.levelno),

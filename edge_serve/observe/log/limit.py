@@ -19,7 +19,7 @@ Line = TypeVar("Line")
 
 #: a number, or an address in memory: neither makes lines of a model differ
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|[0-9]+")
-#: characters that tell one kind of a model's lines from another
+#: characters of a model's line that determine its kind
 _TELLING = 120
 #: after so many seconds of repetition a group may write one line in as many seconds
 SLOW_SECONDS = 60.0
@@ -33,7 +33,7 @@ class _Group(Generic[Line]):
 
     Attributes:
         begun: when the lines began to repeat; None = they do not.
-        seen: time of the newest line; written: of the newest one that passed, or was told with a count.
+        seen: time of the newest line; written: of the newest one that passed, or was reported with a count.
         since: time of the first of the `suppressed` lines.
     """
 
@@ -53,9 +53,9 @@ class _Group(Generic[Line]):
 class Limiter(Generic[Line]):
     """Lets `burst` lines of a group pass at once and `per_second` after that, and counts the others.
 
-    A group that goes on for `SLOW_SECONDS` gets one line a minute, with the count of the others, until it is silent for
-    `QUIET_SECONDS`. An error goes on while it comes again at all; other lines only while there are more of them than
-    `per_second`.
+    A group that continues for `SLOW_SECONDS` gets one line a minute, with the count of the others, until it is silent
+    for `QUIET_SECONDS`. A group of errors continues with each repetition; other groups continue only while there are
+    more lines than `per_second`.
 
     Attributes:
         summary_seconds: how long after the first line that did not pass the number of them is due.

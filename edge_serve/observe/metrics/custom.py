@@ -1,7 +1,7 @@
 """Metrics that Python models make themselves (`pb_utils.MetricFamily`), gathered from all workers.
 
 Updates are the plain mappings of the worker channel (backends/host.py, MetricUpdate). What a model sends is checked
-here: a strange update is ignored, never shown. A series goes with the last worker that had it.
+here: a strange update is ignored, never shown. A series is removed with the last worker that had it.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ def ota(value: Callable[[Updates], float | None]) -> Reader:
 
 
 def ota_each(rows: Callable[[Updates], Iterable[tuple[dict[str, str], float]]]) -> Reader:
-    """A series for each row of labels and value that the agent tells of."""
+    """A series for each row of labels and value that the agent reports."""
 
     return lambda scrape: (
         Sample(label_text(labels), value) for labels, value in (rows(scrape.updates) if scrape.updates else ())

@@ -1,6 +1,6 @@
 """Fetches the status document of a running server, over its UNIX socket for administration or over HTTP.
 
-Over the same ways it tells the server to leave safe mode.
+It also orders the server to leave safe mode, over the same connections.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ def fetch(target: StatusTarget, timeout: float = _TIMEOUT_SECONDS) -> dict[str, 
     if status in (401, 403) and isinstance(value, dict):
         text = f"{target.name} refuses: {value.get('error')}; --token-file names a file with a token of the role read"
         raise Unreachable(text, UNKNOWN)
-    raise Unreachable(f"what answers at {target.name} is no edge-serve that tells its status (HTTP {status})", UNKNOWN)
+    text = f"{target.name} returned no edge-serve status document (HTTP {status}): check --url or --admin-socket"
+    raise Unreachable(text, UNKNOWN)
 
 
 def leave_safe_mode(target: StatusTarget, timeout: float = _TIMEOUT_SECONDS) -> list[str]:

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 #: how old what the machine said may be; several readers a second share one look
 FRESH_NS = 800_000_000
-#: how long a reader waits for a look at the machine; a sensor or a disk that hangs must not hide the rest
+#: how long a reader waits for the machine's figures; a sensor or a disk that hangs must not hide the rest
 PATIENCE_SECONDS = 2.0
 
 Done = Callable[[Document], None]
@@ -66,7 +66,7 @@ class Collector:
     """Implements `service.StatusSource`.
 
     Args:
-        probe: looks at the machine, in a thread.
+        probe: reads the machine's figures, in a thread.
     """
 
     def __init__(self, rooms: Rooms, probe: Probe, clock: Clock | None = None) -> None:
@@ -81,7 +81,7 @@ class Collector:
         self._timer: asyncio.TimerHandle | None = None
 
     def read(self, done: Done) -> None:
-        """Call `done` with the document: at once when the machine was looked at just now, else soon."""
+        """Call `done` with the document: at once if the machine's figures are fresh, else when they are read."""
         fresh = self._read_ns is not None and self._clock.now_ns() - self._read_ns < FRESH_NS
         if fresh or self._late:
             start_task(self._tell([done]), "status document")
@@ -100,7 +100,7 @@ class Collector:
             readings = self._probe.read(pids)
         except Exception:  # the rest of the document is worth having without it
             log.exception("the machine could not be looked at")
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so no reader waits
             loop.call_soon_threadsafe(self._looked, readings)
 
     def _on_late(self) -> None:
@@ -128,7 +128,7 @@ class Collector:
             notify(done, document)
 
     async def document(self) -> Document:
-        """With what the machine said when it was last looked at. Facts of many models are gathered in pieces."""
+        """Return the document with the newest figures of the machine. Facts of many models are gathered in pieces."""
         rooms = self._rooms
         counters = rooms.registry.unloading.counters(rooms.registry.served())
         await asyncio.sleep(0)

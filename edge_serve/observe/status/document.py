@@ -23,7 +23,7 @@ from edge_serve.observe.metrics.updates import Updates
 from edge_serve.observe.status.events import StatusEvent
 from edge_serve.observe.status.probe import Readings
 
-#: raised when a member changes its meaning or goes; new ones may come at any time
+#: raised when a member changes its meaning or is removed; new ones may be added at any time
 SCHEMA = 2
 
 Document = dict[str, Any]
@@ -43,7 +43,7 @@ _WITH_FIGURES = frozenset(("ready", "busy", "unready", "restarting", "unloading"
 
 @dataclass(frozen=True, slots=True)
 class StatusFacts:
-    """Everything that the document tells.
+    """The values that the document is made from.
 
     Attributes:
         time_ms: milliseconds since the epoch; clock_ns: of the monotonic clock, for differences between two documents.

@@ -22,7 +22,7 @@ from edge_serve.observe.metrics.gpu import GpuReading, ReadGpus, find_gpus, no_g
 from edge_serve.observe.metrics.machine import Machine, MachineReading, read_temperatures
 from edge_serve.observe.metrics.updates import Updates, read_updates
 
-#: libraries whose versions are told where they are installed
+#: libraries whose versions are listed if they are installed
 _LIBRARIES = ("numpy", "onnxruntime", "onnxruntime-gpu", "tensorrt", "protobuf")
 _KIB = 1024
 
@@ -98,7 +98,7 @@ class Probe:
 
 def library_versions() -> dict[str, str]:
     """edge-serve, Python and the libraries that models run with."""
-    from importlib import metadata  # costs 2 MB, which a server that nobody asks does not need
+    from importlib import metadata  # costs 2 MB, which a server without a reader of its status does not need
 
     versions = {"edge-serve": __version__, "python": sys.version.split()[0]}
     for name in _LIBRARIES:

@@ -1,4 +1,4 @@
-"""Trace files: JSON arrays, written by a thread of their own, valid whenever they are looked at."""
+"""Trace files: JSON arrays that a separate thread writes, and that are valid JSON after each write."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CLOSE_SECONDS = 5.0
 
 
 def entries(trace: Trace) -> list[dict[str, Any]]:
-    """The objects that tell of one trace; as in Triton's files, what came before its request began stands first."""
+    """Return the objects of one trace. As in Triton's files, timestamps from before the request's start come first."""
     about: dict[str, Any] = {"id": trace.id, "model_name": trace.model_name, "model_version": int(trace.model_version)}
     if trace.request_id:
         about["request_id"] = trace.request_id
@@ -178,7 +178,7 @@ class TraceFiles:
             append(job.path, job.traces, job.first)
         except OSError as error:
             reason = error.strerror or str(error)
-        except Exception as error:  # a fault of ours must not end the thread
+        except Exception as error:  # an error in our code must not end the thread
             reason = repr(error)
         with self._lock:
             self.memory -= sum(trace.memory() for trace in job.traces)

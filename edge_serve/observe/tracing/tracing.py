@@ -28,8 +28,8 @@ class TraceSetting:
     """The trace settings of the server or of one model.
 
     Attributes:
-        values: `count` goes down with each trace.
-        specified: names of the fields that were asked for here; the others follow the setting above.
+        values: `count` decreases with each trace.
+        specified: names of the fields that were set here; the others follow the setting above.
         seen: requests since it came into force.
         open: traces that were begun under it and are not complete.
     """

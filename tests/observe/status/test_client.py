@@ -107,12 +107,12 @@ def test_a_token_is_shown_and_a_path_of_a_proxy_kept() -> None:
     [
         (401, b'{"error": "show a token"}', "refuses: show a token; --token-file"),
         (403, b'{"error": "role read"}', "refuses: role read"),
-        (404, b'{"error":"Not Found"}', r"no edge-serve that tells its status \(HTTP 404\)"),
+        (404, b'{"error":"Not Found"}', r"returned no edge-serve status document \(HTTP 404\)"),
         (403, b"<html>", r"HTTP 403"),
-        (200, b"<html>hello", "no edge-serve that tells"),
-        (200, b"[]", "no edge-serve that tells"),
+        (200, b"<html>hello", "no edge-serve status document"),
+        (200, b"[]", "no edge-serve status document"),
         (500, b"", "HTTP 500"),
-        (200, b"[" * 100_000, "no edge-serve that tells"),
+        (200, b"[" * 100_000, "no edge-serve status document"),
     ],
 )
 def test_other_answers_are_told_in_a_sentence(status: int, body: bytes, text: str) -> None:
@@ -166,7 +166,7 @@ def test_a_server_that_sends_drop_by_drop_or_without_end(monkeypatch: pytest.Mon
 
         thread = threading.Thread(target=serve)
         thread.start()
-        with pytest.raises(Unreachable, match="no edge-serve that tells"):
+        with pytest.raises(Unreachable, match="no edge-serve status document"):
             fetch(target)
         monkeypatch.setattr(client, "_MOST_BYTES", 1 << 40)
         with pytest.raises(Unreachable, match=r"does not answer within 0\.1 s"):

@@ -138,7 +138,7 @@ def test_it_goes_on_when_the_server_is_away_for_a_while(scene: tuple[Terminal, S
     terminal, server = scene
     terminal.wait_for("q quits")
     server.status, body = 500, server.body
-    terminal.wait_for("as it was at .*: what answers at")
+    terminal.wait_for("as it was at .*: .* returned no")
     server.status, server.body = 200, body.replace(b"cart-7", b"cart-9")
     terminal.wait_for("cart-9")
     terminal.process.send_signal(signal.SIGTERM)
