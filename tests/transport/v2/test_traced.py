@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +56,10 @@ class Door:
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Door:
-    return Door(tmp_path)
+def door(tmp_path: Path) -> Iterator[Door]:
+    made = Door(tmp_path)
+    yield made
+    made.tracing.close()  # ends the thread that writes files
 
 
 def test_a_trace_ends_when_the_kernel_has_the_answer(door: Door) -> None:
