@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from edge_serve.errors import Unavailable
-from edge_serve.scheduling.core import NOTHING, Decision, Entry, QueuePolicy, Run, Scheduler, Wait, label
-from edge_serve.scheduling.queue import Instances, PriorityQueue
+from edge_serve.scheduling.core import NOTHING, Decision, Entry, QueuePolicy, Run, Scheduler, Wait
+from edge_serve.scheduling.queue import Instances, PriorityQueue, stopping
 
 
 class QueuedScheduler(Scheduler):
@@ -68,10 +67,7 @@ class QueuedScheduler(Scheduler):
 
     def _enqueue(self, entry: Entry, level: int, now_ns: int) -> None:
         if self._stopping:
-            raise Unavailable(
-                f"{label(entry.request)}Server is stopping, scheduler for model has stopped accepting new inference"
-                " requests"
-            )
+            raise stopping(entry.request)
         self._queue.add(entry, level, now_ns)
 
     def _wait(self, until_ns: int) -> Wait:

@@ -20,7 +20,7 @@ from heapq import heapify, heappop, heappush
 from itertools import chain
 from typing import Any
 
-from edge_serve.errors import EdgeServeError, Unavailable
+from edge_serve.errors import Unavailable
 from edge_serve.messages.infer import InferRequest
 from edge_serve.scheduling.core import Entry, QueuePolicy, Refuse, label
 
@@ -142,7 +142,8 @@ class PriorityQueue:
                 self.version += 1
                 continue
             self._remove(entry, level)
-            return Refuse(entry, _expired(entry.request, at_ns))
+            late = at_ns == entry.request.deadline_ns
+            return Refuse(entry, deadline_expired(entry.request) if late else Unavailable("Request timeout expired"))
         return None
 
     def next_expiry_ns(self) -> int:
@@ -199,10 +200,15 @@ def _timeout_us(policy: QueuePolicy, request: InferRequest) -> int:
     return policy.default_timeout_us
 
 
-def _expired(request: InferRequest, at_ns: int) -> EdgeServeError:
-    if at_ns == request.deadline_ns:
-        return Unavailable(f"{label(request)}Request deadline expired: not started within its 'timeout-ms'")
-    return Unavailable("Request timeout expired")
+def stopping(request: InferRequest) -> Unavailable:
+    """Return the error for a request that came after `Scheduler.stop`."""
+    text = "Server is stopping, scheduler for model has stopped accepting new inference requests"
+    return Unavailable(label(request) + text)
+
+
+def deadline_expired(request: InferRequest) -> Unavailable:
+    """Return the error for a request that was not started before its deadline."""
+    return Unavailable(f"{label(request)}Request deadline expired: not started within its 'timeout-ms'")
 
 
 class InstanceState(Enum):

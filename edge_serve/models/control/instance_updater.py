@@ -139,9 +139,8 @@ class InstanceUpdate:
         assert isinstance(served.runner, Driver), "an ensemble has no instances"
         self._driver = served.runner
         self._limited = self._opened.listener if isinstance(self._opened.listener, LimitedModel) else None
-        change = compare(served.instances, placed(config))
-        self._kept, self.removed = change.kept, change.removed
-        self.added: dict[int, Placed] = dict(zip(self._opened.next_numbers(), change.added, strict=False))
+        self._kept, added, self.removed = compare(served.instances, placed(config))
+        self.added: dict[int, Placed] = dict(zip(self._opened.next_numbers(), added, strict=False))
         self._fresh: OpenedModel | None = None
 
     async def prepare(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 
 from edge_serve.clock import Clock
-from edge_serve.errors import Unavailable
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
@@ -18,8 +17,8 @@ from edge_serve.models.ensemble.flight import Ensemble, Flight, Lookup
 from edge_serve.models.ensemble.member import refusal
 from edge_serve.models.ensemble.stream import StreamFlight
 from edge_serve.models.run.runner import OnResponse, Runner, Ticket
-from edge_serve.scheduling.core import label
 from edge_serve.scheduling.ensemble import EnsemblePlan
+from edge_serve.scheduling.queue import stopping
 
 
 class EnsembleRunner(Runner):
@@ -60,8 +59,7 @@ class EnsembleRunner(Runner):
             flight = StreamFlight(ensemble, request, on_response, trace, self._decoupled, self._most_calls)
         self._in_flight += 1
         if self._stopping:
-            text = "Server is stopping, scheduler for model has stopped accepting new inference requests"
-            flight.refuse(Unavailable(label(request) + text))
+            flight.refuse(stopping(request))
         elif request.shared and (error := refusal(request, ensemble.plan, ensemble.signature)):
             flight.refuse(error)
         else:

@@ -50,22 +50,13 @@ def _signature(group: pb.ModelInstanceGroup) -> bytes:
     return plain.SerializeToString(deterministic=True)
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceChange:
-    """The change that a new `instance_group` makes to the instances of a version.
+def compare(now: Mapping[int, Placed], wanted: list[Placed]) -> tuple[dict[int, Placed], list[Placed], list[int]]:
+    """Return the change that a new `instance_group` makes. It keeps as many instances as possible: those of the same
+    name first.
 
-    Attributes:
-        kept: instance number -> the new configuration of an instance that stays.
-        removed: instance numbers.
+    Returns:
+        Instance number -> the new configuration of an instance that stays; those to add; the numbers to remove.
     """
-
-    kept: dict[int, Placed]
-    added: list[Placed]
-    removed: list[int]
-
-
-def compare(now: Mapping[int, Placed], wanted: list[Placed]) -> InstanceChange:
-    """Keep as many instances as possible: those of the same name first."""
     kept: dict[int, Placed] = {}
     added = []
     for one in wanted:
@@ -80,4 +71,4 @@ def compare(now: Mapping[int, Placed], wanted: list[Placed]) -> InstanceChange:
         if number is not None:
             kept[number] = one
             added.remove(one)
-    return InstanceChange(kept, added, [number for number in now if number not in kept])
+    return kept, added, [number for number in now if number not in kept]

@@ -18,17 +18,9 @@ from collections.abc import Collection
 
 from edge_serve.errors import Cancelled, EdgeServeError, InvalidArgument, Unavailable
 from edge_serve.messages.infer import SEQUENCE_START, InferRequest
-from edge_serve.scheduling.core import NOTHING, Decision, Entry, Refuse, Run, Scheduler, SequenceBatching, Wait, label
-from edge_serve.scheduling.queue import Instances
-from edge_serve.scheduling.sequence.sequence import (
-    Clocks,
-    Sequence,
-    earlier,
-    ends,
-    no_start,
-    sequence_expired,
-    starts,
-)
+from edge_serve.scheduling.core import NOTHING, Decision, Entry, Refuse, Run, Scheduler, SequenceBatching, Wait
+from edge_serve.scheduling.queue import Instances, deadline_expired, stopping
+from edge_serve.scheduling.sequence.sequence import Clocks, Sequence, earlier, ends, no_start, sequence_expired, starts
 from edge_serve.scheduling.sequence.slots import SequenceSlots
 
 log = logging.getLogger(__name__)
@@ -278,9 +270,7 @@ class SequenceScheduler(Scheduler, ABC):
                 raise type(sequence.closed)(sequence.closed.message)
             return sequence
         if self._stopping:
-            raise Unavailable(
-                f"{label(request)}Server is stopping, scheduler for model has stopped accepting new inference requests"
-            )
+            raise stopping(request)
         if sequence is None:
             sequence = self._known[request.correlation_id] = Sequence(request.correlation_id)
         elif sequence.closed is None and not sequence.ended:
@@ -425,9 +415,8 @@ class SequenceScheduler(Scheduler, ABC):
             sequence.queue.clear()
             self._settle_cut(sequence)
         while late := next((e for e in sequence.queue if 0 < e.request.deadline_ns <= now_ns), None):
-            error = Unavailable(f"{label(late.request)}Request deadline expired: not started within its 'timeout-ms'")
             self._cut(sequence, late, sequence_expired())
-            self._refusals.append(Refuse(late, error))
+            self._refusals.append(Refuse(late, deadline_expired(late.request)))
         following_ns = sequence.next_deadline_ns()
         if following_ns:
             self._clocks.set(sequence, following_ns, len(self._known))

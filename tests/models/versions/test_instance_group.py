@@ -14,8 +14,8 @@ def instances(*groups: str) -> list[Placed]:
 
 def changed(now: list[Placed], wanted: list[Placed]) -> tuple[list[int], list[str], list[int]]:
     """Numbers that stay, names that come, numbers that go."""
-    change = compare(dict(enumerate(now)), wanted)
-    return sorted(change.kept), [one.spec.name for one in change.added], change.removed
+    kept, added, removed = compare(dict(enumerate(now)), wanted)
+    return sorted(kept), [one.spec.name for one in added], removed
 
 
 CPU = "kind: KIND_CPU"
