@@ -48,8 +48,7 @@ def back(sent: bytes, slot: Any = None) -> list[Reply]:
     """The replies as the front end sees them."""
     _, _, count, _ = parse_header(sent)
     *_, meta = REPLY_HEAD.unpack_from(sent, HEADER_SIZE)
-    capacity = slot.capacity if slot else 0
-    return decode_answers(LAYOUT, sent, HEADER_SIZE + REPLY_HEAD.size, meta, count, slot, capacity)[0]
+    return decode_answers(LAYOUT, sent, HEADER_SIZE + REPLY_HEAD.size, meta, count, slot)[0]
 
 
 def tensor(name: str, values: Any, datatype: DataType = DataType.INT32) -> InferTensor:

@@ -214,8 +214,7 @@ class Instance:
             for i, shared in batch.shared.items():
                 replies[i] = shared.answer(replies[i], batch.wanted[i])
         data = self._encode(batch, replies, times)
-        with self._send_lock:
-            self._socket.sendall(data)
+        self._send(data)
         if layout.decoupled:
             self._close_failed(batch, replies)
         else:
@@ -225,13 +224,12 @@ class Instance:
     def _refuse(self, received: bytearray, fault: Exception) -> None:
         """Answer a batch that cannot be read."""
         _, _, _, count, batch_id = HEADER.unpack_from(received)
-        error = fault if isinstance(fault, EdgeServeError) else self._failed(f"{type(fault).__name__}: {fault}")
+        error = self._error_of(fault)
         now = time.monotonic_ns()
         room = OutputRoom(self._arena, 0, 0, self._need)
         replies, wanted = [Reply(error=error)] * count, [None] * count
         data = encode_reply(self._layout, batch_id, replies, wanted, room, (now, now, now), time.monotonic_ns)
-        with self._send_lock:
-            self._socket.sendall(data)
+        self._send(data)
 
     def _execute(self, batch: Batch, timing: Timing, now_ns: int) -> list[Reply]:
         requests = batch.requests
@@ -279,15 +277,17 @@ class Instance:
             if len(replies) == len(requests):
                 return replies
             error: EdgeServeError = self._failed(f"found {len(replies)} replies, expected {len(requests)}")
-        except EdgeServeError as refused:
-            error = refused
         except BaseException as fault:  # sys.exit in a model ends its batch, not its worker
-            traceback.print_exc(file=sys.stderr)
-            error = self._failed(f"{type(fault).__name__}: {fault}")
+            if not isinstance(fault, EdgeServeError):
+                traceback.print_exc(file=sys.stderr)
+            error = self._error_of(fault)
         return [Reply(error=error) for _ in requests]
 
     def _failed(self, text: str) -> Internal:
         return Internal(f"Failed to process the request(s) for model '{self.name}', message: {text}")
+
+    def _error_of(self, fault: BaseException) -> EdgeServeError:
+        return fault if isinstance(fault, EdgeServeError) else self._failed(f"{type(fault).__name__}: {fault}")
 
     def _encode(self, batch: Batch, replies: list[Reply], marks: tuple[int, int, int]) -> bytes:
         if self._layout.cached:
@@ -302,7 +302,7 @@ class Instance:
         except Unavailable as full:
             replies = [_refuse_large(reply, full) for reply in replies]
         except Exception as fault:
-            error = fault if isinstance(fault, EdgeServeError) else self._failed(f"{type(fault).__name__}: {fault}")
+            error = self._error_of(fault)
             replies = [Reply(error=error) for _ in replies]
         return encode_reply(self._layout, batch.id, replies, batch.wanted, room, marks, clock)
 
@@ -314,18 +314,20 @@ class Instance:
         try:
             data = encode_partial(self._layout, batch_id, index, reply, final, None, room, self._mismatches)
         except Exception as fault:  # the client hears of it; a last reply that got lost would leave it waiting
-            error = fault if isinstance(fault, EdgeServeError) else self._failed(f"{type(fault).__name__}: {fault}")
+            error = self._error_of(fault)
             data = encode_partial(self._layout, batch_id, index, Reply(error=error), final, None, room)
-        with self._send_lock:
-            self._socket.sendall(data)
+        self._send(data)
         if final:
             self._cancellations.close(key)
+
+    def _send(self, data: bytes) -> None:
+        with self._send_lock:
+            self._socket.sendall(data)
 
     def _need(self, nbytes: int) -> tuple[int, int, int]:
         token = next(self._tokens)
         event, answer = self._asked[token] = threading.Event(), []
-        with self._send_lock:
-            self._socket.sendall(frame(FrameKind.NEED_OUTPUT, 0, NEED.pack(nbytes, token)))
+        self._send(frame(FrameKind.NEED_OUTPUT, 0, NEED.pack(nbytes, token)))
         event.wait()
         del self._asked[token]
         offset, capacity, reason = answer[0]

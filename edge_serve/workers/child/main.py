@@ -366,14 +366,8 @@ class Main:
 
 
 def _spec(value: dict[str, Any]) -> ModelSpec:
-    return ModelSpec(
-        value["name"],
-        value["version"],
-        Path(value["model_directory"]),
-        Path(value["version_directory"]),
-        value["config"],
-        value["backend_config"],
-    )
+    directories = {key: Path(value[key]) for key in ("model_directory", "version_directory")}
+    return ModelSpec(**{**value, **directories})
 
 
 def _map(fd: int) -> memoryview:

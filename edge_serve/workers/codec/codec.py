@@ -21,7 +21,7 @@ from edge_serve.workers.codec.job import Body, CodecJob, DecodeJob, Encoded, Enc
 from edge_serve.workers.codec.messages import pack_response
 from edge_serve.workers.front.process import Process, ProcessLimits
 from edge_serve.workers.memory.arena import Arena, Budget, Slot
-from edge_serve.workers.wire.frames import NEED, SLOT, Frame, FrameError, FrameKind, frame
+from edge_serve.workers.wire.frames import NEED, Frame, FrameError, FrameKind, slot_frame
 
 log = logging.getLogger(__name__)
 
@@ -75,33 +75,26 @@ class Codec:
         signature: Signature,
         accept: str,
         done: Callable[[Encoded | Refused], None],
+        generate: bool = False,
     ) -> CodecJob:
         """Write the body of a reply and pass it, or the refusal, to `done`.
 
         Takes over the response's lease. Never raises.
+
+        Args:
+            generate: the response answers `generate`.
         """
-        return self._encode(response, request, signature, accept, done)
-
-    def encode_generated(
-        self, response: InferResponse, signature: Signature, done: Callable[[Encoded | Refused], None]
-    ) -> CodecJob:
-        """Write a response to `generate`; otherwise like `encode`."""
-        return self._encode(response, InferRequest(response.model_name), signature, "identity", done, generate=True)
-
-    def _encode(
-        self,
-        response: InferResponse,
-        request: InferRequest,
-        signature: Signature,
-        accept: str,
-        done: Callable[[Encoded | Refused], None],
-        generate: bool = False,
-    ) -> CodecJob:
         lease = response.lease
         found = lease.arena if lease is not None else None
         arena = found if isinstance(found, Arena) else None
         value = pack_response(response, request, signature, accept, arena is not None, generate)
         return self._add(EncodeJob(value, lease, done), arena)
+
+    def encode_generated(
+        self, response: InferResponse, signature: Signature, done: Callable[[Encoded | Refused], None]
+    ) -> CodecJob:
+        """Write a response to `generate`; otherwise like `encode`."""
+        return self.encode(response, InferRequest(response.model_name), signature, "identity", done, generate=True)
 
     def _add(self, job: CodecJob, arena: Arena | None) -> CodecJob:
         """Queue a job whose memory is in `arena`; None = in the codec's own arena."""
@@ -280,8 +273,5 @@ class _Member:
             slot.when_ready(lambda: self._answer(token, slot.error or slot))
 
     def _answer(self, token: int, slot: Slot | Unavailable) -> None:
-        if isinstance(slot, Unavailable):
-            answer = SLOT.pack(0, token, 0, 0) + slot.message.encode()
-        else:
-            answer = SLOT.pack(0, token, slot.offset, slot.capacity)
-        self.process.send(frame(FrameKind.OUTPUT_SLOT, 0, answer))
+        place = (0, 0, slot.message) if isinstance(slot, Unavailable) else (slot.offset, slot.capacity)
+        self.process.send(slot_frame(0, token, *place))

@@ -7,7 +7,6 @@ worker that breaks the protocol is reported as broken.
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -33,14 +32,12 @@ from edge_serve.workers.wire.frames import (
     NULL,
     PARTIAL_HEAD,
     REPLY_HEAD,
-    SLOT,
     FrameError,
     FrameKind,
     frame,
+    slot_frame,
 )
 from edge_serve.workers.wire.layout import INLINE, padded
-
-log = logging.getLogger(__name__)
 
 _REPLY = FrameKind.REPLY.value
 
@@ -215,9 +212,8 @@ class Channel:
         pending = self._pending.get(batch_id)
         if pending is not None and pending.timer is not None:
             pending.timer.set_paused(paused)
-        self.paused = max(
-            0, self.paused + (1 if paused else -1)
-        )  # a stream may have been paused in the process before this one
+        # a stream may have been paused in the process before this one
+        self.paused = max(0, self.paused + (1 if paused else -1))
         kind = FrameKind.PAUSE if paused else FrameKind.RESUME
         self._send_control(frame(kind, batch_id, CANCELLATION.pack(self.number, index)))
 
@@ -248,18 +244,17 @@ class Channel:
             raise FrameError("a reply is cut off")
         start, ready, done, end, token, meta = REPLY_HEAD.unpack_from(received, HEADER_SIZE)
         if not pending.sent_ns <= start <= ready <= done <= end <= monotonic_ns():  # a backend may mark anything
-            start, ready, done, end = _in_order((start, ready, done, end), pending.sent_ns)
+            now = monotonic_ns()  # statistics must not run backwards, nor beyond what their fields can say
+            start, ready, done, end = sorted(min(max(mark, pending.sent_ns), now) for mark in (start, ready, done, end))
         slot = self._granted.get(token) if token else pending.slot
-        replies, in_slot = decode_answers(
-            self._link.layout, received, HEADER_SIZE + REPLY_HEAD.size, meta, count, slot, slot.capacity if slot else 0
-        )
+        replies, in_slot = decode_answers(self._link.layout, received, HEADER_SIZE + REPLY_HEAD.size, meta, count, slot)
         del self._pending[batch_id]
         self._link.poll_policy.out -= 1
         if pending.timer is not None or pending.copies is not None:
             pending.release()
         lease = slot if in_slot else None
-        if lease is not None:
-            self._learn(pending, replies)
+        if lease is not None and pending.rows:
+            self._link.learn(sum(padded(len(one.data)) for reply in replies for one in reply.outputs), pending.rows)
         if pending.slot is not None and pending.slot is not lease:
             pending.slot.release()
         if self._granted:
@@ -272,22 +267,12 @@ class Channel:
             self.instance, BatchReply(batch_id, start, ready, done, end, replies, lease, pending.each, self._dead)
         )
 
-    def _learn(self, pending: PendingBatch, replies: list[Reply]) -> None:
-        if pending.rows:
-            used = sum(padded(len(tensor.data)) for reply in replies for tensor in reply.outputs)
-            self._link.learn(used, pending.rows)
-
     def _ungrant(self, token: int, lease: Lease | None) -> None:
         """Slots that were asked for and not used; those of a decoupled model's other threads stay."""
-        if self._link.layout.decoupled:
-            slot = self._granted.pop(token, None)
+        for one in [token] if self._link.layout.decoupled else list(self._granted):
+            slot = self._granted.pop(one, None)
             if slot is not None and slot is not lease:
                 slot.release()
-            return
-        for slot in self._granted.values():
-            if slot is not lease:
-                slot.release()
-        self._granted.clear()
 
     def _on_need(self, received: bytes) -> None:
         if len(received) != HEADER_SIZE + NEED.size:
@@ -298,32 +283,26 @@ class Channel:
         try:
             slot = self._link.arena.allocate(nbytes)
         except Unavailable as full:
-            answer = SLOT.pack(self.number, token, 0, 0) + full.message.encode()
-        else:
-            self._granted[token] = slot
-            rows = sum(pending.rows for pending in self._pending.values())
-            self._link.learn(nbytes, rows)
-            slot.when_ready(lambda: self._grant(token, slot))
+            self._send_control(slot_frame(self.number, token, 0, 0, full.message))
             return
-        self._send_control(frame(FrameKind.OUTPUT_SLOT, 0, answer))
+        self._granted[token] = slot
+        self._link.learn(nbytes, sum(pending.rows for pending in self._pending.values()))
+        slot.when_ready(lambda: self._grant(token, slot))
 
     def _grant(self, token: int, slot: Slot) -> None:
         if slot.error is None:
-            answer = SLOT.pack(self.number, token, slot.offset, slot.capacity)
-        else:
-            del self._granted[token]
-            slot.release()
-            answer = SLOT.pack(self.number, token, 0, 0) + slot.error.message.encode()
-        self._send_control(frame(FrameKind.OUTPUT_SLOT, 0, answer))
+            self._send_control(slot_frame(self.number, token, slot.offset, slot.capacity))
+            return
+        del self._granted[token]
+        slot.release()
+        self._send_control(slot_frame(self.number, token, 0, 0, slot.error.message))
 
     def _on_partial(self, batch_id: int, received: bytes) -> None:
         if not self._link.layout.decoupled or len(received) < HEADER_SIZE + PARTIAL_HEAD.size:
             raise FrameError("found a partial reply, expected none")
         index, flags, token, meta = PARTIAL_HEAD.unpack_from(received, HEADER_SIZE)
         slot = self._granted.get(token)
-        replies, in_slot = decode_answers(
-            self._link.layout, received, HEADER_SIZE + PARTIAL_HEAD.size, meta, 1, slot, slot.capacity if slot else 0
-        )
+        replies, in_slot = decode_answers(self._link.layout, received, HEADER_SIZE + PARTIAL_HEAD.size, meta, 1, slot)
         self._granted.pop(token, None)
         if slot is not None and not in_slot:
             slot.release()
@@ -359,9 +338,3 @@ class Channel:
         self._link.poll_policy.out -= len(self._pending)
         self._pending.clear()
         self._granted.clear()
-
-
-def _in_order(marks: Sequence[int], sent_ns: int) -> list[int]:
-    """Times as they can have been: statistics must not run backwards, nor beyond what their fields can say."""
-    now = monotonic_ns()
-    return sorted(min(max(mark, sent_ns), now) for mark in marks)

@@ -157,6 +157,11 @@ def error_of(value: dict[str, Any]) -> EdgeServeError:
     return cls(str(value.get("text", "")))
 
 
+def slot_frame(channel: int, token: int, offset: int, capacity: int, reason: str = "") -> bytes:
+    """OUTPUT_SLOT, the answer to NEED_OUTPUT; `capacity` 0 refuses it, with the reason."""
+    return frame(FrameKind.OUTPUT_SLOT, 0, SLOT.pack(channel, token, offset, capacity) + reason.encode())
+
+
 def parse_header(data: bytes | bytearray | memoryview, position: int = 0) -> tuple[int, int, int, int]:
     """(payload length, kind, count, id) of the header at `position`, which must be there.
 

@@ -66,7 +66,7 @@ class Scene:
         _, kind, count, batch_id = parse_header(received)
         head = REPLY_HEAD if kind == FrameKind.REPLY else PARTIAL_HEAD
         *_, meta = head.unpack_from(received, HEADER_SIZE)
-        return batch_id, decode_answers(self.layout, received, HEADER_SIZE + head.size, meta, count, None, 0)[0]
+        return batch_id, decode_answers(self.layout, received, HEADER_SIZE + head.size, meta, count, None)[0]
 
 
 @contextlib.contextmanager

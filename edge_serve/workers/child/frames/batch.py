@@ -255,31 +255,20 @@ def encode_answers(
     """
     parts: list[Any] = [b""]
     data: list[Any] = []
-    position = 0
-    index_of = layout.output_index
-    known = mismatches.known if mismatches is not None else ()
-    reserved = False
+    position, reserved = 0, False
+    index_of, known = layout.output_index, mismatches.known if mismatches is not None else ()
     for number, (reply, names) in enumerate(zip(replies, wanted, strict=True)):
-        if reply.error is not None:
-            text = reply.error.message.encode(errors="replace")
-            code = 1 + triton_code(reply.error)
-            parts.append(ANSWER.pack(code | ANSWERED if reply.answered else code, len(text), 0, 0))
-            parts.append(text)
+        if reply.error is not None or reply.rescheduled:
+            parts.append(_without_outputs(reply))
             continue
-        if reply.rescheduled:
-            parts.append(ANSWER.pack(RESCHEDULED, 0, 0, 0))
-            continue
-        outputs = reply.outputs
-        if names is not None:
-            outputs = [tensor for tensor in outputs if tensor.name in names]
+        outputs = reply.outputs if names is None else [tensor for tensor in reply.outputs if tensor.name in names]
         total = 0
         for tensor in outputs:
             total += len(tensor.data)
         if total > INLINE and not reserved:
             room.reserve(large_bytes(replies, wanted))
             reserved = True
-        base, unnamed = position, []
-        block = b""
+        base, block, unnamed = position, b"", []
         for tensor in outputs:
             shape, size, datatype = tensor.shape, len(tensor.data), tensor.datatype
             if datatype.size and prod(shape) * datatype.size != size:
@@ -302,15 +291,25 @@ def encode_answers(
             described = (block, 0 if rows is None else rows[number], -1 if names is None else len(names))
             if described not in known or reply.dropped:
                 mismatches.look(described, reply, outputs, names)
-        extra = b""
-        if reply.parameters or unnamed or reply.personal or reply.stored:
-            told = {"parameters": reply.parameters, "names": unnamed, "personal": reply.personal}
-            if reply.stored:
-                told["stored"] = reply.stored
-            extra = json.dumps(told).encode()
+        extra = _extra(reply, unnamed) if reply.parameters or unnamed or reply.personal or reply.stored else b""
         parts.append(ANSWER.pack(0, len(extra), len(block), base))
         parts.append(extra + block)
     return parts, sum(map(len, parts)), data, position
+
+
+def _without_outputs(reply: Reply) -> bytes:
+    """An ANSWER for a request that failed, or that has none yet."""
+    if reply.error is None:
+        return ANSWER.pack(RESCHEDULED, 0, 0, 0)
+    text, code = reply.error.message.encode(errors="replace"), 1 + triton_code(reply.error)
+    return ANSWER.pack(code | ANSWERED if reply.answered else code, len(text), 0, 0) + text
+
+
+def _extra(reply: Reply, unnamed: list[str]) -> bytes:
+    told = {"parameters": reply.parameters, "names": unnamed, "personal": reply.personal}
+    if reply.stored:
+        told["stored"] = reply.stored
+    return json.dumps(told).encode()
 
 
 def encode_reply(

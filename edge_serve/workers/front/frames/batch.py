@@ -161,13 +161,7 @@ class BatchReply:
 
 
 def decode_answers(
-    layout: TensorLayout,
-    frame: bytes | bytearray,
-    position: int,
-    meta: int,
-    count: int,
-    slot: Lease | None,
-    capacity: int,
+    layout: TensorLayout, frame: bytes | bytearray, position: int, meta: int, count: int, slot: Lease | None
 ) -> tuple[list[Reply], bool]:
     """The replies in a frame, and whether any of their tensors lies in `slot`. Every number is checked.
 
@@ -175,19 +169,13 @@ def decode_answers(
         FrameError: the worker wrote something else.
     """
     try:
-        return _read_answers(layout, frame, position, meta, count, slot, capacity)
+        return _read_answers(layout, frame, position, meta, count, slot)
     except _PARSE_ERRORS as error:
         raise FrameError(f"replies cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _read_answers(
-    layout: TensorLayout,
-    frame: bytes | bytearray,
-    position: int,
-    meta: int,
-    count: int,
-    slot: Lease | None,
-    capacity: int,
+    layout: TensorLayout, frame: bytes | bytearray, position: int, meta: int, count: int, slot: Lease | None
 ) -> tuple[list[Reply], bool]:
     data_start = position + meta
     view = memoryview(frame)
@@ -223,7 +211,7 @@ def _read_answers(
                 if len(data) != size:
                     raise FrameError(f"output '{name}' is cut off")
                 outputs.append(InferTensor(name, datatype, shape, data))
-            elif slot is not None and slot.offset <= where and where + size <= slot.offset + capacity:
+            elif slot is not None and slot.offset <= where and where + size <= slot.offset + len(slot.view):
                 in_slot = True
                 data = slot.view[where - slot.offset : where - slot.offset + size]
                 outputs.append(InferTensor(name, datatype, shape, data, where))
