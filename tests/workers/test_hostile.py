@@ -228,13 +228,14 @@ def _release(kind: str, _: int, event: Any) -> None:
         lease.release()
 
 
+@pytest.mark.parametrize("count", [1000, pytest.param(MANY, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("decoupled", [False, True])
-def test_a_data_channel_reads_a_reply_or_closes(decoupled: bool) -> None:
+def test_a_data_channel_reads_a_reply_or_closes(decoupled: bool, count: int) -> None:
     async def work() -> None:
         faults: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
         replies = 0
-        for seed in range(MANY):
+        for seed in range(count):
             dice = Dice(seed)
             async with peer(config(decoupled=decoupled)) as made:
                 made.channel.execute(1, [InferRequest("echo", inputs=request().inputs)] * 2)
@@ -248,7 +249,7 @@ def test_a_data_channel_reads_a_reply_or_closes(decoupled: bool) -> None:
                     replies += event[0] == "reply"
                     _release(*event)
         assert not faults
-        assert replies > MANY // 50, "the frames are not all nonsense"
+        assert replies > count // 50, "the frames are not all nonsense"
 
     run(work())
 
