@@ -29,7 +29,7 @@ else
 	$(BIN)/edge-serve --model-repository model_repository --exit-on-error=false $(FLAGS)
 endif
 
-# test processes of `make test`, on two cores: each waits for servers two fifths of its time. The tests of a file run in one process
+# test processes of `make test`, one more than cores: each waits for servers two fifths of its time. The tests of a file run in one process
 JOBS ?= 3
 
 test: .venv/test  ## run the default tests (TESTS=... selects some)
