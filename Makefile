@@ -65,7 +65,7 @@ docs: .venv/test  ## update the generated pages of docs/
 	$(BIN)/python -m tests.docs.generated --write
 
 proto: .venv/test  ## generate the files that are made from the .proto files
-	$(BIN)/python -m edge_serve.protoc
+	$(BIN)/python -m deploy.protoc
 
 clean:  ## remove .venv, caches and build output; fetched models stay
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -21,7 +21,7 @@ PATHS = {
     1: ["tests/test_layers.py"],
     2: ["tests/test_sizes.py"],
     3: ["edge_serve/doctor/libraries.py"],
-    4: ["edge_serve/config/model/model_config_pb2.py", "edge_serve/protoc.py"],
+    4: ["edge_serve/config/model/model_config_pb2.py", "deploy/protoc.py"],
     5: [f"{_WORKERS}/{name}" for name in ("child", "front", "launch", "memory")],
     6: [f"{_WORKERS}/wire", f"{_WORKERS}/front/frames", f"{_WORKERS}/child/frames"],
     7: [f"{_DOORS}/{name}" for name in ("sockets", "door/door.py", "door/listeners.py")],

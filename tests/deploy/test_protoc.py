@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve.protoc import PROTOS, generate
+from deploy.protoc import PROTOS, generate
 
 
 @pytest.mark.parametrize("folder", PROTOS, ids=lambda folder: Path(folder).name)
