@@ -207,16 +207,10 @@ class GrpcInferDecoder:
     def _add_template(self, parts: MessageParts, request: InferRequest, wants_final: bool) -> None:
         if len(parts.head) > self._MAX_TEMPLATE_SIZE or len(parts.raw) != len(request.inputs) or request.shared:
             return  # typed contents, or a region whose name may mean another one next time
-        inputs = [
-            _Input(
-                tensor.name,
-                tensor.datatype,
-                tensor.shape,
-                -1 if tensor.datatype is DataType.BYTES else len(tensor.data),
-                element_count(tensor.shape),
-            )
-            for tensor in request.inputs
-        ]
+        inputs = []
+        for tensor in request.inputs:
+            size = -1 if tensor.datatype is DataType.BYTES else len(tensor.data)
+            inputs.append(_Input(tensor.name, tensor.datatype, tensor.shape, size, element_count(tensor.shape)))
         own = replace(request, inputs=[], parameters=request.parameters.copy())
         self._templates.add(parts.head, _Template(own, inputs, wants_final))
 

@@ -165,21 +165,11 @@ class HeadParser:
         headers = self._headers(text, line.end())
         fields = _join_by_name(headers)
         chunked = _check_chunked(fields, version)
-        content_length = _read_content_length(fields)
+        length = _read_content_length(fields)
         path, query = _split(target)
-        return RequestHead(
-            method,
-            target,
-            path,
-            query,
-            version,
-            headers,
-            fields,
-            content_length,
-            chunked,
-            _read_keep_alive(fields.get("connection", ""), version),
-            _read_expect(fields, version) and (chunked or bool(content_length)),
-        )
+        keep_alive = _read_keep_alive(fields.get("connection", ""), version)
+        expect = _read_expect(fields, version) and (chunked or bool(length))
+        return RequestHead(method, target, path, query, version, headers, fields, length, chunked, keep_alive, expect)
 
     def _headers(self, text: str, at: int) -> tuple[tuple[str, str], ...]:
         headers: list[tuple[str, str]] = []

@@ -235,18 +235,18 @@ class RequestReader:
             return self._take_whole_body(head, length)
         self._head, self._length, self._lease = head, length, lease
         taken = min(here, length)
-        self._store = self._allocate(length, taken) if lease is None else lease.view[:length]
+        if lease is not None:
+            self._store = lease.view[:length]
+        elif length > LARGE:
+            self._store = memoryview(pages(length))
+        else:
+            self._store = bytearray(min(length, max(_FIRST_STEP, taken)))
         with memoryview(self._data) as view:
             self._store[:taken] = view[self._pos : self._pos + taken]
         self._filled = taken
         self._pos += taken
         self._scanned = self._pos
         return self._continue_body(head)
-
-    def _allocate(self, length: int, taken: int) -> bytearray | memoryview:
-        if length > LARGE:
-            return memoryview(pages(length))
-        return bytearray(min(length, max(_FIRST_STEP, taken)))
 
     def _take_whole_body(self, head: RequestHead, length: int) -> RequestHead:
         start, end = self._pos, self._pos + length

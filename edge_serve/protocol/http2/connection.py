@@ -250,9 +250,11 @@ class Http2:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "clients may not push (RFC 9113 8.4)")
         else:
             self.table.allowance.spend(TRIFLE)
-            if kind == frames.PRIORITY:
-                _check_priority(payload, stream_id)
-            elif kind == frames.GOAWAY and (stream_id or len(payload) < 8):
+            if kind == frames.PRIORITY and stream_id == 0:
+                raise ConnectionFault(Code.PROTOCOL_ERROR, "PRIORITY on the connection (RFC 9113 6.3)")
+            if kind == frames.PRIORITY and len(payload) != 5:
+                raise StreamFault(Code.FRAME_SIZE_ERROR)
+            if kind == frames.GOAWAY and (stream_id or len(payload) < 8):
                 raise ConnectionFault(Code.PROTOCOL_ERROR, "a malformed GOAWAY frame")
 
     def _on_window_update(self, increment: int, stream_id: int) -> None:
@@ -317,10 +319,3 @@ class Http2:
         self.table.close(stream)
         self.table.recent.add(stream_id, None)
         self.table.allowance.spend(WASTED_REQUEST)
-
-
-def _check_priority(payload: bytes, stream_id: int) -> None:
-    if stream_id == 0:
-        raise ConnectionFault(Code.PROTOCOL_ERROR, "PRIORITY on the connection (RFC 9113 6.3)")
-    if len(payload) != 5:
-        raise StreamFault(Code.FRAME_SIZE_ERROR)

@@ -222,17 +222,11 @@ def refuse_json_size(size: int, limit: int) -> InvalidArgument:
 
 
 def _make_template(request: InferRequest, tail: infer_header.Tail, length: int) -> _Template:
-    inputs = [
-        _TemplateInput(
-            tensor.name,
-            tensor.datatype,
-            tensor.shape,
-            start - length,
-            end - length,
-            element_count(tensor.shape) if tensor.datatype is DataType.BYTES else -1,
-        )
-        for tensor, (start, end) in zip(request.inputs, tail.spans, strict=True)
-    ]
+    inputs = []
+    for tensor, (start, end) in zip(request.inputs, tail.spans, strict=True):
+        strings = element_count(tensor.shape) if tensor.datatype is DataType.BYTES else -1
+        place = start - length, end - length
+        inputs.append(_TemplateInput(tensor.name, tensor.datatype, tensor.shape, *place, strings))
     own = replace(request, inputs=[], outputs=request.outputs.copy(), parameters=request.parameters.copy())
     return _Template(len(tail.body) - length, inputs, own)
 

@@ -141,8 +141,10 @@ def _read_parameters(parameters: Any, request: InferRequest) -> None:
         raise Unparsable("failed to get request params.: attempt to get members for non-object")
     for name, value in parameters.items():
         match name:
+            case "sequence_id" if type(value) is int and 0 <= value <= UINT64_MAX:
+                request.correlation_id = value
             case "sequence_id":
-                request.correlation_id = _read_correlation_id(value)
+                request.correlation_id = check_id_length(as_string(value, "Unable to parse 'sequence_id': "))
             case "sequence_start":
                 request.flags |= SEQUENCE_START if as_bool(value, "Unable to parse 'sequence_start': ") else 0
             case "sequence_end":
@@ -153,21 +155,12 @@ def _read_parameters(parameters: Any, request: InferRequest) -> None:
                 request.timeout_us = as_unsigned(value, "Unable to parse 'timeout': ")
             case "binary_data_output":
                 request.binary_default = as_bool(value, "Unable to parse 'binary_data_output': ")
+            case _ if name.startswith("triton_"):
+                raise InvalidArgument(
+                    "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
+                )
             case _:
-                request.parameters[name] = check_custom_parameter(name, value)
-
-
-def check_custom_parameter(name: str, value: Any) -> Parameter:
-    """Check a parameter for the backend, and return it.
-
-    Raises:
-        InvalidArgument: the name is reserved, or the value is neither a number, a boolean, nor a string.
-    """
-    if name.startswith("triton_"):
-        raise InvalidArgument(
-            "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
-        )
-    return check_parameter_type(name, value)
+                request.parameters[name] = check_parameter_type(name, value)
 
 
 def check_parameter_type(name: str, value: Any) -> Parameter:
@@ -183,12 +176,6 @@ def check_parameter_type(name: str, value: Any) -> Parameter:
         parameter: Parameter = value
         return parameter
     raise InvalidArgument(f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'.")
-
-
-def _read_correlation_id(value: Any) -> int | str:
-    if type(value) is int and 0 <= value <= UINT64_MAX:
-        return value
-    return check_id_length(as_string(value, "Unable to parse 'sequence_id': "))
 
 
 _SOURCES = (
