@@ -308,7 +308,7 @@ def test_a_planted_breach_of_the_layers_is_found(module: str, source: str, compl
         ("edge_serve.backends.mine", "import onnxruntime"),
         ("edge_serve.messages.tensors", "import orjson"),
         ("edge_serve.workers.child.main", "import psutil"),
-        ("edge_serve.workers.child.frames.new", "import psutil"),
+        ("edge_serve.workers.child.memory.new", "import psutil"),
         ("edge_serve.workers.wire.new", "import psutil"),
     ],
 )

@@ -23,7 +23,7 @@ PATHS = {
     3: ["edge_serve/doctor/libraries.py"],
     4: ["edge_serve/config/model/model_config_pb2.py", "deploy/protoc.py"],
     5: [f"{_WORKERS}/{name}" for name in ("child", "front", "launch", "memory")],
-    6: [f"{_WORKERS}/wire", f"{_WORKERS}/front/frames", f"{_WORKERS}/child/frames"],
+    6: [f"{_WORKERS}/wire", f"{_WORKERS}/front/frames", f"{_WORKERS}/child/batch.py"],
     7: [f"{_DOORS}/{name}" for name in ("sockets", "door/door.py", "door/listeners.py")],
     8: [f"{_WORKERS}/front/pool.py"],
     10: [f"{_WORKERS}/codec", f"{_DOORS}/v2/codec_offload.py", "edge_serve/protocol/inference/cost.py"],

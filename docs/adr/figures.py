@@ -37,7 +37,7 @@ from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.grpc.call_head import CallHead, GrpcSettings, HeadInterpreter, Method
 from edge_serve.transport.grpc_service.infer import GrpcInference
 from edge_serve.transport.v2.routes import RouteGroup
-from edge_serve.workers.child.frames.batch import decode_execute
+from edge_serve.workers.child.batch import decode_execute
 from edge_serve.workers.front.frames.batch import encode_execute
 from edge_serve.workers.memory.arena import Arena, Budget
 from edge_serve.workers.wire.layout import TensorLayout

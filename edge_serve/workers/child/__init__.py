@@ -1,8 +1,8 @@
 """The worker process; `main` starts it. Imports `wire/` and lower layers: the standard library and NumPy only.
 
+batch           reads EXECUTE frames, writes REPLY and PARTIAL frames
 calling         pending calls from a model to other models, and the memory for their inputs
 forks           handlers for a model's forks: signals, and the state that a child must not share
-frames/         the frames that a worker reads and writes
 instance        one instance: receives a batch, calls the backend, sends the replies; polling (ADR 17), cancellations
 lifetime_guard  ties the process to the front end's lifetime pipe
 main            loads models, starts their instances, and serves the control channel

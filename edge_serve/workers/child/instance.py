@@ -15,14 +15,7 @@ from collections.abc import Sequence
 
 from edge_serve.backends.base import BackendInstance, BackendRequest, Reply, Timing
 from edge_serve.errors import EdgeServeError, Internal, Unavailable
-from edge_serve.workers.child.frames.batch import (
-    Batch,
-    OutputRoom,
-    cancel_key,
-    decode_execute,
-    encode_partial,
-    encode_reply,
-)
+from edge_serve.workers.child.batch import Batch, OutputRoom, cancel_key, decode_execute, encode_partial, encode_reply
 from edge_serve.workers.child.memory.arena_imports import ArenaImports
 from edge_serve.workers.child.mismatch import Mismatches
 from edge_serve.workers.child.paused_streams import PausedStreams

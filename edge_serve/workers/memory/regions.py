@@ -2,7 +2,7 @@
 
 Rules and texts: triton-inference-server/server src/shared_memory_manager.cc. A region is a file in /dev/shm that a
 client made (`shm_open`). Its descriptor is passed on to the workers that need it (`arena_exports`), and only those read
-and write it (`client_region`).
+and write it (`ClientRegion`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a model's tensors are numbered and laid out in frames: what the two `frames/batch` share.
+"""How a model's tensors are numbered and laid out in frames: what `front/frames/batch` and `child/batch` share.
 
     EXECUTE  header | EXECUTE_HEAD | per request: REQUEST, id, extra JSON, block | data
     REPLY    header | REPLY_HEAD   | per reply:   ANSWER, extra,           block | data
@@ -8,7 +8,7 @@ blocks are remembered, and reading one again is a look-up.
 
 Tensors are named by their index in the configuration. A tensor lies in the arena, or in the frame's data part, where
 each starts on 16 bytes and is found from where the data of its request starts. What is rare (parameters, string
-correlation ids, names that the configuration lacks) goes into the extra JSON. The `frames/batch` are the hot path:
+correlation ids, names that the configuration lacks) goes into the extra JSON. Those two files are the hot path:
 locals and few objects rather than small functions.
 """
 

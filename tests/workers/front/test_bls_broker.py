@@ -14,7 +14,7 @@ from edge_serve.backends.host import ModelCall
 from edge_serve.errors import Cancelled, Unsupported
 from edge_serve.messages.infer import InferResponse
 from edge_serve.messages.tensors import DataType, InferTensor
-from edge_serve.workers.child.frames.calls import decode_response, encode_call, encode_rest, room_of
+from edge_serve.workers.child.calling import decode_response, encode_call, encode_rest, room_of
 from edge_serve.workers.front.bls_broker import BlsBroker, Caller, Hooks, InboundCall
 from edge_serve.workers.front.channel import Channel
 from edge_serve.workers.memory.arena import Arena, Budget

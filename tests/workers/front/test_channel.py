@@ -15,7 +15,7 @@ from edge_serve.backends.base import Reply
 from edge_serve.errors import Internal, Unavailable
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import DataType, InferTensor
-from edge_serve.workers.child.frames.batch import Batch, OutputRoom, decode_execute, encode_partial, encode_reply
+from edge_serve.workers.child.batch import Batch, OutputRoom, decode_execute, encode_partial, encode_reply
 from edge_serve.workers.child.instance import Receiver
 from edge_serve.workers.front.channel import Channel
 from edge_serve.workers.front.link import Link

@@ -13,7 +13,7 @@ from edge_serve.backends.host import ModelCall
 from edge_serve.errors import NotFound
 from edge_serve.messages.infer import InferResponse
 from edge_serve.messages.tensors import DataType, InferTensor, join_bytes
-from edge_serve.workers.child.frames.calls import decode_response, encode_call, room_of
+from edge_serve.workers.child.calling import decode_response, encode_call, room_of
 from edge_serve.workers.front.frames.calls import decode_call, encode_response
 from edge_serve.workers.wire.calls import CALL_HEAD, OutputSlot
 from edge_serve.workers.wire.frames import HEADER_SIZE, Frame, FrameError, FrameKind, parse_header

@@ -14,8 +14,7 @@ from edge_serve.backends.base import Reply
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
 from edge_serve.messages.tensors import Buffer, DataType, InferTensor, Shape, element_count, zero_data
 from edge_serve.protocol.inference.validate import check_strings
-from edge_serve.workers.child.memory.arena_imports import ArenaImports
-from edge_serve.workers.child.memory.client_region import ClientRegion
+from edge_serve.workers.child.memory.arena_imports import ArenaImports, ClientRegion
 from edge_serve.workers.wire.layout import OFFSET_MASK
 
 Send = Callable[["Reply | None", bool], None]

@@ -14,8 +14,7 @@ from edge_serve.backends.base import Reply
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import InferRequest, Parameter, RequestedOutput
 from edge_serve.messages.tensors import BY_NUMBER, Buffer, DataType, InferTensor, Shared, Unseen, is_unseen, join_bytes
-from edge_serve.workers.child.memory.arena_imports import ArenaImports
-from edge_serve.workers.child.memory.client_region import ClientRegion
+from edge_serve.workers.child.memory.arena_imports import ArenaImports, ClientRegion
 from edge_serve.workers.child.memory.shared_request import SharedRequest
 from edge_serve.workers.front.frames.batch import insert_stored
 from edge_serve.workers.front.process import exit_reason

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edge_serve.errors import Internal, InvalidArgument
-from edge_serve.workers.child.memory.client_region import COPIED_BYTES, ClientRegion
+from edge_serve.workers.child.memory.arena_imports import COPIED_BYTES, ClientRegion
 
 PAGE = 4096
 LARGE = COPIED_BYTES + PAGE
