@@ -102,7 +102,9 @@ class StatefulInstance:
         dummy = self._dummy(batch)
         wanted = [request.requested_outputs for request in batch]
         for request in batch:
-            self._prepare(request, self._start_or_go_on(request) if request.seat >= 0 else dummy)
+            if request.seat >= 0 and request.flags & SEQUENCE_START:
+                self._kept.pop(request.seat, None)
+            self._prepare(request, self._now(request.seat) if request.seat >= 0 else dummy)
         replies = self._instance.execute(batch, timing)
         if len(replies) == len(batch):
             for request, reply, names in zip(batch, replies, wanted, strict=True):
@@ -112,11 +114,6 @@ class StatefulInstance:
             if request.flags & SEQUENCE_END and request.send is None:
                 self._kept.pop(request.seat, None)
         return replies
-
-    def _start_or_go_on(self, request: BackendRequest) -> list[InferTensor]:
-        if request.flags & SEQUENCE_START:
-            self._kept.pop(request.seat, None)
-        return self._now(request.seat)
 
     def _now(self, seat: int) -> list[InferTensor]:
         kept = self._kept.get(seat, {})

@@ -19,11 +19,10 @@ from edge_serve.aio.tasks import notify
 from edge_serve.backends.host import ModelCall
 from edge_serve.errors import Cancelled, EdgeServeError, Internal, Unavailable, Unsupported
 from edge_serve.messages.infer import InferResponse, Lease
-from edge_serve.messages.tensors import InferTensor
 from edge_serve.workers.front.channel import Channel
 from edge_serve.workers.front.frames.calls import decode_call, decode_rest, encode_response
 from edge_serve.workers.front.link import ModelListener
-from edge_serve.workers.memory.arena import Arena, Slot
+from edge_serve.workers.memory.arena import Arena
 from edge_serve.workers.wire.calls import OutputSlot
 from edge_serve.workers.wire.frames import Frame, FrameError, FrameKind, failed_frame, json_frame
 from edge_serve.workers.wire.layout import INLINE, padded
@@ -148,7 +147,8 @@ class InboundCall:
             refused = InferResponse(response.model_name, response.model_version, error=full, final=response.final)
             self._send(refused, [], OutputSlot(), response.lease)
             return
-        places = _places(slot, response.outputs)
+        sizes = [padded(len(tensor.data)) for tensor in response.outputs]
+        places = list(itertools.accumulate(sizes[:-1], initial=slot.offset))
         moves = [
             (arena.view[where : where + len(tensor.data)], tensor.data)
             for where, tensor in zip(places, response.outputs, strict=True)
@@ -337,14 +337,6 @@ class BlsBroker:
             if model is None or owner == model:
                 del self._kept[token]
                 lease.release()
-
-
-def _places(slot: Slot, tensors: Sequence[InferTensor]) -> list[int]:
-    places, where = [], slot.offset
-    for tensor in tensors:
-        places.append(where)
-        where += padded(len(tensor.data))
-    return places
 
 
 def _nothing() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_serve.aio.offload import offload
+from edge_serve.aio.tasks import start_task
 from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.errors import EdgeServeError, Internal
@@ -73,7 +74,6 @@ class Workers:
         self._groups: dict[str, Worker] = {}
         self._all: set[Worker] = set()
         self._reserved: dict[Path, tuple[Worker, asyncio.TimerHandle]] = {}
-        self._forgetting: set[asyncio.Task[None]] = set()
         self.default_hang = 0.0
         self.control_groups: Groups | None = None
         self._told_no_groups = False
@@ -114,7 +114,7 @@ class Workers:
         """
         before = self._take_reserved(spec)
         try:
-            worker = await self._claim(spec, backend, own_worker, _label(spec))
+            worker = await self._claim(spec, backend, own_worker, f"{spec.name}:{spec.version}")
         finally:
             if before is not None:  # only now, so that a worker that models share goes on
                 await self.release(before)
@@ -134,9 +134,7 @@ class Workers:
             await self.release(worker)
 
     def _expire(self, spec: ModelSpec) -> None:
-        task = asyncio.get_running_loop().create_task(self.forget(spec), name=f"forget {spec.name}")
-        self._forgetting.add(task)
-        task.add_done_callback(self._forgetting.discard)
+        start_task(self.forget(spec), f"forget {spec.name}")
 
     def _take_reserved(self, spec: ModelSpec) -> Worker | None:
         reserved = self._reserved.pop(spec.version_directory, None)
@@ -286,10 +284,6 @@ class Workers:
             worker.environment.release()
         self._all.clear()
         self._groups.clear()
-
-
-def _label(spec: ModelSpec) -> str:
-    return f"{spec.name}:{spec.version}"
 
 
 def _parameter(spec: ModelSpec, parameter: str) -> str:
