@@ -110,10 +110,8 @@ def prepare(pending: PendingBatch, moves: Moves, done: Callable[[Exception | Non
     def ready() -> None:
         nonlocal waiting
         waiting -= 1
-        if not waiting:
-            fill()
-
-    def fill() -> None:
+        if waiting:
+            return
         if pending.slot is not None and pending.slot.error is not None:
             pending.slot.release()
             pending.slot = None

@@ -1,0 +1,131 @@
+"""Frames over a socket: whole, in pieces, several at once; what breaks a channel; what a full socket queues."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from edge_serve.workers.front.frame_socket import GRACE, FrameSocket
+from edge_serve.workers.wire.frames import HEADER, HEADER_SIZE, VERSION, frame
+
+FRAMES = [frame(2, 7, b"one", 1), frame(5, 8), frame(27, 9, b"three" * 100, 2)]
+KNOWN = [(2, 1, 7, b"one"), (5, 0, 8, b""), (27, 2, 9, b"three" * 100)]
+
+
+class Scene:
+    """A socket with a worker's end, the frames that it received, and why it is broken."""
+
+    def __init__(self) -> None:
+        ours, self.theirs = socket.socketpair()
+        self.frames: list[tuple[int, int, int, bytes]] = []
+        self.broken: list[tuple[str, float]] = []
+        self.socket = FrameSocket(
+            asyncio.get_running_loop(),
+            ours,
+            "channel",
+            "model 'm'",
+            self.on_frame,
+            lambda *why: self.broken.append(why),
+        )
+
+    def on_frame(self, kind: int, count: int, frame_id: int, whole: bytes) -> None:
+        if kind == 1:
+            raise RuntimeError("no such batch")
+        self.frames.append((kind, count, frame_id, whole[HEADER_SIZE:]))
+
+    async def settle(self) -> None:
+        for _ in range(4):
+            await asyncio.sleep(0)
+
+
+def run(work: Callable[[Scene], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        scene = Scene()
+        try:
+            await asyncio.wait_for(work(scene), 10)
+        finally:
+            scene.socket.close()
+            scene.theirs.close()
+
+    asyncio.run(limited())
+
+
+@pytest.mark.parametrize("size", [1, 3, HEADER_SIZE, HEADER_SIZE + 1, 1000])
+def test_frames_are_found_in_pieces_of_any_size(size: int) -> None:
+    async def work(scene: Scene) -> None:
+        data = b"".join(FRAMES)
+        for at in range(0, len(data), size):
+            scene.theirs.sendall(data[at : at + size])
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        await scene.settle()
+        assert scene.frames == KNOWN
+        assert scene.broken == []
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (HEADER.pack(0, VERSION + 1, 2, 0, 1), "it broke the protocol: found a frame header of version"),
+        (frame(1), "a message from it cannot be handled: RuntimeError: no such batch"),
+    ],
+)
+def test_a_bad_frame_breaks_the_channel(data: bytes, reason: str) -> None:
+    async def work(scene: Scene) -> None:
+        scene.theirs.sendall(data)
+        await scene.settle()
+        ((found, grace),) = scene.broken
+        assert found.startswith(reason)
+        assert grace == 0
+
+    run(work)
+
+
+def test_the_end_of_a_channel_gives_the_worker_time_to_end() -> None:
+    async def work(scene: Scene) -> None:
+        scene.theirs.close()
+        await scene.settle()
+        assert scene.broken == [("it closed its channel", GRACE)]
+
+    run(work)
+
+
+@pytest.mark.parametrize("end", ["hang_up", "drain", "close"])
+def test_nothing_is_reported_once_the_end_is_known(end: str) -> None:
+    async def work(scene: Scene) -> None:
+        scene.theirs.sendall(FRAMES[0])
+        scene.theirs.close()
+        getattr(scene.socket, end)()
+        await scene.settle()
+        assert scene.broken == []
+        assert scene.frames == (KNOWN[:1] if end != "close" else [])
+
+    run(work)
+
+
+def test_a_full_socket_queues_and_keeps_the_order() -> None:
+    async def work(scene: Scene) -> None:
+        sent = [frame(2, number, bytes(100_000)) for number in range(20)]
+        for one in sent:
+            scene.socket.send(one)
+        scene.theirs.setblocking(False)
+        received, whole = bytearray(), b"".join(sent)
+        while len(received) < len(whole):
+            received += await asyncio.get_running_loop().sock_recv(scene.theirs, 1 << 16)
+        assert received == whole
+
+    run(work)
+
+
+def test_a_closed_socket_takes_frames_and_discards_them() -> None:
+    async def work(scene: Scene) -> None:
+        scene.socket.close()
+        scene.socket.send(FRAMES[0])
+        assert scene.broken == []
+
+    run(work)
