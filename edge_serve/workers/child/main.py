@@ -86,9 +86,9 @@ class Main:
             FrameKind.OPEN: self._on_open,
             FrameKind.CLOSE: self._on_close,
             FrameKind.HEALTH: self._on_health,
-            FrameKind.CANCEL: self._on_cancel,
-            FrameKind.PAUSE: self._on_pause,
-            FrameKind.RESUME: self._on_pause,
+            FrameKind.CANCEL: self._on_cancellation,
+            FrameKind.PAUSE: self._on_cancellation,
+            FrameKind.RESUME: self._on_cancellation,
             FrameKind.OUTPUT_SLOT: self._on_slot,
             FrameKind.ARENA: self._on_arena,
             FrameKind.ARENA_GONE: lambda received: self._imports.remove(received.id),
@@ -340,16 +340,13 @@ class Main:
 
     # ---- about running batches ------------------------------------------------------------------------------------
 
-    def _on_cancel(self, received: Frame) -> None:
+    def _on_cancellation(self, received: Frame) -> None:
+        """CANCEL, PAUSE, or RESUME arrived."""
         number, index = CANCELLATION.unpack_from(received.payload)
         instance = self._instances.get(number)
-        if instance is not None:
+        if instance is not None and received.kind == FrameKind.CANCEL:
             instance.cancel(received.id, index)
-
-    def _on_pause(self, received: Frame) -> None:
-        number, index = CANCELLATION.unpack_from(received.payload)
-        instance = self._instances.get(number)
-        if instance is not None:
+        elif instance is not None:
             instance.set_paused(received.id, index, received.kind == FrameKind.PAUSE)
 
     def _on_arena(self, received: Frame) -> None:
