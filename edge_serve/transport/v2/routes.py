@@ -71,7 +71,7 @@ class Operation(Enum):
     CUDA_SHM_STATUS = ("CUDA shared memory status", RouteGroup.SHARED_MEMORY, ("GET",))
     CUDA_SHM_REGISTER = ("CUDA shared memory register", RouteGroup.SHARED_MEMORY, ("POST",))
     CUDA_SHM_UNREGISTER = ("CUDA shared memory unregister", RouteGroup.SHARED_MEMORY, ("POST",))
-    # not Triton's: each of its paths begins with /v2, so these never collide with one
+    # our own, answered in `edge`; every path of Triton begins with /v2, so these never collide with one
     STATUS = ("status", RouteGroup.STATISTICS, ("GET",))
     LEAVE_SAFE_MODE = ("leave safe mode", RouteGroup.MODEL_REPOSITORY, ("POST",))
     RELOAD = ("reload", RouteGroup.MODEL_REPOSITORY, ("POST",))
@@ -118,14 +118,7 @@ class Route:
     file: str = ""
 
 
-_MODEL = re.compile(
-    r"/v2/models/([^/]+)(?:/versions/([0-9]+))?"
-    r"(?:/(infer|generate|generate_stream|ready|config|stats|trace/setting))?"
-)
-_REPOSITORY = re.compile(r"/v2/repository(?:/([^/]+))?/(?:(index)|models/([^/]+)/(load|unload))")
-_PAGE_FILE = re.compile(r"/ui/([a-z]+\.(?:css|js))")
-_SHARED_MEMORY = re.compile(r"/v2/(system|cuda)sharedmemory(?:/region/([^/]+))?/(status|register|unregister)")
-
+#: the last part of a path below a model -> its operation; None = the model itself
 _MODEL_OPERATIONS = {
     None: Operation.MODEL_METADATA,
     "infer": Operation.INFER,
@@ -136,6 +129,11 @@ _MODEL_OPERATIONS = {
     "stats": Operation.MODEL_STATISTICS,
     "trace/setting": Operation.TRACE_SETTING,
 }
+_MODEL = re.compile(rf"/v2/models/([^/]+)(?:/versions/([0-9]+))?(?:/({'|'.join(filter(None, _MODEL_OPERATIONS))}))?")
+_REPOSITORY = re.compile(r"/v2/repository(?:/([^/]+))?/(?:(index)|models/([^/]+)/(load|unload))")
+_PAGE_FILE = re.compile(r"/ui/([a-z]+\.(?:css|js))")
+_SHARED_MEMORY = re.compile(r"/v2/(system|cuda)sharedmemory(?:/region/([^/]+))?/(status|register|unregister)")
+
 _FIXED = {
     "/v2": Operation.SERVER_METADATA,
     "/v2/health/live": Operation.SERVER_LIVE,
