@@ -411,12 +411,12 @@ class Service:
             served = self.lookup(request.model_name, request.model_version)
         except EdgeServeError as error:
             return _refuse(request, error, on_response)
-        return self.infer_held(served, request, on_response, arrival)
+        return self.infer_acquired(served, request, on_response, arrival)
 
-    def infer_held(
+    def infer_acquired(
         self, served: Served, request: InferRequest, on_response: OnResponse, arrival: Arrival | None = None
     ) -> Ticket:
-        """Run a request as `infer` does, on a version that was looked up and held when the request arrived.
+        """Run a request as `infer` does, on a version that was looked up and acquired when the request arrived.
 
         It was accepted then, even if the version was swapped, unloaded or stopped since. A request of a sequence still
         goes to the version that started it.

@@ -119,7 +119,7 @@ class Scheduler(Protocol):
     def pending(self) -> int:
         """Return the number of queued entries."""
 
-    def free(self) -> bool:
+    def has_idle(self) -> bool:
         """Return whether an instance is idle."""
 
     @property

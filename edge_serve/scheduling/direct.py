@@ -61,7 +61,7 @@ class QueuedScheduler(Scheduler):
         """See `core.Scheduler`."""
         return len(self._queue)
 
-    def free(self) -> bool:
+    def has_idle(self) -> bool:
         """See `core.Scheduler`."""
         return bool(self._instances.idle)
 

@@ -3,7 +3,7 @@
 Rules: triton-inference-server/core src/dynamic_batch_scheduler.cc (GetDynamicBatch). A batch is a prefix of the queue,
 so it ends at the first entry of another shape; requests are never split. If an instance is idle, the first of these
 rules that applies sends a batch: a preferred size that can be reached; a prefix that cannot grow; any prefix whose
-oldest entry has waited `max_queue_delay`, or any at all when there is no delay. Otherwise the batch is held. Unlike
+oldest entry has waited `max_queue_delay`, or any at all when there is no delay. Otherwise the batch waits. Unlike
 Triton, no batch is formed before an instance is idle, so that entries that arrive meanwhile can still join.
 """
 
@@ -19,7 +19,7 @@ from edge_serve.scheduling.queue import PriorityQueue
 
 
 @dataclass(slots=True)
-class Hold:
+class GrowingBatch:
     """The reason why the whole queue, one batch that may still grow, is not sent. Saves examining it again.
 
     Attributes:
@@ -46,7 +46,7 @@ class DynamicScheduler(QueuedScheduler):
         self._delay_ns = batching.max_queue_delay_us * 1000
         self._levels = batching.priority_levels
         self._default_level = batching.default_priority_level if batching.priority_levels else 0
-        self._hold: Hold | None = None
+        self._growing: GrowingBatch | None = None
 
     def add(self, entry: Entry, now_ns: int) -> None:
         """See `core.Scheduler`."""
@@ -54,13 +54,13 @@ class DynamicScheduler(QueuedScheduler):
         if not 0 < level <= self._levels:
             level = self._default_level
         self._enqueue(entry, level, now_ns)
-        hold = self._hold
-        if hold is not None and (
-            self._queue.rows >= hold.rows
-            or entry.shape_key != hold.shape_key
-            or entry.arrival_ns + self._delay_ns < hold.until_ns  # a sequence's next request may be an old one
+        growing = self._growing
+        if growing is not None and (
+            self._queue.rows >= growing.rows
+            or entry.shape_key != growing.shape_key
+            or entry.arrival_ns + self._delay_ns < growing.until_ns  # a sequence's next request may be an old one
         ):
-            self._hold = None
+            self._growing = None
 
     def next(self, now_ns: int) -> Decision:
         """See `core.Scheduler`."""
@@ -69,16 +69,16 @@ class DynamicScheduler(QueuedScheduler):
             return refused
         if not self._queue or not self._instances.idle:
             return self._wait(0)
-        hold = self._hold
-        if hold is None or hold.until_ns <= now_ns or hold.version != self._queue.version:
+        growing = self._growing
+        if growing is None or growing.until_ns <= now_ns or growing.version != self._queue.version:
             ready = self._ready(now_ns)
             if isinstance(ready, int):
-                self._hold = None
+                self._growing = None
                 return Run(self._instances.take(), self._queue.take(ready))
-            self._hold = hold = ready
-        return self._wait(hold.until_ns)
+            self._growing = growing = ready
+        return self._wait(growing.until_ns)
 
-    def _ready(self, now_ns: int) -> int | Hold:
+    def _ready(self, now_ns: int) -> int | GrowingBatch:
         """Return how many entries to send now, or why none."""
         largest, preferred, max_rows = self._preferred[-1], self._preferred, self._max_rows
         count = rows = best = 0
@@ -106,12 +106,12 @@ class DynamicScheduler(QueuedScheduler):
             return best
         if not can_grow or rows >= largest or due_ns <= now_ns:
             return count
-        return Hold(due_ns, preferred[bisect_right(preferred, rows)], shape_key, self._queue.version)
+        return GrowingBatch(due_ns, preferred[bisect_right(preferred, rows)], shape_key, self._queue.version)
 
     def _check(self) -> None:
         super()._check()
-        if self._hold is not None and self._hold.version == self._queue.version:
+        if self._growing is not None and self._growing.version == self._queue.version:
             waiting = list(self._queue.walk())
-            assert {entry.shape_key for entry in waiting} == {self._hold.shape_key}
-            assert self._queue.rows < self._hold.rows <= self._max_rows
-            assert self._hold.until_ns == min(entry.arrival_ns for entry in waiting) + self._delay_ns
+            assert {entry.shape_key for entry in waiting} == {self._growing.shape_key}
+            assert self._queue.rows < self._growing.rows <= self._max_rows
+            assert self._growing.until_ns == min(entry.arrival_ns for entry in waiting) + self._delay_ns

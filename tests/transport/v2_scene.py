@@ -208,7 +208,7 @@ class FakeService:
     def count_client_error(self, name: str, version: str, error: EdgeServeError) -> None:
         self.client_errors.append((name, version, error.http_status))
 
-    def infer_held(
+    def infer_acquired(
         self,
         served: Any,
         request: InferRequest,

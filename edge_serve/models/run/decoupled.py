@@ -25,14 +25,14 @@ class _Stream:
     Attributes:
         count: its responses so far.
         since_ns: when the last response arrived, or the request was sent to the model.
-        held: whether its sender is paused until the client has caught up.
+        paused: whether its sender is paused until the client has caught up.
         inputs: the memory to which the channel has moved its inputs.
     """
 
     job: Job
     count: int
     since_ns: int
-    held: bool = False
+    paused: bool = False
     inputs: Lease | None = None
 
     def end(self) -> None:
@@ -74,13 +74,13 @@ class DecoupledDriver(Driver):
             super().cancel(job)
         elif job.position in opened.streams:
             self.model.cancel(opened.instance, job.batch_id, job.position)
-            self._hold(job.batch_id, opened, job.position, False)
+            self._set_stream_paused(job.batch_id, opened, job.position, False)
 
     def set_paused(self, job: Job, paused: bool) -> bool:
         """Pause or resume a stream; see `Ticket.set_paused`. A stream that has ended needs none."""
         opened = self._open.get(job.batch_id)
         if opened is not None and job.position in opened.streams:
-            self._hold(job.batch_id, opened, job.position, paused)
+            self._set_stream_paused(job.batch_id, opened, job.position, paused)
         return True
 
     def in_flight(self) -> int:
@@ -158,14 +158,14 @@ class DecoupledDriver(Driver):
         opened = self._open.get(batch_id)
         return opened.streams.get(position) if opened is not None else None
 
-    def _hold(self, batch_id: int, opened: _Open, position: int, held: bool) -> None:
+    def _set_stream_paused(self, batch_id: int, opened: _Open, position: int, paused: bool) -> None:
         """Pause or resume a stream in the worker. Each paused stream is resumed, at the latest when it ends."""
         stream = opened.streams[position]
-        if stream.held is not held:
-            stream.held = held
-            self.model.set_paused(opened.instance, batch_id, position, held)
+        if stream.paused is not paused:
+            stream.paused = paused
+            self.model.set_paused(opened.instance, batch_id, position, paused)
             if opened.patience is not None:
-                opened.patience.set_paused(held)
+                opened.patience.set_paused(paused)
 
     def _on_overrun(self, batch_id: int) -> None:
         """Fail the streams that are still open after `execution_timeout_ms`.
@@ -179,7 +179,7 @@ class DecoupledDriver(Driver):
             return
         for position, stream in opened.streams.items():
             self.model.cancel(opened.instance, batch_id, position)
-            self._hold(batch_id, opened, position, False)
+            self._set_stream_paused(batch_id, opened, position, False)
             stream.end()
             text = (
                 f"model '{self.name}' sent {stream.count} responses and no final one within its execution_timeout_ms "
@@ -202,8 +202,8 @@ class DecoupledDriver(Driver):
         if opened is None or position not in opened.streams:
             return False
         stream = opened.streams[position]
-        if stream.held:
-            self._hold(batch_id, opened, position, False)
+        if stream.paused:
+            self._set_stream_paused(batch_id, opened, position, False)
         stream.end()
         del opened.streams[position]
         if not opened.streams:

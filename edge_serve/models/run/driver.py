@@ -224,7 +224,7 @@ class Driver(Runner):
     def find_stall(self) -> int | None:
         """See `Runner`."""
         scheduler = self._scheduler
-        if self._is_stateful or not scheduler.pending() or self._batches or not scheduler.free():
+        if self._is_stateful or not scheduler.pending() or self._batches or not scheduler.has_idle():
             return None
         is_waiting = self._timer is not None and self._timer_ns > self._clock.now_ns()
         return None if is_waiting else self._next_batch

@@ -28,7 +28,7 @@ class SequenceDriver(Driver):
     def _on_arrival(self, request: InferRequest) -> None:
         """Schedule a decision, unless every instance is busy: then the end of a batch decides, or the request's own
         clock."""
-        if self._scheduler.free() or request.deadline_ns or request.timeout_us:
+        if self._scheduler.has_idle() or request.deadline_ns or request.timeout_us:
             self._pump_soon()
 
 
@@ -108,13 +108,13 @@ class IterativeDecoupledDriver(IterativeDriver, DecoupledDriver):
         jobs = super()._run(run)
         for job, batch_id, position in again:
             stream = self._stream(batch_id, position)
-            held = stream is not None and stream.held
+            paused = stream is not None and stream.paused
             self._close(batch_id, position)
             if stream is not None:
                 streams = self._open[job.batch_id].streams
                 stream.inputs = streams[job.position].inputs  # of this run
                 streams[job.position] = stream
-                self.set_paused(job, held)  # the worker knows the stream by its new batch and position
+                self.set_paused(job, paused)  # the worker knows the stream by its new batch and position
             else:  # the last response arrived while it was queued
                 self._close(job.batch_id, job.position)
         return jobs

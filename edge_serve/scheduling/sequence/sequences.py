@@ -237,7 +237,7 @@ class SequenceScheduler(Scheduler, ABC):
                 self._remove_sequence(sequence)
         return taken
 
-    def free(self) -> bool:
+    def has_idle(self) -> bool:
         """See `core.Scheduler`."""
 
         return bool(self._instances.idle)

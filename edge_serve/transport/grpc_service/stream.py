@@ -140,14 +140,14 @@ class InferStream:
     def on_taken(self, size: int) -> None:
         """Handle that a message of `size` bytes no longer waits."""
         self._backlog.take(size)
-        if self._backlog.may_go_on():
-            self._hold(False)
+        if self._backlog.may_resume():
+            self._set_paused(False)
         self._read_on()
 
     # ---- requests ------------------------------------------------------------------------------------------------
 
     def _wants_more(self) -> bool:
-        return not self._backlog.held and len(self._open) < PAUSE_REQUESTS
+        return not self._backlog.paused and len(self._open) < PAUSE_REQUESTS
 
     def _read_on(self) -> None:
         """Submit the messages that arrived, and reopen the window, as far as the limits of the stream allow."""
@@ -286,18 +286,18 @@ class InferStream:
         if not waiting:
             return
         self._backlog.add(waiting)
-        if self._backlog.must_hold():
-            self._hold(True)
+        if self._backlog.must_pause():
+            self._set_paused(True)
             if self._backlog.is_too_much():
                 text = f"the stream was ended because the client left more than {backlog.MAX_UNREAD} bytes of it unread"
                 self._over = True
                 self._call.cut(StreamOverrun(text))
 
-    def _hold(self, held: bool) -> None:
+    def _set_paused(self, paused: bool) -> None:
         """Pause or resume the senders of decoupled models."""
         senders = [one.ticket for one in self._open if one.turn is None and one.ticket is not None]
-        can_wait = [ticket.set_paused(held) for ticket in senders]
-        self._backlog.held = held and all(can_wait)
+        can_wait = [ticket.set_paused(paused) for ticket in senders]
+        self._backlog.paused = paused and all(can_wait)
 
 
 def _make_written(message: bytes) -> _Written:

@@ -213,12 +213,12 @@ class EventStream(GenerateAnswer):
             return
         self._waiting.append(data)
         self._backlog.add(len(data))
-        if self._backlog.must_hold() and not self._final:
+        if self._backlog.must_pause() and not self._final:
             self._pause()
 
     def _pause(self) -> None:
         if self._ticket is not None and not self.exchange.behind:
-            self._backlog.held = self._ticket.set_paused(True)
+            self._backlog.paused = self._ticket.set_paused(True)
         if self._backlog.is_too_much():
             self._end_unread()
 
@@ -240,14 +240,14 @@ class EventStream(GenerateAnswer):
             self._end()
 
     def _resume(self) -> None:
-        if self._backlog.may_go_on() and self._ticket is not None:
-            self._backlog.held = False
+        if self._backlog.may_resume() and self._ticket is not None:
+            self._backlog.paused = False
             self._ticket.set_paused(False)
 
     def _add_waiting(self, response: InferResponse) -> None:
         self._backlog.add(_size(response))
-        if self._backlog.must_hold() and self._ticket is not None and not response.final:
-            self._backlog.held = self._ticket.set_paused(True)
+        if self._backlog.must_pause() and self._ticket is not None and not response.final:
+            self._backlog.paused = self._ticket.set_paused(True)
 
     def _remove_waiting(self, response: InferResponse) -> None:
         self._backlog.take(_size(response))

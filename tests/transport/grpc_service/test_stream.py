@@ -110,7 +110,7 @@ class Scene:
             job.answer(self.at_once)
         return job
 
-    def infer_held(self, served: object, request: InferRequest, on_response: OnResponse, arrival: object) -> Job:
+    def infer_acquired(self, served: object, request: InferRequest, on_response: OnResponse, arrival: object) -> Job:
         raise AssertionError("the stream looks a version up with `infer`")
 
     def count_client_error(self, name: str, version: str, error: EdgeServeError) -> None:
@@ -283,7 +283,7 @@ def test_senders_wait_while_the_client_does_not_read_and_go_on_when_it_does() ->
     scene.send("d", "a")
     (job,) = scene.jobs
     for _ in range(3):
-        job.answer(bytes(backlog.HOLD_ABOVE // 2), final=False)
+        job.answer(bytes(backlog.PAUSE_ABOVE // 2), final=False)
     assert job.holds == [True]
     scene.read()
     assert job.holds == [True, False]
@@ -323,7 +323,7 @@ def test_no_more_is_read_from_a_client_with_many_requests_under_way() -> None:
 
 def test_a_client_may_send_on_once_it_has_read() -> None:
     """It waits for that word with its next message: nothing else of it comes."""
-    scene = Scene(takes=False, at_once=bytes(2 * backlog.HOLD_ABOVE))
+    scene = Scene(takes=False, at_once=bytes(2 * backlog.PAUSE_ABOVE))
     scene.send("m", "a")
     assert scene.replenished == 0
     scene.read()

@@ -1,8 +1,8 @@
-"""When a stream is held, and when it goes on."""
+"""When a stream is paused, and when it resumes."""
 
 from __future__ import annotations
 
-from edge_serve.transport.sockets.backlog import GO_ON_BELOW, HOLD_ABOVE, MAX_UNREAD, Backlog
+from edge_serve.transport.sockets.backlog import MAX_UNREAD, PAUSE_ABOVE, RESUME_BELOW, Backlog
 
 SIZE = 4096
 
@@ -18,46 +18,46 @@ def grown(above: int, backlog: Backlog | None = None) -> tuple[Backlog, int]:
 
 def test_it_is_held_above_one_bound_and_goes_on_below_a_lower_one() -> None:
     backlog = Backlog()
-    backlog.add(HOLD_ABOVE // 2)
-    assert not backlog.must_hold()
+    backlog.add(PAUSE_ABOVE // 2)
+    assert not backlog.must_pause()
 
-    backlog, count = grown(HOLD_ABOVE)
-    assert backlog.must_hold()
-    backlog.held = True
-    assert not backlog.must_hold()  # once is enough
-    assert not backlog.may_go_on()
+    backlog, count = grown(PAUSE_ABOVE)
+    assert backlog.must_pause()
+    backlog.paused = True
+    assert not backlog.must_pause()  # once is enough
+    assert not backlog.may_resume()
 
     for _ in range(count * 3 // 4 - 4):
         backlog.take(SIZE)
-        assert not backlog.may_go_on()
+        assert not backlog.may_resume()
     for _ in range(8):
         backlog.take(SIZE)
-    assert backlog.may_go_on()
+    assert backlog.may_resume()
 
-    backlog.held = False
-    assert not backlog.may_go_on()  # once is enough
-    assert not backlog.must_hold()
+    backlog.paused = False
+    assert not backlog.may_resume()  # once is enough
+    assert not backlog.must_pause()
 
 
 def test_what_is_not_held_does_not_go_on() -> None:
-    assert not Backlog().may_go_on()
+    assert not Backlog().may_resume()
 
 
 def test_without_a_hold_there_is_an_end() -> None:
     backlog, _ = grown(MAX_UNREAD)
     assert backlog.is_too_much()
 
-    backlog.held = True
+    backlog.paused = True
     assert not backlog.is_too_much()
 
 
 def test_many_small_events_count_for_the_memory_that_they_take() -> None:
     backlog = Backlog()
-    for _ in range(HOLD_ABOVE // 50):
+    for _ in range(PAUSE_ABOVE // 50):
         backlog.add(30)
 
-    assert backlog.must_hold()
+    assert backlog.must_pause()
 
 
 def test_the_bounds_leave_the_client_something_to_read_while_the_model_wakes() -> None:
-    assert 0 < GO_ON_BELOW < HOLD_ABOVE < MAX_UNREAD
+    assert 0 < RESUME_BELOW < PAUSE_ABOVE < MAX_UNREAD

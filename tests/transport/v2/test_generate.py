@@ -233,8 +233,8 @@ EVENT = len(b"data: ") + len(b'{"model_name":"m","model_version":"1","out":"b"}'
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream is held from its third waiting event on, goes on with the last one, and has at most five without."""
-    monkeypatch.setattr(backlog, "HOLD_ABOVE", 2 * EVENT)
-    monkeypatch.setattr(backlog, "GO_ON_BELOW", EVENT)
+    monkeypatch.setattr(backlog, "PAUSE_ABOVE", 2 * EVENT)
+    monkeypatch.setattr(backlog, "RESUME_BELOW", EVENT)
     monkeypatch.setattr(backlog, "MAX_UNREAD", 4 * EVENT)
 
 
