@@ -5,7 +5,7 @@ that it reads are settled: given by the client, written by another step, or know
 was not given, an output that its model left out). Unlike in Triton, a request for some of the outputs is not a
 deadlock: only the steps that lead to them run.
 
-With decoupled members there is one chain of steps for each response (`StreamRun`). Each response of a decoupled step is
+With decoupled members there is one chain of steps for each response. Each response of a decoupled step is
 an iteration of all steps that follow it; an ordinary step passes its iteration on. A step reads the tensors of one
 iteration, and an answer is made of those of one iteration. Unlike in Triton, an iteration that overtakes another keeps
 its number, and answers leave in the order of their iterations.
@@ -20,7 +20,6 @@ from dataclasses import dataclass
 
 from edge_serve.config.checks.ensemble import member_key
 from edge_serve.config.model import model_config_pb2 as pb
-from edge_serve.errors import EdgeServeError
 
 #: routes kept for each ensemble; clients choose the outputs, so there is a limit
 _MAX_ROUTES = 64
@@ -64,40 +63,8 @@ class TensorRoute:
     ends: bool
 
 
-@dataclass(slots=True)
-class StepsToRun:
-    """The decision to run these steps now (none: wait for the running ones).
-
-    Attributes:
-        spent: steps whose outputs are not needed any more.
-    """
-
-    steps: Sequence[int]
-    spent: Sequence[int] = ()
-
-
-@dataclass(slots=True)
-class Finished:
-    """The decision that all outputs are settled and no step runs."""
-
-
-@dataclass(slots=True)
-class Failed:
-    """The decision that the request failed: a step failed, the first one with `error`, and no step runs any more."""
-
-    error: EdgeServeError
-
-
-@dataclass(slots=True)
-class Deadlock:
-    """The decision that the outputs cannot be made from the given inputs. No step was run."""
-
-
-Next = StepsToRun | Finished | Failed | Deadlock
-
-#: the decisions without attributes, shared
-_WAIT = StepsToRun(())
-_FINISHED = Finished()
+#: a step, and which iteration of its inputs or outputs
+Cell = tuple[int, int]
 
 
 class EnsemblePlan:
@@ -121,15 +88,6 @@ class EnsemblePlan:
         }
         self._all = self._route(self._outputs)
         self._routes: dict[tuple[str, ...], TensorRoute] = {}
-
-    def run(self, given: Collection[str], wanted: Iterable[str] = ()) -> EnsembleRun:
-        """Return the run of one request.
-
-        Args:
-            given: the inputs that it brings.
-            wanted: the outputs that it lists; none = all.
-        """
-        return EnsembleRun(self.route(wanted), given)
 
     def route(self, wanted: Iterable[str] = ()) -> TensorRoute:
         """Return the route to some outputs; to all when none are listed."""
@@ -190,120 +148,22 @@ def _ends(sources: Mapping[int, tuple[int, ...]]) -> bool:
 class EnsembleRun:
     """One request on its way through the plan.
 
-    The caller calls `start` once, then `done` or `fail` for each step that it was given, and carries out each decision.
-    Finished, Failed and Deadlock are final.
-    """
-
-    __slots__ = ("_error", "_given", "_left", "_needs", "_users", "route", "running")
-
-    def __init__(self, route: TensorRoute, given: Collection[str]) -> None:
-        self.route = route
-        #: the number of steps that were started and have not answered
-        self.running = 0
-        self._given = given
-        self._error: EdgeServeError | None = None
-        self._left = len(route.needs)
-        self._needs = dict(route.needs)
-        #: step -> how many still need its outputs: the steps that read them, and the answer
-        self._users = {step: len(others) + (step in route.kept) for step, others in route.readers.items()}
-
-    def start(self) -> Next:
-        """Return the first decision."""
-        route = self.route
-        if not route.ends or not route.required.issubset(self._given):
-            return Deadlock()
-        if not self._left:
-            return _FINISHED
-        first = [step for step, count in self._needs.items() if not count]
-        self.running = len(first)
-        return StepsToRun(first)
-
-    def done(self, step: int) -> Next:
-        """Record that a step answered; outputs that it left out count as absent."""
-        self.running -= 1
-        self._left -= 1
-        if self._error is not None:
-            return self._failing()
-        if not self._left:
-            return _FINISHED
-        ready = []
-        for reader in self.route.readers[step]:
-            self._needs[reader] -= 1
-            if not self._needs[reader]:
-                ready.append(reader)
-        self.running += len(ready)
-        spent = self._spent(step)
-        return StepsToRun(ready, spent) if ready or spent else _WAIT
-
-    def fail(self, error: EdgeServeError) -> Next:
-        """Record that a step failed, or was not run after all. The first error counts; no more steps follow it."""
-        self.running -= 1
-        return self.stop(error)
-
-    def stop(self, error: EdgeServeError) -> Next:
-        """Run nothing more; `error` is the answer unless there was one before."""
-        if self._error is None:
-            self._error = error
-        return self._failing()
-
-    @property
-    def failing(self) -> bool:
-        """Whether an error is recorded, and only running steps are awaited."""
-        return self._error is not None
-
-    def _failing(self) -> Next:
-        assert self._error is not None, "asked only after an error"
-        return _WAIT if self.running else Failed(self._error)
-
-    def _spent(self, step: int) -> list[int]:
-        """Return the steps whose last reader was `step`."""
-        users, spent = self._users, []
-        for source in self.route.sources[step]:
-            users[source] -= 1
-            if not users[source]:
-                spent.append(source)
-        return spent
-
-    def _check(self) -> None:
-        route = self.route
-        assert 0 <= self.running <= self._left <= len(route.needs)
-        assert all(0 <= count <= route.needs[step] for step, count in self._needs.items())
-        assert all(self._users[step] >= (step in route.kept) for step in route.needs)
-
-
-def ensemble_plan(config: pb.ModelConfig) -> EnsemblePlan:
-    """Make the plan of an ensemble's checked configuration."""
-    steps = [
-        EnsembleStep(
-            member_key(step),
-            str(step.model_version) if step.model_version > 0 else "",
-            dict(sorted(step.input_map.items())),
-            dict(sorted(step.output_map.items())),
-        )
-        for step in config.ensemble_scheduling.step
-    ]
-    inputs = {tensor.name: tensor.optional for tensor in config.input}
-    return EnsemblePlan(steps, inputs, [tensor.name for tensor in config.output])
-
-
-#: a step, and which iteration of its inputs or outputs
-Cell = tuple[int, int]
-
-
-class StreamRun:
-    """One request on its way through the plan.
-
     Args:
         decoupled: the steps whose models are decoupled.
+
+    Attributes:
+        possible: the outputs can be made from the given inputs; if not, no step may run.
+        running: the number of calls that have not ended.
     """
+
+    __slots__ = ("_iterations", "_missing", "_next_answer", "_written", "possible", "route", "running")
 
     def __init__(self, route: TensorRoute, given: Collection[str], decoupled: Collection[int]) -> None:
         self.route = route
         self.possible = route.ends and route.required.issubset(given)
-        #: the number of calls that have not ended
         self.running = 0
-        self._decoupled = frozenset(decoupled)
-        self._iterations = dict.fromkeys(self._decoupled, 0)
+        #: decoupled step -> the number of its responses
+        self._iterations = dict.fromkeys(decoupled, 0)
         self._missing: dict[Cell, int] = {}
         #: iteration -> how many of the steps in the answer have written theirs
         self._written: dict[int, int] = {}
@@ -318,7 +178,7 @@ class StreamRun:
     def wrote(self, cell: Cell) -> tuple[Cell, Sequence[Cell]]:
         """Record a response of a call. Return the cell of its outputs, and the calls to make now."""
         step, iteration = cell
-        if step in self._decoupled:
+        if step in self._iterations:
             iteration = self._iterations[step]
             self._iterations[step] += 1
         ready = []
@@ -344,3 +204,18 @@ class StreamRun:
             del self._written[self._next_answer]
             self._next_answer += 1
             yield self._next_answer - 1
+
+
+def ensemble_plan(config: pb.ModelConfig) -> EnsemblePlan:
+    """Make the plan of an ensemble's checked configuration."""
+    steps = [
+        EnsembleStep(
+            member_key(step),
+            str(step.model_version) if step.model_version > 0 else "",
+            dict(sorted(step.input_map.items())),
+            dict(sorted(step.output_map.items())),
+        )
+        for step in config.ensemble_scheduling.step
+    ]
+    inputs = {tensor.name: tensor.optional for tensor in config.input}
+    return EnsemblePlan(steps, inputs, [tensor.name for tensor in config.output])

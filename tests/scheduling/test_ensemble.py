@@ -8,18 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 from edge_serve.config.model.text import parse_model_config
-from edge_serve.errors import EdgeServeError, Internal, Unavailable
-from edge_serve.scheduling.ensemble import (
-    Deadlock,
-    EnsemblePlan,
-    EnsembleRun,
-    EnsembleStep,
-    Failed,
-    Finished,
-    Next,
-    StepsToRun,
-    ensemble_plan,
-)
+from edge_serve.scheduling.ensemble import EnsemblePlan, EnsembleRun, EnsembleStep, ensemble_plan
 from tests.examples import examples
 from tests.footprint import footprint
 
@@ -29,16 +18,27 @@ def step(reads: str, writes: str, model: str = "m") -> EnsembleStep:
     return EnsembleStep(model, "", {f"IN_{t}": t for t in reads}, {f"OUT_{t}": t for t in writes})
 
 
+def run_of(plan: EnsemblePlan, given: str, wanted: str = "") -> EnsembleRun:
+    return EnsembleRun(plan.route(wanted), set(given), ())
+
+
 def started(plan: EnsemblePlan, given: str, wanted: str = "") -> tuple[EnsembleRun, list[int]]:
-    run = plan.run(set(given), wanted)
-    first = run.start()
-    assert isinstance(first, StepsToRun), first
-    return run, list(first.steps)
+    run = run_of(plan, given, wanted)
+    assert run.possible
+    return run, [index for index, _ in run.start()]
 
 
-def calls(answer: Next) -> list[int]:
-    assert isinstance(answer, StepsToRun), answer
-    return list(answer.steps)
+def answer(run: EnsembleRun, index: int) -> list[int]:
+    """The only response of a step comes. Return the steps to run now."""
+    cell, ready = run.wrote((index, 0))
+    assert cell == (index, 0)
+    run.ended()
+    assert all(iteration == 0 for _, iteration in ready)
+    return [following for following, _ in ready]
+
+
+def is_finished(run: EnsembleRun) -> bool:
+    return not run.running and list(run.answers()) == [0]
 
 
 # X -> 0 -> a -> 1 -> Y, and X -> 2 -> Z
@@ -51,17 +51,18 @@ def test_steps_that_are_ready_run_beside_each_other() -> None:
     run, first = started(FORK, "X")
 
     assert first == [0, 2]
-    assert calls(run.done(2)) == []
-    assert calls(run.done(0)) == [1]
-    assert run.done(1) == Finished()
+    assert answer(run, 2) == []
+    assert answer(run, 0) == [1]
+    assert answer(run, 1) == []
+    assert is_finished(run)
 
 
 def test_a_step_waits_for_all_that_it_reads() -> None:
     run, first = started(DIAMOND, "X")
 
     assert first == [0, 1]
-    assert calls(run.done(1)) == []
-    assert calls(run.done(0)) == [2]
+    assert answer(run, 1) == []
+    assert answer(run, 0) == [2]
 
 
 def test_the_order_of_steps_in_the_configuration_does_not_matter() -> None:
@@ -69,7 +70,7 @@ def test_the_order_of_steps_in_the_configuration_does_not_matter() -> None:
     run, first = started(plan, "X")
 
     assert first == [1]
-    assert calls(run.done(1)) == [0]
+    assert answer(run, 1) == [0]
 
 
 @pytest.mark.parametrize(("wanted", "steps"), [("Y", {0, 1}), ("Z", {2}), ("ZY", {0, 1, 2}), ("", {0, 1, 2})])
@@ -82,13 +83,14 @@ def test_an_output_that_is_also_an_intermediate_tensor_ends_a_route() -> None:
     run, first = started(plan, "X", "T")
 
     assert first == [0]
-    assert run.done(0) == Finished()
+    assert answer(run, 0) == []
+    assert is_finished(run)
 
 
 def test_a_required_input_that_is_missing_is_a_deadlock_before_anything_runs() -> None:
     plan = EnsemblePlan([step("XZ", "Y")], {"X": False, "Z": True}, ["Y"])
 
-    assert plan.run({"Z"}).start() == Deadlock()
+    assert not run_of(plan, "Z").possible
     assert started(plan, "X")[1] == [0]
 
 
@@ -96,7 +98,7 @@ def test_an_input_that_the_wanted_outputs_do_not_need_may_be_missing() -> None:
     plan = EnsemblePlan([step("X", "Y"), step("W", "Z")], {"X": False, "W": False}, ["Y", "Z"])
 
     assert started(plan, "X", "Y")[1] == [0]
-    assert plan.run({"X"}).start() == Deadlock()
+    assert not run_of(plan, "X").possible
 
 
 @pytest.mark.parametrize(
@@ -110,14 +112,14 @@ def test_an_input_that_the_wanted_outputs_do_not_need_may_be_missing() -> None:
     ids=["circle", "itself", "nobody writes what it reads", "nobody writes the output"],
 )
 def test_a_plan_that_cannot_end_is_a_deadlock(steps: list[EnsembleStep]) -> None:
-    assert EnsemblePlan(steps, {"X": False}, ["Y"]).run({"X"}).start() == Deadlock()
+    assert not run_of(EnsemblePlan(steps, {"X": False}, ["Y"]), "X").possible
 
 
 def test_an_output_that_is_an_input_needs_no_step() -> None:
     plan = EnsemblePlan([step("X", "Y")], {"X": False}, ["X", "Y"])
 
-    assert plan.run({"X"}, "X").start() == Finished()
-    assert plan.run({"X"}).start() == StepsToRun([0])
+    assert started(plan, "X", "X")[1] == []
+    assert started(plan, "X")[1] == [0]
 
 
 def test_an_input_comes_from_the_client_even_if_a_step_writes_it() -> None:
@@ -125,52 +127,20 @@ def test_an_input_comes_from_the_client_even_if_a_step_writes_it() -> None:
     run, first = started(plan, "X")
 
     assert first == [0]
-    assert run.done(0) == Finished()
+    assert answer(run, 0) == []
+    assert is_finished(run)
 
 
-def test_outputs_are_spent_once_their_last_reader_is_done() -> None:
-    # X -> 0 -> a -> 1 -> b -> 3 -> Y and a -> 2 -> c -> 3
-    plan = EnsemblePlan([step("X", "a"), step("a", "b"), step("a", "c"), step("bc", "Y")], {"X": False}, ["Y"])
-    run, _ = started(plan, "X")
-    run.done(0)
-
-    assert calls(run.done(1)) == []
-    assert run.done(2) == StepsToRun([3], [0])
-    assert run.done(3) == Finished()
-
-
-def test_outputs_of_the_answer_are_never_spent() -> None:
-    plan = EnsemblePlan([step("X", "T"), step("T", "a"), step("a", "Y")], {"X": False}, ["T", "Y"])
-    run, _ = started(plan, "X")
-    run.done(0)
-
-    assert run.done(1) == StepsToRun([2], [])
-
-
-def test_the_first_error_is_the_answer_once_nothing_runs() -> None:
-    run, _ = started(FORK, "X")
-    first = Internal("first")
-
-    assert calls(run.fail(first)) == []
-    assert run.failing
-    assert run.fail(Unavailable("second")) == Failed(first)
-
-
-def test_no_step_follows_an_error() -> None:
-    run, _ = started(FORK, "X")
-    error = Internal("no")
-    run.fail(error)
-
-    assert run.done(0) == Failed(error)
-
-
-def test_a_stop_waits_for_what_runs() -> None:
-    run, _ = started(FORK, "X")
-    error = Internal("gone")
-
-    assert calls(run.stop(error)) == []
-    assert calls(run.done(0)) == []
-    assert run.done(2) == Failed(error)
+def test_each_response_of_a_decoupled_step_is_an_iteration_of_those_that_follow() -> None:
+    run = EnsembleRun(FORK.route("Y"), {"X"}, {0})
+    assert run.start() == [(0, 0)]
+    assert run.wrote((0, 0)) == ((0, 0), [(1, 0)])
+    assert run.wrote((0, 0)) == ((0, 1), [(1, 1)])
+    run.wrote((1, 1))
+    assert list(run.answers()) == []
+    run.wrote((1, 0))
+    assert list(run.answers()) == [0, 1]
+    assert run.running == 3
 
 
 def test_routes_are_remembered_and_do_not_pile_up() -> None:
@@ -208,7 +178,7 @@ def test_a_configuration_becomes_a_plan() -> None:
         EnsembleStep("q", "3", {"A": "t", "O": "Z"}, {"B": "Y"}),
     )
     assert started(plan, "X")[1] == [0]
-    assert plan.run({"Z"}).start() == Deadlock()
+    assert not run_of(plan, "Z").possible
 
 
 # ---- random graphs ----------------------------------------------------------------------------------------------
@@ -226,7 +196,7 @@ def graphs(draw: st.DrawFn) -> tuple[EnsemblePlan, dict[str, bool], list[str]]:
     for n in range(count):
         choice = [*inputs, *(t for group in writes[:n] for t in group)] if forward else tensors
         reads = draw(st.lists(st.sampled_from(choice), min_size=1, max_size=3, unique=True))
-        steps.append(EnsembleStep("m", "", {f"R{t}": t for t in reads}, {f"W{t}": t for t in writes[n]}))
+        steps.append(EnsembleStep(f"m{n}", "", {f"R{t}": t for t in reads}, {f"W{t}": t for t in writes[n]}))
     outputs = draw(st.lists(st.sampled_from(tensors[:-1]), min_size=1, max_size=4, unique=True))
     order = draw(st.permutations(range(count)))
     return EnsemblePlan([steps[n] for n in order], inputs, outputs), inputs, outputs
@@ -255,49 +225,28 @@ def test_any_graph_runs_what_it_must_and_no_more(
     plan, inputs, outputs = graph
     present = set(data.draw(st.lists(st.sampled_from(sorted(inputs)), unique=True)))
     wanted = data.draw(st.lists(st.sampled_from(outputs), unique=True))
-    error = Internal("failed")
-    failing = data.draw(st.one_of(st.none(), st.integers(0, len(plan.steps) - 1)))
     settled = present | {name for name, optional in inputs.items() if optional}
-    run = plan.run(present, wanted)
-    answer = run.start()
-    possible = set(wanted or outputs) <= reachable(plan, inputs, present)
-    if not possible:
-        assert answer == Deadlock()
+    run = EnsembleRun(plan.route(wanted), present, ())
+    assert run.possible == (set(wanted or outputs) <= reachable(plan, inputs, present))
+    if not run.possible:
         return
     running: list[int] = []
     ran: set[int] = set()
-    spent: set[int] = set()
-    first: EdgeServeError | None = None
-    while isinstance(answer, StepsToRun):
-        for index in answer.steps:
-            assert first is None, "nothing starts after an error"
+    ready = [index for index, _ in run.start()]
+    while ready or running:
+        for index in ready:
             assert settled.issuperset(plan.steps[index].inputs.values()), "a step starts when its inputs are there"
             assert index not in ran, "a step runs once"
-            assert not spent.intersection(run.route.sources[index]), "nothing is given back that is still needed"
             ran.add(index)
             running.append(index)
-        for index in answer.spent:
-            assert index not in run.route.kept
-            assert index not in spent
-            assert not set(run.route.readers[index]).intersection(running), "nobody reads what is given back"
-            spent.add(index)
-        run._check()
         assert run.running == len(running)
         assert running, "it waits only while something runs"
         index = running.pop(data.draw(st.integers(0, len(running) - 1)))
-        if index == failing:
-            first = error
-            answer = run.fail(error)
-        else:
-            settled.update(plan.steps[index].outputs.values())
-            answer = run.done(index)
-    assert not running
-    if first is not None:
-        assert answer == Failed(error)
-        return
-    assert answer == Finished()
+        settled.update(plan.steps[index].outputs.values())
+        ready = answer(run, index)
     assert settled.issuperset(wanted or outputs)
     assert ran == set(run.route.needs)
+    assert is_finished(run) == bool(run.route.kept)
     for index in ran:  # each of them was needed
         useful = set(plan.steps[index].outputs.values()).intersection(wanted or outputs)
         assert useful or set(run.route.readers[index]) & ran

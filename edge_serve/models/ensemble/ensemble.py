@@ -15,7 +15,6 @@ from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.trace import Trace
 from edge_serve.models.ensemble.flight import Ensemble, Flight, Lookup
 from edge_serve.models.ensemble.member import refusal
-from edge_serve.models.ensemble.stream import StreamFlight
 from edge_serve.models.run.runner import OnResponse, Runner, Ticket
 from edge_serve.scheduling.ensemble import EnsemblePlan
 from edge_serve.scheduling.queue import stopping
@@ -38,10 +37,7 @@ class EnsembleRunner(Runner):
         clock: Clock,
         most_calls: int = 0,
     ) -> None:
-        self._ensemble = Ensemble(plan, signature, statistics, lookup, clock, self._landed)
-        #: the steps with decoupled models; None = the ensemble itself is not decoupled
-        self._decoupled = _decoupled_steps(plan, lookup) if signature.decoupled else None
-        self._most_calls = most_calls
+        self._ensemble = Ensemble(plan, signature, statistics, lookup, clock, self._landed, most_calls)
         self._in_flight = 0
         self._stopping = False
         self._on_idle: Callable[[], None] | None = None
@@ -52,11 +48,7 @@ class EnsembleRunner(Runner):
         trace = request.compute if isinstance(request.compute, Trace) else None
         if trace is not None:
             trace.composed = True
-        flight: Flight | StreamFlight
-        if self._decoupled is None:
-            flight = Flight(ensemble, request, on_response, trace)
-        else:
-            flight = StreamFlight(ensemble, request, on_response, trace, self._decoupled, self._most_calls)
+        flight = Flight(ensemble, request, on_response, trace)
         self._in_flight += 1
         if self._stopping:
             flight.refuse(stopping(request))
@@ -84,11 +76,6 @@ class EnsembleRunner(Runner):
         if self._on_idle is not None and not self._in_flight:
             on_idle, self._on_idle = self._on_idle, None
             on_idle()
-
-
-def _decoupled_steps(plan: EnsemblePlan, lookup: Lookup) -> frozenset[int]:
-    steps = enumerate(plan.steps)
-    return frozenset(i for i, step in steps if lookup(step.model, step.version).signature.decoupled)
 
 
 def member_labels(plan: EnsemblePlan, lookup: Lookup) -> dict[str, tuple[str, ...]]:

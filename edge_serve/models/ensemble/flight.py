@@ -1,30 +1,33 @@
 """One request of an ensemble: the tensors so far, and the leases of their memory.
 
-Rules and texts: triton-inference-server/core src/ensemble_scheduler/ensemble_scheduler.cc.
+A decoupled ensemble gives any number of answers, one for each chain of steps. scheduling/ensemble.py decides which step
+may run when. Texts: triton-inference-server/core src/ensemble_scheduler/ensemble_scheduler.cc.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
 from edge_serve.aio.tasks import notify
 from edge_serve.clock import Clock
 from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgument, Unavailable
-from edge_serve.messages.infer import InferRequest, InferResponse, Lease, Parameter, RequestedOutput
+from edge_serve.messages.infer import InferRequest, InferResponse, Lease, RequestedOutput
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ComputeTimes, ModelStatistics
 from edge_serve.messages.tensors import Handle, InferTensor
 from edge_serve.messages.trace import Trace
-from edge_serve.models.ensemble.member import Member, fitted, mark_parameters, override, share
+from edge_serve.models.ensemble.member import Member, StepOutputs, fitted, mark_parameters, override, share
 from edge_serve.models.run import statistics as record
 from edge_serve.models.run.runner import OnResponse, Ticket
+from edge_serve.models.run.shared_lease import Leases, shares
 from edge_serve.models.versions.served import Served
 from edge_serve.scheduling.core import label
-from edge_serve.scheduling.ensemble import Deadlock, EnsemblePlan, Failed, Finished, Next, StepsToRun
+from edge_serve.scheduling.ensemble import Cell, EnsemblePlan, EnsembleRun
 
 log = logging.getLogger(__name__)
 
@@ -43,9 +46,11 @@ class Ensemble:
 
     Args:
         lookup: finds the version that a step calls; raises an EdgeServeError when it does not serve.
-        landed: called after each answer.
+        landed: called after the last answer to each request.
+        most_calls: `max_inflight_requests` of a decoupled ensemble: calls of one step at a time; 0 = any number.
 
     Attributes:
+        decoupled: the steps whose models are decoupled; none if the ensemble itself is not.
         wanted: the outputs that each step requests.
         members: the member of each step, from its first call on.
         outputs: (name, shape as the members have it, the step that writes it; None = the client), in Triton's order.
@@ -59,6 +64,7 @@ class Ensemble:
         lookup: Lookup,
         clock: Clock,
         landed: Callable[[], None],
+        most_calls: int,
     ) -> None:
         self.plan = plan
         self.signature = signature
@@ -66,6 +72,11 @@ class Ensemble:
         self.lookup = lookup
         self.clock = clock
         self.landed = landed
+        self.most_calls = most_calls
+        steps = plan.steps if signature.decoupled else ()
+        self.decoupled = frozenset(
+            i for i, step in enumerate(steps) if lookup(step.model, step.version).signature.decoupled
+        )
         self.wanted = [[RequestedOutput(name, binary=True) for name in step.outputs] for step in plan.steps]
         self.members: list[Member | None] = [None] * len(plan.steps)
         self.outputs = [
@@ -95,7 +106,7 @@ class Ensemble:
         member = self.members[index]
         if member is None or member.signature is not served.signature:
             step = self.plan.steps[index]
-            if served.signature.decoupled:
+            if served.signature.decoupled and index not in self.decoupled:
                 raise Unavailable(
                     f"model '{step.model}' has become decoupled, and the ensemble is not loaded again yet"
                 )
@@ -104,20 +115,24 @@ class Ensemble:
 
 
 class Flight:
-    """One request. `on_response` is called exactly once."""
+    """One request. `on_response` is called once, or any number of times if the ensemble is decoupled, the last with
+    `final`."""
 
     __slots__ = (
         "_answered",
         "_compute",
         "_ensemble",
-        "_leases",
-        "_marks",
+        "_error",
+        "_given",
+        "_held",
+        "_last",
+        "_lease",
         "_on_response",
+        "_outputs",
         "_request",
-        "_rows",
         "_run",
+        "_running",
         "_start_ns",
-        "_tensors",
         "_tickets",
         "_trace",
     )
@@ -130,189 +145,244 @@ class Flight:
         self._answered = False
         self._start_ns = ensemble.clock.now_ns()
         self._compute = ComputeTimes()
-        self._tensors = {tensor.name: tensor for tensor in request.inputs}
-        self._run = ensemble.plan.run(self._tensors.keys(), [output.name for output in request.outputs])
-        #: step -> the memory of its outputs
-        self._leases: dict[int, Lease] = {}
-        #: running step -> its request; None while it is being submitted
-        self._tickets: dict[int, Ticket | None] = {}
-        #: step (None: the client) -> rows of its request, 0 if its model has no batch dimension
-        self._rows: dict[int | None, int] = {None: request.rows if ensemble.signature.max_batch_size else 0}
-        #: likewise -> correlation id and flags that its outputs carry on
-        self._marks: dict[int | None, tuple[int | str, int]] = {None: (request.correlation_id, request.flags)}
+        self._error: EdgeServeError | None = None
+        #: the client's memory; None = it belongs to the answer
+        self._lease = request.lease
+        rows = request.rows if ensemble.signature.max_batch_size else 0
+        tensors = {tensor.name: tensor for tensor in request.inputs}
+        self._given = StepOutputs(tensors, rows, (request.correlation_id, request.flags))
+        route = ensemble.plan.route([output.name for output in request.outputs])
+        self._run = EnsembleRun(route, tensors.keys(), ensemble.decoupled)
+        self._outputs: dict[Cell, StepOutputs] = {}
+        #: running call -> its request; None while it is being submitted
+        self._tickets: dict[Cell, Ticket | None] = {}
+        #: step -> its running calls, and the calls that wait for them; both only with `most_calls`
+        self._running: dict[int, int] = {}
+        self._held: dict[int, deque[Cell]] = {}
+        #: an answer that may be the last one
+        self._last: InferResponse | None = None
 
     def start(self) -> None:
         """Run the first steps."""
-        self._proceed(self._run.start())
+        if not self._run.possible:
+            self.refuse(InvalidArgument(label(self._request) + DEADLOCK))
+            return
+        for cell in self._run.start():
+            self._call(cell)
+        self._settle()
 
     def cancel(self) -> None:
         """Cancel the steps that are queued or run, and start no further ones: the client has disconnected."""
         if not self._answered:
-            self._stop(self._run.stop(Cancelled("")))
+            self._stop(Cancelled(""))
+            self._settle()
 
     def set_paused(self, paused: bool) -> bool:
-        """Return False: a single response cannot be paused."""
+        """Return False: the steps of an ensemble continue, however slowly the client reads."""
         return False
 
     def running(self) -> list[Ticket]:
-        """Return the requests of members that this request waits for."""
+        """Return the requests of members that this request waits for; none if the ensemble is decoupled."""
+        if self._ensemble.signature.decoupled:
+            return []
         return [ticket for ticket in self._tickets.values() if ticket is not None]
 
-    # ---- acting on decisions ------------------------------------------------------------------------------------
+    # ---- members --------------------------------------------------------------------------------------------------
 
-    def _proceed(self, decision: Next) -> None:
-        match decision:
-            case StepsToRun(steps, spent):
-                for step in spent:
-                    self._release(step)
-                for step in steps:
-                    self._call(step)
-            case Finished():
-                self._answer()
-            case Failed(error):
-                self.refuse(error)
-            case Deadlock():
-                self.refuse(InvalidArgument(label(self._request) + DEADLOCK))
-
-    def _stop(self, decision: Next) -> None:
-        """Cancel the running steps after an error. The answer waits for them, because they still read the tensors."""
-        for ticket in list(self._tickets.values()):
-            if ticket is not None:
-                ticket.cancel()
-        if not self._answered:
-            self._proceed(decision)
-
-    def _call(self, index: int) -> None:
-        if self._run.failing:  # by a step beside this one
-            self._proceed(self._run.fail(Cancelled("")))
+    def _call(self, cell: Cell) -> None:
+        step, most = cell[0], self._ensemble.most_calls
+        if self._error is not None:
+            self._run.ended()
             return
-        top, ensemble = self._request, self._ensemble
+        if most:
+            running = self._running.get(step, 0)
+            if running >= most:
+                self._held.setdefault(step, deque()).append(cell)
+                return
+            self._running[step] = running + 1
+        self._submit(cell)
+
+    def _submit(self, cell: Cell) -> None:
+        top, ensemble, (index, iteration) = self._request, self._ensemble, cell
         step = ensemble.plan.steps[index]
         try:
             served = ensemble.lookup(step.model, step.version, top.correlation_id, top.flags)
             member = ensemble.member(index, served)
-            self._marks[index] = mark = self._marks[member.marked_by]
+            sources: dict[int | None, StepOutputs] = {None: self._given}
+            for source in self._run.route.sources[index]:
+                sources[source] = self._outputs[source, iteration]
+            mark = sources[member.marked_by].mark
             request = ensemble.request(index, served.version, top, mark, self._compute)
-            member.fill(request, self._tensors, self._rows)
+            member.fill(request, sources)
             if top.shared:
                 share(request, top, step)
-            self._rows[index] = request.rows if member.batching else 0
-            self._tickets[index] = None
-            ticket = submit(served, request, partial(self._on_member, index), self._trace)
+            self._tickets[cell] = None
+            rows = request.rows if member.batching else 0
+            ticket = submit(served, request, partial(self._on_member, cell, rows, mark), self._trace)
         except Exception as error:
-            self._tickets.pop(index, None)
-            self._fail(known(error, ensemble.signature.model_name))
+            self._tickets.pop(cell, None)
+            self._stop(known(error, ensemble.signature.model_name))
+            self._release_sources(cell)
+            self._ended(index)
             return
-        if index in self._tickets:
-            self._tickets[index] = ticket
-            if self._run.failing:
+        if cell in self._tickets:
+            self._tickets[cell] = ticket
+            if self._error is not None:
                 ticket.cancel()
 
-    def _fail(self, error: EdgeServeError) -> None:
-        first = not self._run.failing
-        decision = self._run.fail(error)
-        if first:
-            self._stop(decision)
-        else:
-            self._proceed(decision)
-
-    def _on_member(self, index: int, response: InferResponse) -> None:
-        del self._tickets[index]
-        if response.lease is not None:
-            self._leases[index] = response.lease
+    def _on_member(self, cell: Cell, rows: int, mark: tuple[int | str, int], response: InferResponse) -> None:
+        if response.final:
+            del self._tickets[cell]
+            self._release_sources(cell)
         if response.error is not None:
-            self._release(index)
-            self._fail(response.error)
-            return
-        names = self._ensemble.plan.steps[index].outputs
-        for tensor in response.outputs:
-            outer = names.get(tensor.name)
-            if outer is not None:
-                self._tensors[outer] = tensor if response.lease is None else Handle.of(tensor, response.lease.arena)
+            self._stop(response.error)
+        if self._error is None and not response.null:
+            self._take(cell, rows, mark, response)
+        elif response.lease is not None:
+            response.lease.release()
+        if response.final:
+            self._ended(cell[0])
+        self._settle()
+
+    def _take(self, cell: Cell, rows: int, mark: tuple[int | str, int], response: InferResponse) -> None:
+        """Store the outputs of a member, and run the steps that waited for them."""
+        step, lease, route = cell[0], response.lease, self._run.route
+        names = self._ensemble.plan.steps[step].outputs
         if response.parameters:
             try:
-                self._marks[index] = override(self._marks[index][0], response.parameters) or self._marks[index]
+                mark = override(mark[0], response.parameters) or mark
             except EdgeServeError as error:
-                self._fail(error)
-                return
-        self._proceed(self._run.done(index))
+                self._stop(error)
+        written, ready = self._run.wrote(cell)
+        users = len(route.readers[step]) + (step in route.kept)
+        tensors = {
+            names[tensor.name]: tensor if lease is None else Handle.of(tensor, lease.arena)
+            for tensor in response.outputs
+            if tensor.name in names
+        }
+        self._outputs[written] = StepOutputs(tensors, rows, mark, shares(lease, users))
+        for following in ready:
+            self._call(following)
 
-    # ---- answering ----------------------------------------------------------------------------------------------
+    def _ended(self, step: int) -> None:
+        """End a call, and start the next waiting call of its step."""
+        self._run.ended()
+        if self._ensemble.most_calls:
+            self._running[step] -= 1
+            if held := self._held.get(step):
+                self._call(held.popleft())
 
-    def _answer(self) -> None:
-        request, ensemble = self._request, self._ensemble
-        outputs = self._outputs()
-        lease = self._kept([tensor.name for tensor in outputs])
-        record_answer(ensemble, request, self._start_ns, self._compute)
-        self._deliver(self._response(outputs, self._parameters(outputs), None, lease))
+    def _stop(self, error: EdgeServeError) -> None:
+        """Start no further calls. The first error is the answer, once no call reads the tensors any more."""
+        if self._error is not None:
+            return
+        self._error = error
+        for held in self._held.values():
+            for _ in held:
+                self._run.ended()
+            held.clear()
+        for ticket in list(self._tickets.values()):
+            if ticket is not None:
+                ticket.cancel()
+
+    # ---- memory ---------------------------------------------------------------------------------------------------
+
+    def _use(self, cell: Cell) -> Lease | None:
+        """Count one user of these outputs less. Return its share of their memory, which the caller releases."""
+        outputs = self._outputs[cell]
+        lease = outputs.leases.pop()
+        if not outputs.leases:
+            del self._outputs[cell]
+        return lease
+
+    def _release_sources(self, cell: Cell) -> None:
+        """Release the outputs that a call has read."""
+        for source in self._run.route.sources[cell[0]]:
+            lease = self._use((source, cell[1]))
+            if lease is not None:
+                lease.release()
+
+    # ---- answering ------------------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Send the complete answers, except one that may be the last: it waits until that is known."""
+        if self._answered:
+            return
+        if self._error is None and self._ensemble.signature.decoupled:
+            for iteration in self._run.answers():
+                if self._last is not None:
+                    notify(self._on_response, self._last)
+                self._last = self._response(iteration)
+        if self._run.running == 0:
+            self._finish()
+        elif self._last is not None and self._error is None:
+            last, self._last = self._last, None
+            notify(self._on_response, last)
+
+    def _finish(self) -> None:
+        last, self._last = self._last, None
+        if self._error is not None:
+            if last is not None:
+                notify(self._on_response, last)
+            self.refuse(self._error)
+            return
+        if not self._ensemble.signature.decoupled:
+            last = self._response(0)
+        elif last is None:
+            last = self._empty()
+            last.null = True
+        last.final = True
+        record_answer(self._ensemble, self._request, self._start_ns, self._compute)
+        self._deliver(last)
 
     def refuse(self, error: EdgeServeError) -> None:
-        """Answer with an error that names the ensemble."""
-        self._kept([])
-        named = record_refusal(self._ensemble, error, self._start_ns)
-        self._deliver(self._response([], {}, named, None))
-
-    def _response(
-        self,
-        outputs: list[InferTensor],
-        parameters: dict[str, Parameter],
-        error: EdgeServeError | None,
-        lease: Lease | None,
-    ) -> InferResponse:
-        face = self._ensemble.signature
-        return InferResponse(
-            face.model_name, face.model_version, self._request.id, outputs, parameters, error, True, lease
-        )
+        """End with an error that names the ensemble."""
+        ending = self._empty()
+        ending.error = record_refusal(self._ensemble, error, self._start_ns)
+        self._deliver(ending)
 
     def _deliver(self, response: InferResponse) -> None:
         self._answered = True
+        for outputs in self._outputs.values():
+            for lease in outputs.leases:
+                if lease is not None:
+                    lease.release()
+        self._outputs.clear()
+        if self._lease is not None:
+            self._lease.release()
         notify(self._on_response, response)
         self._ensemble.landed()
 
-    def _outputs(self) -> list[InferTensor]:
-        """Return the tensors of the answer, without those that a model left out."""
-        batching = self._ensemble.signature.max_batch_size > 0
-        wanted, outputs = self._run.route.outputs, []
+    def _empty(self) -> InferResponse:
+        face = self._ensemble.signature
+        return InferResponse(face.model_name, face.model_version, self._request.id)
+
+    def _response(self, iteration: int) -> InferResponse:
+        """Return the answer of an iteration, without tensors that a model left out."""
+        signature, route = self._ensemble.signature, self._run.route
+        response = self._empty()
+        response.final = False
+        leases = []
         for name, dims, writer in self._ensemble.outputs:
-            tensor = self._tensors.get(name)
-            if tensor is not None and name in wanted:
-                outputs.append(Handle.renamed(tensor, name, fitted(tensor.shape, dims, batching, self._rows[writer])))
-        return outputs
-
-    def _parameters(self, outputs: Sequence[InferTensor]) -> dict[str, Parameter]:
-        """Return the parameters that Triton adds to an answer, unless all outputs are empty."""
-        writers = self._ensemble.plan.writers
-        for tensor in outputs:
-            if tensor.name in writers and len(tensor.data):
-                return mark_parameters(*self._marks[writers[tensor.name]])
-        return {}
-
-    # ---- memory -------------------------------------------------------------------------------------------------
-
-    def _release(self, step: int) -> None:
-        lease = self._leases.pop(step, None)
-        if lease is not None:
-            lease.release()
-
-    def _kept(self, names: Sequence[str]) -> Lease | None:
-        """Return the memory of these tensors as one lease, and release all other memory."""
-        if not self._leases and self._request.lease is None:
-            return None
-        writers = self._ensemble.plan.writers
-        steps = {writers.get(name) for name in names}
-        kept: list[Lease] = []
-        owners: list[tuple[int | None, Lease]] = [*self._leases.items()]
-        if self._request.lease is not None:
-            owners.append((None, self._request.lease))
-        for step, lease in owners:
-            if step in steps:
-                kept.append(lease)
-            else:
-                lease.release()
-        self._leases.clear()
-        if len(kept) < 2:
-            return kept[0] if kept else None
-        return Leases(kept)
+            if name not in route.outputs:
+                continue
+            outputs = self._given if writer is None else self._outputs[writer, iteration]
+            tensor = outputs.tensors.get(name)
+            if tensor is None:
+                continue
+            shape = fitted(tensor.shape, dims, signature.max_batch_size > 0, outputs.rows)
+            if writer is None and signature.decoupled:  # the client's memory is released before the last answer
+                tensor = InferTensor(name, tensor.datatype, shape, bytes(tensor.data))
+            elif writer is None:
+                leases.append(self._lease)
+                self._lease = None
+            elif len(tensor.data) and not response.parameters:
+                response.parameters = mark_parameters(*outputs.mark)
+            response.outputs.append(Handle.renamed(tensor, name, shape))
+        leases += [self._use((step, iteration)) for step in route.kept]
+        kept = [lease for lease in leases if lease is not None]
+        response.lease = Leases(kept) if len(kept) > 1 else kept[0] if kept else None
+        return response
 
 
 def submit(served: Served, request: InferRequest, on_response: OnResponse, trace: Trace | None) -> Ticket:
@@ -326,26 +396,6 @@ def known(error: Exception, ensemble: str) -> EdgeServeError:
         return error
     log.error("a step of ensemble %s failed unexpectedly", ensemble, exc_info=error)
     return Internal(f"a step failed unexpectedly, see the server's log: {type(error).__name__}")
-
-
-class Leases:
-    """Several leases, in different arenas, that are released together."""
-
-    __slots__ = ("_leases",)
-
-    #: no arena holds all of it
-    offset = -1
-    arena: object = None
-    view = memoryview(b"")
-
-    def __init__(self, leases: Sequence[Lease]) -> None:
-        self._leases = leases
-
-    def release(self) -> None:
-        """Release all of them."""
-        leases, self._leases = self._leases, ()
-        for lease in leases:
-            lease.release()
 
 
 def record_answer(ensemble: Ensemble, request: InferRequest, start: int, compute: ComputeTimes) -> None:

@@ -9,10 +9,10 @@ Shared memory of clients: the member that makes an output writes it there, and l
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from edge_serve.errors import InvalidArgument
-from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, Parameter
+from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, Lease, Parameter
 from edge_serve.messages.shared_memory import Place
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Handle, InferTensor, Shape, Shared, is_unseen
@@ -21,6 +21,23 @@ from edge_serve.scheduling.ensemble import EnsemblePlan, EnsembleStep
 
 #: entries for each step; a client that sends more shapes changes them all the time
 _REMEMBERED = 64
+
+
+@dataclass(slots=True)
+class StepOutputs:
+    """The outputs of one response of a step, or the inputs that the client gave.
+
+    Attributes:
+        tensors: by ensemble tensor.
+        rows: of the request that it answers; 0 if its model has no batch dimension.
+        mark: correlation ID and flags for the requests of steps that read it.
+        leases: one for each step that has yet to read it, and one for the answer; None = no memory to release.
+    """
+
+    tensors: Mapping[str, InferTensor]
+    rows: int
+    mark: tuple[int | str, int]
+    leases: list[Lease | None] = field(default_factory=list)
 
 
 class Member:
@@ -48,29 +65,29 @@ class Member:
             spec.datatype.size for spec in signature.inputs.values()
         )
 
-    def fill(self, request: InferRequest, tensors: Mapping[str, InferTensor], rows: Mapping[int | None, int]) -> None:
+    def fill(self, request: InferRequest, sources: Mapping[int | None, StepOutputs]) -> None:
         """Set the inputs of a request, and validate it like a request of a client.
 
         Args:
-            tensors: those that are there.
-            rows: by writer, as in `fitted`.
+            sources: the tensors that are there, by writer.
 
         Raises:
             InvalidArgument: with Triton's text.
         """
-        found: list[tuple[str, InferTensor]] = []
+        found: list[tuple[str, InferTensor, int]] = []
         looks: list[object] = []
         for name, outer, writer in self.inputs:
-            tensor = tensors.get(outer)
+            source = sources[writer]
+            tensor = source.tensors.get(outer)
             if tensor is None:
                 looks.append(None)
             else:
-                found.append((name, tensor))
-                looks += (tensor.shape, tensor.datatype._value_, len(tensor.data), rows[writer])
+                found.append((name, tensor, source.rows))
+                looks += (tensor.shape, tensor.datatype._value_, len(tensor.data), source.rows)
         key = tuple(looks)
         known = self._known.get(key)
         if known is None:
-            self._work_out(request, key, found, rows)
+            self._work_out(request, key, found)
             return
         shapes, request.rows = known
         request.validated = self.signature
@@ -78,18 +95,13 @@ class Member:
             InferTensor(name, tensor.datatype, shape, tensor.data)
             if type(tensor) is InferTensor
             else Handle.renamed(tensor, name, shape)
-            for (name, tensor), shape in zip(found, shapes, strict=True)
+            for (name, tensor, _), shape in zip(found, shapes, strict=True)
         ]
 
     def _work_out(
-        self,
-        request: InferRequest,
-        key: tuple[object, ...],
-        found: list[tuple[str, InferTensor]],
-        rows: Mapping[int | None, int],
+        self, request: InferRequest, key: tuple[object, ...], found: list[tuple[str, InferTensor, int]]
     ) -> None:
-        writers = {name: writer for name, _, writer in self.inputs}
-        request.inputs = [member_input(name, tensor, self.signature, rows[writers[name]]) for name, tensor in found]
+        request.inputs = [_member_input(name, tensor, self.signature, rows) for name, tensor, rows in found]
         shapes = [tensor.shape for tensor in request.inputs]
         validate(request, self.signature)
         if self._lookalikes:
@@ -98,7 +110,7 @@ class Member:
             self._known[key] = shapes, request.rows
 
 
-def member_input(name: str, tensor: InferTensor, signature: Signature, rows: int) -> InferTensor:
+def _member_input(name: str, tensor: InferTensor, signature: Signature, rows: int) -> InferTensor:
     """Return an ensemble tensor as the input `name` of a member; `rows` as in `fitted`."""
     shape, spec = tensor.shape, signature.inputs.get(name)
     if spec is not None:

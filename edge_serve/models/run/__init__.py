@@ -7,6 +7,6 @@ outage           detects that a version has had no worker for too long
 reshape          `reshape`: converts shapes between client and model
 runner           the interface of a runner, and of the handle of a submitted request
 sequence_driver  the drivers of models with sequences, and of iterative models
-shared_lease     one output slot shared by several responses
+shared_lease     one output slot shared by several responses, and several slots of one response
 statistics       updates the statistics of a version
 """

@@ -1,4 +1,4 @@
-"""One output slot shared by several responses; it is released when all of them are."""
+"""Leases of output slots: one slot shared by several responses, and several slots of one response."""
 
 from __future__ import annotations
 
@@ -37,9 +37,29 @@ class SharedLease:
                 shared.lease.release()
 
 
-def shares(lease: Lease | None, holders: int) -> Sequence[Lease | None]:
+def shares(lease: Lease | None, holders: int) -> list[Lease | None]:
     """Return a lease for each of `holders` requests whose outputs lie in one slot, or None for each."""
     if lease is None or holders == 1:
         return [lease] * holders
     shared = _Shared(lease, holders)
     return [SharedLease(shared) for _ in range(holders)]
+
+
+class Leases:
+    """Several leases, in different arenas, that are released together."""
+
+    __slots__ = ("_leases",)
+
+    #: no arena holds all of it
+    offset = -1
+    arena: object = None
+    view = memoryview(b"")
+
+    def __init__(self, leases: Sequence[Lease]) -> None:
+        self._leases = leases
+
+    def release(self) -> None:
+        """Release all of them."""
+        leases, self._leases = self._leases, ()
+        for lease in leases:
+            lease.release()

@@ -11,7 +11,7 @@ from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.messages.tensors import DataType, InferTensor, Shape
 from edge_serve.models.ensemble import member as ensemble_member
-from edge_serve.models.ensemble.member import Member, fitted
+from edge_serve.models.ensemble.member import Member, StepOutputs, fitted
 from edge_serve.scheduling.ensemble import EnsembleStep
 
 STEP = EnsembleStep("m", "", {"A": "x", "B": "t"}, {"C": "y"})
@@ -40,7 +40,8 @@ def filled(to: Member, *tensors: InferTensor, rows: int = 1) -> InferRequest | s
     """The request, or why there is none."""
     request = InferRequest("m", "1")
     try:
-        to.fill(request, {tensor.name: tensor for tensor in tensors}, {None: rows, 0: rows})
+        given = StepOutputs({tensor.name: tensor for tensor in tensors}, rows, (0, 0))
+        to.fill(request, {None: given, 0: given})
     except InvalidArgument as error:
         return error.message
     return request

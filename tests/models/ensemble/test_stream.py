@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from edge_serve.errors import Cancelled, Internal, InvalidArgument
 from edge_serve.messages.infer import InferResponse
-from edge_serve.messages.tensors import Handle, InferTensor
+from edge_serve.messages.tensors import DataType, Handle, InferTensor
 from edge_serve.models.ensemble.ensemble import EnsembleRunner
 from edge_serve.scheduling.ensemble import ensemble_plan
 from tests.leases import Slot
@@ -164,6 +164,20 @@ def test_memory_is_released_with_its_last_user() -> None:
     scene.job("q").fail(Internal("broken"))
     end(scene.job("p"))
     assert (third.released, body.released) == (1, 1)
+
+
+def test_an_input_that_is_an_output_is_copied_for_each_answer() -> None:
+    scene = streaming(CHAIN, ["Y", "X"])
+    body = Slot()
+    given = Handle("X", DataType.INT32, (1,), bytearray(int32("X", 7).data), -1, body.arena, 64)
+    scene.send(given, lease=body)
+    for value in (1, 2):
+        respond(scene.job("p"), int32("C", value), final=value == 2)
+        scene.job("q").answer(int32("C", value))
+
+    assert body.released == 1
+    assert [answer.outputs[0] for answer in scene.answers] == [int32("X", 7)] * 2
+    assert all(answer.lease is None for answer in scene.answers)
 
 
 def test_tensors_of_an_arena_are_handed_on_as_handles() -> None:
