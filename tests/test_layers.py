@@ -20,7 +20,7 @@ PACKAGE = "edge_serve"
 
 #: room -> layer; a room is a package or a single file of edge_serve/, or a folder of observe/
 LAYERS = {
-    "errors": 0, "clock": 0, "messages": 0, "files": 0, "aio": 0, "tensors": 0,
+    "errors": 0, "clock": 0, "messages": 0, "files": 0, "aio": 0, "tensors": 0, "devices": 0,
     "config": 1, "protocol": 1, "observe.metrics": 1, "observe.tracing": 1, "access": 1,
     "scheduling": 2, "backends": 2, "golden": 2,
     "workers": 3,
@@ -37,7 +37,7 @@ SUB_ROOMS = {
     "config": ("model", "checks", "settings", ""),
     "protocol": ("inference", "http1", "http2", "v2", "grpc"),
     "scheduling": ("", "sequence", "ensemble", "policy"),
-    "backends": ("", "python.api", "python_path", "python", "onnxruntime"),
+    "backends": ("", "cuda", "python.api", "python_path", "python", "onnxruntime"),
     "models": ("repository", "run", "versions", "ensemble", "extras", "load", "control"),
     "workers": ("wire", "child", "memory", "launch", "front", "codec"),
     "transport": ("sockets", "door", "http", "v2", "grpc", "grpc_service"),
@@ -54,6 +54,7 @@ WORKER_LIBRARIES = {"numpy"}
 #: a backend's own library, imported in its own file only
 BACKEND_LIBRARIES = {
     "edge_serve.backends.onnxruntime.session": {"onnxruntime"},
+    "edge_serve.backends.cuda.bindings": {"cuda"},
     "edge_serve.backends.tensorrt": {"tensorrt", "cuda", "pycuda"},
 }
 #: modules that exist only inside a worker's interpreter

@@ -1,5 +1,6 @@
 """Backends: the classes that turn a batch into replies, in a worker process. `loader` finds one by its name.
 
+cuda/         the calls of CUDA that backends use
 onnxruntime/  ONNX models on the CPU, CUDA, TensorRT, or OpenVINO
 python/       models written in Python (`model.py`)
 python_path/  the modules that Python models import: a directory for their `sys.path`

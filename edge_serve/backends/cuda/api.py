@@ -1,0 +1,151 @@
+"""The interface `CudaApi`: the calls of the CUDA runtime that backends use, its error, and the choice of one.
+
+Names are the runtime's (CUDA Runtime API), without `cuda` in front. Pointers, streams, events and graphs are numbers,
+as the runtime, TensorRT and DLPack take them; 0 is the default stream. Sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Protocol
+
+from edge_serve.errors import Internal, Unavailable
+
+#: cudaError_t (driver_types.h): codes that end the context, so that every later call of the process fails too
+_STICKY = {
+    46,  # cudaErrorDevicesUnavailable
+    214,  # cudaErrorECCUncorrectable
+    220,  # cudaErrorNvlinkUncorrectable
+    700,  # cudaErrorIllegalAddress
+    702,  # cudaErrorLaunchTimeout
+    709,  # cudaErrorContextIsDestroyed
+    710,  # cudaErrorAssert
+    714,  # cudaErrorHardwareStackError
+    715,  # cudaErrorIllegalInstruction
+    716,  # cudaErrorMisalignedAddress
+    717,  # cudaErrorInvalidAddressSpace
+    718,  # cudaErrorInvalidPc
+    719,  # cudaErrorLaunchFailure
+    721,  # cudaErrorContained
+}
+OUT_OF_MEMORY, NOT_READY, NOT_SUPPORTED = 2, 600, 801
+
+
+class CudaError(Internal):
+    """A call of CUDA failed.
+
+    Attributes:
+        code: cudaError_t.
+        sticky: the process can use the device no more.
+    """
+
+    def __init__(self, call: str, code: int, name: str, text: str) -> None:
+        super().__init__(f"{call} failed with {name} ({code}): {text}")
+        self.code = code
+        self.sticky = code in _STICKY
+
+
+class CudaApi(Protocol):
+    """One device of CUDA, as one thread or several use it. Every call may raise CudaError.
+
+    Attributes:
+        has_graphs: `begin_capture` and what belongs to it work.
+        has_ipc: `ipc_handle` and what belongs to it may work on a device that is not integrated.
+    """
+
+    has_graphs: bool
+    has_ipc: bool
+
+    # device
+    def device_count(self) -> int: ...
+    def set_device(self, device: int) -> None:
+        """Let the calling thread use a device. Each thread says so before its first other call."""
+
+    def memory_info(self) -> tuple[int, int]:
+        """Return free and total memory of the device."""
+
+    def peek_at_last_error(self) -> None:
+        """Raise the error that the device is in, if it is a sticky one."""
+
+    # memory
+    def malloc(self, nbytes: int) -> int: ...
+    def free(self, pointer: int) -> None: ...
+    def host_alloc(self, nbytes: int) -> int:
+        """Return the address of new pinned host memory, which the device can address too."""
+
+    def free_host(self, pointer: int) -> None: ...
+    def host_register(self, pointer: int, nbytes: int) -> None:
+        """Pin existing memory. Its pages must stay the same until `host_unregister` (no MADV_REMOVE)."""
+
+    def host_unregister(self, pointer: int) -> None: ...
+    def host_device_pointer(self, pointer: int) -> int:
+        """Return the device's address of pinned memory."""
+
+    def memcpy_async(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        """Copy in the order of the stream, between any two of host and device."""
+
+    def memset_async(self, target: int, value: int, nbytes: int, stream: int) -> None: ...
+
+    # streams and events
+    def stream_priority_range(self) -> tuple[int, int]:
+        """Return the least and the greatest priority; a smaller number is a greater priority."""
+
+    def stream_create(self, priority: int = 0) -> int: ...
+    def stream_destroy(self, stream: int) -> None: ...
+    def stream_synchronize(self, stream: int) -> None: ...
+    def stream_wait_event(self, stream: int, event: int) -> None: ...
+    def event_create(self, *, timing: bool = False) -> int: ...
+    def event_destroy(self, event: int) -> None: ...
+    def event_record(self, event: int, stream: int) -> None: ...
+    def event_query(self, event: int) -> bool:
+        """Return whether what was recorded has happened."""
+
+    def event_synchronize(self, event: int) -> None: ...
+    def event_elapsed_time(self, start: int, end: int) -> float:
+        """Return milliseconds between two events with timing."""
+
+    # graphs
+    def begin_capture(self, stream: int) -> None:
+        """Record the calls of this thread on the stream from here on, instead of running them (thread local mode)."""
+
+    def end_capture(self, stream: int) -> int:
+        """Return the recorded graph, ready for `graph_launch`."""
+
+    def graph_launch(self, graph: int, stream: int) -> None: ...
+    def graph_destroy(self, graph: int) -> None: ...
+
+    # memory of other processes
+    def ipc_handle(self, pointer: int) -> bytes:
+        """Return the 64 bytes by which another process opens memory of `malloc`."""
+
+    def ipc_open(self, handle: bytes) -> int: ...
+    def ipc_close(self, pointer: int) -> None: ...
+
+
+#: implementation -> its module and the package that it needs, best first
+_CHOICES = {"cuda-bindings": "edge_serve.backends.cuda.bindings"}
+
+
+def load_cuda(load: Callable[[str], object] = import_module) -> CudaApi:
+    """Return the best implementation that is installed and finds a device.
+
+    Raises:
+        Unavailable: there is none, with the reason of each and what to install.
+    """
+    reasons = []
+    for name, module in _CHOICES.items():
+        try:
+            api: CudaApi = load(module).make()  # type: ignore[attr-defined]  # of this module's files only
+            count = api.device_count()
+        except ImportError as error:
+            reasons.append(f"{name}: not installed ({error})")
+        except CudaError as error:
+            reasons.append(f"{name}: {error.message}")
+        else:
+            if count:
+                return api
+            reasons.append(f"{name}: no device")
+    raise Unavailable(
+        f"CUDA cannot be used: {'; '.join(reasons)}; pip install 'edge-serve[cuda]', and see: edge-serve doctor"
+    )

@@ -1,0 +1,6 @@
+"""The GPUs of this machine, found once at start without a CUDA context in the front end (ADR 25). Start with `find`.
+
+device  a GPU and the GPUs of a machine, as plain values
+find    runs the probe and reads what it printed
+probe   the short-lived process that asks the CUDA driver
+"""

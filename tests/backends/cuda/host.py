@@ -1,0 +1,455 @@
+"""`CudaApi` on the CPU: streams are threads that work in order, device memory is memory of this process.
+
+Its device pointers are addresses of this process, so a stand-in for
+TensorRT computes on them with NumPy (`HostCuda.run`). What a real device does badly, it does too: calls on freed or
+foreign memory fail as an illegal address, a sticky error ends the device, registered memory whose pages were given
+back is read as it was (`host_register`), and calls can be made to fail (`HostCuda.fail`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import mmap
+import queue
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from edge_serve.backends.cuda.api import NOT_SUPPORTED, OUT_OF_MEMORY, CudaError
+from tests.backends.cuda.pinned_pages import PinnedPages
+
+_INVALID_VALUE, _INVALID_DEVICE, _INVALID_HANDLE, _ILLEGAL_ADDRESS = 1, 101, 400, 700
+_ALREADY_REGISTERED, _NOT_REGISTERED, _CAPTURE_UNSUPPORTED = 712, 713, 900
+_TEXTS = {
+    _INVALID_VALUE: ("cudaErrorInvalidValue", "invalid argument"),
+    OUT_OF_MEMORY: ("cudaErrorMemoryAllocation", "out of memory"),
+    _INVALID_DEVICE: ("cudaErrorInvalidDevice", "invalid device ordinal"),
+    _INVALID_HANDLE: ("cudaErrorInvalidResourceHandle", "invalid resource handle"),
+    _ILLEGAL_ADDRESS: ("cudaErrorIllegalAddress", "an illegal memory access was encountered"),
+    _ALREADY_REGISTERED: ("cudaErrorHostMemoryAlreadyRegistered", "part or all of the memory is already registered"),
+    _NOT_REGISTERED: ("cudaErrorHostMemoryNotRegistered", "pointer does not correspond to a registered memory region"),
+    _CAPTURE_UNSUPPORTED: ("cudaErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"),
+    NOT_SUPPORTED: ("cudaErrorNotSupported", "operation not supported"),
+}
+
+Work = Callable[[], None]
+
+
+def _error(call: str, code: int) -> CudaError:
+    name, text = _TEXTS.get(code, (f"cudaError{code}", "scripted"))
+    return CudaError(call, code, name, text)
+
+
+@dataclass(slots=True)
+class _Event:
+    timing: bool
+    happened: threading.Event = field(default_factory=threading.Event)
+    at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.happened.set()  # an event that was never recorded counts as complete
+
+    def happen(self, mark: threading.Event) -> None:
+        self.at = time.perf_counter()
+        mark.set()
+
+
+class _Stream:
+    """A thread that runs what it is given, in order."""
+
+    def __init__(self, fails: Callable[[Exception], None]) -> None:
+        self.captured: list[Work] | None = None
+        self._fails = fails
+        self._works: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="host-cuda-stream", daemon=True)
+        self._thread.start()
+
+    def put(self, work: Work) -> None:
+        if self.captured is not None:
+            self.captured.append(work)
+        else:
+            self._works.put(work)
+
+    def wait(self) -> None:
+        done = threading.Event()
+        self._works.put(done.set)
+        done.wait()
+
+    def end(self) -> None:
+        self._works.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (work := self._works.get()) is not None:
+            try:
+                work()
+            except Exception as error:  # as a kernel that fails: the device is told, the stream goes on
+                self._fails(error)
+
+
+@dataclass(slots=True)
+class _Memory:
+    """Ranges of memory by their address, to find the one that an address lies in."""
+
+    starts: list[int] = field(default_factory=list)
+    sizes: dict[int, int] = field(default_factory=dict)
+
+    def add(self, start: int, nbytes: int) -> None:
+        self.starts.insert(bisect_right(self.starts, start), start)
+        self.sizes[start] = nbytes
+
+    def remove(self, start: int) -> int:
+        self.starts.remove(start)
+        return self.sizes.pop(start)
+
+    def start_of(self, address: int, nbytes: int = 1) -> int | None:
+        """Return the start of the range that has these bytes."""
+        at = bisect_right(self.starts, address) - 1
+        if at < 0 or address + nbytes > self.starts[at] + self.sizes[self.starts[at]]:
+            return None
+        return self.starts[at]
+
+
+@dataclass(slots=True)
+class _Device:
+    total: int
+    used: int = 0
+    allocated: _Memory = field(default_factory=_Memory)
+
+
+class HostCuda:
+    """Implements `CudaApi`.
+
+    Args:
+        devices: their number.
+        memory: of each device, bytes.
+        integrated: host memory is the device's own: there is no IPC.
+    """
+
+    has_graphs = True
+
+    def __init__(self, devices: int = 2, memory: int = 1 << 30, *, integrated: bool = False) -> None:
+        self.has_ipc = not integrated
+        self._lock = threading.RLock()
+        self._devices = [_Device(memory) for _ in range(devices)]
+        self._thread = threading.local()
+        self._numbers = itertools.count(1)
+        self._streams: dict[int, _Stream] = {}
+        self._events: dict[int, _Event] = {}
+        self._graphs: dict[int, list[Work]] = {}
+        self._buffers: dict[int, mmap.mmap] = {}
+        self._pinned = _Memory()
+        self._registered: dict[int, PinnedPages] = {}
+        self._sticky: CudaError | None = None
+        self._scripted: dict[str, list[tuple[int, int]]] = {}
+
+    # ---- for tests ----------------------------------------------------------------------------------------------
+
+    def fail(self, call: str, code: int, after: int = 0) -> None:
+        """Let a call fail once with a cudaError_t, after it has worked `after` times more."""
+        self._scripted.setdefault(call, []).append((after, code))
+
+    def run(self, work: Work, stream: int) -> None:
+        """Run a function in the order of the stream, as a kernel. One that raises is an illegal address."""
+        self._enter("launch")
+        self._stream(stream, "launch").put(work)
+
+    def open_handles(self) -> dict[str, int]:
+        """Return how much is not freed: allocations, streams, events, graphs."""
+        allocated = sum(len(device.allocated.starts) for device in self._devices) + len(self._pinned.starts)
+        streams = len([number for number in self._streams if number])
+        return {"memory": allocated, "streams": streams, "events": len(self._events), "graphs": len(self._graphs)}
+
+    # ---- device -------------------------------------------------------------------------------------------------
+
+    def device_count(self) -> int:
+        return len(self._devices)
+
+    def set_device(self, device: int) -> None:
+        self._enter("cudaSetDevice")
+        if not 0 <= device < len(self._devices):
+            raise _error("cudaSetDevice", _INVALID_DEVICE)
+        self._thread.device = device
+
+    def memory_info(self) -> tuple[int, int]:
+        self._enter("cudaMemGetInfo")
+        device = self._device()
+        return device.total - device.used, device.total
+
+    def peek_at_last_error(self) -> None:
+        self._enter("cudaPeekAtLastError")
+
+    # ---- memory -------------------------------------------------------------------------------------------------
+
+    def malloc(self, nbytes: int) -> int:
+        self._enter("cudaMalloc")
+        with self._lock:
+            device = self._device()
+            if device.used + nbytes > device.total:
+                raise _error("cudaMalloc", OUT_OF_MEMORY)
+            pointer = self._map(nbytes)
+            device.used += nbytes
+            device.allocated.add(pointer, nbytes)
+        return pointer
+
+    def free(self, pointer: int) -> None:
+        self._enter("cudaFree")
+        with self._lock:
+            for device in self._devices:
+                if pointer in device.allocated.sizes:
+                    self._drain()
+                    device.used -= device.allocated.remove(pointer)
+                    self._unmap(pointer)
+                    return
+        raise _error("cudaFree", _INVALID_VALUE)
+
+    def host_alloc(self, nbytes: int) -> int:
+        self._enter("cudaHostAlloc")
+        with self._lock:
+            pointer = self._map(nbytes)
+            self._pinned.add(pointer, nbytes)
+        return pointer
+
+    def free_host(self, pointer: int) -> None:
+        self._enter("cudaFreeHost")
+        with self._lock:
+            if pointer not in self._buffers or pointer not in self._pinned.sizes:
+                raise _error("cudaFreeHost", _INVALID_VALUE)
+            self._drain()
+            self._pinned.remove(pointer)
+            self._unmap(pointer)
+
+    def host_register(self, pointer: int, nbytes: int) -> None:
+        self._enter("cudaHostRegister")
+        with self._lock:
+            if self._pinned.start_of(pointer) is not None or self._pinned.start_of(pointer + nbytes - 1) is not None:
+                raise _error("cudaHostRegister", _ALREADY_REGISTERED)
+            self._registered[pointer] = PinnedPages(pointer, nbytes)
+            self._pinned.add(pointer, nbytes)
+
+    def host_unregister(self, pointer: int) -> None:
+        self._enter("cudaHostUnregister")
+        with self._lock:
+            if pointer not in self._registered:
+                raise _error("cudaHostUnregister", _NOT_REGISTERED)
+            self._drain()
+            self._pinned.remove(pointer)
+            self._registered.pop(pointer).close()
+
+    def host_device_pointer(self, pointer: int) -> int:
+        self._enter("cudaHostGetDevicePointer")
+        if self._pinned.start_of(pointer) is None:
+            raise _error("cudaHostGetDevicePointer", _INVALID_VALUE)
+        return pointer
+
+    def memcpy_async(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        self._enter("cudaMemcpyAsync")
+        self._stream(stream, "cudaMemcpyAsync").put(lambda: self._copy(target, source, nbytes))
+
+    def memset_async(self, target: int, value: int, nbytes: int, stream: int) -> None:
+        self._enter("cudaMemsetAsync")
+
+        def work() -> None:
+            self._check_range(target, nbytes)
+            self._write(target, bytes([value]) * nbytes)
+
+        self._stream(stream, "cudaMemsetAsync").put(work)
+
+    def _copy(self, target: int, source: int, nbytes: int) -> None:
+        for address in (target, source):
+            self._check_range(address, nbytes)
+        pages = self._pages(source)
+        self._write(target, pages.read(source, nbytes) if pages else ctypes.string_at(source, nbytes))
+
+    def _write(self, target: int, data: bytes) -> None:
+        pages = self._pages(target)
+        if pages:
+            pages.write(target, data)
+        else:
+            ctypes.memmove(target, data, len(data))
+
+    def _pages(self, address: int) -> PinnedPages | None:
+        return self._registered.get(self._pinned.start_of(address) or 0)
+
+    def _check_range(self, address: int, nbytes: int) -> None:
+        """Let bytes of a device that are not whole in one allocation fail; other memory is the host's, as pageable."""
+        for device in self._devices:
+            if device.allocated.start_of(address) is not None and device.allocated.start_of(address, nbytes) is None:
+                raise _error("cudaMemcpyAsync", _ILLEGAL_ADDRESS)
+
+    # ---- streams and events -------------------------------------------------------------------------------------
+
+    def stream_priority_range(self) -> tuple[int, int]:
+        return 0, -5
+
+    def stream_create(self, priority: int = 0) -> int:
+        self._enter("cudaStreamCreateWithPriority")
+        number = next(self._numbers)
+        self._streams[number] = _Stream(self._fails)
+        return number
+
+    def stream_destroy(self, stream: int) -> None:
+        self._enter("cudaStreamDestroy")
+        self._stream(stream, "cudaStreamDestroy")
+        self._streams.pop(stream).end()
+
+    def stream_synchronize(self, stream: int) -> None:
+        self._enter("cudaStreamSynchronize")
+        found = self._stream(stream, "cudaStreamSynchronize")
+        if found.captured is not None:
+            raise _error("cudaStreamSynchronize", _CAPTURE_UNSUPPORTED)
+        found.wait()
+        self._enter("cudaStreamSynchronize")
+
+    def stream_wait_event(self, stream: int, event: int) -> None:
+        self._enter("cudaStreamWaitEvent")
+        happened = self._event(event, "cudaStreamWaitEvent").happened
+
+        def work() -> None:
+            happened.wait(60)
+
+        self._stream(stream, "cudaStreamWaitEvent").put(work)
+
+    def event_create(self, *, timing: bool = False) -> int:
+        self._enter("cudaEventCreateWithFlags")
+        number = next(self._numbers)
+        self._events[number] = _Event(timing)
+        return number
+
+    def event_destroy(self, event: int) -> None:
+        self._enter("cudaEventDestroy")
+        self._event(event, "cudaEventDestroy")
+        del self._events[event]
+
+    def event_record(self, event: int, stream: int) -> None:
+        self._enter("cudaEventRecord")
+        found, runs = self._event(event, "cudaEventRecord"), self._stream(stream, "cudaEventRecord")
+        mark = found.happened = threading.Event()  # who waits for the last record goes on waiting for that one
+        runs.put(lambda: found.happen(mark))
+
+    def event_query(self, event: int) -> bool:
+        self._enter("cudaEventQuery")
+        return self._event(event, "cudaEventQuery").happened.is_set()
+
+    def event_synchronize(self, event: int) -> None:
+        self._enter("cudaEventSynchronize")
+        self._event(event, "cudaEventSynchronize").happened.wait()
+        self._enter("cudaEventSynchronize")
+
+    def event_elapsed_time(self, start: int, end: int) -> float:
+        first, last = (self._event(one, "cudaEventElapsedTime") for one in (start, end))
+        if not (first.timing and last.timing and first.happened.is_set() and last.happened.is_set()):
+            raise _error("cudaEventElapsedTime", _INVALID_HANDLE)
+        return (last.at - first.at) * 1e3
+
+    # ---- graphs -------------------------------------------------------------------------------------------------
+
+    def begin_capture(self, stream: int) -> None:
+        self._enter("cudaStreamBeginCapture")
+        found = self._stream(stream, "cudaStreamBeginCapture")
+        if not stream or found.captured is not None:
+            raise _error("cudaStreamBeginCapture", _CAPTURE_UNSUPPORTED)
+        found.captured = []
+
+    def end_capture(self, stream: int) -> int:
+        found = self._stream(stream, "cudaStreamEndCapture")
+        works, found.captured = found.captured, None
+        self._enter("cudaStreamEndCapture")
+        if works is None:
+            raise _error("cudaStreamEndCapture", _INVALID_VALUE)
+        number = next(self._numbers)
+        self._graphs[number] = works
+        return number
+
+    def graph_launch(self, graph: int, stream: int) -> None:
+        self._enter("cudaGraphLaunch")
+        if graph not in self._graphs:
+            raise _error("cudaGraphLaunch", _INVALID_HANDLE)
+        runs = self._stream(stream, "cudaGraphLaunch")
+        for work in self._graphs[graph]:
+            runs.put(work)
+
+    def graph_destroy(self, graph: int) -> None:
+        self._enter("cudaGraphExecDestroy")
+        if self._graphs.pop(graph, None) is None:
+            raise _error("cudaGraphExecDestroy", _INVALID_HANDLE)
+
+    # ---- memory of other processes ------------------------------------------------------------------------------
+
+    def ipc_handle(self, pointer: int) -> bytes:
+        """Return a handle that only this process opens: device memory here is its own."""
+        self._enter("cudaIpcGetMemHandle")
+        if not self.has_ipc:
+            raise _error("cudaIpcGetMemHandle", NOT_SUPPORTED)
+        if all(pointer not in device.allocated.sizes for device in self._devices):
+            raise _error("cudaIpcGetMemHandle", _INVALID_VALUE)
+        return pointer.to_bytes(64, "little")
+
+    def ipc_open(self, handle: bytes) -> int:
+        self._enter("cudaIpcOpenMemHandle")
+        pointer = int.from_bytes(handle, "little")
+        if not self.has_ipc:
+            raise _error("cudaIpcOpenMemHandle", NOT_SUPPORTED)
+        if all(pointer not in device.allocated.sizes for device in self._devices):
+            raise _error("cudaIpcOpenMemHandle", _INVALID_HANDLE)
+        return pointer
+
+    def ipc_close(self, pointer: int) -> None:
+        self._enter("cudaIpcCloseMemHandle")
+
+    # ---- inside -------------------------------------------------------------------------------------------------
+
+    def _enter(self, call: str) -> None:
+        """Raise what the call was told to raise, or the error that the device is in."""
+        if self._sticky is not None:
+            raise CudaError(call, self._sticky.code, *_TEXTS.get(self._sticky.code, ("cudaError", "scripted")))
+        scripted = self._scripted.get(call)
+        if scripted:
+            after, code = scripted[0]
+            if after:
+                scripted[0] = (after - 1, code)
+                return
+            scripted.pop(0)
+            error = _error(call, code)
+            if error.sticky:
+                self._sticky = error
+            raise error
+
+    def _fails(self, error: Exception) -> None:
+        code = error.code if isinstance(error, CudaError) and error.sticky else _ILLEGAL_ADDRESS
+        self._sticky = _error("launch", code)
+
+    def _device(self) -> _Device:
+        return self._devices[getattr(self._thread, "device", 0)]
+
+    def _stream(self, stream: int, call: str) -> _Stream:
+        if stream == 0 and 0 not in self._streams:
+            self._streams[0] = _Stream(self._fails)
+        found = self._streams.get(stream)
+        if found is None:
+            raise _error(call, _INVALID_HANDLE)
+        return found
+
+    def _event(self, event: int, call: str) -> _Event:
+        found = self._events.get(event)
+        if found is None:
+            raise _error(call, _INVALID_HANDLE)
+        return found
+
+    def _drain(self) -> None:
+        """Wait for all streams, as cudaFree does."""
+        for stream in list(self._streams.values()):
+            if stream.captured is None:
+                stream.wait()
+
+    def _map(self, nbytes: int) -> int:
+        buffer = mmap.mmap(-1, max(1, nbytes))
+        address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+        self._buffers[address] = buffer
+        return address
+
+    def _unmap(self, pointer: int) -> None:
+        self._buffers.pop(pointer)  # its pages go with the last view of them

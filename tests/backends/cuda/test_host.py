@@ -1,0 +1,86 @@
+"""The host CudaApi alone: what a test lets fail, and what it notices."""
+
+from __future__ import annotations
+
+import pytest
+
+from edge_serve.backends.cuda.api import CudaError
+from tests.backends.cuda.host import HostCuda
+
+
+def test_scripted_failure_comes_once_and_after_so_many_calls() -> None:
+    cuda = HostCuda()
+    cuda.fail("cudaMalloc", 2, after=1)
+    pointer = cuda.malloc(16)
+
+    with pytest.raises(CudaError, match="out of memory"):
+        cuda.malloc(16)
+    cuda.free(cuda.malloc(16))
+    cuda.free(pointer)
+
+
+def test_sticky_error_ends_the_device() -> None:
+    cuda = HostCuda()
+    cuda.fail("cudaStreamSynchronize", 719)
+    stream = cuda.stream_create()
+
+    with pytest.raises(CudaError) as failed:
+        cuda.stream_synchronize(stream)
+
+    assert failed.value.sticky
+    for call in (lambda: cuda.malloc(1), lambda: cuda.memory_info(), cuda.peek_at_last_error):
+        with pytest.raises(CudaError, match="719"):
+            call()
+
+
+def test_kernel_that_fails_is_told_at_the_next_synchronization() -> None:
+    cuda = HostCuda()
+    stream = cuda.stream_create()
+    cuda.run(lambda: [][0], stream)
+
+    with pytest.raises(CudaError, match=r"cudaErrorIllegalAddress \(700\)"):
+        cuda.stream_synchronize(stream)
+
+
+def test_copy_beyond_an_allocation_is_an_illegal_address() -> None:
+    cuda = HostCuda()
+    stream, pointer = cuda.stream_create(), cuda.malloc(16)
+    cuda.memset_async(pointer, 1, 17, stream)
+
+    with pytest.raises(CudaError, match="700"):
+        cuda.stream_synchronize(stream)
+
+
+def test_handles_that_are_open_are_counted() -> None:
+    cuda = HostCuda()
+    stream, event, pointer = cuda.stream_create(), cuda.event_create(), cuda.malloc(16)
+
+    assert cuda.open_handles() == {"memory": 1, "streams": 1, "events": 1, "graphs": 0}
+    cuda.stream_destroy(stream)
+    cuda.event_destroy(event)
+    cuda.free(pointer)
+    assert not any(cuda.open_handles().values())
+
+
+def test_integrated_device_has_no_ipc() -> None:
+    cuda = HostCuda(integrated=True)
+
+    with pytest.raises(CudaError, match="cudaErrorNotSupported"):
+        cuda.ipc_handle(cuda.malloc(16))
+
+
+def test_ipc_handle_opens_the_same_memory() -> None:
+    cuda = HostCuda()
+    pointer = cuda.malloc(16)
+
+    assert cuda.ipc_open(cuda.ipc_handle(pointer)) == pointer
+    cuda.free(pointer)
+
+
+def test_each_device_has_memory_of_its_own() -> None:
+    cuda = HostCuda(memory=1 << 20)
+    pointer = cuda.malloc(1 << 20)
+    cuda.set_device(1)
+
+    assert cuda.memory_info() == (1 << 20, 1 << 20)
+    cuda.free(pointer)
