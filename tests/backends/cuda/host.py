@@ -23,7 +23,7 @@ from tests.backends.cuda.pinned_pages import PinnedPages
 
 _INVALID_VALUE, _INVALID_DEVICE, _INVALID_HANDLE, _ILLEGAL_ADDRESS = 1, 101, 400, 700
 _ALREADY_REGISTERED, _NOT_REGISTERED, _CAPTURE_UNSUPPORTED = 712, 713, 900
-_TEXTS = {
+TEXTS = {
     _INVALID_VALUE: ("cudaErrorInvalidValue", "invalid argument"),
     OUT_OF_MEMORY: ("cudaErrorMemoryAllocation", "out of memory"),
     _INVALID_DEVICE: ("cudaErrorInvalidDevice", "invalid device ordinal"),
@@ -39,7 +39,7 @@ Work = Callable[[], None]
 
 
 def _error(call: str, code: int) -> CudaError:
-    name, text = _TEXTS.get(code, (f"cudaError{code}", "scripted"))
+    name, text = TEXTS.get(code, (f"cudaError{code}", "scripted"))
     return CudaError(call, code, name, text)
 
 
@@ -405,7 +405,7 @@ class HostCuda:
     def _enter(self, call: str) -> None:
         """Raise what the call was told to raise, or the error that the device is in."""
         if self._sticky is not None:
-            raise CudaError(call, self._sticky.code, *_TEXTS.get(self._sticky.code, ("cudaError", "scripted")))
+            raise CudaError(call, self._sticky.code, *TEXTS.get(self._sticky.code, ("cudaError", "scripted")))
         scripted = self._scripted.get(call)
         if scripted:
             after, code = scripted[0]

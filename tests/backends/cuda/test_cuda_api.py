@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
+import inspect
 import mmap
+import re
+import sys
 import threading
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,14 +22,17 @@ from edge_serve.devices.find import find_devices
 from tests.backends.cuda.host import HostCuda
 
 KIB = 1 << 10
+STAND_INS = Path(__file__).parents[2] / "stand_ins"
 REAL = {"cuda-bindings": ("cuda", "bindings")}
 
 
-@pytest.fixture(params=["host", *REAL])
-def cuda(request: pytest.FixtureRequest) -> CudaApi:
+@pytest.fixture(params=["host", "bindings over the host", *REAL])
+def cuda(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> CudaApi:
     """Return an implementation, with device 0 for this thread."""
     if request.param == "host":
         api: CudaApi = HostCuda()
+    elif request.param == "bindings over the host":
+        api = stand_in_bindings(monkeypatch)
     else:
         package, module = REAL[request.param]
         if not find_devices().found:
@@ -32,6 +41,18 @@ def cuda(request: pytest.FixtureRequest) -> CudaApi:
             pytest.skip(f"{request.param} is not installed")
         api = import_module(f"edge_serve.backends.cuda.{module}").make()
     api.set_device(0)
+    return api
+
+
+def stand_in_bindings(monkeypatch: pytest.MonkeyPatch) -> CudaApi:
+    """Return edge_serve's own code for cuda-bindings, over the stand-in for that library."""
+    for name in [name for name in sys.modules if name == "cuda" or name.startswith("cuda.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(STAND_INS))
+    monkeypatch.delitem(sys.modules, "edge_serve.backends.cuda.bindings", raising=False)
+    api: CudaApi = import_module("edge_serve.backends.cuda.bindings").CudaBindings()
+    for name in ("cuda", "cuda.bindings", "cuda.bindings.runtime", "edge_serve.backends.cuda.bindings"):
+        sys.modules.pop(name, None)
     return api
 
 
@@ -259,3 +280,29 @@ def test_memory_freed_twice_is_refused(cuda: CudaApi) -> None:
 
     with pytest.raises(CudaError, match="cudaFree failed with cudaErrorInvalidValue"):
         cuda.free(pointer)
+
+
+def test_stand_in_has_the_signatures_of_cuda_bindings() -> None:
+    genuine = pytest.importorskip("cuda.bindings.runtime", reason="cuda-bindings is not installed")
+    spec = importlib.util.spec_from_file_location("stand_in_runtime", STAND_INS / "cuda/bindings/runtime.py")
+    assert spec is not None
+    assert spec.loader is not None
+    stand_in = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(stand_in)
+
+    functions = {
+        name: one for name, one in vars(stand_in).items() if name.startswith("cuda") and inspect.isfunction(one)
+    }
+    assert len(functions) > 30
+    for name, function in functions.items():
+        wanted = re.findall(r"(\w+)(?=[,:)])", signature_line(getattr(genuine, name)))
+        assert list(inspect.signature(function).parameters) == [one for one in wanted if one not in TYPES], name
+
+
+#: types of arguments in the first lines of docstrings: `cudaMemcpyKind` of `kind: cudaMemcpyKind`
+TYPES = {"cudaMemcpyKind", "cudaStreamCaptureMode", "cudaIpcMemHandle_t", "cudaError_t"}
+
+
+def signature_line(function: Any) -> str:
+    """Return the signature of a compiled function, `cudaSetDevice(int device)`."""
+    return (function.__doc__ or "").strip().partition("\n")[0]
