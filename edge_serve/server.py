@@ -26,9 +26,10 @@ from edge_serve.aio.tasks import gathered, repeat
 from edge_serve.clock import MonotonicClock
 from edge_serve.config.model.layout import advice_on_repository
 from edge_serve.config.settings.server import ServerConfig
+from edge_serve.devices.find import find_devices
 from edge_serve.door_settings import DoorGuards, quarter_of_memory, raise_file_limit
 from edge_serve.draining import DrainReport
-from edge_serve.errors import EdgeServeError
+from edge_serve.errors import EdgeServeError, with_advice
 from edge_serve.frontends import WAIT_BEFORE_DOORS, Frontends, SocketSource
 from edge_serve.messages.log_fields import DISPLAY, model_fields
 from edge_serve.messages.settings import TRACE_LEVELS, TraceSettings
@@ -103,7 +104,7 @@ class ServerProcess:
         poll_policy = poll_policy or make_poll_policy(config.busy_poll_microseconds)
         self._workers = Workers(limits, self._clock, hooks, environments, poll_policy, sandbox)
         self._codec = Codec(self._budget, limits)
-        loader = self._make_loader(config)
+        self._loader = loader = self._make_loader(config)
         repository = Repository(list(map(Path, config.model_repository)), namespaced=config.model_namespacing)
         self._repository = repository
         self._registry = Registry(
@@ -145,6 +146,7 @@ class ServerProcess:
             backend_settings=config.backend_settings,
             summaries=metrics.summaries,
             histograms=metrics.histograms,
+            least_compute_capability=config.min_supported_compute_capability,
         )
         cache = None if config.cache_config is None else ResponseCache(config.cache_config)
         gate = None if config.rate_limit == "off" else RateLimitGate(RateLimiter(config.rate_limit_resource))
@@ -305,11 +307,19 @@ class ServerProcess:
         """
         if self._state_directory:
             await self._crashes.begin(Path(self._state_directory), self._clock.now_ns())
+        await self._find_devices()
         if self._poller is not None:
             await self._poller.begin()
         with contextlib.suppress(EdgeServeError):  # loading fails of the same, and says so
             await self._registry.find_required()
         return await self._registry.load_all(names)
+
+    async def _find_devices(self) -> None:
+        devices = self._loader.devices = await offload(find_devices)
+        for device in devices.found:
+            log.info("%s", device)
+        if devices.reason:
+            log.warning("no GPU is used: %s", with_advice(devices.reason, devices.advice))
 
     async def _log_table(self) -> None:
         entries = self._registry.index(ready_only=False, found=await self._registry.scan())

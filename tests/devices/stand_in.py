@@ -25,3 +25,8 @@ def environ(folder: Path, **fields: object) -> dict[str, str]:
     """Return the variables that make a process find the stand-in, with what libcuda.cpp describes."""
     described = " ".join(f"{name}={value}" for name, value in fields.items())
     return {"LD_LIBRARY_PATH": str(folder), "STAND_IN_CUDA": described}
+
+
+def prefix(folder: Path, **fields: object) -> list[str]:
+    """Return the start of a command that finds the stand-in."""
+    return ["env", *(f"{name}={value}" for name, value in environ(folder, **fields).items())]

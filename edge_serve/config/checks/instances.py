@@ -10,8 +10,8 @@ from edge_serve.errors import Internal, InvalidArgument, with_advice
 
 _KIND = pb.ModelInstanceGroup.Kind
 _NO_GPU = (
-    "write kind: KIND_AUTO in its instance_group, which is the CPU in this version and a GPU once the server "
-    "supports them, or kind: KIND_CPU"
+    "write kind: KIND_AUTO in its instance_group, which is a GPU where there is one and the CPU elsewhere, or "
+    "kind: KIND_CPU; edge-serve doctor looks for GPUs"
 )
 #: of one model. A slip of the finger must not fill the machine with processes, or the server with their descriptions
 MOST_INSTANCES = 1024

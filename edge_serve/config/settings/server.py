@@ -57,7 +57,6 @@ _shm = partial(Setting, "Shared Memory")
 _NO_THREADS = "one event loop serves all connections"
 _NO_RESPONSE_POOL = "the sender of a stream waits when 1 MiB of it is unread"
 _NO_POOL = "there is no such pool"
-_NO_GPU_CHOICE = "the model's configuration chooses its GPUs"
 _NO_LIBRARIES = "backends are Python packages, not shared libraries"
 _NO_EXPORT = (
     "--trace-config=mode=opentelemetry is accepted and ignored: edge-serve exports no traces, and OTEL_* variables "
@@ -329,8 +328,8 @@ class ServerConfig(DoorSettings):
         tuple[str, ...], _memory(TEXT, "<device>:<bytes> for growable state.", tuple, ignored="states do not grow")
     ] = ()
     min_supported_compute_capability: Annotated[
-        float, _memory(number(0), "CUDA compute capability below which a GPU is not used.", ignored=_NO_GPU_CHOICE)
-    ] = 0.0
+        float, _memory(number(0), "CUDA compute capability below which a GPU is not used.")
+    ] = 6.0
     buffer_manager_thread_count: Annotated[
         int, _memory(COUNT, "Threads for copies.", ignored="tensors are not copied by threads")
     ] = 0

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from edge_serve.backends.base import ModelSpec
 from edge_serve.config.model import model_config_pb2 as pb
-from edge_serve.config.stages import settle_instances
 from edge_serve.errors import EdgeServeError, Unavailable
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.models.extras.rate_limit import LimitedModel
@@ -83,7 +82,7 @@ class InstanceUpdater:
         config.CopyFrom(served.config)
         del config.instance_group[:]
         config.instance_group.extend(plan.config.instance_group)
-        config = settle_instances(config)
+        config = self._loader.settle(config)
         return InstanceUpdate(served, config, self._loader.spec(plan, config, int(served.version)), plan.directory)
 
     async def _prepare(self, plan: LoadPlan, update: InstanceUpdate) -> None:

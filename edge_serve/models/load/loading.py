@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from edge_serve.config.model.layout import advice_on_config, advice_on_versions
 from edge_serve.config.model.notes import notes_on
 from edge_serve.config.signature import read_labels, signature_of
 from edge_serve.config.stages import check_files, load_model_config, merge_completed, settle_instances
+from edge_serve.devices.device import Devices
 from edge_serve.errors import EdgeServeError
 from edge_serve.golden.reader import GoldenTest, read_golden
 from edge_serve.messages.log_fields import model_fields
@@ -52,7 +53,7 @@ from edge_serve.models.run.decoupled import DecoupledDriver
 from edge_serve.models.run.driver import Driver, Order
 from edge_serve.models.run.sequence_driver import IterativeDecoupledDriver, IterativeDriver, SequenceDriver
 from edge_serve.models.run.statistics import bounds_of, new_statistics
-from edge_serve.models.versions.instance_group import placed
+from edge_serve.models.versions.instance_group import Placed, placed
 from edge_serve.models.versions.served import Served
 from edge_serve.scheduling.ensemble import ensemble_plan
 from edge_serve.scheduling.keys import shape_key_for
@@ -141,6 +142,7 @@ class LoaderOptions:
     Attributes:
         backend_settings: returns the `--backend-config` settings of a backend.
         proves: returns whether a load runs the golden test of a model, by name.
+        least_compute_capability: GPUs below it are not used.
     """
 
     auto_complete: bool = True
@@ -149,6 +151,7 @@ class LoaderOptions:
     summaries: bool = False
     histograms: bool = False
     proves: Callable[[str], bool] = lambda name: True
+    least_compute_capability: float = 0.0
 
 
 class Loader:
@@ -157,6 +160,9 @@ class Loader:
     Args:
         cache: the server's response cache, or None.
         gate: the server's rate limiter, or None.
+
+    Attributes:
+        devices: the GPUs, set before the first load.
     """
 
     def __init__(
@@ -168,6 +174,7 @@ class Loader:
         cache: ResponseCache | None = None,
         gate: RateLimitGate | None = None,
     ) -> None:
+        self.devices = Devices()
         self._workers = workers
         self._budget = budget
         self._clock = clock
@@ -248,15 +255,29 @@ class Loader:
         self._add_cache(served)
         return served
 
+    def settle(self, config: pb.ModelConfig) -> pb.ModelConfig:
+        """Return a configuration with its instance groups filled in for the GPUs of this machine.
+
+        Raises:
+            InvalidArgument: a group asks for what the machine does not have.
+        """
+        least = self._options.least_compute_capability
+        return settle_instances(config, self.devices.ids(least), least)
+
+    def _gpu_uuid(self, instances: Sequence[Placed]) -> str:
+        """Return the GPU that all instances are on; "" = they are on the CPU, or on several GPUs."""
+        used = {one.spec.device_id if one.spec.kind == "GPU" else -1 for one in instances}
+        return self.devices.uuid(used.pop()) if len(used) == 1 else ""
+
     async def _open(self, plan: LoadPlan, version: int, own_worker: bool, undo: AsyncExitStack) -> Served:
         arena = Arena(f"{plan.name}-{version}", self._budget)
         undo.callback(arena.close)
-        config = settle_instances(plan.config)
+        config = self.settle(plan.config)
         own = _own_worker(config, own_worker)
         spec = self.spec(plan, config, version)
         if self._options.auto_complete:
             document = await self._workers.describe(spec, config.backend, own_worker=own)
-            config = settle_instances(merge_completed(config, document))
+            config = self.settle(merge_completed(config, document))
             spec = self.spec(plan, config, version)
         for note in notes_on(config):
             log.warning("model %s: %s", plan.name, note, extra=model_fields(plan.name))
@@ -283,6 +304,7 @@ class Loader:
         else:
             limited.join(driver, opened)
             served.on_close += (limited.close,)
+        served.gpu_uuid = self._gpu_uuid(instances)
         self._add_cache(served)
         await served.check_health()  # the model's own `is_ready` counts from the start, as in Triton
         return served

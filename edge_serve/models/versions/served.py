@@ -53,6 +53,7 @@ class Served:
         directory: the directory of the model's files.
         golden: its golden test; None = it has none.
         references: requests that are under way, but not in the queue.
+        gpu_uuid: the GPU that all instances are on; "" = the CPU, or several GPUs.
         sick: whether it fails a self-test that it passed before (`self_inference`).
         sickness: the reason, if more is known than that the request failed.
         failed_questions: how many self-tests failed.
@@ -74,6 +75,7 @@ class Served:
     identity: str = ""
     directory: Path = Path()
     golden: GoldenTest | None = None
+    gpu_uuid: str = ""
     sick: bool = False
     sickness: str = ""
     failed_questions: int = 0
@@ -222,6 +224,7 @@ class Served:
             memory_bytes=opened.memory_bytes() if opened else 0,
             failed_questions=self.failed_questions,
             in_flight=self.runner.in_flight(),
+            gpu_uuid=self.gpu_uuid,
             oldest_batch_seconds=self.runner.oldest_batch_seconds() or 0.0,
             namespace=namespace_of(self.identity) or None,
         )

@@ -104,7 +104,6 @@ def test_help_has_the_name_and_the_defaults_of_the_command() -> None:
         ("--sagemaker-port=8081", "no SageMaker endpoint"),
         ("--cuda-memory-pool-byte-size=0:67108864", "no such pool"),
         ("--pinned-memory-pool-byte-size=0", "no such pool"),
-        ("--min-supported-compute-capability=6.0", "chooses its GPUs"),
         ("--model-load-gpu-limit=0:0.5", "not asked before a load"),
         ("--host-policy=gpu_0,numa-node=0", "one NUMA node"),
         ("--backend-directory=/opt/tritonserver/backends", "not shared libraries"),
