@@ -12,7 +12,7 @@ from edge_serve.commands.options import OptionParser
 from edge_serve.doctor import service
 from edge_serve.doctor.facts import find_facts
 from edge_serve.doctor.finding import Finding, all_good, as_document, as_text
-from edge_serve.doctor.gpu import examine_gpu
+from edge_serve.doctor.gpu import examine_devices, examine_gpu
 from edge_serve.doctor.libraries import examine_libraries
 from edge_serve.doctor.machine import examine_backends, examine_disks, examine_machine
 from edge_serve.doctor.ports import examine_port
@@ -46,6 +46,7 @@ def examine(environ: Mapping[str, str]) -> list[Finding]:
         "machine": examine_machine,
         "backends": examine_backends,
         "gpu": examine_gpu,
+        "devices of CUDA": examine_devices,
         "libraries of CUDA": lambda: examine_libraries(packages=packages),
     })  # fmt: skip
     installed = service.Installation()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import platform
 import re
 from pathlib import Path
-from typing import Any
 
 from edge_serve import __version__
+from edge_serve.devices.find import find_devices
 from edge_serve.doctor.gpu import find_machine, read
 from edge_serve.doctor.machine import installed, memory_bytes
 
@@ -32,7 +31,7 @@ def find_facts(root: Path = Path("/")) -> dict[str, str]:
         "driver": machine.driver,
         "l4t": machine.linux,
         "jetpack": _jetpack(root) if machine.linux else "",
-        **(_gpus() if machine.driver else {}),
+        **_gpus(root),
     }
     for name, packages in _LIBRARIES.items():
         found[name] = next(filter(None, map(installed, packages)), "")
@@ -46,27 +45,13 @@ def _jetpack(root: Path) -> str:
     return found[1] if found else ""
 
 
-def _gpus() -> dict[str, str]:
+def _gpus(root: Path) -> dict[str, str]:
     """Return names, compute capabilities (`8.7`), and memory of the GPUs; several are joined by commas."""
-    try:
-        import pynvml
-    except ImportError:
+    devices = find_devices(root).found
+    if not devices:
         return {}
-    rows: list[tuple[str, str, int]] = []
-    with contextlib.suppress(pynvml.NVMLError):
-        pynvml.nvmlInit()
-        try:
-            rows = [_gpu(pynvml, pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(pynvml.nvmlDeviceGetCount())]
-        finally:
-            pynvml.nvmlShutdown()
-    if not rows:
-        return {}
-    names, capabilities, sizes = zip(*rows, strict=True)
-    return {"gpu": ",".join(names), "sm": ",".join(capabilities), "gpu_memory_bytes": str(min(sizes))}
-
-
-def _gpu(nvml: Any, handle: Any) -> tuple[str, str, int]:
-    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
-    name = nvml.nvmlDeviceGetName(handle)
-    text = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
-    return text.replace(",", " "), f"{major}.{minor}", int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+    return {
+        "gpu": ",".join(device.name.replace(",", " ") for device in devices),
+        "sm": ",".join("{}.{}".format(*device.capability) for device in devices),
+        "gpu_memory_bytes": str(min(device.memory_bytes for device in devices)),
+    }

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from edge_serve.devices.find import find_devices
 from edge_serve.doctor.finding import Finding
 
 _NVIDIA = "0x10de"
@@ -91,6 +92,15 @@ def examine_gpu(root: Path = Path("/")) -> Iterator[Finding]:
             text = "nvidia-ml-py is not installed: no metrics nv_gpu_* and no GPU in the status"
             advice = "pip install nvidia-ml-py (or edge-serve with the extra [nvml]), and restart"
             yield Finding("gpu", text, None, advice)
+
+
+def examine_devices(root: Path = Path("/")) -> Iterator[Finding]:
+    """Examine what the CUDA driver says of its devices, as the server does at its start."""
+    devices = find_devices(root)
+    for device in devices.found:
+        yield Finding("gpu", str(device), True)
+    if devices.reason:
+        yield Finding("gpu", devices.reason, False, devices.advice)
 
 
 def _pc(machine: GpuMachine) -> Finding:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import platform
-import sys
-import types
 from pathlib import Path
 
 import pytest
 
 from edge_serve.doctor.facts import find_facts
+from edge_serve.doctor.gpu import examine_devices
+from tests.devices import stand_in
 from tests.doctor.test_gpu import CLOSED, TEGRA, root_with
 
 DPKG = "Package: a\nVersion: 1\n\nPackage: nvidia-jetpack\nStatus: install ok installed\nVersion: 6.2+b77\n\n"
@@ -28,23 +28,19 @@ def test_a_jetson_has_its_release_and_its_jetpack(tmp_path: Path) -> None:
     assert (found["kind"], found["l4t"], found["jetpack"]) == ("jetson", "36.4.3", "6.2")
 
 
-def test_gpus_are_asked_for_their_compute_capability(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nvml = types.ModuleType("pynvml")
-    for name, value in {
-        "NVMLError": RuntimeError,
-        "nvmlInit": lambda: None,
-        "nvmlShutdown": lambda: None,
-        "nvmlDeviceGetCount": lambda: 2,
-        "nvmlDeviceGetHandleByIndex": lambda number: number,
-        "nvmlDeviceGetCudaComputeCapability": lambda number: (8, 7 + 2 * number),
-        "nvmlDeviceGetName": lambda number: f"GPU, number {number}",
-        "nvmlDeviceGetMemoryInfo": lambda number: types.SimpleNamespace(total=(2 - number) << 30),
-    }.items():
-        setattr(nvml, name, value)
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+def test_gpus_are_those_of_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = stand_in.build(tmp_path)
+    for name, value in stand_in.environ(folder, devices=2, capability="8.9", memory=2 << 30).items():
+        monkeypatch.setenv(name, value)
     found = find_facts(root_with(tmp_path, proc__driver__nvidia__version=CLOSED))
-    assert (found["sm"], found["driver"]) == ("8.7,8.9", "555.42.02")
-    assert (found["gpu"], found["gpu_memory_bytes"]) == ("GPU  number 0,GPU  number 1", str(1 << 30))
+    assert (found["sm"], found["driver"]) == ("8.9,8.9", "555.42.02")
+    assert (found["gpu"], found["gpu_memory_bytes"]) == ("Stand-in GPU 0,Stand-in GPU 1", str(2 << 30))
+    assert [one.text for one in examine_devices(tmp_path)][1].startswith(
+        "GPU 1: Stand-in GPU 1, compute capability 8.9"
+    )
 
-    setattr(nvml, "nvmlInit", lambda: (_ for _ in ()).throw(RuntimeError("no driver")))  # noqa: B010 (a module)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert "sm" not in find_facts(tmp_path)
+    (finding,) = examine_devices(tmp_path)
+    assert finding.good is False
+    assert "CUDA_VISIBLE_DEVICES" in finding.advice
