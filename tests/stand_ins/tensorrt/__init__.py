@@ -1,0 +1,311 @@
+"""A stand-in for the Python module `tensorrt`, over the host CudaApi. Workers of tests find it in `tests/stand_ins`.
+
+It has the interfaces of 8.6, 10 and 11 that the backend uses; STAND_IN_TENSORRT is its version (default 10.3.0). A plan
+of it is `plans.MAGIC` and a JSON document (plans.py), and `execute_async_v3` computes with NumPy in the order of the
+stream. What real TensorRT does to callers that err, it does too: a logger gets the text, and the call returns None or
+False.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from cuda.bindings.runtime import host
+
+from tests.stand_ins.tensorrt.plans import DTYPES, MAGIC, OPERATIONS
+
+__version__ = os.environ.get("STAND_IN_TENSORRT", "10.3.0")
+MAJOR = int(__version__.partition(".")[0])
+
+
+class TensorIOMode(IntEnum):
+    NONE, INPUT, OUTPUT = range(3)
+
+
+class TensorLocation(IntEnum):
+    DEVICE, HOST = range(2)
+
+
+class TensorFormat(IntEnum):
+    LINEAR, CHW2, HWC8, CHW4, CHW16, CHW32 = range(6)
+
+
+class DataType(IntEnum):
+    FLOAT, HALF, INT8, INT32, BOOL, UINT8, FP8, BF16, INT64, INT4 = range(10)
+
+
+class ExecutionContextAllocationStrategy(IntEnum):
+    STATIC, ON_PROFILE_CHANGE, USER_MANAGED = range(3)
+
+
+class ILogger:
+    class Severity(IntEnum):
+        INTERNAL_ERROR, ERROR, WARNING, INFO, VERBOSE = range(5)
+
+    INTERNAL_ERROR, ERROR, WARNING, INFO, VERBOSE = Severity
+
+    def log(self, severity: Severity, msg: str) -> None:
+        raise NotImplementedError
+
+
+class Logger(ILogger):
+    def __init__(self, min_severity: ILogger.Severity = ILogger.Severity.WARNING) -> None:
+        self.min_severity = min_severity
+
+    def log(self, severity: ILogger.Severity, msg: str) -> None:
+        if severity <= self.min_severity:
+            print(f"[TRT] [{severity.name[0]}] {msg}")
+
+
+class IOutputAllocator:
+    def reallocate_output(self, tensor_name: str, memory: int, size: int, alignment: int) -> int:
+        raise NotImplementedError
+
+    def reallocate_output_async(self, tensor_name: str, memory: int, size: int, alignment: int, stream: int) -> int:
+        return self.reallocate_output(tensor_name, memory, size, alignment)
+
+    def notify_shape(self, tensor_name: str, shape: Dims) -> None:
+        raise NotImplementedError
+
+
+class Dims(tuple[int, ...]):
+    """As the genuine one: a sequence of numbers; a shape that is unknown has -1."""
+
+
+class Runtime:
+    def __init__(self, logger: ILogger) -> None:
+        if not host.device_count():
+            logger.log(ILogger.Severity.INTERNAL_ERROR, "CUDA initialization failure with error: 100")
+        self.engine_host_code_allowed = False
+        self.DLA_core = -1
+        self.num_DLA_cores = 2
+        self.logger = logger
+
+    def deserialize_cuda_engine(self, serialized_engine: bytes) -> ICudaEngine | None:
+        text = self._refusal(bytes(serialized_engine))
+        if text:
+            self.logger.log(ILogger.Severity.ERROR, text)
+            return None
+        return ICudaEngine(json.loads(bytes(serialized_engine)[len(MAGIC) :]), self.logger)
+
+    def _refusal(self, plan: bytes) -> str:
+        if not plan.startswith(MAGIC):
+            return (
+                "IRuntime::deserializeCudaEngine: Error Code 1: Serialization (Serialization assertion "
+                "stdArchiveReader.cpp:: magicTagRead == kMAGIC_TAG failed.Magic tag does not match)"
+            )
+        try:
+            document = json.loads(plan[len(MAGIC) :])
+        except ValueError:
+            return "IRuntime::deserializeCudaEngine: Error Code 1: Serialization (unexpected end of archive)"
+        if document["version"].split(".")[:2] != __version__.split(".")[:2] and not document.get("version_compatible"):
+            return (
+                "IRuntime::deserializeCudaEngine: Error Code 6: API Usage Error (The engine plan file is not "
+                f"compatible with this version of TensorRT, expecting library version {__version__} got "
+                f"{document['version']}, please rebuild.)"
+            )
+        if document.get("version_compatible") and not self.engine_host_code_allowed:
+            return (
+                "IRuntime::deserializeCudaEngine: Error Code 6: API Usage Error (Plan has host code, but "
+                "engine_host_code_allowed is false)"
+            )
+        wanted = os.environ.get("STAND_IN_CAPABILITY", "8.7")
+        if document["capability"] != wanted:
+            return (
+                "IRuntime::deserializeCudaEngine: Error Code 6: API Usage Error (The engine plan file is generated on "
+                f"an incompatible device, expecting compute {wanted} got compute {document['capability']}, please "
+                "rebuild.)"
+            )
+        return ""
+
+
+class ICudaEngine:
+    def __init__(self, plan: dict[str, Any], logger: ILogger) -> None:
+        self.plan = plan
+        self.logger = logger
+        self.name = plan.get("name", "")
+        self.num_layers = 1
+        self._tensors: dict[str, dict[str, Any]] = {tensor["name"]: tensor for tensor in plan["tensors"]}
+        if MAJOR < 11:
+            self.device_memory_size = plan.get("device_memory", 0)
+        if MAJOR >= 10:
+            self.device_memory_size_v2 = plan.get("device_memory", 0)
+
+    @property
+    def num_io_tensors(self) -> int:
+        return len(self._tensors)
+
+    @property
+    def num_optimization_profiles(self) -> int:
+        return len(self.plan["profiles"])
+
+    def get_tensor_name(self, index: int) -> str:
+        return list(self._tensors)[index]
+
+    def get_tensor_mode(self, name: str) -> TensorIOMode:
+        return TensorIOMode[self._tensors[name]["mode"]] if name in self._tensors else TensorIOMode.NONE
+
+    def get_tensor_shape(self, name: str) -> Dims:
+        return Dims(self._tensors[name]["shape"])
+
+    def get_tensor_dtype(self, name: str) -> DataType:
+        return DataType[self._tensors[name]["dtype"]]
+
+    def get_tensor_location(self, name: str) -> TensorLocation:
+        return TensorLocation.HOST if self.is_shape_inference_io(name) else TensorLocation.DEVICE
+
+    def get_tensor_format(self, name: str, profile_index: int = 0) -> TensorFormat:
+        return TensorFormat[self._tensors[name].get("format", "LINEAR")]
+
+    def get_tensor_vectorized_dim(self, name: str, profile_index: int = 0) -> int:
+        return int(self._tensors[name].get("vectorized_dim", -1))
+
+    def get_tensor_components_per_element(self, name: str, profile_index: int = 0) -> int:
+        return int(self._tensors[name].get("components", -1))
+
+    def is_shape_inference_io(self, name: str) -> bool:
+        return bool(self._tensors[name].get("shape_tensor"))
+
+    def get_tensor_profile_shape(self, name: str, profile_index: int) -> list[Dims]:
+        return [Dims(shape) for shape in self.plan["profiles"][profile_index][name]]
+
+    if MAJOR >= 10:
+
+        def get_tensor_profile_values(self, profile_index: int, name: str) -> list[list[int]]:
+            return [list(values) for values in self.plan["profiles"][profile_index][name]]
+
+    def create_execution_context(self, strategy: Any = None) -> IExecutionContext | None:
+        try:
+            return IExecutionContext(self)
+        except Exception as error:
+            self.logger.log(ILogger.Severity.ERROR, f"Error Code 2: OutOfMemory ({error})")
+            return None
+
+
+class IExecutionContext:
+    def __init__(self, engine: ICudaEngine) -> None:
+        self.engine = engine
+        self.active_optimization_profile = 0
+        self._memory = host.malloc(max(1, engine.plan.get("device_memory", 0)))
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._addresses: dict[str, int] = {}
+        self._allocators: dict[str, IOutputAllocator] = {}
+        self._consumed: int | None = None
+
+    def __del__(self) -> None:
+        if hasattr(self, "_memory") and not sys.is_finalizing():
+            host.free(self._memory)
+
+    def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> bool:
+        if not 0 <= profile_index < self.engine.num_optimization_profiles:
+            return self._refuse("IExecutionContext::setOptimizationProfileAsync: Error Code 3: API Usage Error")
+        self.active_optimization_profile = profile_index
+        self._shapes.clear()
+        return True
+
+    def set_input_shape(self, name: str, shape: Sequence[int]) -> bool:
+        low, _, high = self.engine.get_tensor_profile_shape(name, self.active_optimization_profile)
+        fits = len(shape) == len(low) and all(a <= n <= b for a, n, b in zip(low, shape, high, strict=True))
+        if not fits:
+            return self._refuse(
+                "IExecutionContext::setInputShape: Error Code 3: API Usage Error (Parameter check failed, condition: "
+                "engineDims.d[i] == dims.d[i] Static dimension mismatch while setting input shape)"
+            )
+        self._shapes[name] = tuple(shape)
+        return True
+
+    def get_tensor_shape(self, name: str) -> Dims:
+        if name in self._shapes:
+            return Dims(self._shapes[name])
+        return self._outputs_of(self._zeros()).get(name, self.engine.get_tensor_shape(name))
+
+    def infer_shapes(self) -> list[str]:
+        inputs = [name for name in self._names(TensorIOMode.INPUT) if -1 in self.engine.get_tensor_shape(name)]
+        return [name for name in inputs if name not in self._shapes]
+
+    def set_tensor_address(self, name: str, memory: int) -> bool:
+        self._addresses[name] = memory
+        return True
+
+    def set_output_allocator(self, name: str, output_allocator: IOutputAllocator) -> bool:
+        self._allocators[name] = output_allocator
+        return True
+
+    def set_input_consumed_event(self, event: int) -> bool:
+        self._consumed = event
+        return True
+
+    def execute_async_v3(self, stream_handle: int) -> bool:
+        unset = [name for name in self.engine._tensors if name not in self._addresses and name not in self._allocators]
+        if unset or self.infer_shapes():
+            return self._refuse(
+                "IExecutionContext::enqueueV3: Error Code 3: API Usage Error (Parameter check failed, condition: "
+                "mContext.profileObliviousBindings.at(profileObliviousIndex) || getPtrOrNull(mOutputAllocators, "
+                f"profileObliviousIndex): {unset})"
+            )
+        addresses, allocators, shapes = dict(self._addresses), dict(self._allocators), dict(self._shapes)
+        plan = self.engine.plan
+
+        def work() -> None:
+            time.sleep(plan.get("milliseconds", 0) / 1e3)
+            inputs = {
+                name: _view(addresses[name], self._dtype(name), shapes.get(name, self.engine.get_tensor_shape(name)))
+                for name in self._names(TensorIOMode.INPUT)
+            }
+            for name, array in OPERATIONS[plan["op"]](inputs).items():
+                array = np.ascontiguousarray(array, self._dtype(name))
+                address = addresses.get(name, 0)
+                if name in allocators:
+                    address = allocators[name].reallocate_output_async(name, address, array.nbytes, 256, stream_handle)
+                    allocators[name].notify_shape(name, Dims(array.shape))
+                ctypes.memmove(address, array.ctypes.data, array.nbytes)
+
+        if plan["op"] == "nonzero":  # the size is known when the kernel has run: the genuine call waits, too
+            host.stream_synchronize(stream_handle)
+            work()
+        else:
+            host.run(work, stream_handle)
+        if self._consumed is not None:
+            host.event_record(self._consumed, stream_handle)
+        return True
+
+    def _names(self, mode: TensorIOMode) -> list[str]:
+        return [name for name in self.engine._tensors if self.engine.get_tensor_mode(name) == mode]
+
+    def _dtype(self, name: str) -> np.dtype[Any]:
+        kind: np.dtype[Any] = np.dtype(DTYPES[self.engine._tensors[name]["dtype"]])
+        return kind
+
+    def _zeros(self) -> dict[str, Any]:
+        return {
+            name: np.zeros(
+                [max(0, n) for n in self._shapes.get(name, self.engine.get_tensor_shape(name))], self._dtype(name)
+            )
+            for name in self._names(TensorIOMode.INPUT)
+        }
+
+    def _outputs_of(self, inputs: dict[str, Any]) -> dict[str, Dims]:
+        if self.engine.plan["op"] == "nonzero":
+            return {}
+        return {name: Dims(array.shape) for name, array in OPERATIONS[self.engine.plan["op"]](inputs).items()}
+
+    def _refuse(self, text: str) -> bool:
+        self.engine.logger.log(ILogger.Severity.ERROR, text)
+        return False
+
+
+def _view(address: int, dtype: np.dtype[Any], shape: Sequence[int]) -> Any:
+    nbytes = int(np.prod(shape)) * dtype.itemsize
+    return np.frombuffer(ctypes.string_at(address, nbytes), dtype).reshape(shape)
+
+
+def init_libnvinfer_plugins(logger: ILogger, namespace: str) -> bool:
+    return True

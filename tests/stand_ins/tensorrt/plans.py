@@ -1,0 +1,61 @@
+"""Plans of the stand-in for TensorRT: how tests write them, and what they compute."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+MAGIC = b"STAND-IN PLAN\n"
+#: TensorRT's name -> NumPy's; BF16 as its bits
+DTYPES = {
+    "FLOAT": "f4", "HALF": "f2", "INT8": "i1", "INT32": "i4", "BOOL": "?", "UINT8": "u1", "BF16": "u2", "INT64": "i8",
+}  # fmt: skip
+
+Arrays = Mapping[str, Any]
+
+
+def _fail(inputs: Arrays) -> dict[str, Any]:
+    raise RuntimeError("the kernel fails")
+
+
+def _sized(inputs: Arrays) -> dict[str, Any]:
+    """Return zeros of the shape that the shape tensor SIZE has as its values."""
+    return {"OUTPUT0": np.zeros([max(0, int(n)) for n in inputs["SIZE"]], "f4")}
+
+
+#: op of a plan -> inputs to outputs, by name
+OPERATIONS: dict[str, Callable[[Arrays], dict[str, Any]]] = {
+    "identity": lambda inputs: {f"OUTPUT{name[5:]}": array for name, array in inputs.items()},
+    "addsub": lambda inputs: {
+        "OUTPUT0": inputs["INPUT0"] + inputs["INPUT1"],
+        "OUTPUT1": inputs["INPUT0"] - inputs["INPUT1"],
+    },
+    "rowsum": lambda inputs: {"OUTPUT0": inputs["INPUT0"].reshape(len(inputs["INPUT0"]), -1).sum(1, keepdims=True)},
+    "nonzero": lambda inputs: {"OUTPUT0": np.argwhere(inputs["INPUT0"]).T},
+    "sized": _sized,
+    "fail": _fail,
+}
+
+
+def tensor(name: str, mode: str, dtype: str, shape: Sequence[int], **more: Any) -> dict[str, Any]:
+    """Describe a tensor: mode INPUT or OUTPUT; more: format, shape_tensor, vectorized_dim, components."""
+    return {"name": name, "mode": mode, "dtype": dtype, "shape": list(shape), **more}
+
+
+def plan(
+    op: str,
+    tensors: Sequence[Mapping[str, Any]],
+    profiles: Sequence[Mapping[str, Sequence[Sequence[int]]]],
+    version: str = "10.3.0",
+    capability: str = "8.7",
+    **more: Any,
+) -> bytes:
+    """Return a plan; a profile has (min, opt, max) of each input, values instead of shapes of shape tensors."""
+    document = {
+        "op": op, "tensors": list(tensors), "profiles": list(profiles), "version": version, "capability": capability,
+        **more,
+    }  # fmt: skip
+    return MAGIC + json.dumps(document).encode()
