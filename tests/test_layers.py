@@ -37,7 +37,7 @@ SUB_ROOMS = {
     "config": ("model", "checks", "settings", ""),
     "protocol": ("inference", "http1", "http2", "v2", "grpc"),
     "scheduling": ("", "sequence", "ensemble", "policy"),
-    "backends": ("", "cuda", "python.api", "python_path", "python", "onnxruntime"),
+    "backends": ("", "cuda", "tensorrt", "python.api", "python_path", "python", "onnxruntime"),
     "models": ("repository", "run", "versions", "ensemble", "extras", "load", "control"),
     "workers": ("wire", "child", "memory", "launch", "front", "codec"),
     "transport": ("sockets", "door", "http", "v2", "grpc", "grpc_service"),
