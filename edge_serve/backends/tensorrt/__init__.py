@@ -1,5 +1,6 @@
 """The backend `tensorrt`, as far as it decides without the library. Worker's side. Start with `engine`.
 
-engine  a TensorRT engine as plain values, and the reader of an engine object
-plan    the file of an engine, and the description beside it of where it runs
+engine    a TensorRT engine as plain values, and the reader of an engine object
+plan      the file of an engine, and the description beside it of where it runs
+profiles  the optimization profiles of an instance, and the choice of one for a batch
 """
