@@ -39,8 +39,10 @@ def test_inputs_and_outputs_of_requests() -> None:
 
 def test_controls_in_triton_s_order() -> None:
     kinds = ("CORRID", "READY", "START", "END")
-    values = ({"data_type": "TYPE_UINT64"}, {"bool_false_true": [False, True]}, {"fp32_false_true": [0, 1]},
-              {"int32_false_true": [0, 1]})  # fmt: skip
+    values: tuple[dict[str, Any], ...] = (
+        {"data_type": "TYPE_UINT64"}, {"bool_false_true": [False, True]},
+        {"fp32_false_true": [0, 1]}, {"int32_false_true": [0, 1]},
+    )  # fmt: skip
     config = read(
         8,
         sequence_batching={

@@ -1,0 +1,242 @@
+"""CUDA graphs: which ones an instance captures, and which one a batch runs with.
+
+A graph replays one execution with fixed shapes. A batch runs with the graph of exactly its shapes, or it is padded to a
+larger one whose `graph_lower_bound` it reaches. Follows tensorrt_backend src/instance_state.cc (InitializeGraphSpecs,
+SetCudaGraphShape, FindClosestCudaGraph), texts included.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from edge_serve.backends.tensorrt.engine import EngineInfo, TensorInfo, shape_text
+from edge_serve.backends.tensorrt.profiles import Choice
+from edge_serve.errors import InvalidArgument
+
+Json = Mapping[str, Any]
+Shape = tuple[int, ...]
+
+#: batch sizes of graphs without a scheduler: they help small batches most
+_DEFAULT_SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class CudaSettings:
+    """`optimization.cuda`.
+
+    Attributes:
+        graphs: capture graphs and run with them.
+        busy_wait_events: wait for the device by polling, not by sleeping: faster, at the cost of a core.
+        output_copy_stream: copy outputs on a stream of their own, with a second set of buffers.
+    """
+
+    graphs: bool = False
+    busy_wait_events: bool = False
+    output_copy_stream: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSpec:
+    """One `graph_spec`, or one of the sizes that Triton captures without any.
+
+    Attributes:
+        batch_size: 0 = the model does not batch.
+        shapes: of the inputs, without the batch dimension; empty = the best ones of the profile.
+        lower_batch_size, lower_shapes: the smallest batch that is padded to this graph.
+        padded: it has a `graph_lower_bound`.
+    """
+
+    batch_size: int
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    lower_batch_size: int = 0
+    lower_shapes: Mapping[str, Shape] = field(default_factory=dict)
+    padded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GraphShape:
+    """A graph to capture: the shapes of all inputs, in the engine's order, and the smallest ones it is padded for."""
+
+    shapes: tuple[Shape, ...]
+    lower: tuple[Shape, ...]
+
+    @property
+    def elements(self) -> int:
+        """Return the number of elements of all inputs."""
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    def takes(self, shapes: Sequence[Shape]) -> bool:
+        """Return whether a batch of these shapes can be padded to this graph."""
+        pairs = list(zip(self.lower, shapes, self.shapes, strict=True))
+        return all(len(low) == len(size) == len(high) for low, size, high in pairs) and all(
+            low <= size <= high
+            for lows, sizes, highs in pairs
+            for low, size, high in zip(lows, sizes, highs, strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPlan:
+    """The graphs of one profile of an instance.
+
+    Attributes:
+        shapes: in the order in which a batch looks for one: those with fewer elements first.
+        padded: batches are padded, because some spec has a lower bound; without one only equal shapes match.
+        notes: why specs have no graph, for the log.
+    """
+
+    shapes: tuple[GraphShape, ...] = ()
+    padded: bool = False
+    notes: tuple[str, ...] = ()
+
+    def find(self, shapes: Iterable[Sequence[int]]) -> GraphShape | None:
+        """Return the graph for a batch; None = it runs without one.
+
+        Args:
+            shapes: of the batch's inputs, in the engine's order.
+        """
+        wanted = tuple(tuple(shape) for shape in shapes)
+        exact = next((graph for graph in self.shapes if graph.shapes == wanted), None)
+        if exact is not None or not self.padded:
+            return exact
+        return next((graph for graph in self.shapes if graph.takes(wanted)), None)
+
+
+def cuda_settings(config: Json) -> CudaSettings:
+    """Return what `optimization.cuda` says."""
+    cuda = _cuda(config)
+    return CudaSettings(*(bool(cuda.get(name)) for name in ("graphs", "busy_wait_events", "output_copy_stream")))
+
+
+def graph_specs(config: Json) -> list[GraphSpec]:
+    """Return the specs of the graphs that a model asks for, by its `graph_spec` or as Triton has them by default.
+
+    Raises:
+        InvalidArgument: a spec contradicts itself or `max_batch_size`.
+    """
+    largest = int(config.get("max_batch_size", 0))
+    given = _cuda(config).get("graph_spec") or ()
+    if not given:
+        return [GraphSpec(size, lower_batch_size=size) for size in _default_sizes(config, largest)]
+    specs = [_read(spec) for spec in given]
+    for spec in specs:
+        _check(spec, largest)
+    return specs
+
+
+def _cuda(config: Json) -> Json:
+    return (config.get("optimization") or {}).get("cuda") or {}
+
+
+def _default_sizes(config: Json, largest: int) -> list[int]:
+    if not largest:
+        return [0]
+    sequence = config.get("sequence_batching") or {}
+    scheduler = config.get("dynamic_batching")
+    scheduler = sequence.get("oldest") if scheduler is None else scheduler
+    if scheduler is None:
+        sizes = {*_DEFAULT_SIZES, largest}
+    else:
+        sizes = {1, *(int(size) for size in scheduler.get("preferred_batch_size") or ()), largest}
+    return sorted(size for size in sizes if 0 < size <= largest)
+
+
+def _read(spec: Json) -> GraphSpec:
+    batch_size, shapes = int(spec.get("batch_size", 0)), _shapes(spec)
+    bound = spec.get("graph_lower_bound")
+    if bound is None:
+        return GraphSpec(batch_size, shapes, batch_size, shapes)
+    return GraphSpec(batch_size, shapes, int(bound.get("batch_size", 0)), _shapes(bound), padded=True)
+
+
+def _shapes(spec: Json) -> dict[str, Shape]:
+    """Return the shapes of a spec by input; Triton's JSON has these numbers as strings."""
+    return {
+        name: tuple(int(dim) for dim in shape.get("dim") or ()) for name, shape in (spec.get("input") or {}).items()
+    }
+
+
+def _check(spec: GraphSpec, largest: int) -> None:
+    if not largest:
+        if spec.batch_size or spec.lower_batch_size:
+            raise InvalidArgument("graph spec expects 'batch_size' to be 0 if 'max_batch_size' is 0")
+    elif not (1 <= spec.batch_size <= largest and 1 <= spec.lower_batch_size <= largest):
+        raise InvalidArgument(f"graph spec expects 'batch_size' to be >= 1 and <= {largest}")
+    if spec.lower_batch_size > spec.batch_size:
+        raise InvalidArgument("graph lower bound spec expects 'batch_size' to be <= graph spec 'batch_size'")
+    for name, shape in spec.shapes.items():
+        if name not in spec.lower_shapes:
+            raise InvalidArgument(f"graph lower bound spec expects shape for input '{name}'")
+        _check_bound(name, shape, spec.lower_shapes[name])
+
+
+def _check_bound(name: str, shape: Shape, lower: Shape) -> None:
+    if len(lower) != len(shape):
+        raise InvalidArgument(
+            f"graph lower bound spec expects to have '{len(shape)}' dimensions, got {len(lower)} for input '{name}'"
+        )
+    for low, high in zip(lower, shape, strict=True):
+        if low < 0 or high < 0:
+            raise InvalidArgument(f"graph spec expects input '{name}' to have dimension >= 0")
+        if low > high:
+            raise InvalidArgument(f"graph lower bound spec expects input '{name}' to have dimension <= {high}")
+
+
+def plan_graphs(
+    specs: Sequence[GraphSpec], engine: EngineInfo, choice: Choice, instance: str, whole: Collection[str] = ()
+) -> GraphPlan:
+    """Return the graphs that an instance captures for one of its profiles; none where a tensor is a shape tensor.
+
+    Args:
+        whole: inputs whose shape in a spec is complete: ragged ones and batch inputs.
+    """
+    if engine.has_shape_tensors:
+        return GraphPlan(notes=(f"Detected shape tensor, CUDA graph is not captured for {instance}",))
+    found: dict[tuple[Shape, ...], GraphShape] = {}
+    notes = []
+    for spec in specs:
+        try:
+            graph = _graph(spec, engine.inputs, choice, instance, whole)
+        except InvalidArgument as error:
+            notes.append(f"no CUDA graph of batch size {spec.batch_size} for {instance}: {error.message}")
+        else:
+            found.setdefault(graph.shapes, graph)
+    graphs = sorted(found.values(), key=lambda graph: (graph.elements, graph.shapes))
+    return GraphPlan(tuple(graphs), any(spec.padded for spec in specs), tuple(notes))
+
+
+def _graph(
+    spec: GraphSpec, inputs: Sequence[TensorInfo], choice: Choice, instance: str, whole: Collection[str]
+) -> GraphShape:
+    shapes, lower = [], []
+    for tensor in inputs:
+        high, low = _pair(spec, tensor, choice, instance, tensor.name in whole)
+        span = choice.profile.shapes[tensor.name]
+        if len(high) != len(span.max) or not all(
+            least <= size <= most for least, size, most in zip(span.min, high, span.max, strict=True)
+        ):
+            raise InvalidArgument(
+                f"its shape {shape_text(high)} of input '{tensor.name}' lies outside of profile {choice}, which takes "
+                f"{span}"
+            )
+        shapes.append(high)
+        lower.append(low)
+    return GraphShape(tuple(shapes), tuple(lower))
+
+
+def _pair(spec: GraphSpec, tensor: TensorInfo, choice: Choice, instance: str, whole: bool) -> tuple[Shape, Shape]:
+    """Return the shape of an input in a graph, and the smallest one that is padded to it."""
+    if not spec.shapes:
+        best = choice.profile.shapes[tensor.name].opt
+        high = (spec.batch_size, *best[1:]) if spec.batch_size and best else best
+        low = (spec.lower_batch_size, *high[1:]) if spec.batch_size and best and spec.padded else high
+        return high, low
+    if tensor.name not in spec.shapes:
+        raise InvalidArgument(f"trt failed to set input shape for unknown input '{tensor.name}' for {instance}")
+    high, low = spec.shapes[tensor.name], spec.lower_shapes[tensor.name]
+    if spec.batch_size and not whole:
+        return (spec.batch_size, *high), (spec.lower_batch_size, *low)
+    return high, low
