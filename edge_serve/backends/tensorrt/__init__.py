@@ -7,4 +7,5 @@ engine    a TensorRT engine as plain values, and the reader of an engine object
 graphs    CUDA graphs: which ones an instance captures, and which one a batch runs with
 plan      the file of an engine, and the description beside it of where it runs
 profiles  the optimization profiles of an instance, and the choice of one for a batch
+settings  what the configuration and `--backend-config` say about TensorRT
 """

@@ -1,0 +1,204 @@
+"""What the configuration and `--backend-config` say about TensorRT, and what of it is not supported.
+
+Follows tensorrt_backend src/tensorrt.cc, src/model_state.cc, and src/tensorrt_model.cc, texts included.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from edge_serve.errors import InvalidArgument, Unsupported, with_advice
+
+Json = Mapping[str, Any]
+
+_STRATEGY = "execution_context_allocation_strategy"
+_POLICIES = ("DEVICE_BLOCKING", "BLOCKING")
+_TRUE, _FALSE = ("true", "on", "1"), ("false", "off", "0")
+_NVDLA = "KIND_NVDLA"
+
+
+class Strategy(Enum):
+    """When an execution context allocates its memory."""
+
+    STATIC = "STATIC"
+    ON_PROFILE_CHANGE = "ON_PROFILE_CHANGE"
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSettings:
+    """`--backend-config=tensorrt,KEY=VALUE`.
+
+    Attributes:
+        plugins: libraries to load before an engine is.
+        version_compatible: run code out of version-compatible plans, which must be trusted.
+        notes: what is set and has no effect, for the log.
+    """
+
+    plugins: tuple[str, ...] = ()
+    version_compatible: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """`optimization` and `parameters` of one model. `graphs.cuda_settings` has what is in `optimization.cuda`.
+
+    Attributes:
+        eager_batching: take the next batch while one runs.
+        pinned_input, pinned_output: copy through pinned memory.
+        notes: what is set and has no effect, for the log.
+    """
+
+    strategy: Strategy = Strategy.STATIC
+    eager_batching: bool = False
+    priority: str = "PRIORITY_DEFAULT"
+    pinned_input: bool = True
+    pinned_output: bool = True
+    notes: tuple[str, ...] = ()
+
+
+def backend_settings(backend_config: Mapping[str, str]) -> BackendSettings:
+    """Return the settings of the backend.
+
+    Raises:
+        InvalidArgument: a value is not what its key needs.
+    """
+    notes = []
+    if _boolean(backend_config.get("coalesce-request-input", "false")):
+        notes.append(
+            "coalesce-request-input is not supported and has no effect: each request is copied from its own place to "
+            "the device"
+        )
+    policy = backend_config.get("execution-policy", "BLOCKING")
+    if policy not in _POLICIES:
+        raise InvalidArgument(f"execution-policy is '{policy}', expected one of {', '.join(_POLICIES)}")
+    if policy != "BLOCKING":
+        notes.append(f"execution-policy={policy} is not supported and has no effect: each instance has its own thread")
+    plugins = tuple(filter(None, (part.strip() for part in backend_config.get("plugins", "").split(";"))))
+    return BackendSettings(plugins, _boolean(backend_config.get("version-compatible", "false")), tuple(notes))
+
+
+def model_settings(config: Json) -> ModelSettings:
+    """Return the settings of a model.
+
+    Raises:
+        InvalidArgument: a parameter has a value that it cannot have.
+        Unsupported: the model spreads over several devices.
+    """
+    parameters = _parameters(config)
+    if _flag(parameters, "enable_multi_device"):
+        raise Unsupported(
+            f"model '{config.get('name', '')}' sets enable_multi_device, and TensorRT Multi-Device is not supported: "
+            "remove the parameter, and give each device an instance (kind: KIND_GPU, gpus: [ ... ])"
+        )
+    optimization = config.get("optimization") or {}
+    notes = []
+    if optimization.get("gather_kernel_buffer_threshold"):
+        notes.append(
+            "gather_kernel_buffer_threshold is not supported and has no effect: no kernel gathers the inputs of a batch"
+        )
+    return ModelSettings(
+        _strategy(parameters, str(config.get("name", ""))),
+        bool(optimization.get("eager_batching")),
+        str(optimization.get("priority") or "PRIORITY_DEFAULT"),
+        _pinned(optimization, "input"),
+        _pinned(optimization, "output"),
+        tuple(notes),
+    )
+
+
+def _pinned(optimization: Json, side: str) -> bool:
+    return bool((optimization.get(f"{side}_pinned_memory") or {}).get("enable", True))
+
+
+def _strategy(parameters: Mapping[str, str], model: str) -> Strategy:
+    text = parameters.get(_STRATEGY, Strategy.STATIC.value)
+    try:
+        return Strategy(text)
+    except ValueError as error:
+        raise InvalidArgument(
+            f"Invalid value for '{_STRATEGY}': '{text}' for model instance '{model}'. Supported values are 'STATIC' "
+            "and 'ON_PROFILE_CHANGE'."
+        ) from error
+
+
+def stream_priority(priority: str, least: int, greatest: int) -> int:
+    """Return the priority of the streams of a model.
+
+    Args:
+        priority: `optimization.priority`.
+        least, greatest: what the device has (`CudaApi.stream_priority_range`); a smaller number goes first.
+    """
+    return {"PRIORITY_MAX": greatest, "PRIORITY_MIN": least}.get(priority, 0)
+
+
+def check_kind(kind: str, model: str) -> None:
+    """Check that an instance is on a GPU.
+
+    Args:
+        kind: of the instance: CPU, GPU, or MODEL.
+
+    Raises:
+        InvalidArgument: it is not.
+    """
+    if kind != "GPU":
+        text = f"unable to load model '{model}', TensorRT backend supports only GPU device"
+        raise InvalidArgument(with_advice(text, "write instance_group [ { kind: KIND_GPU } ]"))
+
+
+def group_of(config: Json, instance: str) -> Json:
+    """Return the instance group of an instance, which is named after it; {} = there is none."""
+    for group in config.get("instance_group") or ():
+        if re.fullmatch(rf"{re.escape(str(group.get('name', '')))}(?:_gpu\d+)?_\d+", instance):
+            return dict(group)
+    return {}
+
+
+def dla_core(group: Json, instance: str, model: str) -> int:
+    """Return the DLA core of the instances of a group; -1 = they run on the GPU alone.
+
+    Raises:
+        InvalidArgument: the group has several secondary devices, or one that is no DLA.
+    """
+    devices = group.get("secondary_devices") or ()
+    if not devices:
+        return -1
+    if len(devices) > 1:
+        raise InvalidArgument(f"{instance} of model {model} must have either zero or or one secondary devices")
+    if devices[0].get("kind", _NVDLA) != _NVDLA:
+        raise InvalidArgument(f"secondary device for {instance} of model {model} must be KIND_NVDLA")
+    return int(devices[0].get("device_id", 0))
+
+
+def check_dla_core(core: int, available: int) -> None:
+    """Check that the device has a DLA core.
+
+    Raises:
+        InvalidArgument: it does not.
+    """
+    if core != -1 and not 0 <= core < available:
+        text = f"unable to create TensorRT runtime with DLA Core ID: {core}, available number of DLA cores: {available}"
+        advice = f"write a device_id below {available}" if available else "remove secondary_devices"
+        raise InvalidArgument(with_advice(text, f"{advice} in instance_group"))
+
+
+def _parameters(config: Json) -> dict[str, str]:
+    return {key: str(value.get("string_value", "")) for key, value in (config.get("parameters") or {}).items()}
+
+
+def _flag(parameters: Mapping[str, str], name: str) -> bool:
+    """Return whether a parameter is set; what is no boolean is false, as in Triton."""
+    return parameters.get(name, "").lower() in ("true", "1")
+
+
+def _boolean(text: str) -> bool:
+    lowered = text.lower()
+    if lowered in _TRUE:
+        return True
+    if lowered in _FALSE:
+        return False
+    raise InvalidArgument(f"failed to convert '{text}' to boolean")
