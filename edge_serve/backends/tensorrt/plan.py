@@ -21,7 +21,7 @@ from edge_serve.files import read_small
 DEFAULT_FILENAME = "model.plan"
 _SUFFIX = ".meta.json"
 #: flags in a description, in TensorRT's words (BuilderFlag, HardwareCompatibilityLevel)
-VERSION_COMPATIBLE, AMPERE_PLUS = "VERSION_COMPATIBLE", "AMPERE_PLUS"
+VERSION_COMPATIBLE, AMPERE_PLUS, NO_RUNTIME = "VERSION_COMPATIBLE", "AMPERE_PLUS", "EXCLUDE_LEAN_RUNTIME"
 _AMPERE = (8, 0)
 #: the first TensorRT that can build version-compatible plans
 _FIRST_COMPATIBLE = (8, 6)
@@ -191,8 +191,8 @@ def check_meta(meta: PlanMeta, host: Host, plan: Path, model: str) -> str:
         )
     if not version_runs(meta, host.tensorrt, host_code=host.host_code):
         raise Internal(
-            f"{_FAILED}: {plan.name} was built by TensorRT {meta.tensorrt}, and TensorRT {host.tensorrt} here would "
-            "run it with code out of the plan; if you trust the plan, start the server with "
+            f"{_FAILED}: {plan.name} is version-compatible: it carries the runtime of TensorRT {meta.tensorrt}, whose "
+            "code may not run here; if you trust the plan, start the server with "
             f"--backend-config=tensorrt,version-compatible=true, or {rebuild}"
         )
     if meta.device and host.device and meta.device != host.device:
@@ -207,12 +207,14 @@ def version_runs(meta: PlanMeta, library: str, *, host_code: bool) -> bool:
     """Return whether a library of this version runs a plan.
 
     Args:
-        host_code: the library may run code out of plans, which a version-compatible plan of another version needs.
+        host_code: the library may run code out of plans. Without it, a version-compatible plan that carries its own
+            runtime does not load, not even into the version that built it.
     """
+    compatible = VERSION_COMPATIBLE in meta.flags
+    if compatible and NO_RUNTIME not in meta.flags and not host_code:
+        return False
     built, here = _numbers(meta.tensorrt), _numbers(library)
-    if _release(built) == _release(here):
-        return True
-    return VERSION_COMPATIBLE in meta.flags and host_code and _may_run(built, here)
+    return _release(built) == _release(here) or (compatible and _may_run(built, here))
 
 
 def _may_run(built: tuple[int, ...], here: tuple[int, ...]) -> bool:

@@ -1,0 +1,278 @@
+"""TensorRT's errors in words that help: the cause out of its log, Triton's text before it, and what to do after it.
+
+TensorRT answers None or False, and logs why. The last line that it logs is most often only "deserialization failed",
+which is all that Triton tells; the cause stands before it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from edge_serve.backends.tensorrt.plan import meta_path, rebuild_command
+from edge_serve.errors import Internal, with_advice
+
+#: `ILogger.Severity`: internal errors and errors; warnings tell of memory that a build did without
+_ERROR, _WARNING = 1, 2
+#: errors of one step that are kept; an engine that does not load logs a handful
+_MOST_ERRORS = 32
+#: bytes of a file that tell its kind
+_HEAD_BYTES = 512
+
+_MEMORY = re.compile(
+    r"out ?of ?memory|could not be allocated|insuff?icient memory|memory is insufficient|sufficient workspace memory"
+    r"|cudaErrorMemoryAllocation",
+    re.IGNORECASE,
+)
+#: what follows an error and says nothing of its cause
+_CONSEQUENCE = re.compile(
+    r"engine deserialization failed|deserialize the cuda engine failed|assertion engineptr != nullptr|std::exception",
+    re.IGNORECASE,
+)
+#: errors after which the process can use the device no more
+_STICKY = re.compile(
+    r"illegal memory access|unspecified launch failure|misaligned address|illegal instruction|device-side assert"
+    r"|uncorrectable ECC|hardware stack error",
+    re.IGNORECASE,
+)
+
+
+class Step(Enum):
+    """What failed, in Triton's words where it has them."""
+
+    RUNTIME = "unable to create TensorRT runtime"
+    ENGINE = "unable to create TensorRT engine"
+    CONTEXT = "unable to create TensorRT context"
+    RUN = "unable to enqueue for inference"
+    BUILD = "unable to build TensorRT engine"
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """What TensorRT logged during a step.
+
+    Attributes:
+        memory: warnings that a kernel was passed over for want of memory.
+    """
+
+    errors: tuple[str, ...] = ()
+    memory: tuple[str, ...] = ()
+
+    @property
+    def is_sticky(self) -> bool:
+        """Return whether an error ended the use of the device, so that the worker has to restart."""
+        return any(_STICKY.search(text) for text in self.errors)
+
+
+class ErrorLog:
+    """The errors that a logger of TensorRT received since they were last taken. Callable from any thread."""
+
+    def __init__(self) -> None:
+        self._lines: deque[tuple[bool, str]] = deque(maxlen=_MOST_ERRORS)
+
+    def record(self, severity: int, text: str) -> None:
+        """Record a line of `ILogger.log`; others than errors and warnings about memory are passed over."""
+        if severity <= _ERROR:
+            self._lines.append((True, text.strip()))
+        elif severity == _WARNING and _MEMORY.search(text):
+            self._lines.append((False, text.strip()))
+
+    def take(self) -> Logged:
+        """Return what was recorded, and begin anew."""
+        lines = []
+        while self._lines:
+            lines.append(self._lines.popleft())
+        return Logged(
+            tuple(text for is_error, text in lines if is_error), tuple(text for is_error, text in lines if not is_error)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A failure that advice is looked for.
+
+    Attributes:
+        text: the cause.
+    """
+
+    step: Step
+    text: str
+    logged: Logged
+    model: str
+    plan: Path | None
+
+    @property
+    def again(self) -> str:
+        return f"build it again on this device: {rebuild_command(self.model)}"
+
+
+def failure(step: Step, logged: Logged, model: str, *, plan: Path | None = None, instance: str = "") -> Internal:
+    """Return the error for a step that failed.
+
+    Args:
+        plan: the file, if the step reads one.
+        instance: the name of the instance, if the step runs one.
+    """
+    text = cause(logged.errors)
+    case = _Case(step, text, logged, model, plan)
+    head = f"{step.value} {instance}" if step is Step.RUN else step.value
+    return Internal(with_advice(f"{head}: {text or 'TensorRT gave no reason'}", _advice(case)))
+
+
+def cause(errors: Sequence[str]) -> str:
+    """Return the error that the others follow from; "" = none was logged."""
+    known = (text for text in errors if any(pattern.search(text) for pattern, _ in _BY_TEXT))
+    telling = (text for text in errors if not _CONSEQUENCE.search(text))
+    return next(known, None) or next(telling, None) or next(iter(errors), "")
+
+
+def _advice(case: _Case) -> str:
+    for pattern, advise in _BY_TEXT:
+        if match := pattern.search(case.text):
+            return advise(match, case)
+    if any(_MEMORY.search(text) for text in case.logged.errors):
+        return _on_memory(None, case)
+    return _on_content(None, case) if case.step is Step.ENGINE else ""
+
+
+def _on_version(match: re.Match[str], case: _Case) -> str:
+    here, built = (version.strip(".") for version in match.groups())
+    version = f"TensorRT {built}" if built else "another TensorRT"
+    return f"the plan was built by {version}, and this is TensorRT {here}: {case.again}"
+
+
+def _on_version_tag(match: re.Match[str], case: _Case) -> str:
+    return f"the plan is of another TensorRT (its format is {match[2]}, and this one's is {match[1]}): {case.again}"
+
+
+def _on_device(match: re.Match[str], case: _Case) -> str:
+    here, built = (capability.strip(".") for capability in match.groups())
+    return (
+        f"the plan was built for compute capability {built}, and this device has {here}: {case.again}; plans for "
+        "several devices go side by side with cc_model_filenames"
+    )
+
+
+def _on_platform(match: re.Match[str], case: _Case) -> str:
+    return f"the plan was built on another operating system or processor: {case.again}"
+
+
+def _on_plugin(match: re.Match[str], case: _Case) -> str:
+    name = next(filter(None, match.groups()), "")
+    return (
+        f"the engine needs {f'the plugin {name}' if name else 'a plugin'}, which no loaded library has: start the "
+        "server with --backend-config=tensorrt,plugins=PATH.so (several with ; between them)"
+    )
+
+
+def _on_plugin_library(match: re.Match[str], case: _Case) -> str:
+    return f"the plugin library {match[1]} does not load: see: ldd {match[1]}"
+
+
+def _on_host_code(match: re.Match[str], case: _Case) -> str:
+    return (
+        "the plan is version-compatible and carries code: if you trust it, start the server with "
+        f"--backend-config=tensorrt,version-compatible=true, or {case.again}"
+    )
+
+
+def _on_driver(match: re.Match[str], case: _Case) -> str:
+    return "no NVIDIA driver answers, or it is older than the library needs: see: edge-serve doctor"
+
+
+def _on_builder(match: re.Match[str], case: _Case) -> str:
+    return (
+        f"the library {match[1]} is needed to build engines, and not to serve them: install it, or build the plan on "
+        "another machine of the same kind"
+    )
+
+
+def _on_implementation(match: re.Match[str], case: _Case) -> str:
+    if case.logged.memory or any(_MEMORY.search(text) for text in case.logged.errors):
+        return _on_memory(None, case)
+    return (
+        f"most often the device ran out of memory while TensorRT tried kernels for {match[1].strip('{}')}: "
+        f"{_more_memory(case)}; if there is enough, TensorRT has no kernel for this layer: export the model otherwise"
+    )
+
+
+def _on_memory(match: re.Match[str] | None, case: _Case) -> str:
+    return f"the device ran out of memory{_sizes(case.logged)}: {_more_memory(case)}"
+
+
+def _sizes(logged: Logged) -> str:
+    """Return how much was asked for and, where TensorRT tells, how much was free."""
+    lines = [*logged.errors, *logged.memory]
+    asked = [re.search(r"request: (\d+) ?MB Available: (\d+) ?MB", line) for line in lines]
+    if pairs := [(int(found[1]), int(found[2])) for found in asked if found]:
+        least = min(pairs)
+        return f" (asked for {least[0]} MB or more, and {least[1]} MB were free)"
+    sizes = [re.search(r"GPU memory \((\d+) bytes|[Rr]equested size was (\d+) bytes", line) for line in lines]
+    found = [int(one[1] or one[2]) for one in sizes if one]
+    return f" (asked for {found[0] / 1e6:.0f} MB)" if found else ""
+
+
+def _more_memory(case: _Case) -> str:
+    if case.step is Step.BUILD:
+        return (
+            "unload models or stop other programs during the build, build for smaller shapes, or give it another "
+            "workspace (--workspace-mb)"
+        )
+    return (
+        "unload models, lower count in instance_group, build the engine for smaller shapes, or set the parameter "
+        "execution_context_allocation_strategy to ON_PROFILE_CHANGE"
+    )
+
+
+def _on_content(match: re.Match[str] | None, case: _Case) -> str:
+    """The file is no plan: name its kind."""
+    if case.plan is None:
+        return ""
+    try:
+        size = case.plan.stat().st_size
+        with case.plan.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError as error:
+        return f"{case.plan.name} cannot be read ({error.strerror})"
+    start = f"{case.plan.name} is {size} bytes"
+    for mark, kind, fix in _KINDS:
+        if re.match(mark, head, re.IGNORECASE | re.DOTALL):
+            return f"{start} and is {kind}: {fix.replace('BUILD', case.again)}"
+    expected = "" if meta_path(case.plan).exists() else ", or it is a plan of another TensorRT or device"
+    return f"{start}, and may be cut off{expected}: copy it again, or {case.again}"
+
+
+#: first bytes, the kind of the file, and the fix; BUILD stands for the command that builds a plan
+_KINDS: tuple[tuple[bytes, str, str], ...] = (
+    (rb"\Z", "empty", "copy it again, or BUILD"),
+    (rb"version https://git-lfs", "a Git LFS pointer, not the plan", "git lfs pull"),
+    (rb"(?:\.\./)*\.?/?(?:\.git/)?annex/objects", "a git-annex pointer, not the plan", "git annex get ."),
+    (rb"\s*<(?:!doctype|html|head|\?xml)", "a web page, not the plan", "download the file itself"),
+    (rb"\x08[\x03-\x20]\x12", "an ONNX model", "name it model.onnx, and BUILD"),
+    (rb"..\x00\x00\s*\{\s*\"", "a plan after metadata of Ultralytics",
+     "cut off the first 4 bytes and the JSON that follows them, whose length they are, or BUILD"),
+    (rb"PK\x03\x04", "a ZIP archive", "unpack it"),
+    (rb"\x1f\x8b", "compressed by gzip", "gunzip it"),
+)  # fmt: skip
+
+_BY_TEXT: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], _Case], str]], ...] = (
+    (re.compile(r"expecting library version ([\d.]+) got ([\d.]*)"), _on_version),
+    (re.compile(r"Current Version: (\d+), Serialized Engine Version: (\d+)"), _on_version_tag),
+    (re.compile(r"expecting compute ([\d.]+) got compute ([\d.]+)"), _on_device),
+    (re.compile(r"Platform specific tag mismatch|target runtime platform"), _on_platform),
+    (re.compile(r"find plugin:? (\S+?),? version|IPluginCreator not found|Plugin not found"), _on_plugin),
+    (re.compile(r"unable to load (?:shared|plugin) library:? '?([^\s':]+)", re.IGNORECASE), _on_plugin_library),
+    (re.compile(r"host ?code|version[- ]compatible", re.IGNORECASE), _on_host_code),
+    (re.compile(r"CUDA initialization failure|insufficient for CUDA|no CUDA-capable device"), _on_driver),
+    (re.compile(r"Unable to load library: (\S*builder_resource\S*?)[:,]?(?=\s|$)"), _on_builder),
+    (re.compile(r"Could not find any implementation for (?:node )?(.*?)\.?\)?\s*\Z", re.DOTALL), _on_implementation),
+    (_MEMORY, _on_memory),
+    (
+        re.compile(r"magic ?tag|archive size|expected size of serialized|empty memory|Version tag", re.IGNORECASE),
+        _on_content,
+    ),
+)
