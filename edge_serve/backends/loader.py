@@ -93,6 +93,8 @@ def _builtin(name: str) -> ModuleType | None:
         return None
     if found.submodule_search_locations is not None:
         path += ".backend"
+        if importlib.util.find_spec(path) is None:  # a folder that other backends use
+            return None
     try:
         module = importlib.import_module(path)
     except ModuleNotFoundError as error:

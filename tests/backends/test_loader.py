@@ -43,7 +43,7 @@ def test_ours_are_found_by_their_file(spec: ModelSpec, place: str, monkeypatch: 
             sys.modules.pop(f"edge_serve.backends.{name}", None)
 
 
-@pytest.mark.parametrize("name", ["nothing", "base", "loader", "host", "", "../echo", "os.path", "a b", "sys"])
+@pytest.mark.parametrize("name", ["nothing", "base", "loader", "host", "cuda", "", "../echo", "os.path", "a b", "sys"])
 def test_unknown_names_get_tritons_text(spec: ModelSpec, name: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         loader.load(name, spec)
