@@ -27,7 +27,7 @@ _CONTROL_TYPES = {
 
 
 class Role(Enum):
-    """Where the values of an input come from, or those of an output go."""
+    """The source of an input's values, or the destination of an output's."""
 
     REQUEST = "request"
     CONTROL = "control"
@@ -66,7 +66,7 @@ class Binding:
 
 
 def input_bindings(config: Json) -> list[Binding]:
-    """Return what the configuration feeds: its inputs, then controls, batch inputs, and states.
+    """Return the inputs that the configuration names: those of requests, controls, batch inputs, and states.
 
     Raises:
         InvalidArgument: a batch input has a kind that is not supported.
@@ -88,7 +88,7 @@ def input_bindings(config: Json) -> list[Binding]:
 
 
 def output_bindings(config: Json) -> list[Binding]:
-    """Return what the configuration takes: its outputs, then states.
+    """Return the outputs that the configuration names: those of requests, then states.
 
     Raises:
         InvalidArgument: a batch output has a kind that is not supported.

@@ -64,7 +64,7 @@ class _Check:
                     f"{binding.side} '{binding.name}' is expected to be {an} in model for {self.instance}"
                 )
             if tensor.is_shape and binding.role is not Role.REQUEST:
-                continue  # then no one gives its values, and the last check fails
+                continue  # its values have no source, which the last check reports
             if binding.name in seen:
                 if binding.role is Role.STATE:
                     continue  # an input or output may be a state too
@@ -76,7 +76,7 @@ class _Check:
         self._check_none_left(seen)
 
     def _check_entries(self) -> None:
-        """Check what is wrong with the lists before they are compared tensor by tensor."""
+        """Check the names, types, and marks in the lists of inputs and outputs."""
         inputs, outputs = (self.config.get(side) or () for side in ("input", "output"))
         if len(self.engine.inputs) < len(inputs):
             raise InvalidArgument(

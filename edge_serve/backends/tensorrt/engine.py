@@ -47,7 +47,7 @@ class Profile:
 
     Attributes:
         shapes: range of the shape, by the name of the input, batch included.
-        values: range of the values, by the name of the shape tensor. TensorRT 8.6 tells the first value only.
+        values: range of the values, by the name of the shape tensor. TensorRT 8.6 reports the first value only.
     """
 
     shapes: Mapping[str, Range]
@@ -103,7 +103,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """An engine: its tensors in the engine's order, its profiles, and what it takes of the device.
+    """An engine: its tensors in the engine's order, its profiles, and its use of the device.
 
     Attributes:
         device_memory_bytes: activation memory of one execution context; 0 = unknown.
@@ -146,7 +146,7 @@ def read_engine(engine: Any, dla_core: int = -1) -> EngineInfo:
 
     Args:
         engine: a `tensorrt.ICudaEngine`.
-        dla_core: the one that its runtime was set to, which the engine does not tell.
+        dla_core: the one that its runtime was set to, which the engine does not report.
 
     Raises:
         Unsupported: the engine has an implicit batch dimension (TensorRT 8 and older).
@@ -192,7 +192,7 @@ def _shape_range(engine: Any, tensor: TensorInfo, index: int) -> Range:
 
 
 def _value_range(engine: Any, name: str, index: int) -> Range | None:
-    """Return the range of a shape tensor's values; None = the engine does not tell it.
+    """Return the range of a shape tensor's values; None = the engine does not report it.
 
     Both methods take the profile first, whatever the documentation of the newer one says. That of 8.6 returns as many
     values as the tensor has dimensions, which is the first value alone.

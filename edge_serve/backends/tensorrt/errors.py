@@ -1,7 +1,7 @@
-"""TensorRT's errors in words that help: the cause out of its log, Triton's text before it, and what to do after it.
+"""Errors of TensorRT: the cause found in its log, Triton's text before it, and advice after it.
 
-TensorRT answers None or False, and logs why. The last line that it logs is most often only "deserialization failed",
-which is all that Triton tells; the cause stands before it.
+TensorRT answers None or False, and logs the reason. The last line that it logs is most often only "deserialization
+failed", and Triton reports that line alone. The cause stands in an earlier line.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 from edge_serve.backends.tensorrt.plan import meta_path, rebuild_command
 from edge_serve.errors import Internal, with_advice
 
-#: `ILogger.Severity`: internal errors and errors; warnings tell of memory that a build did without
+#: `ILogger.Severity`: internal errors and errors; some warnings are about memory that a build did without
 _ERROR, _WARNING = 1, 2
 #: errors of one step that are kept; an engine that does not load logs a handful
 _MOST_ERRORS = 32
-#: bytes of a file that tell its kind
+#: first bytes of a file, by which its kind is recognised
 _HEAD_BYTES = 512
 
 _MEMORY = re.compile(
@@ -28,7 +28,7 @@ _MEMORY = re.compile(
     r"|cudaErrorMemoryAllocation",
     re.IGNORECASE,
 )
-#: what follows an error and says nothing of its cause
+#: errors that follow from another one and do not name the cause
 _CONSEQUENCE = re.compile(
     r"engine deserialization failed|deserialize the cuda engine failed|assertion engineptr != nullptr|std::exception",
     re.IGNORECASE,
@@ -42,7 +42,7 @@ _STICKY = re.compile(
 
 
 class Step(Enum):
-    """What failed, in Triton's words where it has them."""
+    """A step that can fail, with the text of its error: Triton's where it has one."""
 
     RUNTIME = "unable to create TensorRT runtime"
     ENGINE = "unable to create TensorRT engine"
@@ -53,7 +53,7 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """What TensorRT logged during a step.
+    """The lines that TensorRT logged during a step.
 
     Attributes:
         memory: warnings that a kernel was passed over for want of memory.
@@ -82,7 +82,7 @@ class ErrorLog:
             self._lines.append((False, text.strip()))
 
     def take(self) -> Logged:
-        """Return what was recorded, and begin anew."""
+        """Return the recorded lines, and clear them."""
         lines = []
         while self._lines:
             lines.append(self._lines.popleft())
@@ -205,7 +205,7 @@ def _on_memory(match: re.Match[str] | None, case: _Case) -> str:
 
 
 def _sizes(logged: Logged) -> str:
-    """Return how much was asked for and, where TensorRT tells, how much was free."""
+    """Return the memory that was asked for and, if TensorRT logged it, the memory that was free."""
     lines = [*logged.errors, *logged.memory]
     asked = [re.search(r"request: (\d+) ?MB Available: (\d+) ?MB", line) for line in lines]
     if pairs := [(int(found[1]), int(found[2])) for found in asked if found]:

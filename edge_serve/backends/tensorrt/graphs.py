@@ -106,7 +106,7 @@ class GraphPlan:
 
 
 def cuda_settings(config: Json) -> CudaSettings:
-    """Return what `optimization.cuda` says."""
+    """Return the settings in `optimization.cuda`."""
     cuda = _cuda(config)
     return CudaSettings(*(bool(cuda.get(name)) for name in ("graphs", "busy_wait_events", "output_copy_stream")))
 

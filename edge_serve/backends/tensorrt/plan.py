@@ -57,7 +57,7 @@ class PlanMeta:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a plan meets here.
+    """The library and the machine that a plan is to run on.
 
     Attributes:
         tensorrt: version of the library.
@@ -117,7 +117,7 @@ def meta_path(plan: Path) -> Path:
 
 
 def write_meta(plan: Path, meta: PlanMeta) -> None:
-    """Write the description of a plan beside it, at once and for good.
+    """Write the description of a plan beside it, atomically and durably.
 
     Raises:
         OSError: the file cannot be written.
@@ -140,7 +140,7 @@ def read_meta(plan: Path, model: str) -> PlanMeta | None:
     """Return the description of a plan; None = it has none. Members that this version does not know are passed over.
 
     Raises:
-        InvalidArgument: the file is not what `edge-serve build` writes.
+        InvalidArgument: the file is not a description of `edge-serve build`.
     """
     path = meta_path(plan)
     try:

@@ -118,7 +118,7 @@ def _distances(ranges: Mapping[str, Range], found: Shapes) -> int:
 
 
 def fault(profile: Profile, shapes: Shapes, values: Shapes, instance: str) -> EdgeServeError | None:
-    """Return why a profile does not take a batch; None = it does. An input that the profile does not know passes."""
+    """Return the error for a batch that a profile does not take; None = it does. Inputs without a range pass."""
     for name, sizes in shapes.items():
         span = profile.shapes.get(name)
         text = _misfit(span, sizes) if span is not None and name not in profile.values else ""
@@ -132,7 +132,7 @@ def fault(profile: Profile, shapes: Shapes, values: Shapes, instance: str) -> Ed
 
 
 def _misfit(span: Range, sizes: Sequence[int]) -> str:
-    """Return how a shape lies outside of a range; -1 fits any."""
+    """Return the difference between a shape and a range, "" = it fits; -1 fits any."""
     if len(sizes) != len(span.max):
         return f"model expected {len(span.max)} dimensions but received {len(sizes)} dimensions"
     for index, (low, size, high) in enumerate(zip(span.min, sizes, span.max, strict=True)):
@@ -150,7 +150,7 @@ def _value_misfit(profile: Profile, name: str, span: Range, values: Sequence[int
     count = shape.max[0] if shape is not None and shape.max else 1
     if len(values) != count:
         return f"mismatch between the number of shape values. Expecting {count}. Got {len(values)}"
-    # TensorRT 8.6 does not tell the range of all values; it checks the others itself
+    # TensorRT 8.6 does not report the range of all values; it checks the others itself
     for index, (low, value, high) in enumerate(zip(span.min, values, span.max, strict=False)):
         if not low <= value <= high:
             return f"The shape value at index {index} is expected to be in range from {low} to {high}, Got: {value}"

@@ -1,4 +1,4 @@
-"""What the configuration and `--backend-config` say about TensorRT, and what of it is not supported.
+"""The settings of TensorRT in a configuration and in `--backend-config`, and the refusal of unsupported ones.
 
 Follows tensorrt_backend src/tensorrt.cc, src/model_state.cc, and src/tensorrt_model.cc, texts included.
 """
@@ -35,7 +35,7 @@ class BackendSettings:
     Attributes:
         plugins: libraries to load before an engine is.
         version_compatible: run code out of version-compatible plans, which must be trusted.
-        notes: what is set and has no effect, for the log.
+        notes: settings that have no effect, for the log.
     """
 
     plugins: tuple[str, ...] = ()
@@ -45,12 +45,12 @@ class BackendSettings:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """`optimization` and `parameters` of one model. `graphs.cuda_settings` has what is in `optimization.cuda`.
+    """`optimization` and `parameters` of one model. `graphs.cuda_settings` reads `optimization.cuda`.
 
     Attributes:
         eager_batching: take the next batch while one runs.
         pinned_input, pinned_output: copy through pinned memory.
-        notes: what is set and has no effect, for the log.
+        notes: settings that have no effect, for the log.
     """
 
     strategy: Strategy = Strategy.STATIC
@@ -65,7 +65,7 @@ def backend_settings(backend_config: Mapping[str, str]) -> BackendSettings:
     """Return the settings of the backend.
 
     Raises:
-        InvalidArgument: a value is not what its key needs.
+        InvalidArgument: a value does not fit its key.
     """
     notes = []
     if _boolean(backend_config.get("coalesce-request-input", "false")):
@@ -131,7 +131,7 @@ def stream_priority(priority: str, least: int, greatest: int) -> int:
 
     Args:
         priority: `optimization.priority`.
-        least, greatest: what the device has (`CudaApi.stream_priority_range`); a smaller number goes first.
+        least, greatest: of the device (`CudaApi.stream_priority_range`); a smaller number goes first.
     """
     return {"PRIORITY_MAX": greatest, "PRIORITY_MIN": least}.get(priority, 0)
 
@@ -191,7 +191,7 @@ def _parameters(config: Json) -> dict[str, str]:
 
 
 def _flag(parameters: Mapping[str, str], name: str) -> bool:
-    """Return whether a parameter is set; what is no boolean is false, as in Triton."""
+    """Return whether a parameter is set; a text that is no boolean is false, as in Triton."""
     return parameters.get(name, "").lower() in ("true", "1")
 
 

@@ -1,4 +1,4 @@
-"""What a configuration says about each tensor of an engine."""
+"""The tensors of an engine as a configuration names them."""
 
 from __future__ import annotations
 

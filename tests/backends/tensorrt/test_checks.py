@@ -1,4 +1,4 @@
-"""What keeps a configuration and an engine apart. Texts: tensorrt_backend src/instance_state.cc."""
+"""Contradictions between a configuration and an engine. Texts: tensorrt_backend src/instance_state.cc."""
 
 from __future__ import annotations
 

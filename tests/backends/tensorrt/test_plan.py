@@ -1,4 +1,4 @@
-"""Which plan a device takes, and what its description says before it is deserialized."""
+"""The plan for a device, and the check of its description before it is deserialized."""
 
 from __future__ import annotations
 

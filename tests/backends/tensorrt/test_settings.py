@@ -1,4 +1,4 @@
-"""What configuration and command line say about TensorRT. Texts: Triton's tensorrt_backend."""
+"""Settings of TensorRT in configuration and command line. Texts: Triton's tensorrt_backend."""
 
 from __future__ import annotations
 
