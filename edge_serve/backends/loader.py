@@ -32,7 +32,7 @@ _IN_PYTHON = "load it in a model.py with backend 'python'"
 #: what to do instead, by backends that Triton or another server has and this installation has not
 HINTS = {
     "onnxruntime": f"{sys.executable} -m pip install onnxruntime",
-    "tensorrt": "there is no TensorRT backend yet: serve the ONNX model with backend 'onnxruntime'",
+    "tensorrt": f"{sys.executable} -m pip install 'edge-serve[tensorrt]'",
     "pytorch": f"export the model to ONNX (torch.onnx.export) for backend 'onnxruntime', or {_IN_PYTHON}",
     "tensorflow": f"convert the model to ONNX (package tf2onnx) for backend 'onnxruntime', or {_IN_PYTHON}",
     "openvino": f"serve the ONNX file it was made from with backend 'onnxruntime', or {_IN_PYTHON} (package openvino)",

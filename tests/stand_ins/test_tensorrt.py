@@ -14,7 +14,7 @@ ROOT = HERE.parents[1]
 SCRIPT = """
 import ctypes, numpy as np, tensorrt as trt
 from cuda.bindings.runtime import host
-from tests.stand_ins.tensorrt.plans import plan, tensor
+from tests.stand_ins.plans import plan, tensor
 
 class Log(trt.ILogger):
     def __init__(self):

@@ -62,6 +62,9 @@ class CudaApi(Protocol):
     def set_device(self, device: int) -> None:
         """Let the calling thread use a device. Each thread says so before its first other call."""
 
+    def capability(self, device: int) -> tuple[int, int]:
+        """Return the compute capability of a device."""
+
     def memory_info(self) -> tuple[int, int]:
         """Return free and total memory of the device."""
 

@@ -52,6 +52,13 @@ class CudaBindings:
     def set_device(self, device: int) -> None:
         _call(runtime.cudaSetDevice, device)
 
+    def capability(self, device: int) -> tuple[int, int]:
+        attributes = runtime.cudaDeviceAttr
+        major = attributes.cudaDevAttrComputeCapabilityMajor
+        minor = attributes.cudaDevAttrComputeCapabilityMinor
+        get = runtime.cudaDeviceGetAttribute
+        return int(_call(get, major, device)), int(_call(get, minor, device))
+
     def memory_info(self) -> tuple[int, int]:
         return cast("tuple[int, int]", _call(runtime.cudaMemGetInfo))
 

@@ -131,7 +131,10 @@ class HostCuda:
 
     has_graphs = True
 
-    def __init__(self, devices: int = 2, memory: int = 1 << 30, *, integrated: bool = False) -> None:
+    def __init__(
+        self, devices: int = 2, memory: int = 1 << 30, *, integrated: bool = False, capability: tuple[int, int] = (8, 7)
+    ) -> None:
+        self._capability = capability
         self.has_ipc = not integrated
         self._lock = threading.RLock()
         self._devices = [_Device(memory) for _ in range(devices)]
@@ -173,6 +176,9 @@ class HostCuda:
         if not 0 <= device < len(self._devices):
             raise _error("cudaSetDevice", _INVALID_DEVICE)
         self._thread.device = device
+
+    def capability(self, device: int) -> tuple[int, int]:
+        return self._capability
 
     def memory_info(self) -> tuple[int, int]:
         self._enter("cudaMemGetInfo")

@@ -1,7 +1,7 @@
 """A stand-in for the Python module `tensorrt`, over the host CudaApi. Workers of tests find it in `tests/stand_ins`.
 
 It has the interfaces of 8.6, 10 and 11 that the backend uses; STAND_IN_TENSORRT is its version (default 10.3.0). A plan
-of it is `plans.MAGIC` and a JSON document (plans.py), and `execute_async_v3` computes with NumPy in the order of the
+of it is `plans.MAGIC` and a JSON document (../plans.py), and `execute_async_v3` computes with NumPy in the order of the
 stream. What real TensorRT does to callers that err, it does too: a logger gets the text, and the call returns None or
 False.
 """
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from cuda.bindings.runtime import host
 
-from tests.stand_ins.tensorrt.plans import DTYPES, MAGIC, OPERATIONS
+from tests.stand_ins.plans import DTYPES, MAGIC, OPERATIONS
 
 __version__ = os.environ.get("STAND_IN_TENSORRT", "10.3.0")
 MAJOR = int(__version__.partition(".")[0])

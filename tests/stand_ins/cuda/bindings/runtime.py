@@ -34,6 +34,11 @@ class cudaError_t(IntEnum):
         vars()[name] = code
 
 
+class cudaDeviceAttr(IntEnum):
+    cudaDevAttrComputeCapabilityMajor = 75
+    cudaDevAttrComputeCapabilityMinor = 76
+
+
 class cudaMemcpyKind(IntEnum):
     cudaMemcpyDefault = 4
 
@@ -66,6 +71,10 @@ def _code(code: int) -> Any:
 
 def cudaGetDeviceCount() -> tuple[Any, ...]:
     return _status(host.device_count)
+
+
+def cudaDeviceGetAttribute(attr: Any, device: int) -> tuple[Any, ...]:
+    return cudaError_t(0), host.capability(device)[attr == cudaDeviceAttr.cudaDevAttrComputeCapabilityMinor]
 
 
 def cudaSetDevice(device: int) -> tuple[Any, ...]:

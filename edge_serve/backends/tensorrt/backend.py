@@ -1,0 +1,158 @@
+"""The backend `tensorrt`: plans of TensorRT 8.6 to 11 on NVIDIA GPUs.
+
+Start in `instance` for what happens to a batch, in `loaded_engine` for how a plan is loaded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from edge_serve.backends import host
+from edge_serve.backends.base import InstanceSpec, ModelSpec
+from edge_serve.backends.tensorrt.bindings import Role, input_bindings
+from edge_serve.backends.tensorrt.checks import check_tensorrt
+from edge_serve.backends.tensorrt.complete import complete_tensorrt
+from edge_serve.backends.tensorrt.context import Context
+from edge_serve.backends.tensorrt.graphs import cuda_settings, graph_specs, plan_graphs
+from edge_serve.backends.tensorrt.instance import TensorRtInstance
+from edge_serve.backends.tensorrt.library import Library, load_library
+from edge_serve.backends.tensorrt.loaded_engine import LoadedEngine, load_engine
+from edge_serve.backends.tensorrt.profiles import Choice, instance_profiles, largest_shape
+from edge_serve.backends.tensorrt.settings import (
+    backend_settings,
+    check_kind,
+    dla_core,
+    group_of,
+    model_settings,
+    stream_priority,
+)
+from edge_serve.errors import Internal, Unsupported
+from edge_serve.messages.tensors import Shape
+
+#: of the process: TensorRT's plugins are registered once
+_plugins: set[str] = set()
+
+
+class TensorRtBackend:
+    """One version of a model: an engine for each device and DLA core that its instances are on."""
+
+    def __init__(self) -> None:
+        self._library: Library | None = None
+        self._engines: dict[tuple[int, int], LoadedEngine] = {}
+
+    def complete_config(self, spec: ModelSpec) -> dict[str, Any]:
+        """Return the configuration with what the engine tells filled in.
+
+        Raises:
+            EdgeServeError: the plan does not load, or contradicts the configuration.
+        """
+        group = (spec.config.get("instance_group") or [{}])[0]
+        if group.get("kind", "KIND_GPU") != "KIND_GPU":
+            return spec.config  # `open` says why it cannot be served
+        device = int((group.get("gpus") or [0])[0])
+        core = dla_core(group, str(group.get("name", "")), spec.name)
+        return complete_tensorrt(spec.config, self._engine(spec, device, core, spec.name).info)
+
+    def open(self, spec: ModelSpec, instances: Sequence[InstanceSpec]) -> list[TensorRtInstance]:
+        """Load the engine and make the instances.
+
+        Raises:
+            EdgeServeError: the plan does not load, or contradicts the configuration.
+        """
+        _check_supported(spec)
+        for note in (*backend_settings(spec.backend_config).notes, *model_settings(spec.config).notes):
+            host.log("WARNING", f"model '{spec.name}': {note}")
+        opened: list[TensorRtInstance] = []
+        try:
+            for one in instances:
+                opened.append(self._open_one(spec, one))
+        except BaseException:
+            for made in opened:
+                made.close()
+            raise
+        return opened
+
+    def close(self) -> None:
+        """Let go of the engines."""
+        self._engines.clear()
+
+    def _open_one(self, spec: ModelSpec, one: InstanceSpec) -> TensorRtInstance:
+        check_kind(one.kind, spec.name)
+        group = group_of(spec.config, one.name)
+        loaded = self._engine(spec, one.device_id, dla_core(group, one.name, spec.name), one.name)
+        choices = instance_profiles([str(name) for name in group.get("profile") or ()], loaded.info, one.name)
+        check_tensorrt(spec.config, loaded.info, choices, one.name)
+        cuda, settings = loaded.library.cuda, model_settings(spec.config)
+        cuda.set_device(one.device_id)
+        stream = cuda.stream_create(stream_priority(settings.priority, *cuda.stream_priority_range()))
+        contexts: list[Context] = []
+        try:
+            for choice in choices:
+                largest = _largest(spec, loaded, choice)
+                contexts.append(Context(loaded, choice, largest, settings.strategy, stream))
+                if cuda_settings(spec.config).graphs and cuda.has_graphs:
+                    contexts[-1].capture(plan_graphs(graph_specs(spec.config), loaded.info, choice, one.name))
+        except BaseException:
+            for context in contexts:
+                context.close()
+            cuda.stream_destroy(stream)
+            raise
+        states = [entry["output_name"] for entry in (spec.config.get("sequence_batching") or {}).get("state") or ()]
+        batches = int(spec.config.get("max_batch_size", 0)) > 0
+        return TensorRtInstance(one.name, loaded, one.device_id, contexts, stream, batches=batches, states=states)
+
+    def _engine(self, spec: ModelSpec, device: int, core: int, instance: str) -> LoadedEngine:
+        loaded = self._engines.get((device, core))
+        if loaded is None:
+            if self._library is None:
+                self._library = load_library()
+                _load_plugins(self._library, backend_settings(spec.backend_config).plugins)
+            loaded = self._engines[device, core] = load_engine(self._library, spec, device, core, instance)
+        return loaded
+
+
+def _check_supported(spec: ModelSpec) -> None:
+    ragged = [one["name"] for one in spec.config.get("input") or () if one.get("allow_ragged_batch")]
+    if ragged or spec.config.get("batch_input") or spec.config.get("batch_output"):
+        raise Unsupported(
+            f"model '{spec.name}': ragged batches (allow_ragged_batch, batch_input, batch_output) are not supported by "
+            "backend 'tensorrt' here: remove them, or serve the ONNX model with backend 'onnxruntime'"
+        )
+
+
+def _largest(spec: ModelSpec, loaded: LoadedEngine, choice: Choice) -> dict[str, Shape]:
+    """Return the largest shape of each input that its memory must hold."""
+    most = int(spec.config.get("max_batch_size", 0))
+    dims = {
+        binding.name: binding.full_dims(most)
+        for binding in input_bindings(spec.config)
+        if binding.role is not Role.BATCH
+    }
+    return {
+        tensor.name: largest_shape(
+            choice.profile.shapes[tensor.name], dims.get(tensor.name, tensor.shape), most, tensor.name, spec.name
+        )
+        for tensor in loaded.info.inputs
+        if not tensor.is_shape
+    }
+
+
+def _load_plugins(library: Library, paths: Sequence[str]) -> None:
+    for path in paths:
+        if path not in _plugins:
+            try:
+                ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
+            except OSError as error:
+                raise Internal(
+                    f"plugin library '{path}' does not load: {error}; correct --backend-config=tensorrt,plugins=..."
+                ) from error
+            _plugins.add(path)
+    register = getattr(library.module, "init_libnvinfer_plugins", None)
+    if register is not None:  # the lean runtime has none
+        register(library.logger, "")
+
+
+#: the name that `backends.loader` looks for
+Backend = TensorRtBackend

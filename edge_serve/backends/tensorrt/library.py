@@ -1,0 +1,121 @@
+"""Loads TensorRT: the whole library, or its lean runtime, after the CUDA device count was asked.
+
+Without a driver a runtime of TensorRT may end the process, so it is not touched before CUDA found a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from edge_serve.backends import host
+from edge_serve.backends.cuda.api import CudaApi, load_cuda
+from edge_serve.backends.tensorrt.errors import ErrorLog, Step, failure
+from edge_serve.errors import Unavailable
+
+#: modules with the names of TensorRT, best first; each runs plans
+_MODULES = ("tensorrt", "tensorrt_lean")
+_LEVELS = {0: "ERROR", 1: "ERROR", 2: "WARNING"}
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """TensorRT in this process.
+
+    Attributes:
+        module: `tensorrt`, or a module with its names.
+        errors: what its logger received.
+        logger: for runtimes.
+    """
+
+    module: Any
+    version: str
+    cuda: CudaApi
+    errors: ErrorLog
+    logger: Any
+
+    def allocator(self, cuda: CudaApi) -> Any:
+        """Return an IOutputAllocator for one output: `pointer` and `shape` are those of the last run."""
+        return _allocator(self.module, cuda)
+
+
+def load_library(load: Callable[[str], Any] = import_module, cuda: Callable[[], CudaApi] = load_cuda) -> Library:
+    """Return TensorRT.
+
+    Raises:
+        Unavailable: CUDA finds no device, or no module of TensorRT is installed.
+    """
+    device = cuda()
+    reasons = []
+    for name in _MODULES:
+        try:
+            module = load(name)
+        except Exception as error:  # a library that does not load raises OSError, RuntimeError, ...
+            reasons.append(f"{name}: {error}")
+            continue
+        errors = ErrorLog()
+        return Library(module, str(module.__version__), device, errors, _logger(module, errors))
+    raise Unavailable(
+        f"TensorRT cannot be loaded: {'; '.join(reasons)}; pip install 'edge-serve[tensorrt]' (on a Jetson: "
+        "apt-get install tensorrt, and a virtual environment with --system-site-packages)"
+    )
+
+
+def _logger(module: Any, errors: ErrorLog) -> Any:
+    class Logger(module.ILogger):  # type: ignore[misc]  # the base exists where TensorRT is installed only
+        def __init__(self) -> None:
+            super().__init__()
+
+        def log(self, severity: Any, msg: str) -> None:
+            errors.record(int(severity), msg)
+            if int(severity) in _LEVELS:
+                host.current().log(_LEVELS[int(severity)], f"TensorRT: {msg}")
+
+    return Logger()
+
+
+def make_runtime(library: Library, model: str, dla_core: int, *, host_code: bool) -> Any:
+    """Return a runtime for plans.
+
+    Raises:
+        Internal: TensorRT refuses.
+    """
+    runtime = library.module.Runtime(library.logger)
+    logged = library.errors.take()
+    if runtime is None or logged.errors:
+        raise failure(Step.RUNTIME, logged, model)
+    runtime.engine_host_code_allowed = host_code
+    if dla_core >= 0:
+        runtime.DLA_core = dla_core
+    return runtime
+
+
+def _allocator(module: Any, cuda: CudaApi) -> Any:
+    class Allocator(module.IOutputAllocator):  # type: ignore[misc]
+        """Memory that grows with the output, and its shape, which the run tells."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.pointer = self._size = 0
+            self.shape: tuple[int, ...] = ()
+
+        def reallocate_output(self, tensor_name: str, memory: int, size: int, alignment: int) -> int:
+            if size > self._size or not self.pointer:
+                self.close()
+                self.pointer, self._size = cuda.malloc(max(1, size)), size
+            return self.pointer
+
+        def reallocate_output_async(self, tensor_name: str, memory: int, size: int, alignment: int, stream: int) -> int:
+            return self.reallocate_output(tensor_name, memory, size, alignment)
+
+        def notify_shape(self, tensor_name: str, shape: Any) -> None:
+            self.shape = tuple(int(dim) for dim in shape)
+
+        def close(self) -> None:
+            if self.pointer:
+                cuda.free(self.pointer)
+                self.pointer = self._size = 0
+
+    return Allocator()

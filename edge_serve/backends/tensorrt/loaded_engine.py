@@ -1,0 +1,64 @@
+"""An engine that is loaded: from the file, for one device and DLA core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edge_serve.backends import host
+from edge_serve.backends.base import ModelSpec
+from edge_serve.backends.tensorrt.engine import EngineInfo, read_engine
+from edge_serve.backends.tensorrt.errors import Step, failure
+from edge_serve.backends.tensorrt.library import Library, make_runtime
+from edge_serve.backends.tensorrt.plan import Host, check_meta, find_plan, read_meta
+from edge_serve.backends.tensorrt.settings import backend_settings, check_dla_core
+from edge_serve.errors import Internal
+
+
+@dataclass(slots=True)
+class LoadedEngine:
+    """An engine and what it came from.
+
+    Attributes:
+        runtime: kept, because an engine must not outlive it.
+    """
+
+    library: Library
+    model: str
+    info: EngineInfo
+    engine: Any
+    runtime: Any
+
+
+def load_engine(library: Library, spec: ModelSpec, device: int, dla_core: int, instance: str) -> LoadedEngine:
+    """Load the plan of a model for a device.
+
+    Raises:
+        Unavailable: there is no plan.
+        InvalidArgument, Internal, Unsupported: it does not fit this device or library, or does not load.
+    """
+    settings = backend_settings(spec.backend_config)
+    library.cuda.set_device(device)
+    capability = library.cuda.capability(device)
+    plan = find_plan(spec.version_directory, spec.config, capability, instance)
+    meta = read_meta(plan, spec.name)
+    if meta is not None:
+        here = Host(library.version, capability, host_code=settings.version_compatible)
+        warning = check_meta(meta, here, plan, spec.name)
+        if warning:
+            host.log("WARNING", f"model '{spec.name}': {warning}")
+    runtime = make_runtime(library, spec.name, dla_core, host_code=settings.version_compatible)
+    check_dla_core(dla_core, int(getattr(runtime, "num_DLA_cores", 0)))
+    engine = runtime.deserialize_cuda_engine(_content(plan))
+    logged = library.errors.take()
+    if engine is None:
+        raise failure(Step.ENGINE, logged, spec.name, plan=plan)
+    return LoadedEngine(library, spec.name, read_engine(engine, dla_core), engine, runtime)
+
+
+def _content(plan: Path) -> bytes:
+    try:
+        return plan.read_bytes()
+    except OSError as error:
+        raise Internal(f"{plan.name} cannot be read: {error.strerror}") from error
