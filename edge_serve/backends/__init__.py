@@ -4,7 +4,7 @@ cuda/         the calls of CUDA that backends use
 onnxruntime/  ONNX models on the CPU, CUDA, TensorRT, or OpenVINO
 python/       models written in Python (`model.py`)
 python_path/  the modules that Python models import: a directory for their `sys.path`
-tensorrt/     what the TensorRT backend decides without the library
+tensorrt/     plans of TensorRT on NVIDIA GPUs
 base          the interface of a backend
 host          the services of the hosting process: log lines, metrics, calls of other models
 loader        finds a backend by its name

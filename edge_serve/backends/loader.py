@@ -32,7 +32,6 @@ _IN_PYTHON = "load it in a model.py with backend 'python'"
 #: what to do instead, by backends that Triton or another server has and this installation has not
 HINTS = {
     "onnxruntime": f"{sys.executable} -m pip install onnxruntime",
-    "tensorrt": f"{sys.executable} -m pip install 'edge-serve[tensorrt]'",
     "pytorch": f"export the model to ONNX (torch.onnx.export) for backend 'onnxruntime', or {_IN_PYTHON}",
     "tensorflow": f"convert the model to ONNX (package tf2onnx) for backend 'onnxruntime', or {_IN_PYTHON}",
     "openvino": f"serve the ONNX file it was made from with backend 'onnxruntime', or {_IN_PYTHON} (package openvino)",
@@ -74,7 +73,7 @@ def load(name: str, spec: ModelSpec) -> Backend:
 
 def _advice_on_name(name: str) -> str:
     """Return which names there are in place of one that no backend has."""
-    names = sorted({"onnxruntime", "python", *(entry.name for entry in metadata.entry_points(group=GROUP))})
+    names = sorted({"onnxruntime", "python", "tensorrt", *(entry.name for entry in metadata.entry_points(group=GROUP))})
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
     like = f'Did you mean backend: "{close[0]}"? ' if close else ""
     return f"{like}The backends here are {', '.join(names)}, or a backend.py in the directory of the model"

@@ -52,7 +52,7 @@ def test_unknown_names_get_tritons_text(spec: ModelSpec, name: str) -> None:
     assert "The backends here are" in caught.value.message
 
 
-@pytest.mark.parametrize("name", ["tensorrt_plan", "tensorrt", "pytorch_libtorch", "tensorflow_savedmodel", "openvino"])
+@pytest.mark.parametrize("name", ["pytorch_libtorch", "tensorflow_savedmodel", "openvino"])
 def test_known_names_say_what_to_do(spec: ModelSpec, name: str) -> None:
     with pytest.raises(Unavailable, match=r"is not available: .*onnxruntime"):
         loader.load(name, spec)

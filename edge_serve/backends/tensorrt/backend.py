@@ -6,7 +6,7 @@ Start in `instance` for what happens to a batch, in `loaded_engine` for how a pl
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from edge_serve.backends import host
@@ -36,9 +36,14 @@ _plugins: set[str] = set()
 
 
 class TensorRtBackend:
-    """One version of a model: an engine for each device and DLA core that its instances are on."""
+    """One version of a model: an engine for each device and DLA core that its instances are on.
 
-    def __init__(self) -> None:
+    Args:
+        load: returns TensorRT, once something is loaded.
+    """
+
+    def __init__(self, load: Callable[[], Library] = load_library) -> None:
+        self._load = load
         self._library: Library | None = None
         self._engines: dict[tuple[int, int], LoadedEngine] = {}
 
@@ -107,7 +112,7 @@ class TensorRtBackend:
         loaded = self._engines.get((device, core))
         if loaded is None:
             if self._library is None:
-                self._library = load_library()
+                self._library = self._load()
                 _load_plugins(self._library, backend_settings(spec.backend_config).plugins)
             loaded = self._engines[device, core] = load_engine(self._library, spec, device, core, instance)
         return loaded

@@ -49,20 +49,20 @@ class Context:
         self._memory: list[int] = []
         self._graphs: dict[GraphShape, int] = {}
         self._plan = GraphPlan()
-        self._context = self._create(strategy)
-        self._set_profile()
-        self.inputs = {
-            tensor.name: self._allocate(nbytes(tensor, largest[tensor.name]))
-            for tensor in loaded.info.inputs
-            if not tensor.is_shape
-        }
-        for name, pointer in self.inputs.items():
-            self._context.set_tensor_address(name, pointer)
-        self.outputs: dict[str, int] = {}
+        self._context: Any = None
         self._dynamic: dict[str, Any] = {}
         #: shape tensors lie in host memory, which must stay as long as the context may read it
         self._values: dict[str, np.ndarray[Any, Any]] = {}
-        self._add_outputs(largest)
+        self.inputs: dict[str, int] = {}
+        self.outputs: dict[str, int] = {}
+        try:
+            self._context = self._create(strategy)
+            self._set_profile()
+            self._add_inputs(largest)
+            self._add_outputs(largest)
+        except BaseException:
+            self.close()
+            raise
 
     def _create(self, strategy: Strategy) -> Any:
         library, engine = self._loaded.library, self._loaded.engine
@@ -82,6 +82,12 @@ class Context:
         pointer = self._cuda.malloc(max(size, _LEAST_BYTES))
         self._memory.append(pointer)
         return pointer
+
+    def _add_inputs(self, largest: Mapping[str, Shape]) -> None:
+        for tensor in self._loaded.info.inputs:
+            if not tensor.is_shape:
+                self.inputs[tensor.name] = self._allocate(nbytes(tensor, largest[tensor.name]))
+                self._context.set_tensor_address(tensor.name, self.inputs[tensor.name])
 
     def _add_outputs(self, largest: Mapping[str, Shape]) -> None:
         shapes = {} if self._loaded.info.has_shape_tensors else self.infer(largest, {})

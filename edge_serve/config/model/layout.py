@@ -42,14 +42,12 @@ _OTHER_FORMATS: dict[tuple[str, ...], tuple[str, str]] = {
     (".pkl", ".pickle", ".joblib"): (
         "a pickled model", f"convert it with skl2onnx.to_onnx to {{version}}/model.onnx, {_IN_PYTHON}",
     ),
-    (".plan", ".engine", ".trt"): (
-        "a TensorRT engine", "put the ONNX file that it was built from there as {version}/model.onnx",
-    ),
+    (".engine", ".trt"): ("a TensorRT engine", "rename it to {version}/model.plan"),
     (".safetensors", ".gguf", ".npz"): ("weights without a model", "load them in {version}/model.py"),
     (".zip", ".tar", ".gz", ".tgz", ".xz"): ("an archive", "unpack it into {version}/"),
 }  # fmt: skip
 #: ending -> backend that loads it, and the file name that it expects
-_SERVED = {".onnx": ("onnxruntime", "model.onnx"), ".py": ("python", "model.py")}
+_SERVED = {".onnx": ("onnxruntime", "model.onnx"), ".py": ("python", "model.py"), ".plan": ("tensorrt", "model.plan")}
 
 
 @dataclass(frozen=True, slots=True)

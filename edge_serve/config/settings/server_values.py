@@ -91,9 +91,10 @@ _READ = {
         ("default-max-batch-size", "enable-global-threadpool", "intra_op_thread_count", "inter_op_thread_count")
     ),
     "python": frozenset[str](),
+    "tensorrt": frozenset(("coalesce-request-input", "execution-policy", "plugins", "version-compatible")),
 }
 #: Triton's backends that edge-serve does not have, whose settings start scripts often carry
-_ABSENT = frozenset(("dali", "fil", "openvino", "pytorch", "tensorflow", "tensorrt", "tensorrtllm", "tflite", "vllm"))
+_ABSENT = frozenset(("dali", "fil", "openvino", "pytorch", "tensorflow", "tensorrtllm", "tflite", "vllm"))
 
 
 def unread_backend_settings(settings: Sequence[BackendSetting]) -> list[str]:

@@ -1,0 +1,198 @@
+"""Instances on the stand-ins for CUDA and TensorRT, in this process: what runs, what is freed, and what fails."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edge_serve.backends.base import BackendRequest, InstanceSpec, ModelSpec, Reply, Timing
+from edge_serve.backends.cuda.api import CudaError
+from edge_serve.backends.tensorrt.backend import TensorRtBackend
+from edge_serve.backends.tensorrt.instance import TensorRtInstance
+from edge_serve.backends.tensorrt.library import load_library
+from edge_serve.errors import EdgeServeError, Unavailable
+from edge_serve.messages.tensors import DataType, InferTensor
+from tests.backends.cuda.host import HostCuda
+from tests.stand_ins.plans import plan, tensor
+
+STAND_INS = Path(__file__).parents[2] / "stand_ins"
+STAND_IN_MODULES = ("cuda", "tensorrt")
+SHAPES = ((1, 4), (2, 4), (8, 4))
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostCuda]:
+    """Yield the devices of the stand-ins, which are importable in the test."""
+    monkeypatch.syspath_prepend(str(STAND_INS))
+    forget()
+    monkeypatch.setitem(sys.modules, "tensorrt", import_module("tensorrt"))
+    yield import_module("cuda.bindings.runtime").host
+    forget()
+
+
+def forget() -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] in STAND_IN_MODULES]:
+        del sys.modules[name]
+
+
+def spec(folder: Path, content: bytes, **config: Any) -> ModelSpec:
+    directory = folder / "m" / "1"
+    directory.mkdir(parents=True)
+    (directory / "model.plan").write_bytes(content)
+    groups = [{"name": "m_0", "kind": "KIND_GPU", "count": 1, "gpus": [0]}]
+    return ModelSpec("m", 1, directory.parent, directory, {"name": "m", "instance_group": groups, **config})
+
+
+def identity(**more: Any) -> bytes:
+    both = [tensor("INPUT0", "INPUT", "FLOAT", (-1, 4)), tensor("OUTPUT0", "OUTPUT", "FLOAT", (-1, 4))]
+    return plan(more.pop("op", "identity"), both, [{"INPUT0": SHAPES}], **more)
+
+
+def opened(host: HostCuda, model: ModelSpec) -> tuple[TensorRtBackend, TensorRtInstance]:
+    backend = TensorRtBackend(lambda: load_library(cuda=lambda: host))
+    model.config = backend.complete_config(model)
+    (instance,) = backend.open(model, [InstanceSpec("m_0_0", "GPU", 0)])
+    return backend, instance
+
+
+def request(array: Any, name: str = "INPUT0", outputs: Sequence[str] = ("OUTPUT0",)) -> BackendRequest:
+    data = InferTensor(name, DataType.FP32, array.shape, memoryview(array).cast("B"))
+    return BackendRequest("", [data], outputs, {}, 0, 0, 0, 0, lambda: False)
+
+
+def values(reply: Reply) -> Any:
+    return reply.outputs[0].array().copy()
+
+
+def test_requests_of_a_batch_keep_their_rows(host: HostCuda, tmp_path: Path) -> None:
+    _, instance = opened(host, spec(tmp_path, identity()))
+    parts = [np.random.default_rng(n).random((n, 4)).astype(np.float32) for n in (1, 3, 2)]
+    timing = Timing()
+
+    replies = instance.execute([request(part) for part in parts], timing)
+
+    assert all((values(reply) == part).all() for reply, part in zip(replies, parts, strict=True))
+    assert 0 < timing.input_end_ns <= timing.output_start_ns
+
+
+def test_output_that_no_request_wants_is_not_copied(host: HostCuda, tmp_path: Path) -> None:
+    _, instance = opened(host, spec(tmp_path, identity()))
+    array = np.ones((1, 4), np.float32)
+
+    wants, wants_none = instance.execute([request(array), request(array, outputs=())], Timing())
+
+    assert [one.name for one in wants.outputs] == ["OUTPUT0"]
+    assert wants_none.outputs == []
+
+
+def test_graph_is_launched_for_its_shapes_and_padded_batches(
+    host: HostCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = {"batch_size": 4, "input": {"INPUT0": {"dim": ["4"]}}}
+    bound = {"batch_size": 3, "input": {"INPUT0": {"dim": ["4"]}}}
+    config = {"optimization": {"cuda": {"graphs": True, "graph_spec": [{**graph, "graph_lower_bound": bound}]}}}
+    _, instance = opened(host, spec(tmp_path, identity(), **config))
+    launched: list[int] = []
+    launch = host.graph_launch
+
+    def note(graph: int, stream: int) -> None:
+        launched.append(graph)
+        launch(graph, stream)
+
+    monkeypatch.setattr(host, "graph_launch", note)
+
+    for rows in (4, 3, 2):
+        array = np.random.default_rng(rows).random((rows, 4)).astype(np.float32)
+        (reply,) = instance.execute([request(array)], Timing())
+        assert (values(reply) == array).all()
+
+    assert len(launched) == 2, "of 4 and 3 rows; 2 rows run without"
+
+
+def test_capture_that_fails_costs_the_graph_alone(host: HostCuda, tmp_path: Path) -> None:
+    host.fail("cudaStreamBeginCapture", 900)
+    _, instance = opened(host, spec(tmp_path, identity(), optimization={"cuda": {"graphs": True}}))
+    array = np.ones((1, 4), np.float32)
+
+    (reply,) = instance.execute([request(array)], Timing())
+
+    assert (values(reply) == array).all()
+
+
+def test_everything_is_freed(host: HostCuda, tmp_path: Path) -> None:
+    before = host.open_handles()
+    backend, instance = opened(
+        host, spec(tmp_path, identity(device_memory=4096), optimization={"cuda": {"graphs": True}})
+    )
+    instance.execute([request(np.ones((8, 4), np.float32))], Timing())
+    assert host.open_handles() != before
+
+    instance.close()
+    backend.close()
+
+    assert host.open_handles() == before
+
+
+@pytest.mark.parametrize("call", ["cudaMalloc", "cudaStreamCreateWithPriority", "cudaStreamSynchronize"])
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_load_that_fails_frees_what_it_took(host: HostCuda, tmp_path: Path, call: str, after: int) -> None:
+    backend = TensorRtBackend(lambda: load_library(cuda=lambda: host))
+    model = spec(tmp_path, identity())
+    model.config = backend.complete_config(model)
+    before = host.open_handles()
+    host.fail(call, 2, after=after)
+    try:
+        (instance,) = backend.open(model, [InstanceSpec("m_0_0", "GPU", 0)])
+    except EdgeServeError:
+        assert host.open_handles() == before
+    else:
+        with suppress(CudaError):  # the failure may be left for here
+            instance.close()
+
+
+def test_sticky_error_makes_the_instance_not_ready(host: HostCuda, tmp_path: Path) -> None:
+    _, instance = opened(host, spec(tmp_path, identity(op="fail")))
+    assert instance.is_ready()
+
+    with pytest.raises(CudaError, match="illegal memory access"):
+        instance.execute([request(np.ones((1, 4), np.float32))], Timing())
+
+    assert not instance.is_ready()
+    instance.close()
+
+
+def test_error_that_is_not_sticky_fails_one_batch(host: HostCuda, tmp_path: Path) -> None:
+    _, instance = opened(host, spec(tmp_path, identity()))
+    host.fail("cudaMemcpyAsync", 1)
+    array = np.ones((1, 4), np.float32)
+
+    with pytest.raises(CudaError):
+        instance.execute([request(array)], Timing())
+
+    assert instance.is_ready()
+    assert (values(instance.execute([request(array)], Timing())[0]) == array).all()
+
+
+def test_ragged_models_are_refused(host: HostCuda, tmp_path: Path) -> None:
+    entry = {"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [4], "allow_ragged_batch": True}
+    backend = TensorRtBackend(lambda: load_library(cuda=lambda: host))
+
+    with pytest.raises(EdgeServeError, match=r"ragged batches .* are not supported by backend 'tensorrt'"):
+        backend.open(spec(tmp_path, identity(), input=[entry]), [InstanceSpec("m_0_0", "GPU", 0)])
+
+
+def test_library_that_is_missing_says_what_to_install(host: HostCuda) -> None:
+    def missing(name: str) -> Any:
+        raise ModuleNotFoundError(f"No module named '{name}'")
+
+    with pytest.raises(
+        Unavailable, match=r"tensorrt: No module .* tensorrt_lean: .*pip install 'edge-serve\[tensorrt\]'"
+    ):
+        load_library(missing, lambda: host)
