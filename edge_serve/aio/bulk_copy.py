@@ -31,10 +31,15 @@ def copy(moves: Sequence[tuple[memoryview, Buffer]]) -> None:
 
 
 def move(target: memoryview, source: Buffer) -> None:
-    """Copy `source`, which has no other user, and return its memory to the system step by step if it has pages of its
-    own: to return all of it with the last reference would take long."""
+    """Copy `source`, which has no other user, and return its memory to the system."""
     copy([(target, source)])
-    own = source.obj if isinstance(source, memoryview) else None
+    return_pages(source)
+
+
+def return_pages(unused: Buffer) -> None:
+    """Return memory with pages of its own to the system step by step: to return all of it with the last reference would
+    take long."""
+    own = unused.obj if isinstance(unused, memoryview) else None
     if isinstance(own, mmap.mmap):
         for start in range(0, len(own), _STEP):
             own.madvise(mmap.MADV_DONTNEED, start, min(_STEP, len(own) - start))

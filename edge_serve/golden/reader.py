@@ -11,7 +11,6 @@ import math
 import mmap
 import os
 import stat
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from edge_serve.aio.bulk_copy import return_pages
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import (
@@ -47,7 +47,7 @@ DEFAULT_REQUESTS = 20
 #: `budget.requests` at most
 _MOST_REQUESTS = 100_000
 _MOST_DIGITS = 20
-#: bytes that are read or returned at once; larger tensors have pages of their own
+#: bytes that are read at once; larger tensors have pages of their own
 _PIECE = 1 << 20
 _DOCS = "docs/golden_tests.md has the format"
 
@@ -357,13 +357,9 @@ def _read_regular(path: Path, most: int) -> Buffer:
 
 
 def discard(tensors: Iterable[InferTensor]) -> None:
-    """Release the memory of unused tensors, in steps: the interpreter's lock is held in each."""
+    """Release the memory of unused tensors."""
     for tensor in tensors:
-        own = tensor.data.obj if isinstance(tensor.data, memoryview) else None
-        if isinstance(own, mmap.mmap):
-            for start in range(0, len(own), _PIECE):
-                own.madvise(mmap.MADV_DONTNEED, start, min(_PIECE, len(own) - start))
-                time.sleep(0)
+        return_pages(tensor.data)
 
 
 def _size(path: Path, status: os.stat_result) -> int:
