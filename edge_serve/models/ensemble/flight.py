@@ -84,19 +84,6 @@ class Ensemble:
             for name, spec in reversed(signature.outputs.items())  # as Triton's hash map mostly hands them out
         ]
 
-    def request(
-        self, index: int, version: str, top: InferRequest, mark: tuple[int | str, int], compute: ComputeTimes
-    ) -> InferRequest:
-        """Return the request of a step, without inputs, for a request of the ensemble.
-
-        Args:
-            mark: correlation ID and flags.
-        """
-        return InferRequest(
-            self.plan.steps[index].model, version, top.id, [], self.wanted[index], top.parameters, mark[0], mark[1],
-            top.priority, top.timeout_us, top.deadline_ns, compute=compute,
-        )  # fmt: skip
-
     def member(self, index: int, served: Served) -> Member:
         """Return the member of step `index`, for this version.
 
@@ -212,7 +199,10 @@ class Flight:
             for source in self._run.route.sources[index]:
                 sources[source] = self._outputs[source, iteration]
             mark = sources[member.marked_by].mark
-            request = ensemble.request(index, served.version, top, mark, self._compute)
+            request = InferRequest(
+                step.model, served.version, top.id, [], ensemble.wanted[index], top.parameters, mark[0], mark[1],
+                top.priority, top.timeout_us, top.deadline_ns, compute=self._compute,
+            )  # fmt: skip
             member.fill(request, sources)
             if top.shared:
                 share(request, top, step)
