@@ -114,7 +114,9 @@ class Generation:
             def on_written(outcome: Encoded | Refused) -> None:
                 then(outcome.error if isinstance(outcome, Refused) else _take_text(outcome))
 
-            return run_in_codec(served, partial(codec.encode_generated, response, served.signature), on_written)
+            request = InferRequest(response.model_name)
+            encode = partial(codec.encode, response, request, served.signature, "identity", generate=True)
+            return run_in_codec(served, encode, on_written)
 
         return write
 

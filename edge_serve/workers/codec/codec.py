@@ -82,19 +82,13 @@ class Codec:
         Takes over the response's lease. Never raises.
 
         Args:
-            generate: the response answers `generate`.
+            generate: the response answers `generate`, for which `request` and `accept` do not matter.
         """
         lease = response.lease
         found = lease.arena if lease is not None else None
         arena = found if isinstance(found, Arena) else None
         value = pack_response(response, request, signature, accept, arena is not None, generate)
         return self._add(EncodeJob(value, lease, done), arena)
-
-    def encode_generated(
-        self, response: InferResponse, signature: Signature, done: Callable[[Encoded | Refused], None]
-    ) -> CodecJob:
-        """Write a response to `generate`; otherwise like `encode`."""
-        return self.encode(response, InferRequest(response.model_name), signature, "identity", done, generate=True)
 
     def _add(self, job: CodecJob, arena: Arena | None) -> CodecJob:
         """Queue a job whose memory is in `arena`; None = in the codec's own arena."""

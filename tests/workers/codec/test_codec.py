@@ -380,7 +380,10 @@ def test_a_codec_process_encodes_responses_to_generate_as_the_loop_does(in_arena
         outputs = outputs if not in_arena else outputs[:1]
         response = InferResponse("m", "1", "id", outputs, {"b": True}, lease=lease)
         expected = generate.write(response)
-        encoded = await _outcome(lambda done: here.codec.encode_generated(response, SIGNATURE, done))
+        request = InferRequest("m")
+        encoded = await _outcome(
+            lambda done: here.codec.encode(response, request, SIGNATURE, "identity", done, generate=True)
+        )
         assert (b"".join(encoded.buffers), encoded.length) == (expected, None)
         encoded.lease.release()
 
