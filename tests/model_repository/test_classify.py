@@ -32,6 +32,7 @@ def test_a_door_that_speaks_no_http_is_told() -> None:
             client, _ = door.accept()
             with client:
                 client.sendall(b"\x00\x00\x06\x04")
+                client.shutdown(socket.SHUT_WR)
                 while client.recv(1 << 16):  # a close with unread bytes would reset the connection
                     pass
 
