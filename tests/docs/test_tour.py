@@ -1,4 +1,4 @@
-"""The code that docs/tour.md shows exists, and the four examples of docs/extend.md work."""
+"""The code that docs/tour.md shows exists, and the examples of docs/extend.md work and pass their tests."""
 
 from __future__ import annotations
 
@@ -22,6 +22,19 @@ MOST_NEW_LINES = 30
 _LINK = re.compile(r"\]\(\.\./(edge_serve/[\w/]+\.py)\)")
 _FENCE = re.compile(r"```(\w*)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
 _FILE = re.compile(r"# ((?:edge_serve|models)/\S+)\n")
+_TEST = re.compile(r"# at the end of (tests/\S+)\n")
+_TEST_NAME = re.compile(r"^def (test_\w+)", re.MULTILINE)
+#: example of docs/extend.md -> folders of the code that it changes
+EXAMPLES = {
+    "Add a route": 1,
+    "Add a route below a model": 1,
+    "Add a metric": 1,
+    "Add a metric with a new value": 2,
+    "Add a scheduler": 1,
+    "Add a model parameter": 1,
+    "Change the order of a queue": 1,
+    "Add a backend": 0,
+}
 
 
 @dataclass(frozen=True)
@@ -101,7 +114,7 @@ def test_indentation_must_be_common() -> None:
 
 
 def apply(block: Block, tree: Path) -> int:
-    """Carry out a block of docs/extend.md in a copy of the code, and return how many lines it adds.
+    """Carry out a block of docs/extend.md in a copy of the code, and return how many lines it adds; 0 for a test.
 
     Raises:
         AssertionError: the lines of a diff that are not new are not in its file, or not once.
@@ -111,17 +124,28 @@ def apply(block: Block, tree: Path) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(block.text)
         return len([line for line in block.text.splitlines()[1:] if line])
+    if test := _TEST.match(block.text):
+        with (tree / test[1]).open("a") as file:
+            file.write(f"\n\n{block.text}")
+        return 0
     if block.language != "diff":
         return 0
     path = tree / block.file
     lines = block.text.splitlines()
-    old = "".join(f"{line[1:]}\n" for line in lines if line[:1] == " ")
-    new = "".join(f"{line[1:]}\n" for line in lines)
+    old = "".join(f"{line[1:]}\n" for line in lines if line[:1] in " -")
+    new = "".join(f"{line[1:]}\n" for line in lines if line[:1] != "-")
     source = path.read_text()
     times = source.count(f"\n{old}")
     assert times == 1, f"line {block.line} of {EXTEND.name}: found {times} times in {block.file}, expected once:\n{old}"
     path.write_text(source.replace(f"\n{old}", f"\n{new}"))
     return sum(line[:1] == "+" for line in lines)
+
+
+def copy_code(tree: Path) -> None:
+    """Copy the code and its tests."""
+    for folder in ("edge_serve", "ota", "tests"):
+        shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tree)
 
 
 def changed_file(block: Block) -> str:
@@ -135,7 +159,7 @@ def changed_file(block: Block) -> str:
 def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the code with all examples applied, and a model repository `models` beside it."""
     tree = tmp_path_factory.mktemp("changed")
-    shutil.copytree(ROOT / "edge_serve", tree / "edge_serve", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_code(tree)
     for block in blocks(EXTEND.read_text()):
         apply(block, tree)
     (tree / "models/rounded/1").mkdir()
@@ -143,32 +167,58 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(script: str, tree: Path) -> str:
+    return run_python(["-c", textwrap.dedent(script)], tree)
+
+
+def run_python(arguments: list[str], tree: Path) -> str:
+    """Run Python in a copy of the code, and return what it prints."""
     environment = {**os.environ, "PYTHONPATH": str(tree)}
+    for name in ("PYTEST_XDIST_WORKER", "PYTEST_ADDOPTS"):
+        environment.pop(name, None)
     made = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
+        [sys.executable, *arguments],
         cwd=tree, env=environment, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    assert made.returncode == 0, made.stderr
+    assert made.returncode == 0, made.stdout + made.stderr
     return made.stdout
 
 
-def test_each_example_is_short(tmp_path: Path) -> None:
-    page = EXTEND.read_text()
-    shutil.copytree(ROOT / "edge_serve", tmp_path / "edge_serve", ignore=shutil.ignore_patterns("__pycache__"))
-    sections = re.split(r"^## ", page, flags=re.MULTILINE)[1:]
-    added = {section.splitlines()[0]: sum(apply(block, tmp_path) for block in blocks(section)) for section in sections}
+def sections() -> dict[str, list[Block]]:
+    """Return the blocks of each example by its title."""
+    parts = re.split(r"^## ", EXTEND.read_text(), flags=re.MULTILINE)[1:]
+    return {part.splitlines()[0]: blocks(part) for part in parts}
 
-    assert list(added) == ["Add a route", "Add a metric", "Add a scheduler", "Add a backend"]
+
+def test_each_example_is_short(tmp_path: Path) -> None:
+    copy_code(tmp_path)
+    added = {title: sum(apply(block, tmp_path) for block in found) for title, found in sections().items()}
+
+    assert list(added) == list(EXAMPLES)
     assert [title for title, lines in added.items() if not 0 < lines < MOST_NEW_LINES] == []
 
 
-def test_each_example_changes_one_folder_of_the_code() -> None:
-    sections = re.split(r"^## ", EXTEND.read_text(), flags=re.MULTILINE)[1:]
-    folders = [
-        {Path(file).parent for block in blocks(section) if (file := changed_file(block))} for section in sections
-    ]
+def test_each_example_changes_as_few_folders_of_the_code_as_it_says() -> None:
+    folders = {
+        title: len({Path(file).parent for block in found if (file := changed_file(block))})
+        for title, found in sections().items()
+    }
 
-    assert [len(found) for found in folders] == [1, 1, 1, 0]
+    assert folders == EXAMPLES
+
+
+def test_each_example_of_the_code_has_a_test_that_passes(changed: Path) -> None:
+    tests = [
+        [f"{file[1]}::{name}" for block in found if (file := _TEST.match(block.text)) for name in _names(block)]
+        for found in sections().values()
+    ]
+    doorplate = "tests/test_doorplates.py::test_the_doorplate_lists_what_is_in_the_folder"
+    run_python(["-m", "pytest", "-q", "-n", "0", *sum(tests, [doorplate])], changed)
+
+    assert [title for title, found in zip(EXAMPLES, tests, strict=True) if not found] == ["Add a backend"]
+
+
+def _names(block: Block) -> list[str]:
+    return _TEST_NAME.findall(block.text)
 
 
 def test_the_route_the_metric_and_the_backend_answer(changed: Path) -> None:
@@ -182,38 +232,21 @@ def test_the_route_the_metric_and_the_backend_answer(changed: Path) -> None:
         with Server("models", **ports) as server:
             print(server.infer("rounded", {"X": np.array([1.4, 1.6], np.float32)})["Y"].tolist())
             http, metrics = (server.addresses[name][0] for name in ("HTTP", "metrics"))
-            print(urlopen(f"http://{http}/edge-serve/models").read().decode())
+            for path in ("/edge-serve/models", "/v2/models/rounded/platform"):
+                print(urlopen(f"http://{http}{path}").read().decode())
             page = urlopen(f"http://{metrics}/metrics").read().decode()
-            print(*(line for line in page.splitlines() if line.startswith("edge_serve_mean_batch_size")))
+            ours = ("edge_serve_mean_batch_size", "edge_serve_instances")
+            for line in page.splitlines():
+                if line.startswith(ours):
+                    print(line)
         """,
         changed,
     )
 
     assert printed.splitlines() == [
         "[1.0, 2.0]",
-        '["rounded"]',
+        '{"models":["rounded"]}',
+        '"rounded"',
+        'edge_serve_instances{model="rounded",version="1"} 1',
         'edge_serve_mean_batch_size{model="rounded",version="1"} 1',
     ]
-
-
-def test_the_scheduler_decides(changed: Path) -> None:
-    printed = run(
-        """
-        from edge_serve.config.model import model_config_pb2 as pb
-        from edge_serve.messages.infer import InferRequest
-        from edge_serve.scheduling.core import Entry
-        from edge_serve.scheduling.policy import scheduler_for
-
-        config = pb.ModelConfig(name="m", parameters={"SMALLEST_FIRST": {"string_value": "yes"}})
-        scheduler = scheduler_for(config, 1)
-        for rows in (4, 1, 2):
-            scheduler.add(Entry(InferRequest("m"), rows, None, 0), 0)
-        for _ in range(3):
-            decided = scheduler.next(0)
-            print([entry.rows for entry in decided.entries], type(scheduler.next(0)).__name__)
-            scheduler.done(decided.instance)
-        """,
-        changed,
-    )
-
-    assert printed.splitlines() == ["[1] Wait", "[2] Wait", "[4] Wait"]

@@ -1,5 +1,8 @@
-"""The source of a scrape; `models/control/registry.py` and `server.py` implement it, and a request pays nothing for
-it."""
+"""The source of a scrape: the values on the metrics page. A request pays nothing for it.
+
+`frontends.SocketSource` implements it with functions that `server.py` passes. `Served.series` in
+`models/versions/served.py` fills in the values of a version: a new value is a field of `ModelSeries` and a line there.
+"""
 
 from __future__ import annotations
 

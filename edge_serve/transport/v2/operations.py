@@ -1,5 +1,6 @@
 """The short operations of the v2 protocol: health, metadata, statistics, settings, the repository, shared memory
-(server src/http_server.cc). `edge` has those that are not Triton's.
+(server src/http_server.cc). `edge` has our own, whose paths do not begin with /v2. A handler that needs another method
+of the service adds its signature to `CallService`.
 """
 
 from __future__ import annotations
