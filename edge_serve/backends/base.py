@@ -11,9 +11,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from edge_serve.errors import EdgeServeError
+from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import Parameter
 from edge_serve.messages.tensors import InferTensor
+
+
+class DeviceLost(Internal):
+    """This process can use its device no more. The worker answers the batch with this error, ends, and is started
+    again.
+    """
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class Gpu:
     """A GPU as CUDA numbers it, after CUDA_VISIBLE_DEVICES.
 
     Attributes:
@@ -32,7 +32,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Devices:
+class Gpus:
     """The GPUs of a machine.
 
     Attributes:
@@ -41,7 +41,7 @@ class Devices:
         advice: what to do about the reason.
     """
 
-    found: tuple[Device, ...] = ()
+    found: tuple[Gpu, ...] = ()
     cuda: tuple[int, int] = (0, 0)
     reason: str = ""
     advice: str = ""

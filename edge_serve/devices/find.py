@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edge_serve.devices.device import Device, Devices
+from edge_serve.devices.device import Gpu, Gpus
 from edge_serve.devices.probe import LIBRARY
 
 #: how long the driver may take, seconds: without nvidia-persistenced it initialises each card on first use
@@ -34,7 +34,7 @@ _ADVICE = {
 }
 
 
-def find_devices(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> Devices:
+def find_devices(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> Gpus:
     """Return the GPUs that CUDA programs of this process's children see. Takes up to `PROBE_SECONDS`: in a thread.
 
     Args:
@@ -42,7 +42,7 @@ def find_devices(root: Path = Path("/"), environ: Mapping[str, str] = os.environ
         environ: CUDA_VISIBLE_DEVICES and LD_LIBRARY_PATH count.
     """
     if not _hinted(root, environ):
-        return Devices()
+        return Gpus()
     command = [sys.executable, *_ISOLATED, "-m", "edge_serve.devices.probe"]
     try:
         done = subprocess.run(command, env=dict(environ), capture_output=True, timeout=PROBE_SECONDS, text=True)
@@ -68,21 +68,21 @@ def _hinted(root: Path, environ: Mapping[str, str]) -> bool:
     return any((root / node).exists() for node in _NODES) or any((one / LIBRARY).exists() for one in folders)
 
 
-def _read(document: dict[str, Any]) -> Devices:
+def _read(document: dict[str, Any]) -> Gpus:
     if "error" in document:
         return _none(f"CUDA does not work: {document['error']}", _ADVICE.get(document["code"], ""))
     devices = tuple(
-        Device(**{**one, "capability": (int(one["capability"][0]), int(one["capability"][1]))})
+        Gpu(**{**one, "capability": (int(one["capability"][0]), int(one["capability"][1]))})
         for one in document["devices"]
     )
     major, minor = document["cuda"]
     if not devices:
-        return Devices((), (major, minor), "the CUDA driver has no device", _ADVICE[100])
-    return Devices(devices, (major, minor))
+        return Gpus((), (major, minor), "the CUDA driver has no device", _ADVICE[100])
+    return Gpus(devices, (major, minor))
 
 
-def _none(reason: str, advice: str) -> Devices:
-    return Devices(reason=reason, advice=advice)
+def _none(reason: str, advice: str) -> Gpus:
+    return Gpus(reason=reason, advice=advice)
 
 
 def _ending(status: int) -> str:

@@ -1,7 +1,7 @@
 """Asks the CUDA driver for its devices and prints one JSON document: `python -m edge_serve.devices.probe`.
 
 A process of its own, because a driver that is broken may end the process that calls it, and because the front end
-stays without libcuda. No context is made: `cuInit` and questions about devices take none (CUDA Driver API, Device
+stays without libcuda. No context is made: `cuInit` and questions about devices take none (CUDA CudaDriver API, Device
 Management). Standard library only.
 """
 
@@ -32,7 +32,7 @@ class DriverError(Exception):
         self.code = code
 
 
-class Driver:
+class CudaDriver:
     """The calls of libcuda that the probe needs.
 
     Raises:
@@ -63,7 +63,7 @@ class Driver:
         return value.value
 
 
-def read_devices(driver: Driver) -> dict[str, Any]:
+def read_devices(driver: CudaDriver) -> dict[str, Any]:
     """Return the document.
 
     Raises:
@@ -76,7 +76,7 @@ def read_devices(driver: Driver) -> dict[str, Any]:
     return {"cuda": cuda, "devices": [_read_device(driver, number) for number in range(count)]}
 
 
-def _read_device(driver: Driver, number: int) -> dict[str, Any]:
+def _read_device(driver: CudaDriver, number: int) -> dict[str, Any]:
     device = driver.integer("cuDeviceGet", number)
     name, pci = ctypes.create_string_buffer(_NAME_BYTES), ctypes.create_string_buffer(_PCI_BYTES)
     identity, total = (ctypes.c_ubyte * 16)(), ctypes.c_size_t()
@@ -104,7 +104,7 @@ def _read_device(driver: Driver, number: int) -> dict[str, Any]:
 def main() -> int:
     """Print the document; exit status 0 also when the driver refuses, which the document says."""
     try:
-        document = read_devices(Driver())
+        document = read_devices(CudaDriver())
     except DriverError as error:
         document = {"error": str(error), "code": error.code}
     print(json.dumps(document))

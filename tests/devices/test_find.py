@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from edge_serve.devices import find
-from edge_serve.devices.device import Device, Devices
+from edge_serve.devices.device import Gpu, Gpus
 from edge_serve.devices.find import find_devices
 from tests.devices import stand_in
 
@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return stand_in.build(tmp_path_factory.mktemp("cuda"))
 
 
-def found(folder: Path, visible: str | None = None, **fields: object) -> Devices:
+def found(folder: Path, visible: str | None = None, **fields: object) -> Gpus:
     environ = {**os.environ, **stand_in.environ(folder, **fields)}
     if visible is not None:
         environ["CUDA_VISIBLE_DEVICES"] = visible
@@ -36,8 +36,8 @@ def test_devices_are_read_in_the_order_of_cuda(folder: Path) -> None:
 
     assert devices.cuda == (13, 0)
     assert devices.found == (
-        Device(0, "Stand-in GPU 0", f"GPU-{UUID('a0' * 16)}", (12, 1), 16 << 30, False, "0000:01:00.0"),
-        Device(1, "Stand-in GPU 1", f"GPU-{UUID('a1' * 16)}", (12, 1), 16 << 30, False, "0000:02:00.0"),
+        Gpu(0, "Stand-in GPU 0", f"GPU-{UUID('a0' * 16)}", (12, 1), 16 << 30, False, "0000:01:00.0"),
+        Gpu(1, "Stand-in GPU 1", f"GPU-{UUID('a1' * 16)}", (12, 1), 16 << 30, False, "0000:02:00.0"),
     )
     assert str(devices.found[0]) == "GPU 0: Stand-in GPU 0, compute capability 12.1, memory 16.0 GiB"
 
@@ -95,7 +95,7 @@ def test_library_that_does_not_load_is_named(tmp_path: Path) -> None:
 def test_machine_without_a_sign_of_a_driver_starts_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "run", lambda *args, **kwargs: pytest.fail("a process was started"))
 
-    assert find_devices(tmp_path, {}) == Devices()
+    assert find_devices(tmp_path, {}) == Gpus()
 
 
 @pytest.mark.parametrize("node", ["dev/nvidiactl", "dev/nvhost-gpu", "dev/dxg"])
@@ -118,11 +118,11 @@ def test_probe_makes_no_context(folder: Path) -> None:
 
 
 def test_ids_follow_the_minimum_of_compute_capability() -> None:
-    def device(id: int, capability: tuple[int, int]) -> Device:
-        return Device(id, "x", f"GPU-{id}", capability, 1)
+    def device(id: int, capability: tuple[int, int]) -> Gpu:
+        return Gpu(id, "x", f"GPU-{id}", capability, 1)
 
-    devices = Devices((device(0, (5, 3)), device(1, (6, 0)), device(2, (12, 0))), (12, 6))
+    devices = Gpus((device(0, (5, 3)), device(1, (6, 0)), device(2, (12, 0))), (12, 6))
 
     assert devices.ids(6.0) == [1, 2]
     assert devices.ids(0.0) == [0, 1, 2]
-    assert Devices(cuda=(12, 6)).ids(6.0) == []
+    assert Gpus(cuda=(12, 6)).ids(6.0) == []

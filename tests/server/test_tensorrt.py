@@ -56,6 +56,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     write(root, "nonzero", plan("nonzero", found, [{"INPUT0": ((1,), (8,), (64,))}]), "max_batch_size: 0\n"
           'input { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }\n'
           'output { name: "OUTPUT0" data_type: TYPE_INT64 dims: [ 1, -1 ] }\n')  # fmt: skip
+    both = [tensor("INPUT0", "INPUT", "FLOAT", (-1, 4)), tensor("OUTPUT0", "OUTPUT", "FLOAT", (-1, 4))]
+    write(root, "lost", plan("fail", both, [{"INPUT0": BATCHED}]))
     write(root, "old", addsub(version="8.6.1"))
     write(root, "foreign", addsub(capability="9.0"))
     write(root, "truncated", addsub()[:60])
@@ -163,3 +165,19 @@ def test_plan_that_cannot_be_served_says_why_and_the_others_serve(server: Runnin
     reason = next(entry["reason"] for entry in json.loads(body) if entry["name"] == model)
     assert re.search(text, reason), reason
     assert server.get("/v2/models/addsub/ready")[0] == 200
+
+
+def test_worker_whose_device_is_lost_is_started_again(server: Running) -> None:
+    array = np.ones((1, 4), np.float32)
+    before = server.workers()
+
+    status, body = server.post(
+        "/v2/models/lost/infer", {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 4], "data": [1] * 4}]}
+    )
+
+    assert status == 500
+    assert b"an illegal memory access was encountered" in body
+    server.wait_for_log("the worker ends because its device is lost")
+    server.wait_for_log("model addsub is back in worker")
+    assert (infer_http(server, "addsub", INPUT0=array, INPUT1=array)["OUTPUT0"] == 2).all()
+    assert server.workers() != before

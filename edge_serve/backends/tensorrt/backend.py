@@ -11,7 +11,7 @@ from typing import Any
 
 from edge_serve.backends import host
 from edge_serve.backends.base import InstanceSpec, ModelSpec
-from edge_serve.backends.tensorrt.bindings import Role, input_bindings
+from edge_serve.backends.tensorrt.bindings import BindingRole, input_bindings
 from edge_serve.backends.tensorrt.checks import check_tensorrt
 from edge_serve.backends.tensorrt.complete import complete_tensorrt
 from edge_serve.backends.tensorrt.context import Context
@@ -133,7 +133,7 @@ def _largest(spec: ModelSpec, loaded: LoadedEngine, choice: Choice) -> dict[str,
     dims = {
         binding.name: binding.full_dims(most)
         for binding in input_bindings(spec.config)
-        if binding.role is not Role.BATCH
+        if binding.role is not BindingRole.BATCH
     }
     return {
         tensor.name: largest_shape(

@@ -26,7 +26,7 @@ _CONTROL_TYPES = {
 }
 
 
-class Role(Enum):
+class BindingRole(Enum):
     """The source of an input's values, or the destination of an output's."""
 
     REQUEST = "request"
@@ -46,7 +46,7 @@ class Binding:
 
     name: str
     is_input: bool
-    role: Role
+    role: BindingRole
     data_type: str
     dims: tuple[int, ...]
     ragged: bool = False
@@ -62,7 +62,7 @@ class Binding:
             return (-1,)
         if not max_batch_size:
             return self.dims
-        return (-1 if self.role is Role.BATCH else max_batch_size, *self.dims)
+        return (-1 if self.role is BindingRole.BATCH else max_batch_size, *self.dims)
 
 
 def input_bindings(config: Json) -> list[Binding]:
@@ -73,7 +73,7 @@ def input_bindings(config: Json) -> list[Binding]:
     """
     found = [
         Binding(
-            entry["name"], True, Role.REQUEST, entry["data_type"], config_dims(entry),
+            entry["name"], True, BindingRole.REQUEST, entry["data_type"], config_dims(entry),
             bool(entry.get("allow_ragged_batch")),
         )
         for entry in config.get("input") or ()
@@ -81,9 +81,11 @@ def input_bindings(config: Json) -> list[Binding]:
     found += _controls(config)
     for batch in config.get("batch_input") or ():
         dims = _batch_dims(batch, config)
-        found += [Binding(name, True, Role.BATCH, batch["data_type"], dims) for name in batch.get("target_name") or ()]
+        found += [
+            Binding(name, True, BindingRole.BATCH, batch["data_type"], dims) for name in batch.get("target_name") or ()
+        ]
     for state in _states(config):
-        found.append(Binding(state["input_name"], True, Role.STATE, state["data_type"], _numbers(state["dims"])))
+        found.append(Binding(state["input_name"], True, BindingRole.STATE, state["data_type"], _numbers(state["dims"])))
     return found
 
 
@@ -100,11 +102,20 @@ def output_bindings(config: Json) -> list[Binding]:
                 raise InvalidArgument(f"batch output kind other than {_SCATTER} is not supported for {name}")
             scattered.add(name)
     found = [
-        Binding(entry["name"], False, Role.REQUEST, entry["data_type"], config_dims(entry), entry["name"] in scattered)
+        Binding(
+            entry["name"],
+            False,
+            BindingRole.REQUEST,
+            entry["data_type"],
+            config_dims(entry),
+            entry["name"] in scattered,
+        )
         for entry in config.get("output") or ()
     ]
     for state in _states(config):
-        found.append(Binding(state["output_name"], False, Role.STATE, state["data_type"], _numbers(state["dims"])))
+        found.append(
+            Binding(state["output_name"], False, BindingRole.STATE, state["data_type"], _numbers(state["dims"]))
+        )
     return found
 
 
@@ -118,7 +129,7 @@ def _controls(config: Json) -> Iterator[Binding]:
         for entry in entries:
             for control in entry.get("control") or ():
                 if control.get("kind", _CONTROLS[0]) == kind:
-                    yield Binding(entry["name"], True, Role.CONTROL, _control_type(control), (1,))
+                    yield Binding(entry["name"], True, BindingRole.CONTROL, _control_type(control), (1,))
 
 
 def _control_type(control: Json) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edge_serve.backends.tensorrt.bindings import Binding, Role, input_bindings, output_bindings
+from edge_serve.backends.tensorrt.bindings import Binding, BindingRole, input_bindings, output_bindings
 from edge_serve.backends.tensorrt.complete import check_allowed, unsupported_type
 from edge_serve.backends.tensorrt.engine import DATA_TYPES, EngineInfo, TensorInfo, shape_text
 from edge_serve.backends.tensorrt.profiles import Choice, largest_shape
@@ -63,10 +63,10 @@ class _Check:
                 raise InvalidArgument(
                     f"{binding.side} '{binding.name}' is expected to be {an} in model for {self.instance}"
                 )
-            if tensor.is_shape and binding.role is not Role.REQUEST:
+            if tensor.is_shape and binding.role is not BindingRole.REQUEST:
                 continue  # its values have no source, which the last check reports
             if binding.name in seen:
-                if binding.role is Role.STATE:
+                if binding.role is BindingRole.STATE:
                     continue  # an input or output may be a state too
                 raise InvalidArgument(
                     f"{binding.side} '{binding.name}'  has already appeared as an input or output for {self.instance}"
@@ -134,7 +134,7 @@ class _Check:
             f"unexpected datatype {tensor.data_type or 'TYPE_<invalid>'} for inference {binding.side} "
             f"'{binding.name}', expecting {binding.data_type} for {self.instance}"
         )
-        advice = f"write data_type: {tensor.data_type}" if binding.role is Role.REQUEST else ""
+        advice = f"write data_type: {tensor.data_type}" if binding.role is BindingRole.REQUEST else ""
         if not tensor.data_type:
             advice = f"the engine has it as {tensor.kind}, which cannot be served: build it with another type there"
         raise InvalidArgument(with_advice(text, advice))
@@ -146,7 +146,7 @@ class _Check:
                     f"model '{self.model}', tensor '{binding.name}': for the model to support ragged input, the engine "
                     f"shape is: {shape_text(tensor.shape)} while the model config shape is: {shape_text(binding.dims)}"
                 )
-        elif binding.role is Role.CONTROL and tensor.is_dynamic:
+        elif binding.role is BindingRole.CONTROL and tensor.is_dynamic:
             self._check_control(binding, tensor)
         else:
             self._check_dims(binding, tensor)
@@ -198,7 +198,7 @@ class _Check:
             text += f" (shape {shape_text(full)})"
         wanted = shape[1:] if self.max_batch_size else shape
         fix = f"dims: [ {', '.join(map(str, wanted))} ]" if wanted else "dims: [ 1 ] and reshape { shape: [ ] }"
-        raise InvalidArgument(with_advice(text, f"write {fix}" if binding.role is Role.REQUEST else ""))
+        raise InvalidArgument(with_advice(text, f"write {fix}" if binding.role is BindingRole.REQUEST else ""))
 
     def _check_shape_tensor(self, binding: Binding, tensor: TensorInfo) -> None:
         if binding.is_input:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from edge_serve.backends import host
+from edge_serve.backends.base import DeviceLost
 from edge_serve.backends.cuda.api import CudaApi, CudaError
 from edge_serve.backends.tensorrt.engine import TensorInfo
 from edge_serve.backends.tensorrt.errors import Step, failure
@@ -137,7 +138,9 @@ class Context:
 
     def _enqueue(self) -> None:
         if not self._context.execute_async_v3(self._stream):
-            raise failure(Step.RUN, self._loaded.library.errors.take(), self._loaded.model)
+            logged = self._loaded.library.errors.take()
+            error = failure(Step.RUN, logged, self._loaded.model)
+            raise DeviceLost(error.message) if logged.is_sticky else error
 
     def output(self, name: str, shape: Shape) -> tuple[int, Shape]:
         """Return where an output lies on the device, and its shape. Call it when the stream is through."""

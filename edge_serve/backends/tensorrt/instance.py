@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_serve.backends.base import BackendRequest, Reply, Timing
+from edge_serve.backends.base import BackendRequest, DeviceLost, Reply, Timing
 from edge_serve.backends.cuda.api import CudaApi, CudaError
 from edge_serve.backends.tensorrt.context import Context, nbytes
 from edge_serve.backends.tensorrt.engine import TensorInfo
@@ -67,6 +67,11 @@ class TensorRtInstance:
             return [reply for request in batch for reply in self._run((request,), timing)]
         except CudaError as error:
             self._is_lost = self._is_lost or error.sticky
+            if error.sticky:
+                raise DeviceLost(error.message) from error
+            raise
+        except DeviceLost:
+            self._is_lost = True
             raise
 
     def is_ready(self) -> bool:

@@ -64,7 +64,7 @@ def load_library(load: Callable[[str], Any] = import_module, cuda: Callable[[], 
 
 
 def _logger(module: Any, errors: ErrorLog) -> Any:
-    class Logger(module.ILogger):  # type: ignore[misc]  # the base exists where TensorRT is installed only
+    class TensorRtLogger(module.ILogger):  # type: ignore[misc]  # the base exists where TensorRT is installed only
         def __init__(self) -> None:
             super().__init__()
 
@@ -73,7 +73,7 @@ def _logger(module: Any, errors: ErrorLog) -> Any:
             if int(severity) in _LEVELS:
                 host.current().log(_LEVELS[int(severity)], f"TensorRT: {msg}")
 
-    return Logger()
+    return TensorRtLogger()
 
 
 def make_runtime(library: Library, model: str, dla_core: int, *, host_code: bool) -> Any:

@@ -56,7 +56,7 @@ class PlanMeta:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class PlanHost:
     """The library and the machine that a plan is to run on.
 
     Attributes:
@@ -173,7 +173,7 @@ def _meta(found: Any) -> PlanMeta:
     )
 
 
-def check_meta(meta: PlanMeta, host: Host, plan: Path, model: str) -> str:
+def check_meta(meta: PlanMeta, host: PlanHost, plan: Path, model: str) -> str:
     """Check that a plan runs here. Return a warning, "" = none.
 
     Raises:
@@ -222,20 +222,20 @@ def _may_run(built: tuple[int, ...], here: tuple[int, ...]) -> bool:
     return newer and here[0] in _RUNS_ON.get(built[0], ())
 
 
-def _other_machine(meta: PlanMeta, host: Host) -> str:
+def _other_machine(meta: PlanMeta, host: PlanHost) -> str:
     if not meta.machine or not host.machine or meta.machine == host.machine:
         return ""
     return f"was built on a processor of type {meta.machine}, and this is {host.machine}"
 
 
-def _other_version(meta: PlanMeta, host: Host) -> str:
+def _other_version(meta: PlanMeta, host: PlanHost) -> str:
     if version_runs(meta, host.tensorrt, host_code=True):
         return ""
     kind = "version-compatible plan" if VERSION_COMPATIBLE in meta.flags else "plan"
     return f"is a {kind} of TensorRT {meta.tensorrt}, and this is TensorRT {host.tensorrt}"
 
 
-def _other_capability(meta: PlanMeta, host: Host) -> str:
+def _other_capability(meta: PlanMeta, host: PlanHost) -> str:
     built = _numbers(meta.capability)
     if built == host.capability or (AMPERE_PLUS in meta.flags and min(built, host.capability) >= _AMPERE):
         return ""

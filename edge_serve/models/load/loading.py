@@ -23,7 +23,7 @@ from edge_serve.config.model.layout import advice_on_config, advice_on_versions
 from edge_serve.config.model.notes import notes_on
 from edge_serve.config.signature import read_labels, signature_of
 from edge_serve.config.stages import check_files, load_model_config, merge_completed, settle_instances
-from edge_serve.devices.device import Devices
+from edge_serve.devices.device import Gpus
 from edge_serve.errors import EdgeServeError
 from edge_serve.golden.reader import GoldenTest, read_golden
 from edge_serve.messages.log_fields import model_fields
@@ -174,7 +174,7 @@ class Loader:
         cache: ResponseCache | None = None,
         gate: RateLimitGate | None = None,
     ) -> None:
-        self.devices = Devices()
+        self.devices = Gpus()
         self._workers = workers
         self._budget = budget
         self._clock = clock

@@ -6,14 +6,16 @@ Worker's side: the standard library and NumPy only.
 from __future__ import annotations
 
 import itertools
+import os
 import socket
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Sequence
+from typing import NoReturn
 
-from edge_serve.backends.base import BackendInstance, BackendRequest, Reply, Timing
+from edge_serve.backends.base import BackendInstance, BackendRequest, DeviceLost, Reply, Timing
 from edge_serve.errors import EdgeServeError, Internal, Unavailable
 from edge_serve.workers.child.batch import Batch, OutputRoom, cancel_key, decode_execute, encode_partial, encode_reply
 from edge_serve.workers.child.memory.arena_imports import ArenaImports
@@ -24,6 +26,8 @@ from edge_serve.workers.wire.layout import INLINE, TensorLayout
 from edge_serve.workers.wire.polling_wait import PollingWait
 
 _RECEIVE_BYTES = 64 * 1024
+#: exit status of a worker whose device is lost
+DEVICE_LOST = 75
 #: Triton's words (core src/scheduler_utils.cc)
 TIMEOUT_EXPIRED = "Request timeout expired"
 
@@ -166,6 +170,8 @@ class Instance:
         self._imports = imports
         self._mismatches = mismatches
         self._cancellations = Cancellations()
+        #: why the process cannot go on; "" = it can
+        self._lost = ""
         self._paused = PausedStreams()
         self._send_lock = threading.Lock()
         self._tokens = itertools.count(1)
@@ -178,6 +184,8 @@ class Instance:
             poll_us = 0
             while (received := receiver.receive(poll_us)) is not None:
                 poll_us = self._serve(received)
+                if self._lost:
+                    self._end_worker()
         except OSError:  # the front end is gone: the control channel ends the process
             pass
         finally:
@@ -274,7 +282,14 @@ class Instance:
             if not isinstance(fault, EdgeServeError):
                 traceback.print_exc(file=sys.stderr)
             error = self._error_of(fault)
+            if isinstance(fault, DeviceLost):
+                self._lost = fault.message
         return [Reply(error=error) for _ in requests]
+
+    def _end_worker(self) -> NoReturn:
+        """End the process at once: the libraries of a lost device may hang or crash in an orderly end."""
+        print(f"the worker ends because its device is lost: {self._lost}", file=sys.stderr, flush=True)
+        os._exit(DEVICE_LOST)
 
     def _failed(self, text: str) -> Internal:
         return Internal(f"Failed to process the request(s) for model '{self.name}', message: {text}")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from edge_serve.backends.tensorrt.bindings import Binding, Role, input_bindings, output_bindings
+from edge_serve.backends.tensorrt.bindings import Binding, BindingRole, input_bindings, output_bindings
 from edge_serve.config.model.json_form import model_config_from_json, model_config_to_json
 from edge_serve.errors import InvalidArgument
 
@@ -26,11 +26,11 @@ def test_inputs_and_outputs_of_requests() -> None:
         output=[{"name": "y", "data_type": "TYPE_INT64", "dims": [2]}],
     )
     assert input_bindings(config) == [
-        Binding("x", True, Role.REQUEST, "TYPE_FP32", (3, 4)),
-        Binding("flat", True, Role.REQUEST, "TYPE_FP32", (12,)),
-        Binding("r", True, Role.REQUEST, "TYPE_FP32", (3, 4), ragged=True),
+        Binding("x", True, BindingRole.REQUEST, "TYPE_FP32", (3, 4)),
+        Binding("flat", True, BindingRole.REQUEST, "TYPE_FP32", (12,)),
+        Binding("r", True, BindingRole.REQUEST, "TYPE_FP32", (3, 4), ragged=True),
     ]
-    assert output_bindings(config) == [Binding("y", False, Role.REQUEST, "TYPE_INT64", (2,))]
+    assert output_bindings(config) == [Binding("y", False, BindingRole.REQUEST, "TYPE_INT64", (2,))]
     assert [(one.side, one.full_dims(8)) for one in input_bindings(config)] == [
         ("input", (8, 3, 4)), ("input", (8, 12)), ("input", (-1,)),
     ]  # fmt: skip
@@ -55,14 +55,16 @@ def test_controls_in_triton_s_order() -> None:
     assert [(one.name, one.data_type) for one in input_bindings(config)] == [
         ("start", "TYPE_FP32"), ("end", "TYPE_INT32"), ("ready", "TYPE_BOOL"), ("corrid", "TYPE_UINT64"),
     ]  # fmt: skip
-    assert {(one.role, one.dims, one.full_dims(8)) for one in input_bindings(config)} == {(Role.CONTROL, (1,), (8, 1))}
+    assert {(one.role, one.dims, one.full_dims(8)) for one in input_bindings(config)} == {
+        (BindingRole.CONTROL, (1,), (8, 1))
+    }
 
 
 def test_states_are_inputs_and_outputs() -> None:
     state = {"input_name": "in", "output_name": "out", "data_type": "TYPE_INT32", "dims": [5]}
     config = read(8, sequence_batching={"state": [state]})
-    assert input_bindings(config) == [Binding("in", True, Role.STATE, "TYPE_INT32", (5,))]
-    assert output_bindings(config) == [Binding("out", False, Role.STATE, "TYPE_INT32", (5,))]
+    assert input_bindings(config) == [Binding("in", True, BindingRole.STATE, "TYPE_INT32", (5,))]
+    assert output_bindings(config) == [Binding("out", False, BindingRole.STATE, "TYPE_INT32", (5,))]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +80,7 @@ def test_batch_inputs(kind: str, plain: tuple[int, ...], batched: tuple[int, ...
     for size, dims in ((0, plain), (8, batched)):
         config = read(size, input=[X], batch_input=[batch])
         assert input_bindings(config)[1:] == [
-            Binding(name, True, Role.BATCH, "TYPE_INT32", dims) for name in ("n", "o")
+            Binding(name, True, BindingRole.BATCH, "TYPE_INT32", dims) for name in ("n", "o")
         ]
     assert input_bindings(config)[1].full_dims(8) == (-1, *batched)
 
@@ -89,7 +91,7 @@ def test_outputs_that_are_scattered() -> None:
         output=[{"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}],
         batch_output=[{"kind": "BATCH_SCATTER_WITH_INPUT_SHAPE", "target_name": ["y"], "source_input": ["x"]}],
     )
-    assert output_bindings(config) == [Binding("y", False, Role.REQUEST, "TYPE_FP32", (-1,), ragged=True)]
+    assert output_bindings(config) == [Binding("y", False, BindingRole.REQUEST, "TYPE_FP32", (-1,), ragged=True)]
 
 
 def test_kinds_that_are_not_supported() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_serve.backends.base import BackendRequest, InstanceSpec, ModelSpec, Reply, Timing
+from edge_serve.backends.base import BackendRequest, DeviceLost, InstanceSpec, ModelSpec, Reply, Timing
 from edge_serve.backends.cuda.api import CudaError
 from edge_serve.backends.tensorrt.backend import TensorRtBackend
 from edge_serve.backends.tensorrt.instance import TensorRtInstance
@@ -161,7 +161,7 @@ def test_sticky_error_makes_the_instance_not_ready(host: HostCuda, tmp_path: Pat
     _, instance = opened(host, spec(tmp_path, identity(op="fail")))
     assert instance.is_ready()
 
-    with pytest.raises(CudaError, match="illegal memory access"):
+    with pytest.raises(DeviceLost, match="illegal memory access"):
         instance.execute([request(np.ones((1, 4), np.float32))], Timing())
 
     assert not instance.is_ready()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_serve.backends.tensorrt.plan import (
-    Host,
+    PlanHost,
     PlanMeta,
     check_meta,
     find_plan,
@@ -25,7 +25,7 @@ from edge_serve.backends.tensorrt.plan import (
 )
 from edge_serve.errors import Internal, InvalidArgument, Unavailable
 
-ORIN = Host("10.3.0", (8, 7), "Orin", "aarch64")
+ORIN = PlanHost("10.3.0", (8, 7), "Orin", "aarch64")
 BUILT = PlanMeta(
     "10.3.0", "8.7", "Orin", "ab" * 32, ({"x": [[1, 3], [4, 3], [8, 3]]},), ("FP16",), "aarch64"
 )  # fmt: skip
