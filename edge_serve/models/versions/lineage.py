@@ -7,12 +7,13 @@ is closed, and then added to a sum.
 
 from __future__ import annotations
 
-from edge_serve.messages.statistics import FirstResponse, Histogram, ModelStatistics
+from dataclasses import fields
+from typing import Any
 
-_DURATIONS = (
-    "success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss",
-)  # fmt: skip
-_HISTOGRAMS = ("request_seconds", "queue_seconds", "compute_seconds")
+from edge_serve.messages.statistics import Duration, FirstResponse, Histogram, ModelStatistics
+
+#: of the present load alone: the answers of /stats and what quantiles are made from
+_PRESENT = frozenset(("batches", "last_inference_ms", "recent", "recent_hits", "recent_misses", "responses"))
 
 
 class Lineage:
@@ -42,34 +43,32 @@ class Lineage:
 
 
 def add_up(parts: list[ModelStatistics]) -> ModelStatistics:
-    """Sum the counters that metrics show, without `responses` and `batches`. Quantiles are those of the last part."""
+    """Sum the counters that metrics show: every field but those in `_PRESENT`. Quantiles are those of the last part."""
     last = parts[-1]
     total = ModelStatistics(
         recent=last.recent, recent_hits=last.recent_hits, recent_misses=last.recent_misses,
         first_response=None if last.first_response is None else FirstResponse(last.first_response.bounds),
     )  # fmt: skip
     for part in parts:
-        total.inference_count += part.inference_count
-        total.execution_count += part.execution_count
-        total.pending += part.pending
-        total.client_errors += part.client_errors
-        total.model_errors += part.model_errors
-        for name in _DURATIONS:
-            duration, added = getattr(total, name), getattr(part, name)
-            duration.count += added.count
-            duration.ns += added.ns
-        for reason, count in part.failures.items():
-            total.failures[reason] = total.failures.get(reason, 0) + count
-        for name in _HISTOGRAMS:
-            histogram, added = getattr(total, name), getattr(part, name)
-            _sum_counts(histogram, added)
-            histogram.sum_ns += added.sum_ns
-        first, added = total.first_response, part.first_response
-        if first is not None and added is not None and first.bounds == added.bounds:  # else other buckets, or none
-            _sum_counts(first, added)
-            first.sum_ms += added.sum_ms
+        for name in (one.name for one in fields(ModelStatistics) if one.name not in _PRESENT):
+            setattr(total, name, _sum(getattr(total, name), getattr(part, name)))
     return total
 
 
-def _sum_counts(total: Histogram | FirstResponse, part: Histogram | FirstResponse) -> None:
-    total.counts = [a + b for a, b in zip(total.counts, part.counts, strict=True)]
+def _sum(a: Any, b: Any) -> Any:
+    match a:
+        case int():
+            return a + b
+        case Duration():
+            return Duration(a.count + b.count, a.ns + b.ns)
+        case dict():
+            return {key: a.get(key, 0) + b.get(key, 0) for key in {**a, **b}}
+        case Histogram():
+            return Histogram(_counts(a, b), a.sum_ns + b.sum_ns)
+        case FirstResponse() if b is not None and a.bounds == b.bounds:
+            return FirstResponse(a.bounds, _counts(a, b), a.sum_ms + b.sum_ms)
+    return a  # first responses in other buckets, or none
+
+
+def _counts(a: Histogram | FirstResponse, b: Histogram | FirstResponse) -> list[int]:
+    return [one + other for one, other in zip(a.counts, b.counts, strict=True)]

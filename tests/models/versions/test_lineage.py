@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from edge_serve.messages.statistics import FirstResponse, ModelStatistics
+from dataclasses import fields
+
+from edge_serve.messages.statistics import Duration, FirstResponse, ModelStatistics
 from edge_serve.models.run.statistics import BACKEND, record_failure, record_first_response, record_success
 from edge_serve.models.versions.lineage import Lineage
 
@@ -13,6 +15,27 @@ def counted(requests: int, first_response: FirstResponse | None = None) -> Model
         record_success(stats, 2, [0], (1000, 2000, 3000, 4000), 5000)
     record_failure(stats, BACKEND, 7)
     return stats
+
+
+def test_each_counter_is_summed_or_is_of_the_present_load() -> None:
+    """A counter that is added to ModelStatistics goes on over a swap, unless it is one of the present load."""
+    present = {"batches", "last_inference_ms", "recent", "recent_hits", "recent_misses", "responses"}
+    first = counted(2, FirstResponse((1.0, 2.0)))
+    record_first_response(first, 1_500_000)
+    for one in fields(ModelStatistics):
+        value = getattr(first, one.name)
+        if isinstance(value, int):
+            setattr(first, one.name, value + 3)
+        elif isinstance(value, Duration):
+            setattr(first, one.name, Duration(value.count + 3, value.ns + 3))
+    lineage = Lineage()
+    lineage.add(first)
+
+    total = lineage.total(ModelStatistics(first_response=FirstResponse((1.0, 2.0))))
+
+    for one in fields(ModelStatistics):
+        if one.name not in present:
+            assert getattr(total, one.name) == getattr(first, one.name), one.name
 
 
 def test_a_first_load_is_read_as_it_is() -> None:
