@@ -184,7 +184,7 @@ def test_a_server_whose_log_is_blocked_serves_and_stops(tmp_path: Path, to_file:
     process = subprocess.Popen(command, stdin=silent, stdout=silent, stderr=silent if to_file else held.writer)
     try:
         server = Running(process, tmp_path / "none", http=port)
-        until_live(server)
+        until_ready(server)
         for _ in range(20):
             assert server.post("/v2/repository/models/none/load", {})[0] == 500  # each logs an error
         if not to_file:
@@ -202,12 +202,12 @@ def test_a_server_whose_log_is_blocked_serves_and_stops(tmp_path: Path, to_file:
         os.close(held.writer)
 
 
-def until_live(server: Running) -> None:
+def until_ready(server: Running) -> None:
     end = time.monotonic() + PATIENCE
     while True:
         with contextlib.suppress(OSError):
-            assert server.get("/v2/health/live")[0] == 200
-            return
+            if server.get("/v2/health/ready")[0] == 200:  # before, requests to load are refused
+                return
         assert server.process.poll() is None
         assert time.monotonic() < end, "the server does not answer"
         time.sleep(0.02)
