@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from edge_serve.backends import host
@@ -91,6 +92,7 @@ class TensorRtBackend:
         check_tensorrt(spec.config, loaded.info, choices, one.name)
         cuda, settings = loaded.library.cuda, model_settings(spec.config)
         cuda.set_device(one.device_id)
+        batches = int(spec.config.get("max_batch_size", 0)) > 0
         stream = cuda.stream_create(stream_priority(settings.priority, *cuda.stream_priority_range()))
         contexts: list[Context] = []
         try:
@@ -98,14 +100,15 @@ class TensorRtBackend:
                 largest = _largest(spec, loaded, choice)
                 contexts.append(Context(loaded, choice, largest, settings.strategy, stream))
                 if cuda_settings(spec.config).graphs and cuda.has_graphs:
-                    contexts[-1].capture(plan_graphs(graph_specs(spec.config), loaded.info, choice, one.name))
+                    graphs = plan_graphs(graph_specs(spec.config), loaded.info, choice, one.name)
+                    # only further rows of a batch can be cut off again
+                    contexts[-1].capture(graphs if batches else replace(graphs, padded=False))
         except BaseException:
             for context in contexts:
                 context.close()
             cuda.stream_destroy(stream)
             raise
         states = [entry["output_name"] for entry in (spec.config.get("sequence_batching") or {}).get("state") or ()]
-        batches = int(spec.config.get("max_batch_size", 0)) > 0
         return TensorRtInstance(one.name, loaded, one.device_id, contexts, stream, batches=batches, states=states)
 
     def _engine(self, spec: ModelSpec, device: int, core: int, instance: str) -> LoadedEngine:

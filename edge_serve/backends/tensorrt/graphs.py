@@ -69,12 +69,14 @@ class GraphShape:
         return sum(math.prod(shape) for shape in self.shapes)
 
     def takes(self, shapes: Sequence[Shape]) -> bool:
-        """Return whether a batch of these shapes can be padded to this graph."""
-        pairs = list(zip(self.lower, shapes, self.shapes, strict=True))
-        return all(len(low) == len(size) == len(high) for low, size, high in pairs) and all(
-            low <= size <= high
-            for lows, sizes, highs in pairs
-            for low, size, high in zip(lows, sizes, highs, strict=True)
+        """Return whether a batch of these shapes can be padded to this graph, by further rows.
+
+        Triton pads other dimensions too. The rows of the batch would lie in the wrong places there, and the outputs
+        have the shape of the graph: answers would be wrong.
+        """
+        return all(
+            bool(size) and size[1:] == high[1:] and low[0] <= size[0] <= high[0]
+            for low, size, high in zip(self.lower, shapes, self.shapes, strict=True)
         )
 
 
