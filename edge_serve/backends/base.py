@@ -129,6 +129,52 @@ class BackendInstance(Protocol):
         """Release everything."""
 
 
+class OutputMemory(Protocol):
+    """Memory for the outputs of one batch that are too large for its reply frame.
+
+    Attributes:
+        inline: outputs of one request that are together no larger travel in the frame, from wherever they lie.
+    """
+
+    inline: int
+
+    def allocate(self, nbytes: int) -> memoryview:
+        """Return writable memory in the reply's slot of the model's arena, on 64 bytes. Outputs whose data are views of
+        it are not copied again. Call it once for all outputs: a second call may move to another slot, and then the
+        data in the first one are copied. It may ask the front end for a slot, which is a round trip.
+
+        Raises:
+            Unavailable: the front end has no memory.
+        """
+
+
+class QueueingInstance(BackendInstance, Protocol):
+    """An instance that takes its next batch while one runs.
+
+    Its `execute` is `begin` and `finish` in one. The worker uses it where batches must follow each other, as with
+    implicit states.
+
+    Attributes:
+        seats: how many batches may have begun and not finished: 2 = one runs, and one is next. With 1 the worker
+            calls `execute` alone.
+    """
+
+    seats: int
+
+    def begin(self, batch: Sequence[BackendRequest], outputs: OutputMemory, timing: Timing) -> Any:
+        """Enqueue the copies and the run of a batch, and return without waiting for them. `finish` gets the result.
+
+        It waits while `seats` batches have begun. An exception fails the batch: then nothing of it may still run or
+        write, and `finish` is not called.
+        """
+
+    def finish(self, begun: Any) -> list[Reply]:
+        """Wait for a batch, and return one reply per request. Called in the order of `begin`, by another thread.
+
+        An exception fails the batch: then nothing of it may still run or write.
+        """
+
+
 class Backend(Protocol):
     """One model version in one worker."""
 

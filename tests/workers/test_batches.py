@@ -13,7 +13,8 @@ from edge_serve.backends.base import Reply
 from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, Internal, NotFound, Unavailable
 from edge_serve.messages.infer import NULL_SEAT, InferRequest, Parameter, RequestedOutput
 from edge_serve.messages.tensors import DataType, InferTensor, join_bytes
-from edge_serve.workers.child.batch import Batch, OutputRoom, decode_execute, encode_reply
+from edge_serve.workers.child.batch import Batch, decode_execute, encode_reply
+from edge_serve.workers.child.memory.output_room import OutputRoom
 from edge_serve.workers.front.frames.batch import decode_answers, encode_execute
 from edge_serve.workers.memory.arena import Arena, Budget
 from edge_serve.workers.wire.frames import HEADER_SIZE, REPLY_HEAD, FrameError, parse_header
@@ -31,7 +32,7 @@ def there(*requests: InferRequest, layout: TensorLayout = LAYOUT, arena: memoryv
     return decode_execute(layout, bytearray(sent), arena, set())
 
 
-def refuse(nbytes: int) -> tuple[int, int, int]:
+def refuse(batch_id: int, nbytes: int) -> tuple[int, int, int]:
     raise Unavailable(f"no room for {nbytes}")
 
 

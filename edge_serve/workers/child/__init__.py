@@ -6,10 +6,11 @@ forks           handlers for a model's forks: signals, and the state that a chil
 instance        one instance: receives a batch, calls the backend, sends the replies; polling (ADR 17), cancellations
 lifetime_guard  ties the process to the front end's lifetime pipe
 main            loads models, starts their instances, and serves the control channel
-memory/         memory of other models and of clients that a worker maps
+memory/         slots for outputs; memory of other models and of clients that a worker maps
 mismatch        compares a model's outputs with its configuration, and reports each difference once
 own_threads     threads that run no code of a model
 paused_streams  streams of a decoupled model that wait for a slow client
+pipelined       an instance that begins a batch while the one before runs: two threads (ADR 26)
 process         setup of every child process: control channel, signals, limits, log
 remote          questions and messages from the worker to the front end
 states          implicit state of sequences

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any
 
 from edge_serve.backends.base import BackendRequest, Reply
-from edge_serve.errors import EdgeServeError, Internal, triton_code
+from edge_serve.errors import EdgeServeError, Internal, Unavailable, triton_code
 from edge_serve.messages.infer import NULL_SEAT, Parameter
 from edge_serve.messages.tensors import DataType, InferTensor, Shape, zero_data
 from edge_serve.workers.child.memory.arena_imports import ArenaImports
+from edge_serve.workers.child.memory.output_room import OutputRoom
 from edge_serve.workers.child.memory.shared_request import SharedRequest
 from edge_serve.workers.child.mismatch import Mismatches
 from edge_serve.workers.wire.frames import (
@@ -43,10 +44,11 @@ from edge_serve.workers.wire.layout import (
     UNNAMED,
     Described,
     TensorLayout,
-    padded,
 )
 
 _EXECUTE_EACH = FrameKind.EXECUTE_EACH.value
+#: Triton's words (core src/scheduler_utils.cc)
+TIMEOUT_EXPIRED = "Request timeout expired"
 
 
 def cancel_key(batch_id: int, index: int) -> int:
@@ -184,55 +186,25 @@ def _in_arena(name: str, datatype: DataType, shape: Shape, arena: memoryview, wh
     return InferTensor(name, datatype, shape, arena[where : where + size], where)
 
 
+def in_time(batch: Batch, now_ns: int) -> tuple[list[BackendRequest], set[int]]:
+    """Return the requests of a batch that are to be executed, and the positions of the others."""
+    requests = batch.requests
+    late = {i for i, deadline in enumerate(batch.deadlines) if deadline and deadline <= now_ns}
+    if batch.shared is not None:  # `answer` says why
+        late |= {i for i, shared in batch.shared.items() if shared.error is not None}
+    if late:  # but a row of a sequence stays: the others must not move up, nor the sequence miss a step
+        late = {i for i in late if requests[i].seat < 0}
+        requests = [request for i, request in enumerate(requests) if i not in late]
+    return requests, late
+
+
+def with_late(replies: Sequence[Reply], late: Collection[int], count: int) -> list[Reply]:
+    """Return the replies of a whole batch, of which those in `late` were not executed."""
+    rest = iter(replies)
+    return [Reply(error=Unavailable(TIMEOUT_EXPIRED)) if i in late else next(rest) for i in range(count)]
+
+
 _REPLY, _PARTIAL = FrameKind.REPLY.value, FrameKind.PARTIAL.value
-
-
-class OutputRoom:
-    """Where large outputs of one frame go: the slot that came with the batch, or one that is asked for.
-
-    Args:
-        need: asks the front end for a larger slot; answers (token, offset, capacity).
-    """
-
-    __slots__ = ("_arena", "_need", "capacity", "offset", "token")
-
-    def __init__(
-        self, arena: memoryview, offset: int, capacity: int, need: Callable[[int], tuple[int, int, int]]
-    ) -> None:
-        self._arena = arena
-        self._need = need
-        self.token = 0
-        self.offset = offset
-        self.capacity = capacity
-
-    def reserve(self, nbytes: int) -> None:
-        """Make sure that `nbytes` fit.
-
-        Raises:
-            Unavailable: the front end has no memory for them.
-        """
-        if nbytes > self.capacity:
-            self.token, self.offset, self.capacity = self._need(nbytes)
-
-    def put(self, data: Any) -> int:
-        """Copy `data` in; where it starts."""
-        start = self.offset
-        size = len(data)
-        self._arena[start : start + size] = data
-        step = padded(size)
-        self.offset += step
-        self.capacity -= step
-        return start
-
-
-def large_bytes(replies: Sequence[Reply], wanted: Sequence[Sequence[str] | None]) -> int:
-    """Room that the replies above INLINE need in a slot."""
-    total = 0
-    for reply, names in zip(replies, wanted, strict=True):
-        sizes = [len(t.data) for t in reply.outputs if names is None or t.name in names]
-        if sum(sizes) > INLINE:
-            total += sum(padded(size) for size in sizes)
-    return total
 
 
 def encode_answers(
@@ -266,7 +238,7 @@ def encode_answers(
         for tensor in outputs:
             total += len(tensor.data)
         if total > INLINE and not reserved:
-            room.reserve(large_bytes(replies, wanted))
+            room.reserve(replies, wanted)
             reserved = True
         base, block, unnamed = position, b"", []
         for tensor in outputs:

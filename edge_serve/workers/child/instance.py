@@ -17,8 +17,18 @@ from typing import NoReturn
 
 from edge_serve.backends.base import BackendInstance, BackendRequest, DeviceLost, Reply, Timing
 from edge_serve.errors import EdgeServeError, Internal, Unavailable
-from edge_serve.workers.child.batch import Batch, OutputRoom, cancel_key, decode_execute, encode_partial, encode_reply
+from edge_serve.workers.child.batch import (
+    TIMEOUT_EXPIRED,
+    Batch,
+    cancel_key,
+    decode_execute,
+    encode_partial,
+    encode_reply,
+    in_time,
+    with_late,
+)
 from edge_serve.workers.child.memory.arena_imports import ArenaImports
+from edge_serve.workers.child.memory.output_room import OutputRoom
 from edge_serve.workers.child.mismatch import Mismatches
 from edge_serve.workers.child.paused_streams import PausedStreams
 from edge_serve.workers.wire.frames import HEADER, HEADER_SIZE, NEED, FrameKind, frame
@@ -28,8 +38,6 @@ from edge_serve.workers.wire.polling_wait import PollingWait
 _RECEIVE_BYTES = 64 * 1024
 #: exit status of a worker whose device is lost
 DEVICE_LOST = 75
-#: Triton's words (core src/scheduler_utils.cc)
-TIMEOUT_EXPIRED = "Request timeout expired"
 
 
 class Receiver:
@@ -177,6 +185,11 @@ class Instance:
         self._tokens = itertools.count(1)
         self._asked: dict[int, tuple[threading.Event, list[tuple[int, int, str]]]] = {}
 
+    @property
+    def seats(self) -> int:
+        """Return the number of batches that the front end may send before the first is answered."""
+        return 1
+
     def run(self) -> None:
         """Serve until the front end closes the channel."""
         receiver = Receiver(self._socket)
@@ -184,12 +197,13 @@ class Instance:
             poll_us = 0
             while (received := receiver.receive(poll_us)) is not None:
                 poll_us = self._serve(received)
-                if self._lost:
-                    self._end_worker()
         except OSError:  # the front end is gone: the control channel ends the process
             pass
         finally:
-            self._socket.close()
+            self._end()
+
+    def _end(self) -> None:
+        self._socket.close()
 
     def _serve(self, received: bytearray) -> int:
         """Answer a batch. Return the microseconds for which to poll for the next one."""
@@ -220,6 +234,8 @@ class Instance:
             self._close_failed(batch, replies)
         else:
             self._cancellations.done(batch.id)
+        if self._lost:
+            self._end_worker()
         return batch.poll_us
 
     def _refuse(self, received: bytearray, fault: Exception) -> None:
@@ -227,27 +243,15 @@ class Instance:
         _, _, _, count, batch_id = HEADER.unpack_from(received)
         error = self._error_of(fault)
         now = time.monotonic_ns()
-        room = OutputRoom(self._arena, 0, 0, self._need)
+        room = OutputRoom(self._arena, 0, 0, self._need, batch_id)
         replies, wanted = [Reply(error=error)] * count, [None] * count
         data = encode_reply(self._layout, batch_id, replies, wanted, room, (now, now, now), time.monotonic_ns)
         self._send(data)
 
     def _execute(self, batch: Batch, timing: Timing, now_ns: int) -> list[Reply]:
-        requests = batch.requests
-        late = {i for i, deadline in enumerate(batch.deadlines) if deadline and deadline <= now_ns}
-        if batch.shared is not None:  # `answer` says why
-            late |= {i for i, shared in batch.shared.items() if shared.error is not None}
-        if late:  # but a row of a sequence stays: the others must not move up, nor the sequence miss a step
-            late = {i for i in late if requests[i].seat < 0}
-            requests = [request for i, request in enumerate(requests) if i not in late]
+        requests, late = in_time(batch, now_ns)
         replies = self._call(requests, timing) if requests else []
-        if late:
-            rest = iter(replies)
-            replies = [
-                Reply(error=Unavailable(TIMEOUT_EXPIRED)) if i in late else next(rest)
-                for i in range(len(batch.requests))
-            ]
-        return replies
+        return with_late(replies, late, len(batch.requests)) if late else replies
 
     def _execute_each(self, batch: Batch, start_ns: int) -> tuple[list[Reply], tuple[int, int, int]]:
         """One execution per request. The marks are such that inputs, compute and outputs take what they took in all."""
@@ -275,16 +279,24 @@ class Instance:
     def _call(self, requests: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
         try:
             replies = self.backend.execute(requests, timing)
-            if len(replies) == len(requests):
-                return replies
-            error: EdgeServeError = self._failed(f"found {len(replies)} replies, expected {len(requests)}")
         except BaseException as fault:  # sys.exit in a model ends its batch, not its worker
-            if not isinstance(fault, EdgeServeError):
-                traceback.print_exc(file=sys.stderr)
-            error = self._error_of(fault)
-            if isinstance(fault, DeviceLost):
-                self._lost = fault.message
-        return [Reply(error=error) for _ in requests]
+            return self._failures(fault, len(requests))
+        return self._counted(replies, len(requests))
+
+    def _failures(self, fault: BaseException, count: int) -> list[Reply]:
+        """Return the replies of a batch in which the backend raised."""
+        if not isinstance(fault, EdgeServeError):
+            traceback.print_exception(fault, file=sys.stderr)
+        if isinstance(fault, DeviceLost):
+            self._lost = fault.message
+        error = self._error_of(fault)
+        return [Reply(error=error) for _ in range(count)]
+
+    def _counted(self, replies: list[Reply], count: int) -> list[Reply]:
+        if len(replies) == count:
+            return replies
+        error = self._failed(f"found {len(replies)} replies, expected {count}")
+        return [Reply(error=error) for _ in range(count)]
 
     def _end_worker(self) -> NoReturn:
         """End the process at once: the libraries of a lost device may hang or crash in an orderly end."""
@@ -297,12 +309,14 @@ class Instance:
     def _error_of(self, fault: BaseException) -> EdgeServeError:
         return fault if isinstance(fault, EdgeServeError) else self._failed(f"{type(fault).__name__}: {fault}")
 
-    def _encode(self, batch: Batch, replies: list[Reply], marks: tuple[int, int, int]) -> bytes:
+    def _encode(
+        self, batch: Batch, replies: list[Reply], marks: tuple[int, int, int], room: OutputRoom | None = None
+    ) -> bytes:
         if self._layout.cached:
             for request, reply in zip(batch.requests, replies, strict=False):
                 reply.personal = request.personal
         clock = time.monotonic_ns
-        room = OutputRoom(self._arena, batch.slot_offset, batch.slot_capacity, self._need)
+        room = room or self._room(batch)
         rows = [_rows(request) for request in batch.requests] if self._layout.counts_rows else None
         mismatches = self._mismatches
         try:
@@ -313,6 +327,9 @@ class Instance:
             error = self._error_of(fault)
             replies = [Reply(error=error) for _ in replies]
         return encode_reply(self._layout, batch.id, replies, batch.wanted, room, marks, clock)
+
+    def _room(self, batch: Batch) -> OutputRoom:
+        return OutputRoom(self._arena, batch.slot_offset, batch.slot_capacity, self._need, batch.id)
 
     def _send_partial(self, batch_id: int, index: int, reply: Reply | None, final: bool) -> None:
         key = cancel_key(batch_id, index)
@@ -332,10 +349,10 @@ class Instance:
         with self._send_lock:
             self._socket.sendall(data)
 
-    def _need(self, nbytes: int) -> tuple[int, int, int]:
+    def _need(self, batch_id: int, nbytes: int) -> tuple[int, int, int]:
         token = next(self._tokens)
         event, answer = self._asked[token] = threading.Event(), []
-        self._send(frame(FrameKind.NEED_OUTPUT, 0, NEED.pack(nbytes, token)))
+        self._send(frame(FrameKind.NEED_OUTPUT, batch_id, NEED.pack(nbytes, token)))
         event.wait()
         del self._asked[token]
         offset, capacity, reason = answer[0]

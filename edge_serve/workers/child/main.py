@@ -34,6 +34,7 @@ from edge_serve.workers.child.instance import Instance
 from edge_serve.workers.child.memory.arena_imports import ArenaImports
 from edge_serve.workers.child.mismatch import Mismatches
 from edge_serve.workers.child.own_threads import OwnThread
+from edge_serve.workers.child.pipelined import kind_of
 from edge_serve.workers.child.process import Control, ForwardingHandler, beat, prepare_process
 from edge_serve.workers.child.remote import Remote
 from edge_serve.workers.child.states import with_states
@@ -236,8 +237,8 @@ class Main:
         number = value["model"]
 
         def load() -> bytes:
-            self._load(value, sockets, arena)
-            return json_frame(FrameKind.OPENED, question, {})
+            instances = self._load(value, sockets, arena)
+            return json_frame(FrameKind.OPENED, question, {"seats": [instance.seats for instance in instances]})
 
         if not self._answer_load(question, load):
             for sock in sockets:
@@ -247,7 +248,7 @@ class Main:
         if loaded.in_main:
             loaded.instances[0].run()
 
-    def _load(self, value: dict[str, Any], sockets: list[socket.socket], arena: memoryview) -> None:
+    def _load(self, value: dict[str, Any], sockets: list[socket.socket], arena: memoryview) -> list[Instance]:
         spec = _spec(value["spec"])
         specs = [InstanceSpec(one["name"], one["kind"], one["device_id"]) for one in value["instances"]]
         beside = self._loaded.get(value["beside"])
@@ -258,7 +259,9 @@ class Main:
         layout = TensorLayout(spec.config)
         mismatches = Mismatches(spec, partial(self.remote.warn_once, value["model"]))
         instances = [
-            Instance(one["name"], one["channel"], sock, layout, arena, executor, self._imports, mismatches)
+            kind_of(executor, layout)(
+                one["name"], one["channel"], sock, layout, arena, executor, self._imports, mismatches
+            )
             for one, sock, executor in zip(value["instances"], sockets, executors, strict=True)
         ]
         in_main = value["in_main"]
@@ -272,6 +275,7 @@ class Main:
             self.remote.calling.home = CallerArena(value["model"], arena)
         for thread in threads.values():  # before the answer: CLOSE may follow at once, and joins them
             thread.start()
+        return instances
 
     def _on_close(self, received: Frame) -> None:
         asked = received.json()

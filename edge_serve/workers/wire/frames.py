@@ -60,7 +60,7 @@ class FrameKind(IntEnum):
 
     EXECUTE = 1  # -> data: a batch
     REPLY = 2  # <- data: its replies
-    NEED_OUTPUT = 3  # <- data: the outputs need an arena slot of this size
+    NEED_OUTPUT = 3  # <- data: the outputs of this batch (0: of a decoupled model) need an arena slot of this size
     OUTPUT_SLOT = 4  # -> control: here it is, or the reason why not
     PARTIAL = 5  # <- data: one of 0 to n replies of a decoupled model
     EXECUTE_EACH = 7  # -> data: requests to execute one after the other, each alone, answered together in one REPLY

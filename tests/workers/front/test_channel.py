@@ -15,8 +15,9 @@ from edge_serve.backends.base import Reply
 from edge_serve.errors import Internal, Unavailable
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import DataType, InferTensor
-from edge_serve.workers.child.batch import Batch, OutputRoom, decode_execute, encode_partial, encode_reply
+from edge_serve.workers.child.batch import Batch, decode_execute, encode_partial, encode_reply
 from edge_serve.workers.child.instance import Receiver
+from edge_serve.workers.child.memory.output_room import OutputRoom
 from edge_serve.workers.front.channel import Channel
 from edge_serve.workers.front.link import Link
 from edge_serve.workers.memory.arena import Arena, Budget
@@ -55,10 +56,10 @@ class Peer:
         return decode_execute(self.layout, received, self.arena.view, set())
 
     def reply(
-        self, batch: Batch, replies: list[Reply], need: Callable[[int], tuple[int, int, int]] | None = None
+        self, batch: Batch, replies: list[Reply], need: Callable[[int, int], tuple[int, int, int]] | None = None
     ) -> bytes:
         """A REPLY frame in the batch's slot, or one that `need` gives."""
-        room = OutputRoom(self.arena.view, batch.slot_offset, batch.slot_capacity, need or (lambda n: (0, 0, 0)))
+        room = OutputRoom(self.arena.view, batch.slot_offset, batch.slot_capacity, need or (lambda b, n: (0, 0, 0)))
         return encode_reply(self.layout, batch.id, replies, [None] * len(replies), room, (1, 2, 3), int)
 
     async def until_broken(self) -> str:
@@ -217,7 +218,7 @@ def test_room_is_asked_for_once_and_expected_afterwards() -> None:
                 await asyncio.sleep(0.001)
             number, token, offset, capacity = SLOT.unpack_from(made.control[0], HEADER_SIZE)
             assert (number, token, capacity) == (4, 9, 100_000)
-            made.theirs.sendall(made.reply(batch, [output(100_000)], lambda n: (token, offset, capacity)))
+            made.theirs.sendall(made.reply(batch, [output(100_000)], lambda b, n: (token, offset, capacity)))
             reply = await made.listener.reply()
             assert reply.lease is not None
             reply.lease.release()
@@ -295,7 +296,7 @@ def test_partial_replies_of_a_decoupled_model() -> None:
         async with peer(config(decoupled=True)) as made:
             made.channel.execute(1, [request()])
             batch = await made.receive()
-            room = OutputRoom(made.arena.view, 0, 0, lambda n: (0, 0, 0))
+            room = OutputRoom(made.arena.view, 0, 0, lambda b, n: (0, 0, 0))
             for i in range(3):
                 made.theirs.sendall(encode_partial(made.layout, 1, 0, output(64), i == 2, None, room))
             made.theirs.sendall(made.reply(batch, [Reply()]))
@@ -336,7 +337,7 @@ def test_times_that_cannot_be_are_put_in_order() -> None:
         async with peer() as made:
             made.channel.execute(1, [request()])
             batch = await made.receive()
-            room = OutputRoom(made.arena.view, 0, 0, lambda n: (0, 0, 0))
+            room = OutputRoom(made.arena.view, 0, 0, lambda b, n: (0, 0, 0))
             marks = (1 << 62, -5, 1 << 61)
             made.theirs.sendall(encode_reply(made.layout, batch.id, [output(64)], [None], room, marks, int))
             reply = await made.listener.reply()

@@ -1,5 +1,6 @@
-"""Memory of other processes that a worker maps.
+"""Memory of the front end and of other processes that a worker maps.
 
 arena_imports   arenas of other models, and clients' shared memory
+output_room     the slot for the large outputs of one frame
 shared_request  the tensors of one request that lie in clients' shared memory
 """

@@ -1,0 +1,107 @@
+"""The memory for the large outputs of one frame: a slot of the model's arena.
+
+Worker's side: the standard library and NumPy only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from edge_serve.backends.base import Reply
+from edge_serve.workers.wire.layout import INLINE, padded
+
+
+class OutputRoom:
+    """The slot for large outputs of one frame: the one that came with the batch, or one that the worker asks for.
+    Implements `OutputMemory`.
+
+    Args:
+        batch_id: of the batch; 0 = of a decoupled model's response.
+        need: asks the front end for a larger slot: batch id and bytes to token, offset, and capacity.
+
+    Attributes:
+        offset, capacity: the part of the slot that is free.
+    """
+
+    __slots__ = ("_allocated", "_arena", "_batch_id", "_need", "capacity", "offset", "token")
+
+    inline = INLINE
+
+    def __init__(
+        self,
+        arena: memoryview,
+        offset: int,
+        capacity: int,
+        need: Callable[[int, int], tuple[int, int, int]],
+        batch_id: int = 0,
+    ) -> None:
+        self._arena = arena
+        self._need = need
+        self._batch_id = batch_id
+        self.token = 0
+        self.offset = offset
+        self.capacity = capacity
+        #: addresses of the part of this slot that `allocate` has returned
+        self._allocated: range | None = None
+
+    def allocate(self, nbytes: int) -> memoryview:
+        """See `OutputMemory`."""
+        if nbytes > self.capacity:
+            self.token, self.offset, self.capacity = self._need(self._batch_id, nbytes)
+            self._allocated = None
+        view = self._arena[self.offset : self.offset + nbytes]
+        start = _address(view) if nbytes else 0
+        first = self._allocated.start if self._allocated else start
+        self._advance(nbytes)
+        self._allocated = range(first, start + nbytes)
+        return view
+
+    def reserve(self, replies: Sequence[Reply], wanted: Sequence[Sequence[str] | None]) -> None:
+        """Make sure that the large outputs fit.
+
+        Raises:
+            Unavailable: the front end has no memory for them.
+        """
+        if large_bytes(replies, wanted, self) > self.capacity:
+            needed = large_bytes(replies, wanted)
+            self.token, self.offset, self.capacity = self._need(self._batch_id, needed)
+            self._allocated = None
+
+    def put(self, data: Any) -> int:
+        """Copy `data` in, unless it lies there. Return where it starts."""
+        if self._allocated is not None and self.has(data):
+            return _address(data) - _address(self._arena)
+        start = self.offset
+        size = len(data)
+        self._arena[start : start + size] = data
+        self._advance(size)
+        return start
+
+    def has(self, data: Any) -> bool:
+        """Return whether `data` lies in memory of `allocate`."""
+        allocated = self._allocated
+        return allocated is not None and _address(data) in allocated
+
+    def _advance(self, nbytes: int) -> None:
+        step = padded(nbytes)
+        self.offset += step
+        self.capacity -= step
+
+
+def _address(data: Any) -> int:
+    return int(np.frombuffer(data, np.uint8).__array_interface__["data"][0]) if len(data) else 0
+
+
+def large_bytes(
+    replies: Sequence[Reply], wanted: Sequence[Sequence[str] | None], room: OutputRoom | None = None
+) -> int:
+    """Return the room that the replies above INLINE need in a slot, without the data that lie in `room`."""
+    total = 0
+    for reply, names in zip(replies, wanted, strict=True):
+        outputs = [tensor for tensor in reply.outputs if names is None or tensor.name in names]
+        if sum(len(tensor.data) for tensor in outputs) > INLINE:
+            total += sum(padded(len(tensor.data)) for tensor in outputs if room is None or not room.has(tensor.data))
+    return total
