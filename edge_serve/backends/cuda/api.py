@@ -62,6 +62,9 @@ class CudaApi(Protocol):
     def set_device(self, device: int) -> None:
         """Let the calling thread use a device. Each thread says so before its first other call."""
 
+    def get_device(self) -> int:
+        """Return the device that the calling thread uses."""
+
     def capability(self, device: int) -> tuple[int, int]:
         """Return the compute capability of a device."""
 
@@ -72,6 +75,9 @@ class CudaApi(Protocol):
         """Raise the error that the device is in, if it is a sticky one."""
 
     # memory
+    def allocation_size(self, pointer: int) -> int:
+        """Return the bytes from `pointer` to the end of the device memory that it lies in."""
+
     def malloc(self, nbytes: int) -> int: ...
     def free(self, pointer: int) -> None: ...
     def host_alloc(self, nbytes: int) -> int:

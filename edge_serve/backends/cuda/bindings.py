@@ -6,7 +6,7 @@ import ctypes
 import functools
 from typing import Any, cast
 
-from cuda.bindings import runtime
+from cuda.bindings import driver, runtime
 
 from edge_serve.backends.cuda.api import NOT_READY, CudaApi, CudaError
 
@@ -52,6 +52,9 @@ class CudaBindings:
     def set_device(self, device: int) -> None:
         _call(runtime.cudaSetDevice, device)
 
+    def get_device(self) -> int:
+        return int(_call(runtime.cudaGetDevice))
+
     def capability(self, device: int) -> tuple[int, int]:
         attributes = runtime.cudaDeviceAttr
         major = attributes.cudaDevAttrComputeCapabilityMajor
@@ -66,6 +69,12 @@ class CudaBindings:
         (status,) = runtime.cudaPeekAtLastError()
         if status != _ERRORS.cudaSuccess:
             raise _error("cudaPeekAtLastError", status)
+
+    def allocation_size(self, pointer: int) -> int:
+        status, start, nbytes = driver.cuMemGetAddressRange(pointer)
+        if status != driver.CUresult.CUDA_SUCCESS:  # its codes of memory are those of cudaError_t
+            raise _error("cuMemGetAddressRange", runtime.cudaError_t(int(status)))
+        return int(start) + int(nbytes) - pointer
 
     def malloc(self, nbytes: int) -> int:
         return int(_call(runtime.cudaMalloc, nbytes))
@@ -147,7 +156,8 @@ class CudaBindings:
         _call(runtime.cudaGraphExecDestroy, graph)
 
     def ipc_handle(self, pointer: int) -> bytes:
-        return ctypes.string_at(int(_call(runtime.cudaIpcGetMemHandle, pointer).getPtr()), IPC_BYTES)
+        handle = _call(runtime.cudaIpcGetMemHandle, pointer)  # owns the bytes that it points to
+        return ctypes.string_at(int(handle.getPtr()), IPC_BYTES)
 
     def ipc_open(self, handle: bytes) -> int:
         opened = runtime.cudaIpcMemHandle_t()

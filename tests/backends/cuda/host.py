@@ -1,13 +1,14 @@
 """`CudaApi` on the CPU: streams are threads that work in order, device memory is memory of this process.
 
-Its device pointers are addresses of this process, so a stand-in for
-TensorRT computes on them with NumPy (`HostCuda.run`). What a real device does badly, it does too: calls on freed or
-foreign memory fail as an illegal address, a sticky error ends the device, registered memory whose pages were given
-back is read as it was (`host_register`), and calls can be made to fail (`HostCuda.fail`).
+Its device pointers are addresses of this process, so a stand-in for TensorRT computes on them with NumPy
+(`HostCuda.run`). Another process opens device memory by its handle (`exported`). What a real device does badly, it does
+too: calls on freed or foreign memory fail as an illegal address, a sticky error ends the device, registered memory
+whose pages were given back is read as it was (`host_register`), and calls can be made to fail (`HostCuda.fail`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import mmap
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from edge_serve.backends.cuda.api import NOT_SUPPORTED, OUT_OF_MEMORY, CudaError
+from tests.backends.cuda.exported import ExportedMemory, NotExported, open_handle
 from tests.backends.cuda.pinned_pages import PinnedPages
 
 _INVALID_VALUE, _INVALID_DEVICE, _INVALID_HANDLE, _ILLEGAL_ADDRESS = 1, 101, 400, 700
@@ -144,6 +146,9 @@ class HostCuda:
         self._events: dict[int, _Event] = {}
         self._graphs: dict[int, list[Work]] = {}
         self._buffers: dict[int, mmap.mmap] = {}
+        self._exported = ExportedMemory()
+        #: memory of other processes
+        self._opened = _Memory()
         self._pinned = _Memory()
         self._registered: dict[int, PinnedPages] = {}
         self._sticky: CudaError | None = None
@@ -163,6 +168,7 @@ class HostCuda:
     def open_handles(self) -> dict[str, int]:
         """Return how much is not freed: allocations, streams, events, graphs."""
         allocated = sum(len(device.allocated.starts) for device in self._devices) + len(self._pinned.starts)
+        allocated += len(self._opened.starts)
         streams = len([number for number in self._streams if number])
         return {"memory": allocated, "streams": streams, "events": len(self._events), "graphs": len(self._graphs)}
 
@@ -177,6 +183,9 @@ class HostCuda:
             raise _error("cudaSetDevice", _INVALID_DEVICE)
         self._thread.device = device
 
+    def get_device(self) -> int:
+        return int(getattr(self._thread, "device", 0))
+
     def capability(self, device: int) -> tuple[int, int]:
         return self._capability
 
@@ -190,13 +199,21 @@ class HostCuda:
 
     # ---- memory -------------------------------------------------------------------------------------------------
 
+    def allocation_size(self, pointer: int) -> int:
+        self._enter("cuMemGetAddressRange")
+        for memory in (*(device.allocated for device in self._devices), self._opened):
+            start = memory.start_of(pointer)
+            if start is not None:
+                return start + memory.sizes[start] - pointer
+        raise _error("cuMemGetAddressRange", _INVALID_VALUE)
+
     def malloc(self, nbytes: int) -> int:
         self._enter("cudaMalloc")
         with self._lock:
             device = self._device()
             if device.used + nbytes > device.total:
                 raise _error("cudaMalloc", OUT_OF_MEMORY)
-            pointer = self._map(nbytes)
+            pointer = self._map_device(nbytes)
             device.used += nbytes
             device.allocated.add(pointer, nbytes)
         return pointer
@@ -208,6 +225,7 @@ class HostCuda:
                 if pointer in device.allocated.sizes:
                     self._drain()
                     device.used -= device.allocated.remove(pointer)
+                    self._exported.remove(pointer)
                     self._unmap(pointer)
                     return
         raise _error("cudaFree", _INVALID_VALUE)
@@ -282,8 +300,8 @@ class HostCuda:
 
     def _check_range(self, address: int, nbytes: int) -> None:
         """Let bytes of a device that are not whole in one allocation fail; other memory is the host's, as pageable."""
-        for device in self._devices:
-            if device.allocated.start_of(address) is not None and device.allocated.start_of(address, nbytes) is None:
+        for memory in (*(device.allocated for device in self._devices), self._opened):
+            if memory.start_of(address) is not None and memory.start_of(address, nbytes) is None:
                 raise _error("cudaMemcpyAsync", _ILLEGAL_ADDRESS)
 
     # ---- streams and events -------------------------------------------------------------------------------------
@@ -386,25 +404,37 @@ class HostCuda:
     # ---- memory of other processes ------------------------------------------------------------------------------
 
     def ipc_handle(self, pointer: int) -> bytes:
-        """Return a handle that only this process opens: device memory here is its own."""
         self._enter("cudaIpcGetMemHandle")
         if not self.has_ipc:
             raise _error("cudaIpcGetMemHandle", NOT_SUPPORTED)
-        if all(pointer not in device.allocated.sizes for device in self._devices):
-            raise _error("cudaIpcGetMemHandle", _INVALID_VALUE)
-        return pointer.to_bytes(64, "little")
+        for number, device in enumerate(self._devices):
+            if pointer in device.allocated.sizes:
+                with contextlib.suppress(NotExported):
+                    return self._exported.handle(pointer, number)
+        raise _error("cudaIpcGetMemHandle", _INVALID_VALUE)
 
     def ipc_open(self, handle: bytes) -> int:
+        """Map the memory of another process; as CUDA does not, map one's own a second time."""
         self._enter("cudaIpcOpenMemHandle")
-        pointer = int.from_bytes(handle, "little")
         if not self.has_ipc:
             raise _error("cudaIpcOpenMemHandle", NOT_SUPPORTED)
-        if all(pointer not in device.allocated.sizes for device in self._devices):
-            raise _error("cudaIpcOpenMemHandle", _INVALID_HANDLE)
+        try:
+            buffer, _ = open_handle(handle)
+        except NotExported:
+            raise _error("cudaIpcOpenMemHandle", _INVALID_VALUE) from None
+        with self._lock:
+            pointer = self._keep(buffer)
+            self._opened.add(pointer, len(buffer))
         return pointer
 
     def ipc_close(self, pointer: int) -> None:
         self._enter("cudaIpcCloseMemHandle")
+        with self._lock:
+            if pointer not in self._opened.sizes:
+                raise _error("cudaIpcCloseMemHandle", _INVALID_VALUE)
+            self._drain()
+            self._opened.remove(pointer)
+            self._unmap(pointer)
 
     # ---- inside -------------------------------------------------------------------------------------------------
 
@@ -452,7 +482,15 @@ class HostCuda:
                 stream.wait()
 
     def _map(self, nbytes: int) -> int:
-        buffer = mmap.mmap(-1, max(1, nbytes))
+        return self._keep(mmap.mmap(-1, max(1, nbytes)))
+
+    def _map_device(self, nbytes: int) -> int:
+        buffer, fd = self._exported.map(max(1, nbytes))
+        pointer = self._keep(buffer)
+        self._exported.add(pointer, fd, max(1, nbytes))
+        return pointer
+
+    def _keep(self, buffer: mmap.mmap) -> int:
         address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
         self._buffers[address] = buffer
         return address

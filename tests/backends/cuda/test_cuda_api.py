@@ -6,7 +6,9 @@ import ctypes
 import importlib.util
 import inspect
 import mmap
+import os
 import re
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -22,7 +24,8 @@ from edge_serve.devices.find import find_devices
 from tests.backends.cuda.host import HostCuda
 
 KIB = 1 << 10
-STAND_INS = Path(__file__).parents[2] / "stand_ins"
+ROOT = Path(__file__).parents[3]
+STAND_INS = ROOT / "tests/stand_ins"
 REAL = {"cuda-bindings": ("cuda", "bindings")}
 
 
@@ -51,8 +54,9 @@ def stand_in_bindings(monkeypatch: pytest.MonkeyPatch) -> CudaApi:
     monkeypatch.syspath_prepend(str(STAND_INS))
     monkeypatch.delitem(sys.modules, "edge_serve.backends.cuda.bindings", raising=False)
     api: CudaApi = import_module("edge_serve.backends.cuda.bindings").CudaBindings()
-    for name in ("cuda", "cuda.bindings", "cuda.bindings.runtime", "edge_serve.backends.cuda.bindings"):
+    for name in ("cuda", "cuda.bindings", "cuda.bindings.driver", "cuda.bindings.runtime"):
         sys.modules.pop(name, None)
+    sys.modules.pop("edge_serve.backends.cuda.bindings", None)
     return api
 
 
@@ -274,6 +278,66 @@ def test_device_that_is_not_there_is_refused(cuda: CudaApi) -> None:
     cuda.set_device(0)
 
 
+def test_thread_knows_its_device(cuda: CudaApi) -> None:
+    last = cuda.device_count() - 1
+    cuda.set_device(last)
+    assert cuda.get_device() == last
+    cuda.set_device(0)
+    assert cuda.get_device() == 0
+
+
+def test_size_of_an_allocation_is_known(cuda: CudaApi) -> None:
+    pointer = cuda.malloc(3 * KIB)
+    assert cuda.allocation_size(pointer) == 3 * KIB
+    assert cuda.allocation_size(pointer + KIB) == 2 * KIB
+    cuda.free(pointer)
+
+    with pytest.raises(CudaError, match="cuMemGetAddressRange failed"):
+        cuda.allocation_size(address(bytes(64)))
+
+
+#: opens the memory of a handle, adds 1 to each of its bytes, and prints its size
+OTHER_PROCESS = """
+import ctypes, sys
+from {module} import {make}
+cuda = {make}()
+cuda.set_device(0)
+pointer, stream = cuda.ipc_open(bytes.fromhex(sys.argv[1])), cuda.stream_create()
+size = cuda.allocation_size(pointer)
+host = (ctypes.c_ubyte * size)()
+cuda.memcpy_async(ctypes.addressof(host), pointer, size, stream)
+cuda.stream_synchronize(stream)
+host[:] = [one + 1 for one in host]
+cuda.memcpy_async(pointer, ctypes.addressof(host), size, stream)
+cuda.stream_synchronize(stream)
+cuda.ipc_close(pointer)
+print(size)
+"""
+
+
+def test_another_process_opens_memory_by_its_handle(cuda: CudaApi, stream: int, request: pytest.FixtureRequest) -> None:
+    name = request.node.callspec.params["cuda"]
+    if not cuda.has_ipc:
+        pytest.skip(f"{name} has no IPC")
+    package, module = REAL.get(name, ("", "bindings"))
+    maker = {"module": f"edge_serve.backends.cuda.{module}", "make": "make"}
+    if name == "host":
+        maker = {"module": "tests.backends.cuda.host", "make": "HostCuda"}
+    device = put(cuda, b"abc" * 16, stream)
+
+    command = [sys.executable, "-c", OTHER_PROCESS.format(**maker), cuda.ipc_handle(device).hex()]
+    paths = [str(ROOT), *([] if package else [str(STAND_INS)])]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environ)
+
+    assert (done.stdout, done.stderr) == ("48\n", "")
+    back = bytearray(48)
+    cuda.memcpy_async(ctypes.addressof(ctypes.c_char.from_buffer(back)), device, 48, stream)
+    cuda.stream_synchronize(stream)
+    assert back == b"bcd" * 16
+    cuda.free(device)
+
+
 def test_memory_freed_twice_is_refused(cuda: CudaApi) -> None:
     pointer = cuda.malloc(KIB)
     cuda.free(pointer)
@@ -300,7 +364,7 @@ def test_stand_in_has_the_signatures_of_cuda_bindings() -> None:
 
 
 #: types of arguments in the first lines of docstrings: `cudaMemcpyKind` of `kind: cudaMemcpyKind`
-TYPES = {"cudaMemcpyKind", "cudaStreamCaptureMode", "cudaIpcMemHandle_t", "cudaError_t"}
+TYPES = {"cudaDeviceAttr", "cudaMemcpyKind", "cudaStreamCaptureMode", "cudaIpcMemHandle_t", "cudaError_t"}
 
 
 def signature_line(function: Any) -> str:

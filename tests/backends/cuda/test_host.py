@@ -69,12 +69,28 @@ def test_integrated_device_has_no_ipc() -> None:
         cuda.ipc_handle(cuda.malloc(16))
 
 
-def test_ipc_handle_opens_the_same_memory() -> None:
-    cuda = HostCuda()
-    pointer = cuda.malloc(16)
+def test_handle_of_memory_that_is_gone_is_refused() -> None:
+    owner, other = HostCuda(), HostCuda()
+    pointer = owner.malloc(16)
+    handle = owner.ipc_handle(pointer)
+    owner.free(pointer)
 
-    assert cuda.ipc_open(cuda.ipc_handle(pointer)) == pointer
-    cuda.free(pointer)
+    for wrong in (handle, bytes(64)):
+        with pytest.raises(CudaError, match="cudaIpcOpenMemHandle failed with cudaErrorInvalidValue"):
+            other.ipc_open(wrong)
+
+
+def test_opened_memory_has_bounds_and_is_counted() -> None:
+    owner, other = HostCuda(), HostCuda()
+    pointer = owner.malloc(16)
+    opened = other.ipc_open(owner.ipc_handle(pointer))
+    target, stream = other.malloc(64), other.stream_create()
+    assert other.open_handles()["memory"] == 2
+
+    other.memcpy_async(target, opened, 17, stream)
+    with pytest.raises(CudaError, match="illegal memory access"):
+        other.stream_synchronize(stream)
+    owner.free(pointer)
 
 
 def test_each_device_has_memory_of_its_own() -> None:

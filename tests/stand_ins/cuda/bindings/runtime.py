@@ -35,6 +35,7 @@ class cudaError_t(IntEnum):
 
 
 class cudaDeviceAttr(IntEnum):
+    cudaDevAttrUnifiedAddressing = 41
     cudaDevAttrComputeCapabilityMajor = 75
     cudaDevAttrComputeCapabilityMinor = 76
 
@@ -45,6 +46,9 @@ class cudaMemcpyKind(IntEnum):
 
 class cudaStreamCaptureMode(IntEnum):
     cudaStreamCaptureModeThreadLocal = 1
+
+
+CUDA_IPC_HANDLE_SIZE = 64
 
 
 class cudaIpcMemHandle_t:
@@ -74,7 +78,13 @@ def cudaGetDeviceCount() -> tuple[Any, ...]:
 
 
 def cudaDeviceGetAttribute(attr: Any, device: int) -> tuple[Any, ...]:
+    if attr == cudaDeviceAttr.cudaDevAttrUnifiedAddressing:
+        return cudaError_t(0), 1
     return cudaError_t(0), host.capability(device)[attr == cudaDeviceAttr.cudaDevAttrComputeCapabilityMinor]
+
+
+def cudaGetDevice() -> tuple[Any, ...]:
+    return _status(host.get_device)
 
 
 def cudaSetDevice(device: int) -> tuple[Any, ...]:
@@ -129,8 +139,18 @@ def cudaHostGetDevicePointer(pHost: int, flags: int) -> tuple[Any, ...]:
     return _status(host.host_device_pointer, pHost)
 
 
-def cudaMemcpyAsync(dst: int, src: int, count: int, kind: Any, stream: int) -> tuple[Any, ...]:
-    return _status(host.memcpy_async, dst, src, count, stream)
+def cudaMemcpyAsync(dst: Any, src: Any, count: int, kind: Any, stream: int) -> tuple[Any, ...]:
+    return _status(host.memcpy_async, _address(dst), _address(src), count, stream)
+
+
+def _address(memory: Any) -> int:
+    """Return the address of memory that is a number, or a buffer."""
+    if isinstance(memory, int):
+        return memory
+    if isinstance(memory, bytes):
+        memory = ctypes.c_char_p(memory)
+        return ctypes.cast(memory, ctypes.c_void_p).value or 0
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
 def cudaMemsetAsync(devPtr: int, value: int, count: int, stream: int) -> tuple[Any, ...]:
@@ -139,6 +159,10 @@ def cudaMemsetAsync(devPtr: int, value: int, count: int, stream: int) -> tuple[A
 
 def cudaDeviceGetStreamPriorityRange() -> tuple[Any, ...]:
     return _status(host.stream_priority_range)
+
+
+def cudaStreamCreate() -> tuple[Any, ...]:
+    return _status(host.stream_create)
 
 
 def cudaStreamCreateWithPriority(flags: int, priority: int) -> tuple[Any, ...]:
