@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from edge_serve.backends import host
 from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.backends.onnxruntime import session as sessions
 from edge_serve.backends.onnxruntime import settings as settings
 from edge_serve.backends.onnxruntime.external import check_external_data
 from edge_serve.backends.onnxruntime.instance import OnnxInstance, SharedSession, make_plan
+from edge_serve.backends.onnxruntime.providers import CPU, notes, providers
 from edge_serve.config.model.complete import DEFAULT_MAX_BATCH_SIZE, check_onnx, complete_onnx
 from edge_serve.config.model.layout import advice_on_file
 from edge_serve.errors import Unavailable, with_advice
@@ -54,6 +56,8 @@ class OnnxRuntimeBackend:
             Internal, Unavailable: the model does not load.
         """
         opened = []
+        for note in notes(spec.config):
+            host.log("WARNING", f"model '{spec.name}': {note}")
         places = [("GPU", each.device_id) if each.kind == "GPU" else ("CPU", 0) for each in instances]
         for place in places:
             session = self._session(spec, *place)
@@ -79,8 +83,8 @@ class OnnxRuntimeBackend:
         return settings.session_settings(spec.config, spec.backend_config, size)
 
     def _divide(self, spec: ModelSpec, place: tuple[str, int]) -> None:
-        wanted = settings.providers(spec.config, *place)
-        if [provider.name for provider in wanted] != [settings.CPU]:
+        wanted = providers(spec.config, *place)
+        if [provider.name for provider in wanted] != [CPU]:
             return
         path, cores = self._path(spec), len(os.sched_getaffinity(0))
         size, instances = settings.model_bytes(path), self._opened[place]
@@ -97,7 +101,7 @@ class OnnxRuntimeBackend:
             if pool is not None:
                 sessions.use_global_threads(pool)
             check_external_data(path, spec.model_directory)
-            wanted = settings.providers(spec.config, kind, device)
+            wanted = providers(spec.config, kind, device)
             session = sessions.make(path, self._settings(spec), wanted, spec.name)
             self._sessions[kind, device] = session
         return session

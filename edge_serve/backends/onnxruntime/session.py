@@ -1,28 +1,31 @@
-"""Sessions: made from settings, asked what they are, and their errors in Triton's words.
+"""Sessions: made from settings, asked what they are, and run.
 
 `onnxruntime` is imported here and nowhere else.
 """
 
 from __future__ import annotations
 
-import re
+import contextlib
+import io
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import onnxruntime
 
 from edge_serve.backends.onnxruntime.advice import advice_on
-from edge_serve.backends.onnxruntime.settings import CUDA, OPENVINO, TENSORRT, Provider, SessionSettings
+from edge_serve.backends.onnxruntime.errors import translated, translated_on_gpu
+from edge_serve.backends.onnxruntime.libraries import Installed, missing
+from edge_serve.backends.onnxruntime.providers import ON_GPU, Provider
+from edge_serve.backends.onnxruntime.settings import SessionSettings
 from edge_serve.backends.python.api import dlpack as python_dlpack
 from edge_serve.config.model.complete import FoundTensor
-from edge_serve.errors import EdgeServeError, Internal, Unavailable, with_advice
+from edge_serve.errors import with_advice
 from edge_serve.messages.tensors import Array, DataType
 
 #: warnings about devices that are not there would fill the log of a small machine
 _ERRORS_ONLY = 3
-
-_ORT_ERROR = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
 
 _LEVELS = {
     -1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -39,13 +42,6 @@ _TYPES = {
         "string": DataType.BYTES, "bfloat16": DataType.BF16,
     }.items()
 }  # fmt: skip
-
-#: what to install for a provider that is missing
-_HINTS = {
-    CUDA: "pip install 'onnxruntime-gpu[cuda,cudnn]' in place of onnxruntime",
-    TENSORRT: "pip install 'onnxruntime-gpu[cuda,cudnn]' in place of onnxruntime, and TensorRT's libraries",
-    OPENVINO: "pip install onnxruntime-openvino in place of onnxruntime",
-}
 
 onnxruntime.set_default_logger_severity(_ERRORS_ONLY)
 
@@ -75,24 +71,37 @@ def make(path: Path, settings: SessionSettings, wanted: list[Provider], name: st
         Unavailable: a provider is not there.
         Internal: the model does not load.
     """
-    available = onnxruntime.get_available_providers()
+    folder = Path(onnxruntime.__file__).parent
+    installed = Installed(onnxruntime.__version__, folder, onnxruntime.get_available_providers())
     for provider in wanted:
-        if provider.name not in available:
-            raise _missing(provider, f"available are: {', '.join(available)}")
+        if provider.name not in installed.providers:
+            raise missing(provider.name, installed)
+    on_gpu = any(provider.name in ON_GPU for provider in wanted)
+    if on_gpu:
+        _preload()
+    named = [(provider.name, provider.options) for provider in wanted]
     try:
-        session = Session(
-            str(path), _options(settings), providers=[(provider.name, provider.options) for provider in wanted]
-        )
+        # without the fallback of the Python module, which prints the error and starts a session on the CPU
+        session = Session(str(path), _options(settings), providers=named, enable_fallback=0)
     except Exception as error:
-        told = translated(error)
+        told = translated_on_gpu(error) if on_gpu else translated(error)
         advice = advice_on(told.message, path, onnxruntime.__version__, name)
         raise type(told)(with_advice(told.message, advice)) from error
-    # The library starts without a provider whose own libraries do not load: the model would be slow, not wrong.
+    # The library itself starts without a provider whose own libraries do not load: the model would be slow, not wrong.
     for provider in wanted:
         if provider.name not in session.get_providers():
-            raise _missing(provider, "its libraries do not load")
+            raise missing(provider.name, installed)
     session.disable_fallback()
     return session
+
+
+@cache
+def _preload() -> None:
+    """Load the libraries of CUDA that came with pip, where the dynamic linker does not look; once in a process."""
+    load = getattr(onnxruntime, "preload_dlls", None)  # since 1.21
+    if load is not None:
+        with contextlib.redirect_stdout(io.StringIO()):  # `missing` says which one does not load
+            load()
 
 
 def run_options(settings: SessionSettings) -> RunOptions | None:
@@ -154,14 +163,6 @@ def _array(value: Any) -> Array:
     return cast(Array, value.numpy())
 
 
-def translated(error: Exception) -> EdgeServeError:
-    """An error of the library as Triton tells it: `onnx runtime error <code>: <text>`."""
-    match = _ORT_ERROR.search(str(error))
-    if match is None:
-        return Internal(f"onnx runtime error 1: {error}")
-    return Internal(f"onnx runtime error {match[1]}: {match[2]}")
-
-
 def _options(settings: SessionSettings) -> onnxruntime.SessionOptions:
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = _LEVELS.get(
@@ -186,11 +187,6 @@ def _options(settings: SessionSettings) -> onnxruntime.SessionOptions:
         except Exception as error:
             raise translated(error) from error
     return options
-
-
-def _missing(provider: Provider, reason: str) -> Unavailable:
-    hint = _HINTS.get(provider.name, "install an onnxruntime that has it")
-    return Unavailable(f"onnxruntime has no {provider.name}, which the model asks for ({reason}): {hint}")
 
 
 def _found(node: Any) -> FoundTensor:

@@ -14,8 +14,9 @@ from onnx import TensorProto
 from edge_serve.backends.base import BackendRequest, InstanceSpec, Reply, Timing
 from edge_serve.backends.onnxruntime.backend import OnnxRuntimeBackend
 from edge_serve.backends.onnxruntime.instance import OnnxInstance, SharedSession
+from edge_serve.backends.onnxruntime.providers import CPU, Provider
 from edge_serve.backends.onnxruntime.session import make
-from edge_serve.backends.onnxruntime.settings import CPU, Provider, SessionSettings
+from edge_serve.backends.onnxruntime.settings import SessionSettings
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable
 from edge_serve.messages.tensors import Array, DataType, InferTensor
 from tests.backends import onnx_models as models

@@ -12,13 +12,11 @@ from edge_serve.backends.onnxruntime.settings import (
     MOST_TWICE_BYTES,
     SMALL_MODEL_BYTES,
     SPINNING,
-    Provider,
     SessionSettings,
     default_max_batch_size,
     global_threads,
     model_bytes,
     model_path,
-    providers,
     session_settings,
     settings_together,
 )
@@ -27,10 +25,6 @@ from edge_serve.errors import InvalidArgument
 
 def parameters(**values: str) -> dict[str, Any]:
     return {"parameters": {key.replace("__", "."): {"string_value": value} for key, value in values.items()}}
-
-
-def accelerated(side: str, *entries: dict[str, Any]) -> dict[str, Any]:
-    return {"optimization": {"execution_accelerators": {f"{side}_execution_accelerator": list(entries)}}}
 
 
 def test_defaults() -> None:
@@ -80,7 +74,7 @@ def test_a_model_that_says_how_to_wait_is_left_to_it() -> None:
     ("config", "text"),
     [
         (parameters(intra_op_thread_count="two"), "failed to convert 'two' to integral number"),
-        (parameters(enable_mem_arena="perhaps"), "failed to convert 'perhaps' to boolean value"),
+        (parameters(enable_mem_arena="perhaps"), "failed to convert 'perhaps' to boolean"),
         (
             parameters(execution_mode="2"),
             "Invalid configuration value provided. Expected values for  execution_mode are 0 or 1 but got 2 .",
@@ -99,62 +93,6 @@ def test_settings_of_the_backend() -> None:
     assert global_threads({}) is None
     assert global_threads({"enable-global-threadpool": "1", "intra_op_thread_count": "2"}) == (2, 0)
     assert session_settings({}, {"enable-global-threadpool": "1"}, 10).global_threads
-
-
-def test_providers_of_an_instance() -> None:
-    both = accelerated("gpu", {"name": "tensorrt", "parameters": {"precision_mode": "FP16", "trt_dla_core": "1"}})
-    assert providers({}, "CPU", 0) == [Provider("CPUExecutionProvider")]
-    assert providers(both, "CPU", 0) == [Provider("CPUExecutionProvider")]
-    assert providers(both, "GPU", 1) == [
-        Provider("TensorrtExecutionProvider", {"trt_fp16_enable": "1", "trt_dla_core": "1", "device_id": "1"}),
-        Provider("CUDAExecutionProvider", {"device_id": "1"}),
-        Provider("CPUExecutionProvider"),
-    ]
-    openvino = accelerated("cpu", {"name": "openvino"})
-    assert [provider.name for provider in providers(openvino, "CPU", 0)] == [
-        "OpenVINOExecutionProvider",
-        "CPUExecutionProvider",
-    ]
-
-
-def test_options_in_the_librarys_names() -> None:
-    options = {"max_workspace_size_bytes": "5", "int8_calibration_table_name": "t", "precision_mode": "FP32"}
-    tensorrt = accelerated("gpu", {"name": "tensorrt", "parameters": options})
-    assert providers(tensorrt, "GPU", 0)[0].options == {
-        "trt_max_workspace_size": "5",
-        "trt_int8_calibration_table_name": "t",
-        "device_id": "0",
-    }
-    old = parameters(cudnn_conv_algo_search="1", arena_extend_strategy="0", gpu_mem_limit="9")
-    new = accelerated("gpu", {"name": "cuda", "parameters": {"gpu_mem_limit": "7"}})
-    assert providers(old | new, "GPU", 0)[0].options == {
-        "cudnn_conv_algo_search": "HEURISTIC",
-        "arena_extend_strategy": "kNextPowerOfTwo",
-        "gpu_mem_limit": "7",
-        "device_id": "0",
-    }
-
-
-@pytest.mark.parametrize(
-    ("config", "text"),
-    [
-        (accelerated("gpu", {"name": "warp"}), "unknown Execution Accelerator 'warp' is requested"),
-        (accelerated("cpu", {"name": "tensorrt"}), "unknown Execution Accelerator 'tensorrt' is requested"),
-        (
-            accelerated("gpu", {"name": "tensorrt", "parameters": {"colour": "red"}}),
-            "unknown parameter 'colour' is provided for TensorRT Execution Accelerator",
-        ),
-        (
-            accelerated("gpu", {"name": "tensorrt", "parameters": {"precision_mode": "FP7"}}),
-            "unsupported precision mode 'FP7' is requested",
-        ),
-        (parameters(cudnn_conv_algo_search="3"), "unsupported cudnn_conv_algo_search value '3' is requested"),
-    ],
-)
-def test_faulty_accelerators(config: dict[str, Any], text: str) -> None:
-    with pytest.raises(InvalidArgument) as caught:
-        providers(config, "GPU", 0)
-    assert caught.value.message == text
 
 
 def test_where_the_model_lies(tmp_path: Path) -> None:
