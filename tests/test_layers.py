@@ -55,6 +55,7 @@ WORKER_LIBRARIES = {"numpy"}
 BACKEND_LIBRARIES = {
     "edge_serve.backends.onnxruntime.session": {"onnxruntime"},
     "edge_serve.backends.cuda.bindings": {"cuda"},
+    "edge_serve.backends.cuda.pycuda": {"pycuda"},
     "edge_serve.backends.tensorrt": {"tensorrt", "cuda", "pycuda"},
 }
 #: modules that exist only inside a worker's interpreter

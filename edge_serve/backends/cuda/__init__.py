@@ -2,4 +2,5 @@
 
 api       the interface `CudaApi`, its error, and the choice of an implementation
 bindings  `CudaApi` over NVIDIA's `cuda-bindings`
+pycuda    `CudaApi` over PyCUDA, without graphs
 """

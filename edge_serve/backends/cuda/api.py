@@ -17,6 +17,7 @@ _STICKY = {
     46,  # cudaErrorDevicesUnavailable
     214,  # cudaErrorECCUncorrectable
     220,  # cudaErrorNvlinkUncorrectable
+    226,  # cudaErrorContained
     700,  # cudaErrorIllegalAddress
     702,  # cudaErrorLaunchTimeout
     709,  # cudaErrorContextIsDestroyed
@@ -27,9 +28,10 @@ _STICKY = {
     717,  # cudaErrorInvalidAddressSpace
     718,  # cudaErrorInvalidPc
     719,  # cudaErrorLaunchFailure
-    721,  # cudaErrorContained
+    721,  # cudaErrorTensorMemoryLeak
+    810,  # cudaErrorMpsClientTerminated
 }
-OUT_OF_MEMORY, NOT_READY, NOT_SUPPORTED = 2, 600, 801
+OUT_OF_MEMORY, OLD_DRIVER, NOT_READY, NOT_SUPPORTED = 2, 35, 600, 801
 
 
 class CudaError(Internal):
@@ -133,28 +135,32 @@ class CudaApi(Protocol):
 
 
 #: implementation -> its module and the package that it needs, best first
-_CHOICES = {"cuda-bindings": "edge_serve.backends.cuda.bindings"}
+_CHOICES = {"cuda-bindings": "edge_serve.backends.cuda.bindings", "pycuda": "edge_serve.backends.cuda.pycuda"}
 
 
 def load_cuda(load: Callable[[str], object] = import_module) -> CudaApi:
     """Return the best implementation that is installed and finds a device.
 
     Raises:
-        Unavailable: there is none, with the reason of each and what to install.
+        Unavailable: there is none, with the reason of each and what to do.
     """
-    reasons = []
-    for name, module in _CHOICES.items():
+    reasons, installed = [], False
+    for name, path in _CHOICES.items():
         try:
-            api: CudaApi = load(module).make()  # type: ignore[attr-defined]  # of this module's files only
-            count = api.device_count()
-        except ImportError as error:
+            module = load(path)
+        except ModuleNotFoundError as error:
             reasons.append(f"{name}: not installed ({error})")
-        except CudaError as error:
-            reasons.append(f"{name}: {error.message}")
-        else:
-            if count:
+            continue
+        except Exception as error:  # a library of the package does not load: OSError, RuntimeError, ...
+            reasons.append(f"{name}: cannot be imported ({error})")
+            continue
+        installed = True
+        try:
+            api: CudaApi = module.make()  # type: ignore[attr-defined]  # of this module's files only
+            if api.device_count():
                 return api
             reasons.append(f"{name}: no device")
-    raise Unavailable(
-        f"CUDA cannot be used: {'; '.join(reasons)}; pip install 'edge-serve[cuda]', and see: edge-serve doctor"
-    )
+        except CudaError as error:
+            reasons.append(f"{name}: {error.message}")
+    remedy = "see: edge-serve doctor" if installed else "pip install 'edge-serve[cuda]', and see: edge-serve doctor"
+    raise Unavailable(f"CUDA cannot be used: {'; '.join(reasons)}; {remedy}")

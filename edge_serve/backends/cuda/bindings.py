@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from cuda.bindings import driver, runtime
 
-from edge_serve.backends.cuda.api import NOT_READY, CudaApi, CudaError
+from edge_serve.backends.cuda.api import NOT_READY, OLD_DRIVER, CudaApi, CudaError
 
 _ERRORS = runtime.cudaError_t
 _COPY = runtime.cudaMemcpyKind.cudaMemcpyDefault
@@ -40,6 +40,18 @@ def _error(call: str, status: Any) -> CudaError:
     return CudaError(call, int(status), name.decode(), text.decode())
 
 
+def _on_driver() -> str:
+    """Return the reason for OLD_DRIVER: a driver serves CUDA of its own major version and of older ones."""
+    driver, library = _call(runtime.cudaDriverGetVersion), _call(runtime.cudaRuntimeGetVersion)
+    if not driver:
+        return "no NVIDIA driver is loaded; install one, or check that the device files are there (ls /dev/nvidia*)"
+    have, major = f"CUDA {driver // 1000}.{driver % 1000 // 10}", driver // 1000
+    return (
+        f"the driver supports {have}, and cuda-bindings here needs CUDA {library // 1000}; install the ones that fit "
+        f"(pip install 'cuda-bindings=={major}.*'), or a newer driver"
+    )
+
+
 class CudaBindings:
     """Implements `CudaApi`."""
 
@@ -47,7 +59,12 @@ class CudaBindings:
     has_ipc = True
 
     def device_count(self) -> int:
-        return int(_call(runtime.cudaGetDeviceCount))
+        try:
+            return int(_call(runtime.cudaGetDeviceCount))
+        except CudaError as error:
+            if error.code != OLD_DRIVER:
+                raise
+            raise CudaError("cudaGetDeviceCount", OLD_DRIVER, "cudaErrorInsufficientDriver", _on_driver()) from error
 
     def set_device(self, device: int) -> None:
         _call(runtime.cudaSetDevice, device)

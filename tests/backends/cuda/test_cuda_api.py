@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import importlib.util
 import inspect
@@ -26,16 +27,18 @@ from tests.backends.cuda.host import HostCuda
 KIB = 1 << 10
 ROOT = Path(__file__).parents[3]
 STAND_INS = ROOT / "tests/stand_ins"
-REAL = {"cuda-bindings": ("cuda", "bindings")}
+REAL = {"cuda-bindings": ("cuda", "bindings"), "pycuda": ("pycuda", "pycuda")}
 
 
-@pytest.fixture(params=["host", "bindings over the host", *REAL])
+@pytest.fixture(params=["host", "bindings over the host", "pycuda over the host", *REAL])
 def cuda(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> CudaApi:
     """Return an implementation, with device 0 for this thread."""
     if request.param == "host":
         api: CudaApi = HostCuda()
     elif request.param == "bindings over the host":
-        api = stand_in_bindings(monkeypatch)
+        api = over_stand_in(monkeypatch, "bindings").CudaBindings()
+    elif request.param == "pycuda over the host":
+        api = over_stand_in(monkeypatch, "pycuda").PyCuda()
     else:
         package, module = REAL[request.param]
         if not find_devices().found:
@@ -47,17 +50,16 @@ def cuda(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cud
     return api
 
 
-def stand_in_bindings(monkeypatch: pytest.MonkeyPatch) -> CudaApi:
-    """Return edge_serve's own code for cuda-bindings, over the stand-in for that library."""
-    for name in [name for name in sys.modules if name == "cuda" or name.startswith("cuda.")]:
-        monkeypatch.delitem(sys.modules, name)
+def over_stand_in(monkeypatch: pytest.MonkeyPatch, name: str) -> Any:
+    """Return edge_serve's own module for a library, over the stand-in for that library."""
+    module = f"edge_serve.backends.cuda.{name}"
+    for loaded in [one for one in sys.modules if one.partition(".")[0] in ("cuda", "pycuda") or one == module]:
+        monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.syspath_prepend(str(STAND_INS))
-    monkeypatch.delitem(sys.modules, "edge_serve.backends.cuda.bindings", raising=False)
-    api: CudaApi = import_module("edge_serve.backends.cuda.bindings").CudaBindings()
-    for name in ("cuda", "cuda.bindings", "cuda.bindings.driver", "cuda.bindings.runtime"):
-        sys.modules.pop(name, None)
-    sys.modules.pop("edge_serve.backends.cuda.bindings", None)
-    return api
+    found = import_module(module)
+    for loaded in [one for one in sys.modules if one.partition(".")[0] in ("cuda", "pycuda") or one == module]:
+        del sys.modules[loaded]
+    return found
 
 
 @pytest.fixture
@@ -346,6 +348,42 @@ def test_memory_freed_twice_is_refused(cuda: CudaApi) -> None:
         cuda.free(pointer)
 
 
+def test_thread_that_ends_leaves_no_context_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyCUDA ends the process if a thread ends with a context on its stack."""
+    module = over_stand_in(monkeypatch, "pycuda")
+    cuda, stacks = module.PyCuda(), module.driver.stacks
+    seen: list[int] = []
+
+    def work() -> None:
+        for device in (0, 1, 1):
+            cuda.set_device(device)
+            cuda.free(cuda.malloc(KIB))
+            seen.append(len(stacks[threading.get_ident()]))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+    assert seen == [1, 1, 1]
+    assert stacks[thread.ident or 0] == []
+
+
+def test_error_that_pycuda_reports_by_its_text_alone_has_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = over_stand_in(monkeypatch, "pycuda")
+    cuda = module.PyCuda()
+    cuda.set_device(0)
+    module.driver.host.fail("cudaStreamSynchronize", 700)
+
+    with pytest.raises(CudaError, match=r"cudaStreamSynchronize failed with cudaErrorIllegalAddress \(700\)") as failed:
+        cuda.stream_synchronize(cuda.stream_create())
+
+    assert failed.value.sticky
+    with pytest.raises(CudaError, match="700"):
+        cuda.peek_at_last_error()
+    with pytest.raises(CudaError, match=r"cudaStreamBeginCapture failed with cudaErrorNotSupported \(801\)"):
+        cuda.begin_capture(0)
+
+
 def test_stand_in_has_the_signatures_of_cuda_bindings() -> None:
     genuine = pytest.importorskip("cuda.bindings.runtime", reason="cuda-bindings is not installed")
     spec = importlib.util.spec_from_file_location("stand_in_runtime", STAND_INS / "cuda/bindings/runtime.py")
@@ -370,3 +408,21 @@ TYPES = {"cudaDeviceAttr", "cudaMemcpyKind", "cudaStreamCaptureMode", "cudaIpcMe
 def signature_line(function: Any) -> str:
     """Return the signature of a compiled function, `cudaSetDevice(int device)`."""
     return (function.__doc__ or "").strip().partition("\n")[0]
+
+
+def test_stand_in_has_the_names_of_pycuda() -> None:
+    genuine = pytest.importorskip("pycuda.driver", reason="pycuda needs a driver", exc_type=ImportError)
+    tree = ast.parse((STAND_INS / "pycuda/driver.py").read_text())
+    public = [one for one in tree.body if isinstance(one, ast.FunctionDef | ast.ClassDef) and one.name[0] != "_"]
+    assert len(public) > 20
+    for one in public:
+        made = getattr(genuine, one.name)
+        if isinstance(one, ast.ClassDef):
+            methods = [inner.name for inner in one.body if isinstance(inner, ast.FunctionDef)]
+            assert [name for name in methods if not hasattr(made, name)] == [], one.name
+        else:
+            names = re.findall(r"\)(\w+)", signature_line(made).partition("->")[0])
+            assert [name for name in names if not name.startswith("arg")] in (
+                [],
+                [one.args.args[n].arg for n in range(len(names))],
+            )

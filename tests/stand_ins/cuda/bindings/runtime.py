@@ -13,7 +13,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
-from edge_serve.backends.cuda.api import NOT_READY, CudaError
+from edge_serve.backends.cuda.api import NOT_READY, OLD_DRIVER, CudaError
 from tests.backends.cuda.host import TEXTS, HostCuda
 
 
@@ -25,7 +25,14 @@ def _described(name: str, otherwise: int) -> int:
 #: the devices of this process, for the stand-in of TensorRT
 host = HostCuda(_described("devices", 2), _described("memory", 1 << 30), integrated=bool(_described("integrated", 0)))
 
-_NAMES = {0: "cudaSuccess", NOT_READY: "cudaErrorNotReady", **{code: name for code, (name, _) in TEXTS.items()}}
+#: of the driver, and of the runtime in cuda-bindings
+_DRIVER, _RUNTIME = _described("version", 13000), 13000
+_NAMES = {
+    0: "cudaSuccess",
+    OLD_DRIVER: "cudaErrorInsufficientDriver",
+    NOT_READY: "cudaErrorNotReady",
+    **{code: name for code, (name, _) in TEXTS.items()},
+}
 
 
 class cudaError_t(IntEnum):
@@ -74,7 +81,15 @@ def _code(code: int) -> Any:
 
 
 def cudaGetDeviceCount() -> tuple[Any, ...]:
-    return _status(host.device_count)
+    return (cudaError_t(OLD_DRIVER),) if _DRIVER // 1000 < _RUNTIME // 1000 else _status(host.device_count)
+
+
+def cudaDriverGetVersion() -> tuple[Any, int]:
+    return cudaError_t(0), _DRIVER
+
+
+def cudaRuntimeGetVersion() -> tuple[Any, int]:
+    return cudaError_t(0), _RUNTIME
 
 
 def cudaDeviceGetAttribute(attr: Any, device: int) -> tuple[Any, ...]:

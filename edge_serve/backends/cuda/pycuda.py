@@ -1,0 +1,309 @@
+"""`CudaApi` over PyCUDA: the primary context, IPC, no graphs. Imported where PyCUDA is installed only.
+
+PyCUDA wraps handles of the driver in objects. This module keeps the objects, and passes their handles on as numbers. An
+event has no handle there, so its number means something to this module alone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import itertools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from pycuda import driver
+
+from edge_serve.backends.cuda.api import NOT_SUPPORTED, OUT_OF_MEMORY, CudaApi, CudaError
+
+_INVALID_VALUE, _INVALID_HANDLE, _NOT_REGISTERED, _UNKNOWN = 1, 400, 713, 999
+#: the driver's text of an error, by which PyCUDA reports it -> cudaError_t and its name
+_ERRORS = {
+    "invalid argument": (_INVALID_VALUE, "cudaErrorInvalidValue"),
+    "out of memory": (OUT_OF_MEMORY, "cudaErrorMemoryAllocation"),
+    "initialization error": (3, "cudaErrorInitializationError"),
+    "CUDA-capable device(s) is/are busy or unavailable": (46, "cudaErrorDevicesUnavailable"),
+    "no CUDA-capable device is detected": (100, "cudaErrorNoDevice"),
+    "invalid device ordinal": (101, "cudaErrorInvalidDevice"),
+    "invalid device context": (201, "cudaErrorDeviceUninitialized"),
+    "uncorrectable ECC error encountered": (214, "cudaErrorECCUncorrectable"),
+    "uncorrectable NVLink error detected during the execution": (220, "cudaErrorNvlinkUncorrectable"),
+    "invalid resource handle": (_INVALID_HANDLE, "cudaErrorInvalidResourceHandle"),
+    "an illegal memory access was encountered": (700, "cudaErrorIllegalAddress"),
+    "the launch timed out and was terminated": (702, "cudaErrorLaunchTimeout"),
+    "context is destroyed": (709, "cudaErrorContextIsDestroyed"),
+    "device-side assert triggered": (710, "cudaErrorAssert"),
+    "part or all of the requested memory range is already mapped": (712, "cudaErrorHostMemoryAlreadyRegistered"),
+    "pointer does not correspond to a registered memory region": (_NOT_REGISTERED, "cudaErrorHostMemoryNotRegistered"),
+    "hardware stack error": (714, "cudaErrorHardwareStackError"),
+    "an illegal instruction was encountered": (715, "cudaErrorIllegalInstruction"),
+    "misaligned address": (716, "cudaErrorMisalignedAddress"),
+    "operation not supported on global/shared address space": (717, "cudaErrorInvalidAddressSpace"),
+    "invalid program counter": (718, "cudaErrorInvalidPc"),
+    "unspecified launch failure": (719, "cudaErrorLaunchFailure"),
+    "operation not supported": (NOT_SUPPORTED, "cudaErrorNotSupported"),
+}
+_TEXTS = {code: (name, text) for text, (code, name) in _ERRORS.items()}
+#: CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP; the flags of a registration have the same numbers
+_PINNED = 0x01 | 0x02
+#: CU_STREAM_NON_BLOCKING; CU_EVENT_DISABLE_TIMING
+_NON_BLOCKING, _NO_TIMING = 0x01, 0x02
+#: of one row of a two-dimensional copy, whose length the driver limits to 2 GiB - 1
+_MOST_BYTES = 1 << 30
+#: PyBUF_WRITE
+_WRITABLE = 0x200
+_view = ctypes.pythonapi.PyMemoryView_FromMemory
+_view.argtypes, _view.restype = (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int), ctypes.py_object
+
+
+def _call(call: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call PyCUDA.
+
+    Args:
+        call: the function of the CUDA runtime that does the same, for the message.
+
+    Raises:
+        CudaError: it failed.
+    """
+    try:
+        return function(*arguments)
+    except driver.Error as error:
+        text = str(error).partition("failed: ")[2] or str(error)
+        known = _ERRORS.get(text) or _ERRORS.get(text.partition(" - ")[0])
+        code, name = known or (_UNKNOWN, "cudaErrorUnknown")
+        raise CudaError(call, code, name, text) from error
+
+
+def _refused(call: str, code: int) -> CudaError:
+    return CudaError(call, code, *_TEXTS[code])
+
+
+class _Pushed:
+    """The context that the calling thread has pushed on its stack, until this object is released.
+
+    The thread must pop it before its end: PyCUDA ends the process if a thread ends with a context on its stack.
+    """
+
+    def __init__(self, device: int) -> None:
+        self.device = device
+
+    def __del__(self) -> None:
+        driver.Context.pop()
+
+
+class PyCuda:
+    """Implements `CudaApi`."""
+
+    has_graphs = False
+    has_ipc = True
+
+    def __init__(self) -> None:
+        _call("cudaGetDeviceCount", driver.init)
+        self._lock = threading.Lock()
+        self._contexts: dict[int, Any] = {}
+        self._thread = threading.local()
+        self._allocations: dict[int, Any] = {}
+        self._pinned: dict[int, Any] = {}
+        self._registered: dict[int, Any] = {}
+        self._streams: dict[int, Any] = {}
+        self._events: dict[int, Any] = {}
+        self._opened: dict[int, Any] = {}
+        self._numbers = itertools.count(1)
+        atexit.register(self._leave)
+
+    def device_count(self) -> int:
+        return int(_call("cudaGetDeviceCount", driver.Device.count))
+
+    def set_device(self, device: int) -> None:
+        pushed = getattr(self._thread, "pushed", None)
+        if pushed is not None and pushed.device == device:
+            return
+        with self._lock:  # one object for a device: PyCUDA compares objects, not contexts
+            context = self._contexts.get(device)
+            if context is None:
+                found = _call("cudaSetDevice", driver.Device, device)
+                context = self._contexts[device] = _call("cudaSetDevice", found.retain_primary_context)
+        del pushed
+        self._leave()
+        _call("cudaSetDevice", context.push)
+        self._thread.pushed = _Pushed(device)
+
+    def _leave(self) -> None:
+        """Pop the context of the calling thread."""
+        self._thread.__dict__.pop("pushed", None)
+
+    def get_device(self) -> int:
+        pushed = getattr(self._thread, "pushed", None)
+        return 0 if pushed is None else int(pushed.device)
+
+    def capability(self, device: int) -> tuple[int, int]:
+        major, minor = _call("cudaDeviceGetAttribute", driver.Device(device).compute_capability)
+        return int(major), int(minor)
+
+    def memory_info(self) -> tuple[int, int]:
+        free, total = _call("cudaMemGetInfo", driver.mem_get_info)
+        return int(free), int(total)
+
+    def peek_at_last_error(self) -> None:
+        """Ask for the free memory: the driver keeps no last error, but a device that is lost answers no question."""
+        _call("cudaPeekAtLastError", driver.mem_get_info)
+
+    def allocation_size(self, pointer: int) -> int:
+        start, nbytes = _call("cuMemGetAddressRange", driver.mem_get_address_range, pointer)
+        return int(start) + int(nbytes) - pointer
+
+    def malloc(self, nbytes: int) -> int:
+        made = _call("cudaMalloc", driver.mem_alloc, nbytes)
+        self._allocations[int(made)] = made
+        return int(made)
+
+    def free(self, pointer: int) -> None:
+        _call("cudaFree", _taken(self._allocations, pointer, "cudaFree", _INVALID_VALUE).free)
+
+    def host_alloc(self, nbytes: int) -> int:
+        made = _call("cudaHostAlloc", driver.pagelocked_empty, max(1, nbytes), np.uint8, "C", _PINNED)
+        self._pinned[made.ctypes.data] = made
+        return int(made.ctypes.data)
+
+    def free_host(self, pointer: int) -> None:
+        _call("cudaFreeHost", _taken(self._pinned, pointer, "cudaFreeHost", _INVALID_VALUE).base.free)
+
+    def host_register(self, pointer: int, nbytes: int) -> None:
+        array = np.frombuffer(_buffer(pointer, nbytes), np.uint8)
+        self._registered[pointer] = _call("cudaHostRegister", driver.register_host_memory, array, _PINNED)
+
+    def host_unregister(self, pointer: int) -> None:
+        array = _taken(self._registered, pointer, "cudaHostUnregister", _NOT_REGISTERED)
+        _call("cudaHostUnregister", array.base.unregister)
+
+    def host_device_pointer(self, pointer: int) -> int:
+        for table in (self._pinned, self._registered):
+            for start, array in list(table.items()):
+                if start <= pointer < start + array.nbytes:
+                    return int(_call("cudaHostGetDevicePointer", array.base.get_device_pointer)) + pointer - start
+        raise _refused("cudaHostGetDevicePointer", _INVALID_VALUE)
+
+    def memcpy_async(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        runs = self._stream(stream, "cudaMemcpyAsync")
+        for start in range(0, nbytes, _MOST_BYTES):
+            size = min(_MOST_BYTES, nbytes - start)
+            copy = driver.Memcpy2D()  # the one copy of PyCUDA for which the driver finds out where the memory is
+            copy.set_src_unified(_buffer(source + start, size))
+            copy.set_dst_unified(_buffer(target + start, size))
+            copy.width_in_bytes, copy.height = size, 1
+            if runs is None:
+                _call("cudaMemcpyAsync", copy, False)
+            else:
+                _call("cudaMemcpyAsync", copy, runs)
+
+    def memset_async(self, target: int, value: int, nbytes: int, stream: int) -> None:
+        runs = self._stream(stream, "cudaMemsetAsync")
+        _call("cudaMemsetAsync", driver.memset_d8_async, target, value, nbytes, runs)
+
+    def stream_priority_range(self) -> tuple[int, int]:
+        """Return one priority: PyCUDA has none."""
+        return 0, 0
+
+    def stream_create(self, priority: int = 0) -> int:
+        made = _call("cudaStreamCreateWithPriority", driver.Stream, _NON_BLOCKING)
+        self._streams[int(made.handle)] = made
+        return int(made.handle)
+
+    def stream_destroy(self, stream: int) -> None:
+        _taken(self._streams, stream, "cudaStreamDestroy", _INVALID_HANDLE)  # with its last reference it is destroyed
+
+    def stream_synchronize(self, stream: int) -> None:
+        runs = self._stream(stream, "cudaStreamSynchronize")
+        _call("cudaStreamSynchronize", (driver.Context if runs is None else runs).synchronize)
+
+    def stream_wait_event(self, stream: int, event: int) -> None:
+        runs, found = self._stream(stream, "cudaStreamWaitEvent"), self._event(event, "cudaStreamWaitEvent")
+        if runs is None:
+            _call("cudaStreamWaitEvent", found.synchronize)
+        else:
+            _call("cudaStreamWaitEvent", runs.wait_for_event, found)
+
+    def event_create(self, *, timing: bool = False) -> int:
+        number = next(self._numbers)
+        self._events[number] = _call("cudaEventCreateWithFlags", driver.Event, 0 if timing else _NO_TIMING)
+        return number
+
+    def event_destroy(self, event: int) -> None:
+        _taken(self._events, event, "cudaEventDestroy", _INVALID_HANDLE)
+
+    def event_record(self, event: int, stream: int) -> None:
+        _call("cudaEventRecord", self._event(event, "cudaEventRecord").record, self._stream(stream, "cudaEventRecord"))
+
+    def event_query(self, event: int) -> bool:
+        return bool(_call("cudaEventQuery", self._event(event, "cudaEventQuery").query))
+
+    def event_synchronize(self, event: int) -> None:
+        _call("cudaEventSynchronize", self._event(event, "cudaEventSynchronize").synchronize)
+
+    def event_elapsed_time(self, start: int, end: int) -> float:
+        first, last = (self._event(one, "cudaEventElapsedTime") for one in (start, end))
+        return float(_call("cudaEventElapsedTime", last.time_since, first))
+
+    def begin_capture(self, stream: int) -> None:
+        raise _refused("cudaStreamBeginCapture", NOT_SUPPORTED)
+
+    def end_capture(self, stream: int) -> int:
+        raise _refused("cudaStreamEndCapture", NOT_SUPPORTED)
+
+    def graph_launch(self, graph: int, stream: int) -> None:
+        raise _refused("cudaGraphLaunch", NOT_SUPPORTED)
+
+    def graph_destroy(self, graph: int) -> None:
+        raise _refused("cudaGraphExecDestroy", NOT_SUPPORTED)
+
+    def ipc_handle(self, pointer: int) -> bytes:
+        return bytes(_call("cudaIpcGetMemHandle", driver.mem_get_ipc_handle, pointer))
+
+    def ipc_open(self, handle: bytes) -> int:
+        made = _call("cudaIpcOpenMemHandle", driver.IPCMemoryHandle, bytearray(handle))
+        self._opened[int(made)] = made
+        return int(made)
+
+    def ipc_close(self, pointer: int) -> None:
+        _call("cudaIpcCloseMemHandle", _taken(self._opened, pointer, "cudaIpcCloseMemHandle", _INVALID_VALUE).close)
+
+    def _stream(self, stream: int, call: str) -> Any:
+        """Return the object of a stream; None = the default stream."""
+        if not stream:
+            return None
+        found = self._streams.get(stream)
+        if found is None:
+            raise _refused(call, _INVALID_HANDLE)
+        return found
+
+    def _event(self, event: int, call: str) -> Any:
+        found = self._events.get(event)
+        if found is None:
+            raise _refused(call, _INVALID_HANDLE)
+        return found
+
+
+def _taken(table: dict[int, Any], number: int, call: str, otherwise: int) -> Any:
+    """Remove an object from a table and return it.
+
+    Raises:
+        CudaError: the table has none of this number, with this code.
+    """
+    found = table.pop(number, None)
+    if found is None:
+        raise _refused(call, otherwise)
+    return found
+
+
+def _buffer(pointer: int, nbytes: int) -> Any:
+    """Return memory as the buffer that PyCUDA wants, of the host or of the device: PyCUDA takes its address alone."""
+    return _view(pointer, nbytes, _WRITABLE)
+
+
+@functools.cache
+def make() -> CudaApi:
+    """Return the one of this process."""
+    return PyCuda()
