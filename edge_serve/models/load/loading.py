@@ -21,6 +21,7 @@ from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.config.model.json_form import model_config_to_json
 from edge_serve.config.model.layout import advice_on_config, advice_on_versions
 from edge_serve.config.model.notes import notes_on
+from edge_serve.config.model.parameters import parameter
 from edge_serve.config.signature import read_labels, signature_of
 from edge_serve.config.stages import check_files, load_model_config, merge_completed, settle_instances
 from edge_serve.devices.device import Gpus
@@ -67,6 +68,7 @@ log = logging.getLogger(__name__)
 
 #: model parameter: `own` or `shared`, whether a compiled model gets a worker process of its own
 WORKER_PARAMETER = "EDGE_SERVE_WORKER"
+_WORKERS = {"own": True, "shared": False}
 #: how long it may take until a worker that hangs has been killed
 KILL_SECONDS = 5.0
 
@@ -82,6 +84,7 @@ class LoadPlan:
         print: the state of the model directory when it was read.
         advice: why there is no version, and how to add one; "" = there is one.
         golden: the golden test that each version must pass before it serves; None = none.
+        own_worker: the model parameter EDGE_SERVE_WORKER; None = it is not given.
     """
 
     name: str
@@ -93,6 +96,7 @@ class LoadPlan:
     kept: TemporaryDirectory[str] | None = None
     advice: str = ""
     golden: GoldenTest | None = None
+    own_worker: bool | None = None
 
     def same_as(self, other: LoadPlan) -> bool:
         """Return whether loading this would serve the same files under the same configuration as `other` does."""
@@ -111,6 +115,10 @@ class LoadPlan:
         if self.override is not None or before.override is None or before.override.files:
             return False
         return (self.directory, self.print) == (before.directory, before.print)
+
+    def gets_own_worker(self, default: bool) -> bool:
+        """Return whether the model gets a worker process of its own; `default` unless its configuration says so."""
+        return default if self.own_worker is None else self.own_worker
 
     def keeps(self, version: int, before: LoadPlan | None) -> bool:
         """Return whether another load would serve the same as a version that was loaded by `before`."""
@@ -206,11 +214,12 @@ class Loader:
         if override is None and (stray := advice_on_config(directory, own)):
             log.warning("model %s: %s", found.name, stray, extra=model_fields(found.name))
         golden = read_golden(directory)
-        return LoadPlan(found.name, directory, config, chosen, print, override, kept, advice, golden)
+        own_worker = parameter(config, WORKER_PARAMETER, _WORKERS.__getitem__, None, "own or shared")
+        return LoadPlan(found.name, directory, config, chosen, print, override, kept, advice, golden, own_worker)
 
     def joins(self, plan: LoadPlan, *, own_worker: bool) -> bool:
         """Return whether `open` would load the model into a worker that already runs."""
-        alone = _own_worker(plan.config, own_worker) or MEMORY_PARAMETER in plan.config.parameters
+        alone = plan.gets_own_worker(own_worker) or MEMORY_PARAMETER in plan.config.parameters
         return not alone and self._workers.runs(plan.config.backend)
 
     async def open(self, plan: LoadPlan, version: int, *, own_worker: bool) -> Served:
@@ -273,7 +282,7 @@ class Loader:
         arena = Arena(f"{plan.name}-{version}", self._budget)
         undo.callback(arena.close)
         config = self.settle(plan.config)
-        own = _own_worker(config, own_worker)
+        own = plan.gets_own_worker(own_worker)
         spec = self.spec(plan, config, version)
         if self._options.auto_complete:
             document = await self._workers.describe(spec, config.backend, own_worker=own)
@@ -397,8 +406,3 @@ def _of_any_instances(config: pb.ModelConfig) -> pb.ModelConfig:
     one = _of_one_version(config)
     one.ClearField("instance_group")
     return one
-
-
-def _own_worker(config: pb.ModelConfig, default: bool) -> bool:
-    choice = config.parameters[WORKER_PARAMETER].string_value if WORKER_PARAMETER in config.parameters else ""
-    return {"own": True, "shared": False}.get(choice, default)

@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
+import pytest
+
+from edge_serve.clock import MonotonicClock
 from edge_serve.config.model import model_config_pb2 as pb
-from edge_serve.models.load.loading import LoadPlan
+from edge_serve.errors import InvalidArgument
+from edge_serve.models.load.loading import Loader, LoaderOptions, LoadPlan
 from edge_serve.models.repository.override import Override
+from edge_serve.models.repository.repository import FoundModel
 from edge_serve.models.versions.served import Served
 
 FILES = (("1/model.py", 10, 5, 1), ("2/model.py", 10, 5, 2), ("config.pbtxt", 10, 5, 3))
@@ -64,3 +69,25 @@ def test_only_instances_change_when_nothing_but_their_groups_did() -> None:
     assert not replace(PLAN, config=more).changes_instances_only(1, None, served)
     ensemble = cast(Served, SimpleNamespace(opened=None, config=PLAN.config))
     assert not replace(PLAN, config=more).changes_instances_only(1, PLAN, ensemble)
+
+
+def plan_with(directory: Path, worker: str) -> LoadPlan:
+    """The plan of a model whose configuration has EDGE_SERVE_WORKER."""
+    (directory / "1").mkdir(parents=True)
+    (directory / "1/model.py").touch()
+    parameter = f'parameters {{ key: "EDGE_SERVE_WORKER" value {{ string_value: "{worker}" }} }}'
+    (directory / "config.pbtxt").write_text(f'backend: "python"\n{parameter}\n')
+    nothing = cast(Any, None)
+    return Loader(nothing, nothing, MonotonicClock(), LoaderOptions()).plan(FoundModel("m", directory), None)
+
+
+def test_the_configuration_chooses_the_worker(tmp_path: Path) -> None:
+    own, shared = (plan_with(tmp_path / worker / "m", worker) for worker in ("own", "shared"))
+    assert [plan.gets_own_worker(default) for plan in (own, shared, PLAN) for default in (False, True)] == [
+        True, True, False, False, False, True,
+    ]  # fmt: skip
+
+
+def test_a_worker_that_cannot_be_chosen_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="EDGE_SERVE_WORKER of model 'm' is 'Own', expected own or shared"):
+        plan_with(tmp_path / "m", "Own")
