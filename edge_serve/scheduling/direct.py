@@ -10,12 +10,20 @@ from edge_serve.scheduling.queue import Instances, PriorityQueue, stopping
 
 
 class QueuedScheduler(Scheduler):
-    """Implements all of `core.Scheduler` but `add` and `next`."""
+    """Implements all of `core.Scheduler` but `next`.
 
-    def __init__(self, queue: PriorityQueue, instances: int, passive: Collection[int] = ()) -> None:
-        self._queue = queue
+    Args:
+        queue: None = one without limits and timeouts.
+    """
+
+    def __init__(self, instances: int, passive: Collection[int] = (), queue: PriorityQueue | None = None) -> None:
+        self._queue = PriorityQueue(QueuePolicy()) if queue is None else queue
         self._instances = Instances(instances, passive)
         self._stopping = False
+
+    def add(self, entry: Entry, now_ns: int) -> None:
+        """See `core.Scheduler`. Requests run in the order of their arrival."""
+        self._enqueue(entry, 0, now_ns)
 
     def prefer(self, rank: Callable[[int], Any]) -> None:
         """See `core.Scheduler`."""
@@ -104,7 +112,7 @@ class DirectScheduler(QueuedScheduler):
     """
 
     def __init__(self, instances: int, passive: Collection[int] = (), *, calls: bool = False) -> None:
-        super().__init__(PriorityQueue(QueuePolicy()), instances, passive)
+        super().__init__(instances, passive)
         self._mean_ns = BURST_NS
         self._burst = 1
         self._started_ns = 0
@@ -150,10 +158,6 @@ class DirectScheduler(QueuedScheduler):
         """See `core.Scheduler`. The mean of recent executions decides how many requests may travel together."""
         self._mean_ns += (execution_ns - self._mean_ns) // 8
         self._burst = min(BURST_REQUESTS, BURST_NS // max(1, self._mean_ns)) or 1
-
-    def add(self, entry: Entry, now_ns: int) -> None:
-        """See `core.Scheduler`."""
-        self._enqueue(entry, 0, now_ns)
 
     def next(self, now_ns: int) -> Decision:
         """See `core.Scheduler`."""

@@ -40,7 +40,7 @@ class DynamicScheduler(QueuedScheduler):
 
     def __init__(self, batching: DynamicBatching, instances: int, passive: Collection[int] = ()) -> None:
         policies = batching.policies if batching.priority_levels else {}
-        super().__init__(PriorityQueue(batching.default_policy, policies), instances, passive)
+        super().__init__(instances, passive, PriorityQueue(batching.default_policy, policies))
         self._max_rows = max(1, batching.max_batch_size)
         self._preferred = sorted(set(batching.preferred_batch_sizes)) or [self._max_rows]
         self._delay_ns = batching.max_queue_delay_us * 1000

@@ -19,7 +19,7 @@ EXTEND = ROOT / "docs/extend.md"
 MOST_LINES = 150
 MOST_NEW_LINES = 30
 
-_LINK = re.compile(r"\]\(\.\./(edge_serve/[\w/]+\.py)\)")
+_LINK = re.compile(r"\]\(\.\./((?:edge_serve|tests)/[\w/]+\.py)\)")
 _FENCE = re.compile(r"```(\w*)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
 _FILE = re.compile(r"# ((?:edge_serve|models)/\S+)\n")
 _TEST = re.compile(r"# at the end of (tests/\S+)\n")
@@ -29,7 +29,7 @@ EXAMPLES = {
     "Add a route": 1,
     "Add a route below a model": 1,
     "Add a metric": 1,
-    "Add a metric with a new value": 2,
+    "Add a metric with a new value": 1,
     "Add a scheduler": 1,
     "Add a model parameter": 1,
     "Change the order of a queue": 1,
@@ -114,7 +114,7 @@ def test_indentation_must_be_common() -> None:
 
 
 def apply(block: Block, tree: Path) -> int:
-    """Carry out a block of docs/extend.md in a copy of the code, and return how many lines it adds; 0 for a test.
+    """Carry out a block of docs/extend.md in a copy of the code, and return how many lines it adds to the code.
 
     Raises:
         AssertionError: the lines of a diff that are not new are not in its file, or not once.
@@ -138,7 +138,7 @@ def apply(block: Block, tree: Path) -> int:
     times = source.count(f"\n{old}")
     assert times == 1, f"line {block.line} of {EXTEND.name}: found {times} times in {block.file}, expected once:\n{old}"
     path.write_text(source.replace(f"\n{old}", f"\n{new}"))
-    return sum(line[:1] == "+" for line in lines)
+    return sum(line[:1] == "+" for line in lines) if changed_file(block) else 0
 
 
 def copy_code(tree: Path) -> None:

@@ -210,19 +210,17 @@ class Served:
             self._refusal, self._refused_at = refusal, restarts if refusal else -1
 
     def series(self) -> ModelSeries:
-        """Return the values on the metrics page."""
+        """Return this version as the metrics page shows it."""
         opened = self.opened
         return ModelSeries(
             self.name,
             self.version,
             dict(self.config.metric_tags),
             self.lineage.total(self.statistics),
-            self.load_seconds,
+            self,
             cache_enabled=self.cache is not None,
-            decoupled=self.signature.decoupled,
             worker_restarts=opened.restarts if opened else 0,
             memory_bytes=opened.memory_bytes() if opened else 0,
-            failed_questions=self.failed_questions,
             in_flight=self.runner.in_flight(),
             gpu_uuid=self.gpu_uuid,
             oldest_batch_seconds=self.runner.oldest_batch_seconds() or 0.0,

@@ -1,7 +1,7 @@
 """The source of a scrape: the values on the metrics page. A request pays nothing for it.
 
-`frontends.SocketSource` implements it with functions that `server.py` passes. `Served.series` in
-`models/versions/served.py` fills in the values of a version: a new value is a field of `ModelSeries` and a line there.
+`frontends.SocketSource` implements it with functions that `server.py` passes. A metric reads an attribute of a version
+through `LoadedVersion`. `Served.series` in `models/versions/served.py` computes the other values.
 """
 
 from __future__ import annotations
@@ -33,6 +33,17 @@ class CustomFamily:
     samples: list[CustomSample] = field(default_factory=list)
 
 
+class LoadedVersion(Protocol):
+    """The attributes of `models.versions.served.Served` that metrics read as they are."""
+
+    @property
+    def load_seconds(self) -> float: ...
+
+    @property
+    def failed_questions(self) -> int:
+        """Requests of the server's own that the model failed, although it had answered them before."""
+
+
 @dataclass(slots=True)
 class ModelSeries:
     """One served version.
@@ -40,7 +51,6 @@ class ModelSeries:
     Attributes:
         tags: metric_tags of the configuration.
         memory_bytes: resident memory of its workers (its share where a worker is shared).
-        failed_questions: requests of the server's own that the model failed, although it had answered them before.
         in_flight: requests accepted and not answered.
         oldest_batch_seconds: age of the oldest batch that runs; 0 = none does.
         gpu_uuid: the GPU of its instances when it is one; namespace: with `--model-namespacing`.
@@ -50,12 +60,10 @@ class ModelSeries:
     version: str
     tags: Mapping[str, str]
     statistics: ModelStatistics
-    load_seconds: float
+    loaded: LoadedVersion
     cache_enabled: bool = False
-    decoupled: bool = False
     worker_restarts: int = 0
     memory_bytes: int = 0
-    failed_questions: int = 0
     in_flight: int = 0
     oldest_batch_seconds: float = 0.0
     gpu_uuid: str = ""

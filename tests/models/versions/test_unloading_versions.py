@@ -82,7 +82,7 @@ def test_metrics_show_the_requests_of_a_replaced_load_with_its_successor() -> No
     unloading = UnloadingVersions()
     for one in (Version(requests=2, seconds=9.0), Version(version="2", requests=5, seconds=99.0)):
         unloading.versions.add(served(one))
-    series = ModelSeries("m", "1", {}, ModelStatistics(), 0.0, in_flight=1, oldest_batch_seconds=0.5)
+    series = ModelSeries("m", "1", {}, ModelStatistics(), served(Version()), in_flight=1, oldest_batch_seconds=0.5)
     unloading.add_to(series, served(Version()))
 
     assert (series.in_flight, series.oldest_batch_seconds) == (3, 9.0)

@@ -17,6 +17,14 @@ MS = 1_000_000
 
 
 @dataclass
+class FakeVersion:
+    """Implements metrics.source.LoadedVersion."""
+
+    load_seconds: float = 0.0
+    failed_questions: int = 0
+
+
+@dataclass
 class FakeSource:
     """Implements metrics.source.StatisticsSource."""
 
@@ -63,9 +71,15 @@ def busy_statistics() -> ModelStatistics:
 def source() -> FakeSource:
     return FakeSource(
         [
-            ModelSeries("plain", "1", {}, busy_statistics(), load_seconds=0.25, worker_restarts=1, memory_bytes=4096),
+            ModelSeries("plain", "1", {}, busy_statistics(), FakeVersion(0.25), worker_restarts=1, memory_bytes=4096),
             ModelSeries(
-                'odd"\\\nname', "3", {"team": "blue"}, busy_statistics(), 1.5, cache_enabled=True, gpu_uuid="GPU-1"
+                'odd"\\\nname',
+                "3",
+                {"team": "blue"},
+                busy_statistics(),
+                FakeVersion(1.5),
+                cache_enabled=True,
+                gpu_uuid="GPU-1",
             ),
         ]
     )
