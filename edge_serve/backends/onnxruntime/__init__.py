@@ -6,6 +6,7 @@ errors     the library's errors in Triton's words, with advice where a GPU is th
 external   checks the external data of an ONNX file
 instance   one instance: joins a batch, runs it, and takes the outputs apart
 libraries  why a provider cannot be used, and what to install
+plan       the part of a run that is the same for every batch (pure, without the library)
 providers  execution providers and their options from a configuration (pure, without the library)
 session    creates sessions, asks them what they are, and runs them
 settings   the session's settings from a configuration (pure, without the library)

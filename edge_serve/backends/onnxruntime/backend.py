@@ -17,7 +17,8 @@ from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.backends.onnxruntime import session as sessions
 from edge_serve.backends.onnxruntime import settings as settings
 from edge_serve.backends.onnxruntime.external import check_external_data
-from edge_serve.backends.onnxruntime.instance import OnnxInstance, SharedSession, make_plan
+from edge_serve.backends.onnxruntime.instance import OnnxInstance, SharedSession
+from edge_serve.backends.onnxruntime.plan import make_plan
 from edge_serve.backends.onnxruntime.providers import CPU, notes, providers
 from edge_serve.config.model.complete import DEFAULT_MAX_BATCH_SIZE, check_onnx, complete_onnx
 from edge_serve.config.model.layout import advice_on_file

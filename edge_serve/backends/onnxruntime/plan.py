@@ -1,0 +1,112 @@
+"""The part of a run that is the same for every batch of a model, on the CPU and on a GPU. Pure, without the library.
+
+Texts: triton-inference-server/onnxruntime_backend src/onnxruntime.cc, backend src/backend_output_responder.cc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edge_serve.backends.base import BackendRequest
+from edge_serve.config.model.complete import FoundTensor
+from edge_serve.errors import Internal, InvalidArgument
+from edge_serve.messages import ragged
+from edge_serve.messages.tensors import BY_CONFIG_NAME, Array, DataType, InferTensor, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class BindingPlan:
+    """The part of a run that is the same for every batch.
+
+    Attributes:
+        batches: whether there is a batch dimension.
+        scalars: inputs of rank 0; requests give them as [1].
+        flattened: inputs with `allow_ragged_batch`.
+        scalar_outputs: outputs of rank 0, and the shape that the configuration gives them.
+        states: outputs that carry a sequence's state; they are always wanted.
+        through_values: some tensor is BF16, which NumPy does not know.
+        has_text: some tensor has strings, which only the host has.
+    """
+
+    batches: bool
+    outputs: Mapping[str, DataType]
+    scalars: frozenset[str]
+    scalar_outputs: Mapping[str, Shape]
+    flattened: frozenset[str]
+    batch_inputs: Sequence[ragged.BatchInput]
+    batch_outputs: Mapping[str, ragged.BatchOutput]
+    states: Sequence[str]
+    through_values: bool
+    has_text: bool
+
+    def wanted(self, batch: Sequence[BackendRequest]) -> list[str]:
+        """Return the model's outputs that some request of the batch wants, in the model's order."""
+        wanted = {name for request in batch for name in request.requested_outputs}.union(self.states)
+        return [name for name in self.outputs if name in wanted]
+
+    def made_inputs(self, batch: Sequence[BackendRequest]) -> Iterator[tuple[str, DataType, Array]]:
+        """Yield the inputs that are made from the shapes of others (`batch_input`)."""
+        for made in self.batch_inputs:
+            shapes = [input_of(request, 0, made.source_input).shape for request in batch]
+            for name in made.target_names:
+                yield name, made.datatype, ragged.make(made.kind, made.datatype, shapes)
+
+    def scatter(self, name: str, array: Array, batch: Sequence[BackendRequest]) -> list[Array]:
+        """Return each request's part of a batch output."""
+        output = self.batch_outputs[name]
+        shapes = [input_of(request, 0, output.source_input).shape for request in batch]
+        return ragged.scatter(array, output.dims, shapes)
+
+    def output_shape(self, name: str, shape: Shape) -> Shape:
+        """Return the shape that a request gets of an output; a scalar has the one of the configuration."""
+        return shape or self.scalar_outputs.get(name, ())
+
+
+def make_plan(config: Mapping[str, Any], inputs: Iterable[FoundTensor], outputs: Iterable[FoundTensor]) -> BindingPlan:
+    """Return the plan for a checked configuration and what the model's file says."""
+    inputs, outputs = list(inputs), list(outputs)
+    dims = {entry["name"]: tuple(int(dim) for dim in entry["dims"]) for entry in config.get("output", ())}
+    types = {tensor.data_type for tensor in [*inputs, *outputs]}
+    return BindingPlan(
+        batches=config.get("max_batch_size", 0) > 0,
+        outputs={tensor.name: BY_CONFIG_NAME[tensor.data_type] for tensor in outputs if tensor.data_type},
+        scalars=frozenset(tensor.name for tensor in inputs if not tensor.dims),
+        scalar_outputs={tensor.name: dims.get(tensor.name, ()) for tensor in outputs if not tensor.dims},
+        flattened=frozenset(entry["name"] for entry in config.get("input", ()) if entry.get("allow_ragged_batch")),
+        batch_inputs=ragged.batch_inputs(config),
+        batch_outputs={name: output for output in ragged.batch_outputs(config) for name in output.target_names},
+        states=[state["output_name"] for state in (config.get("sequence_batching") or {}).get("state", ())],
+        through_values="TYPE_BF16" in types,
+        has_text="TYPE_STRING" in types,
+    )
+
+
+def input_of(request: BackendRequest, index: int, name: str) -> InferTensor:
+    """Return an input by name; requests of one batch nearly always have theirs in the same order.
+
+    Raises:
+        InvalidArgument: the request lacks it.
+    """
+    if index < len(request.inputs) and request.inputs[index].name == name:
+        return request.inputs[index]
+    for tensor in request.inputs:
+        if tensor.name == name:
+            return tensor
+    raise InvalidArgument(f"input '{name}' is missing in a request of the batch")
+
+
+def not_joined(name: str, shapes: Iterable[Shape]) -> Internal:
+    """Return the error for requests whose shapes differ and whose input may not be ragged."""
+    found = ", ".join(str(list(shape)) for shape in shapes)
+    return Internal(f"input '{name}' cannot be joined to one batch: shapes are {found}")
+
+
+def wrong_rows(name: str, shape: Shape, rows: int) -> Internal:
+    """Return the error for an output that has another number of rows than its batch."""
+    got = shape[0] if shape else 0
+    return Internal(
+        f"failed to split the output tensor '{name}' in responses: expected batch size of atleast {rows} in model "
+        f"output, got {got}"
+    )
