@@ -38,6 +38,7 @@ from edge_serve.models.control.registry import Registry
 from edge_serve.models.extras.calls import ModelCalls
 from edge_serve.models.extras.rate_limit import RateLimitGate
 from edge_serve.models.extras.response_cache import ResponseCache
+from edge_serve.models.load.device_memory import DeviceMemory
 from edge_serve.models.load.loading import Loader, LoaderOptions
 from edge_serve.models.load.memory import Memory
 from edge_serve.models.repository.names import shown
@@ -111,8 +112,9 @@ class ServerProcess:
             repository, loader, config.required_model, max(1, config.model_load_thread_count), config.swap_drain_secs,
             config.model_load_retry_count,
         )  # fmt: skip
-        admission = Memory(config.memory_reserve_bytes) if config.memory_admission else None
-        self._registry.admit(admission, config.swap_queue_size)
+        admission = Memory(config.memory_reserve_bytes)
+        self._registry.admit(admission if config.memory_admission else None, config.swap_queue_size)
+        loader.device_memory = DeviceMemory(admission, dict(config.model_load_gpu_limit))
         explicit = config.model_control_mode == "explicit"
         interval = config.repository_poll_secs if config.model_control_mode == "poll" else None
         self._poller = None if explicit else Poller(repository, self._registry, interval)

@@ -36,6 +36,7 @@ class ModelFacts:
         in_flight: requests accepted and not yet answered.
         oldest_batch_seconds: age of the oldest batch that runs; None = none does.
         refusal: why it is not healthy although it is complete.
+        gpu_memory_bytes: memory of GPUs that its load took; 0 = none, or unknown.
     """
 
     name: str
@@ -53,6 +54,7 @@ class ModelFacts:
     in_flight: int = 0
     oldest_batch_seconds: float | None = None
     refusal: str = ""
+    gpu_memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -322,7 +322,8 @@ class ServerConfig(DoorSettings):
 
     pinned_memory_pool_byte_size: Annotated[int, _memory(COUNT, "Bytes of pinned memory.", ignored=_NO_POOL)] = 2**28
     cuda_memory_pool_byte_size: Annotated[
-        tuple[str, ...], _memory(TEXT, "<device>:<bytes> of CUDA memory.", tuple, ignored=_NO_POOL)
+        tuple[str, ...],
+        _memory(TEXT, "<device>:<bytes> of CUDA memory.", tuple, ignored="backends acquire device memory at load"),
     ] = ()
     cuda_virtual_address_size: Annotated[
         tuple[str, ...], _memory(TEXT, "<device>:<bytes> for growable state.", tuple, ignored="states do not grow")
@@ -337,13 +338,8 @@ class ServerConfig(DoorSettings):
         tuple[str, ...], _memory(TEXT, "<policy>,<setting>=<value>", tuple, ignored="an edge device has one NUMA node")
     ] = ()
     model_load_gpu_limit: Annotated[
-        tuple[str, ...],
-        _memory(
-            values.GPU_SHARE,
-            "Share of a GPU's memory beyond which no model is loaded on it.",
-            tuple,
-            ignored="the free memory of a GPU is not asked before a load",
-        ),
+        tuple[tuple[int, float], ...],
+        _memory(values.GPU_SHARE, "Share of a GPU's memory that may be in use when a model is loaded on it.", tuple),
     ] = ()
 
     allow_client_shm: Annotated[

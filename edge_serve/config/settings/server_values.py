@@ -141,15 +141,15 @@ def _parse_rate_limit_resource(text: str) -> RateLimitResource:
     return RateLimitResource(name, count, device[0] if device else None)
 
 
-def _parse_gpu_share(text: str) -> str:
+def _parse_gpu_share(text: str) -> tuple[int, float]:
     device, _, fraction = text.partition(":")
     try:
-        valid = int(device) >= 0 and 0.0 < float(fraction) <= 1.0
+        found = int(device), float(fraction)
     except ValueError:
-        valid = False
-    if not valid:
+        found = -1, 0.0
+    if found[0] < 0 or not 0.0 < found[1] <= 1.0:
         raise ValueError(f"found '{shown(text)}', expected <device_id>:<fraction>, the fraction above 0 and at most 1")
-    return text
+    return found
 
 
 def _restriction(header_prefix: str) -> SettingKind:

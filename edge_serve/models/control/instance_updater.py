@@ -20,7 +20,8 @@ from edge_serve.errors import EdgeServeError, Unavailable
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.models.extras.rate_limit import LimitedModel
 from edge_serve.models.load.dependencies import LoadFailure
-from edge_serve.models.load.loading import Loader, LoadPlan
+from edge_serve.models.load.load_plan import LoadPlan
+from edge_serve.models.load.loading import Loader
 from edge_serve.models.load.memory import Memory
 from edge_serve.models.load.warmup import WarmupListener, warm_up
 from edge_serve.models.run.driver import Driver

@@ -19,7 +19,7 @@ from edge_serve.models.control.version_swap import VersionSwapper
 from edge_serve.models.load.batch import LoadBatch, Planner, Results
 from edge_serve.models.load.dependencies import LoadFailure, MemberFacts, check_members, dependents, members_of
 from edge_serve.models.load.load_history import LoadHistory
-from edge_serve.models.load.loading import LoadPlan
+from edge_serve.models.load.load_plan import LoadPlan
 from edge_serve.models.repository.override import Override
 from edge_serve.models.versions.served import ServedVersions
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from edge_serve.aio.offload import offload
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.models.control.swap_queue import SwapQueue
-from edge_serve.models.load.loading import LoadPlan
+from edge_serve.models.load.load_plan import LoadPlan
 from edge_serve.models.repository.repository import FoundModel, namespace_of, plain_name
 from edge_serve.models.versions.lifecycle import VersionEvent, VersionState, after
 from edge_serve.models.versions.served import Served

@@ -14,7 +14,8 @@ from edge_serve.models.control.records import ModelRecord, VersionRecord
 from edge_serve.models.control.swap_queue import SwapQueue
 from edge_serve.models.load.dependencies import LoadFailure, members_of
 from edge_serve.models.load.load_history import LoadHistory
-from edge_serve.models.load.loading import Loader, LoadPlan
+from edge_serve.models.load.load_plan import LoadPlan
+from edge_serve.models.load.loading import Loader
 from edge_serve.models.load.memory import Memory, Way
 from edge_serve.models.repository.repository import of_version
 from edge_serve.models.versions.lifecycle import VersionEvent, VersionState
@@ -144,8 +145,11 @@ class VersionSwapper:
             replaced = sum(_freed_bytes(known) for known in going)
             joins = self._loader.joins(plan, own_worker=own_worker)
             try:
-                async with self._memory.admit(plan.name, files, replaced, joins=joins) as way:
-                    if way is Way.INSTEAD:
+                async with (
+                    self._memory.admit(plan.name, files, replaced, joins=joins) as way,
+                    self._loader.admit_to_gpus(plan, files, joins=joins, replaces=bool(going)) as way_on_gpus,
+                ):
+                    if Way.INSTEAD in (way, way_on_gpus):
                         await self._unload_first(record, going)
                     opened = await self._open_each(plan, wanted, own_worker)
             except EdgeServeError as error:

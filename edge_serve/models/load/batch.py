@@ -19,7 +19,8 @@ from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFoun
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.models.load.dependencies import circles, dependents, members_of
 from edge_serve.models.load.load_history import LoadHistory
-from edge_serve.models.load.loading import Loader, LoadPlan
+from edge_serve.models.load.load_plan import LoadPlan
+from edge_serve.models.load.loading import Loader
 from edge_serve.models.repository.agents import run_agents
 from edge_serve.models.repository.override import Override
 from edge_serve.models.repository.reading import READ_SECONDS

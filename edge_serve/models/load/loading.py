@@ -6,10 +6,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from google.protobuf import text_format
 
@@ -24,9 +23,9 @@ from edge_serve.config.model.notes import notes_on
 from edge_serve.config.model.parameters import parameter
 from edge_serve.config.signature import read_labels, signature_of
 from edge_serve.config.stages import check_files, load_model_config, merge_completed, settle_instances
-from edge_serve.devices.device import Gpus
+from edge_serve.devices.device import Gpu, Gpus
 from edge_serve.errors import EdgeServeError
-from edge_serve.golden.reader import GoldenTest, read_golden
+from edge_serve.golden.reader import read_golden
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
@@ -36,17 +35,17 @@ from edge_serve.models.extras.cached_runner import MARKS_PERSONAL, CachedRunner
 from edge_serve.models.extras.rate_limit import LimitedModel, RateLimitGate
 from edge_serve.models.extras.response_cache import ResponseCache
 from edge_serve.models.load.dependencies import members_of
+from edge_serve.models.load.device_memory import DeviceMemory
 from edge_serve.models.load.golden import prove, prove_with
+from edge_serve.models.load.load_plan import LoadPlan
+from edge_serve.models.load.memory import Way
 from edge_serve.models.load.warmup import WarmupListener, warm_up
 from edge_serve.models.repository.override import Override
 from edge_serve.models.repository.repository import (
-    Fingerprint,
     FoundModel,
     fingerprint,
-    of_version,
     plain_name,
     versions,
-    without_configuration,
 )
 from edge_serve.models.repository.version_policy import choose
 from edge_serve.models.run.controls import Controls
@@ -71,76 +70,6 @@ WORKER_PARAMETER = "EDGE_SERVE_WORKER"
 _WORKERS = {"own": True, "shared": False}
 #: how long it may take until a worker that hangs has been killed
 KILL_SECONDS = 5.0
-
-
-@dataclass(slots=True)
-class LoadPlan:
-    """The plan of a load.
-
-    Attributes:
-        name: the model's key in the registry.
-        config: the configuration, as complete as possible without loading the model.
-        directory: the directory of the model's files; an override's files are in `kept`.
-        print: the state of the model directory when it was read.
-        advice: why there is no version, and how to add one; "" = there is one.
-        golden: the golden test that each version must pass before it serves; None = none.
-        own_worker: the model parameter EDGE_SERVE_WORKER; None = it is not given.
-    """
-
-    name: str
-    directory: Path
-    config: pb.ModelConfig
-    versions: list[int]
-    print: Fingerprint
-    override: Override | None = None
-    kept: TemporaryDirectory[str] | None = None
-    advice: str = ""
-    golden: GoldenTest | None = None
-    own_worker: bool | None = None
-
-    def same_as(self, other: LoadPlan) -> bool:
-        """Return whether loading this would serve the same files under the same configuration as `other` does."""
-        members = members_of(self.config) == members_of(other.config)  # by namespaces these may be others now
-        if not members or (self.override, self.directory) != (other.override, other.directory):
-            return False
-        files = without_configuration(self.print) == without_configuration(other.print)
-        return self.print == other.print or (files and self.config == other.config)  # rewritten, and says the same
-
-    def leaves_override(self, before: LoadPlan) -> bool:
-        """Return whether the configuration of the last load request, which `before` has, stays. It does until a file
-        changes.
-
-        Files of a load request do not stay: as in Triton, a load without them uses the files on disk again.
-        """
-        if self.override is not None or before.override is None or before.override.files:
-            return False
-        return (self.directory, self.print) == (before.directory, before.print)
-
-    def gets_own_worker(self, default: bool) -> bool:
-        """Return whether the model gets a worker process of its own; `default` unless its configuration says so."""
-        return default if self.own_worker is None else self.own_worker
-
-    def keeps(self, version: int, before: LoadPlan | None) -> bool:
-        """Return whether another load would serve the same as a version that was loaded by `before`."""
-        return (
-            before is not None
-            and (self.override, self.directory) == (before.override, before.directory)
-            and of_version(self.print, version) == of_version(before.print, version)
-            and _of_one_version(self.config) == _of_one_version(before.config)
-        )
-
-    def changes_instances_only(self, version: int, before: LoadPlan | None, served: Served) -> bool:
-        """Return whether only the instances of a version that serves change, as in Triton's ConfigChangeRequiresReload
-        (core src/model_config_utils.cc).
-
-        Args:
-            before: the plan that it was loaded by; its completed configuration is in `served`.
-        """
-        if before is None or served.opened is None or self.directory != before.directory:
-            return False
-        files = of_version(self.print, version) == of_version(before.print, version)
-        config = _of_any_instances(self.config)
-        return files and config in (_of_any_instances(before.config), _of_any_instances(served.config))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +100,7 @@ class Loader:
 
     Attributes:
         devices: the GPUs, set before the first load.
+        device_memory: the memory of the GPUs; None = it is not watched.
     """
 
     def __init__(
@@ -183,6 +113,7 @@ class Loader:
         gate: RateLimitGate | None = None,
     ) -> None:
         self.devices = Gpus()
+        self.device_memory: DeviceMemory | None = None
         self._workers = workers
         self._budget = budget
         self._clock = clock
@@ -231,7 +162,11 @@ class Loader:
         started = time.monotonic()
         async with AsyncExitStack() as undo:
             undo.push_async_callback(self._workers.forget, self.spec(plan, plan.config, version))
-            served = await self._open(plan, version, own_worker, undo)
+            async with self._measured(plan) as taken:
+                served = await self._open(plan, version, own_worker, undo)
+                if self.device_memory is not None:
+                    await self.device_memory.check_limits(served.instances.values(), self.devices)
+            served.gpu_memory = taken
             undo.pop_all()
         served.load_seconds = time.monotonic() - started
         return served
@@ -272,6 +207,29 @@ class Loader:
         """
         least = self._options.least_compute_capability
         return settle_instances(config, self.devices.ids(least), least)
+
+    def _measured(self, plan: LoadPlan) -> AbstractAsyncContextManager[dict[str, int]]:
+        if self.device_memory is None or not (gpus := self.gpus(plan.config)):
+            return nullcontext({})
+        return self.device_memory.measured(plan.name, gpus)
+
+    def admit_to_gpus(
+        self, plan: LoadPlan, files: int, *, joins: bool, replaces: bool
+    ) -> AbstractAsyncContextManager[Way]:
+        """Promise memory of GPUs to the load of a plan. See `DeviceMemory.admit`."""
+        if self.device_memory is None or not (gpus := self.gpus(plan.config)):
+            return nullcontext(Way.BESIDE)
+        return self.device_memory.admit(plan.name, gpus, files, joins=joins, replaces=replaces)
+
+    def gpus(self, config: pb.ModelConfig) -> list[Gpu]:
+        """Return the GPUs that the instances of a configuration would be on; none if it cannot be served."""
+        if not self.devices.found:
+            return []
+        try:
+            used = {one.spec.device_id for one in placed(self.settle(config)) if one.spec.kind == "GPU"}
+        except EdgeServeError:  # `open` says why
+            return []
+        return [gpu for gpu in self.devices.found if gpu.id in used]
 
     def _gpu_uuid(self, instances: Sequence[Placed]) -> str:
         """Return the GPU that all instances are on; "" = they are on the CPU, or on several GPUs."""
@@ -392,17 +350,3 @@ class Loader:
 def _advice_on_versions(directory: Path, config: pb.ModelConfig) -> str:
     policy = text_format.MessageToString(config.version_policy, as_one_line=True)
     return advice_on_versions(directory, config.name, ensemble=bool(members_of(config)), policy=policy)
-
-
-def _of_one_version(config: pb.ModelConfig) -> pb.ModelConfig:
-    """Return the part of the configuration that each version depends on: all but the version policy."""
-    one = pb.ModelConfig()
-    one.CopyFrom(config)
-    one.ClearField("version_policy")
-    return one
-
-
-def _of_any_instances(config: pb.ModelConfig) -> pb.ModelConfig:
-    one = _of_one_version(config)
-    one.ClearField("instance_group")
-    return one

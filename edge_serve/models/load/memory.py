@@ -48,8 +48,11 @@ class MemoryFigures:
     replaced: int = 0
 
 
-def decide(name: str, figures: MemoryFigures) -> Way:
+def decide(name: str, figures: MemoryFigures, misfit: str = "does not fit into memory") -> Way:
     """Decide how to load the model.
+
+    Args:
+        misfit: the start of the message, which names the memory.
 
     Raises:
         Unavailable: the model does not fit; the text has the figures.
@@ -60,11 +63,13 @@ def decide(name: str, figures: MemoryFigures) -> Way:
     if way is not None:
         return way
     source = "measured when it was loaded before" if figures.measured else "estimated from its files"
+    facts = [f"{_mib(figures.available)} are available", f"{_mib(figures.promised)} are promised to loads under way"]
+    if figures.reserve:
+        facts.append(f"{_mib(figures.reserve)} are kept in reserve (--memory-reserve-bytes)")
     held = f", {_mib(figures.replaced)} come back from the version that serves" if figures.replaced else ""
     raise Unavailable(
-        f"model '{name}' does not fit into memory: it needs {_mib(figures.needed)} ({source}), "
-        f"{_mib(figures.available)} are available, {_mib(figures.promised)} are promised to loads under way and "
-        f"{_mib(figures.reserve)} are kept in reserve (--memory-reserve-bytes){held}. Unload another model first"
+        f"model '{name}' {misfit}: it needs {_mib(figures.needed)} ({source}), "
+        f"{', '.join(facts[:-1])} and {facts[-1]}{held}. Unload another model first"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -54,6 +54,7 @@ class Served:
         golden: its golden test; None = it has none.
         references: requests that are under way, but not in the queue.
         gpu_uuid: the GPU that all instances are on; "" = the CPU, or several GPUs.
+        gpu_memory: GPU -> bytes of its memory that the load took, where that was measured.
         sick: whether it fails a self-test that it passed before (`self_inference`).
         sickness: the reason, if more is known than that the request failed.
         failed_questions: how many self-tests failed.
@@ -76,6 +77,7 @@ class Served:
     directory: Path = Path()
     golden: GoldenTest | None = None
     gpu_uuid: str = ""
+    gpu_memory: Mapping[str, int] = field(default_factory=dict)
     sick: bool = False
     sickness: str = ""
     failed_questions: int = 0

@@ -19,12 +19,14 @@ from edge_serve.observe.metrics.readers import (
     http_requests,
     latency,
     micros,
+    model_gpu_memory,
     one,
     ota,
     ota_each,
     ready,
     refused,
     summary,
+    throttled,
 )
 
 
@@ -164,6 +166,12 @@ CATALOGUE: tuple[MetricSpec, ...] = (
            "Refused at the ports: connections, handshakes, requests and bodies beyond a limit, and access"),
     MetricSpec("edge_serve_gpu_temperature_celsius", "gauge", _GPU, gpu(lambda g: g.temperature),
            "GPU temperature in degrees Celsius", _NVML),
+    MetricSpec("edge_serve_gpu_throttled", "gauge", (*_GPU, "reason"), throttled,
+           "1 while the clocks of the GPU are lowered for this reason, else 0", _NVML),
+    MetricSpec("edge_serve_gpu_lost", "gauge", _GPU, gpu(lambda g: int(bool(g.problem))),
+           "1 if the driver does not answer for the GPU any more, else 0", _NVML),
+    MetricSpec("edge_serve_model_gpu_memory_bytes", "gauge", _MODEL, model_gpu_memory,
+           "Memory of a GPU that the load of the version took; no series where other loads ran meanwhile", _NVML),
     # of edge-ota, out of its status file
     MetricSpec("edge_ota_status_readable", "gauge", (),
            one(lambda s: int(not s.updates.problem) if s.updates else None),

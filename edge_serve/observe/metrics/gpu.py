@@ -1,14 +1,15 @@
 """GPU gauges: NVML through `nvidia-ml-py` where it is installed and finds a driver, Tegra's own files on a Jetson.
 
-Jetson's NVML answers NOT_SUPPORTED or garbage, so Tegra's files come first where they exist. What is unknown is None
-and left out of the page, never zero. Without a GPU there is nothing to read and nothing to install.
+Orin's NVML answers NOT_SUPPORTED or garbage, so Tegra's files come first where they exist. Thor has no file of its
+load, so NVML is read there, and Tegra's files for the values that NVML lacks. A value that is unknown is None and left
+out of the page, never zero. Without a GPU there is nothing to read and nothing to install.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,13 @@ from edge_serve.observe.metrics.machine import read_memory, read_text, thermal_z
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """One GPU; powers in watts, energy in joules since the server started, temperature in degrees Celsius."""
+    """One GPU; powers in watts, energy in joules since the server started, temperature in degrees Celsius.
+
+    Attributes:
+        throttling: the reasons for which its clocks are lowered now (`THROTTLE_REASONS`).
+        processes: pid -> bytes of its memory, as far as the driver reports them.
+        problem: why the driver does not answer for it any more, and what to do; "" = it answers.
+    """
 
     uuid: str
     utilization: float | None = None
@@ -27,7 +34,27 @@ class GpuReading:
     power_limit: float | None = None
     energy: float | None = None
     temperature: float | None = None
+    throttling: tuple[str, ...] | None = None
+    processes: Mapping[int, int] = field(default_factory=dict)
+    problem: str = ""
 
+
+#: nvmlClocksEventReason... (nvml.h): bit -> reason. Left out are bits of a clock that is as low as it was set, or idle
+_THROTTLE_BITS = {
+    0x04: "sw_power_cap",
+    0x08: "hw_slowdown",
+    0x20: "sw_thermal",
+    0x40: "hw_thermal",
+    0x80: "hw_power_brake",
+}
+THROTTLE_REASONS = tuple(_THROTTLE_BITS.values())
+
+#: nvmlReturn_t (nvml.h) -> what has happened to the device, and what to do
+_PROBLEMS = {
+    9: "the driver is not loaded: modprobe nvidia, and restart the service",
+    15: "the GPU is lost: see dmesg | grep -i nvrm, and restart the machine",
+    18: "the driver was replaced while it ran: restart the machine",
+}
 
 #: returns one reading of each GPU
 ReadGpus = Callable[[], list[GpuReading]]
@@ -48,9 +75,19 @@ def find_gpus(root: Path = Path("/")) -> ReadGpus:
         ctypes.CDLL("libnvidia-ml.so.1")
         import pynvml
 
-        return Nvml(pynvml).read
+        nvml = Nvml(pynvml)
     except Exception:  # no package, no driver, or a broken one: a server without GPU gauges is still a server
         return no_gpus
+    if not (root / _THOR).exists():
+        return nvml.read
+    files = Tegra(root, None)
+    return lambda: [_completed(reading, files.read()[0]) for reading in nvml.read()]
+
+
+def _completed(reading: GpuReading, other: GpuReading) -> GpuReading:
+    """Return a reading with the unknown values of another one of the same GPU."""
+    unknown = [name for name in GpuReading.__slots__ if getattr(reading, name) is None]
+    return replace(reading, **{name: getattr(other, name) for name in unknown})
 
 
 class Nvml:
@@ -65,6 +102,7 @@ class Nvml:
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
+        self._problem = ""
         nvml.nvmlInit()
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
         self._devices = [
@@ -76,6 +114,7 @@ class Nvml:
 
     def _read_one(self, handle: Any, uuid: str, millijoules_at_start: int | None) -> GpuReading:
         nvml, ask = self._nvml, self._ask
+        self._problem = ""
         memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle)
         load = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
         usage = ask(nvml.nvmlDeviceGetPowerUsage, handle)
@@ -91,7 +130,22 @@ class Nvml:
             power_limit=None if limit is None else limit / 1000,
             energy=None if energy is None or millijoules_at_start is None else (energy - millijoules_at_start) / 1000,
             temperature=None if temperature is None else float(temperature),
+            throttling=self._throttling(handle),
+            processes=self._processes(handle),
+            problem=self._problem,
         )
+
+    def _throttling(self, handle: Any) -> tuple[str, ...] | None:
+        for name in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
+            bits = self._ask(getattr(self._nvml, name, self._absent), handle)
+            if bits is not None:
+                return tuple(reason for bit, reason in _THROTTLE_BITS.items() if int(bits) & bit)
+        return None
+
+    def _processes(self, handle: Any) -> dict[int, int]:
+        """Return the memory of each process. In a container a driver may number processes as the host does."""
+        found = self._ask(getattr(self._nvml, "nvmlDeviceGetComputeRunningProcesses", self._absent), handle)
+        return {int(one.pid): int(one.usedGpuMemory) for one in found or () if one.usedGpuMemory is not None}
 
     def _millijoules(self, handle: Any) -> int | None:
         value = self._ask(self._nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
@@ -100,8 +154,13 @@ class Nvml:
     def _ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return call(*arguments)
-        except self._nvml.NVMLError:  # NOT_SUPPORTED on this board: the gauge is left out
+        except self._nvml.NVMLError as error:  # NOT_SUPPORTED on this board: the gauge is left out
+            self._problem = self._problem or _PROBLEMS.get(getattr(error, "value", 0), "")
             return None
+
+    @staticmethod
+    def _absent(handle: Any) -> None:
+        """Stand in for a function that this version of the package lacks."""
 
 
 #: GPU load in per mille, newest location first (GPU of Orin and Xavier)
@@ -110,12 +169,14 @@ _TEGRA_LOADS = (
     "sys/devices/gpu.0/load",
     "sys/devices/platform/bus@0/17000000.gpu/load",
 )
+#: the GPU of Thor (JetPack 7)
+_THOR = "sys/class/devfreq/gpu-gpc-0"
 
 
 class Tegra:
     """An integrated GPU, whose memory is the CPU's."""
 
-    def __init__(self, root: Path, load: Path) -> None:
+    def __init__(self, root: Path, load: Path | None) -> None:
         self._root = root
         self._load = load
 
@@ -125,7 +186,7 @@ class Tegra:
         return next((cls(root, root / path) for path in _TEGRA_LOADS if (root / path).exists()), None)
 
     def read(self) -> list[GpuReading]:
-        per_mille = _read_int(self._load)
+        per_mille = None if self._load is None else _read_int(self._load)
         total, used = read_memory(self._root / "proc")
         zones = thermal_zones(self._root)
         return [

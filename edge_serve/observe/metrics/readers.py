@@ -14,7 +14,7 @@ from edge_serve.observe.metrics.exposition import (
     recent_microseconds,
     summary_samples,
 )
-from edge_serve.observe.metrics.gpu import GpuReading
+from edge_serve.observe.metrics.gpu import THROTTLE_REASONS, GpuReading
 from edge_serve.observe.metrics.machine import MachineReading
 from edge_serve.observe.metrics.options import MetricsOptions
 from edge_serve.observe.metrics.source import HttpSeries, ModelSeries, Readiness
@@ -168,6 +168,21 @@ def gpu(value: Callable[[GpuReading], float | None]) -> Reader:
     return lambda scrape: (
         Sample(label_text({"gpu_uuid": gpu.uuid}), found) for gpu in scrape.gpus if (found := value(gpu)) is not None
     )
+
+
+def throttled(scrape: Scrape) -> Iterator[Sample]:
+    """Yield a series for each GPU and reason, where the driver reports them."""
+    for gpu in scrape.gpus:
+        for reason in THROTTLE_REASONS if gpu.throttling is not None else ():
+            labels = label_text({"gpu_uuid": gpu.uuid, "reason": reason})
+            yield Sample(labels, int(reason in (gpu.throttling or ())))
+
+
+def model_gpu_memory(scrape: Scrape) -> Iterator[Sample]:
+    """Yield a series for each version and GPU whose memory it took, where that was measured."""
+    for model in scrape.models:
+        for uuid, nbytes in model.series.loaded.gpu_memory.items():
+            yield Sample(label_text({**model.label_map, "gpu_uuid": uuid}), nbytes)
 
 
 def ota(value: Callable[[Updates], float | None]) -> Reader:

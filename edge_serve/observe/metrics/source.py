@@ -43,6 +43,10 @@ class LoadedVersion(Protocol):
     def failed_questions(self) -> int:
         """Requests of the server's own that the model failed, although it had answered them before."""
 
+    @property
+    def gpu_memory(self) -> Mapping[str, int]:
+        """GPU -> bytes of its memory that the load took, where that was measured."""
+
 
 @dataclass(slots=True)
 class ModelSeries:

@@ -204,6 +204,7 @@ def model_facts(served: Served) -> ModelFacts:
         served.runner.in_flight(),
         served.runner.oldest_batch_seconds(),
         served.refusal,
+        sum(served.gpu_memory.values()),
     )
 
 

@@ -83,7 +83,10 @@ def build(facts: StatusFacts, rows: Sequence[Document] | None = None) -> Documen
         "models": models,
         "totals": _totals(facts.totals) | {"client_errors": facts.totals.client_errors},
         "duration_bounds_seconds": list(LATENCY_BUCKETS),
-        "workers": [_worker(worker, processes.get(worker.pid, ProcessReading())) for worker in facts.workers],
+        "workers": [
+            _worker(worker, processes.get(worker.pid, ProcessReading()), facts.readings.gpus)
+            for worker in facts.workers
+        ],
         "http": {
             "connections": facts.http.connections,
             "requests": {str(code): count for code, count in sorted(facts.http.requests.items())},
@@ -208,6 +211,8 @@ def _model(entry: IndexEntry, model: ModelFacts | None) -> Document:
             "last_inference_ms": model.statistics.last_inference_ms,
             "totals": _totals(model.statistics),
         }
+        if model.gpu_memory_bytes:
+            row["gpu_memory_bytes"] = model.gpu_memory_bytes
     return row
 
 
@@ -250,7 +255,8 @@ def _totals(of: ModelStatistics) -> Document:
     }
 
 
-def _worker(worker: WorkerFacts, reading: ProcessReading) -> Document:
+def _worker(worker: WorkerFacts, reading: ProcessReading, gpus: Iterable[GpuReading]) -> Document:
+    on_gpus = [gpu.processes[worker.pid] for gpu in gpus if worker.pid in gpu.processes]
     return {
         "label": worker.label,
         "pid": worker.pid,
@@ -258,6 +264,7 @@ def _worker(worker: WorkerFacts, reading: ProcessReading) -> Document:
         "restarts": worker.restarts,
         "models": [f"{name}:{version}" for name, version in worker.models],
         **_plain(reading),
+        **({"gpu_memory_bytes": sum(on_gpus)} if on_gpus else {}),
     }
 
 
@@ -269,8 +276,15 @@ def _device(readings: Readings) -> Document:
         "memory_total_bytes": readings.machine.memory_total,
         "memory_used_bytes": readings.machine.memory_used,
         "temperatures": [_plain(one) for one in readings.temperatures],
-        "gpus": [_plain(gpu) for gpu in readings.gpus],
+        "gpus": [_gpu(gpu) for gpu in readings.gpus],
     }
+
+
+def _gpu(reading: GpuReading) -> Document:
+    document = _plain(reading)
+    del document["processes"]  # those of workers are shown there, and others do not concern a client
+    document["throttling"] = None if reading.throttling is None else list(reading.throttling)
+    return document
 
 
 def _updates(updates: Updates | None) -> Document | None:

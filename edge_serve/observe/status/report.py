@@ -106,12 +106,18 @@ def _figures(document: Document, rates: Rates, *, measured: bool) -> list[str]:
         lines.append(
             "heat      " + ", ".join(f"{_clean(t['name'])} {t['celsius']:.0f} C" for t in device["temperatures"])
         )
-    for gpu in device["gpus"]:
-        parts = [percent(gpu["utilization"]), f"memory {size(gpu['memory_used'])} of {size(gpu['memory_total'])}"]
-        parts += [f"{gpu['temperature']:.0f} C"] if gpu["temperature"] is not None else []
-        parts += [f"{gpu['power_usage']:.1f} W"] if gpu["power_usage"] is not None else []
-        lines.append(f"gpu       {', '.join(parts)}")
-    return lines
+    return lines + [f"gpu       {_gpu_text(gpu)}" for gpu in device["gpus"]]
+
+
+def _gpu_text(gpu: Document) -> str:
+    if gpu.get("problem"):
+        return f"{_clean(gpu['uuid'])}: {_sentence(gpu['problem'])}"
+    parts = [percent(gpu["utilization"]), f"memory {size(gpu['memory_used'])} of {size(gpu['memory_total'])}"]
+    parts += [f"{gpu['temperature']:.0f} C"] if gpu["temperature"] is not None else []
+    limit = f" of {gpu['power_limit']:.0f} W" if gpu["power_limit"] is not None else " W"
+    parts += [f"{gpu['power_usage']:.1f}{limit}"] if gpu["power_usage"] is not None else []
+    parts += [f"clocks lowered ({', '.join(gpu['throttling'])})"] if gpu.get("throttling") else []
+    return ", ".join(parts)
 
 
 _MODEL_HEAD = ("MODEL", "VERSION", "STATE", "REQ/S", "MEDIAN", "99 %", "QUEUE", "BUSY", "FAILED", "4XX", "MEMORY")
@@ -119,7 +125,8 @@ _MODEL_HEAD = ("MODEL", "VERSION", "STATE", "REQ/S", "MEDIAN", "99 %", "QUEUE", 
 
 def _models(document: Document, each: Mapping[tuple[str, str], Rates], paint: Paint, columns: int) -> list[str]:
     """A line for each version. BUSY is the age of its oldest batch, red when that is older than `BUSY_SECONDS`."""
-    rows: list[Sequence[str]] = [_MODEL_HEAD]
+    on_gpus = any("gpu_memory_bytes" in row for row in document["models"])
+    rows: list[Sequence[str]] = [(*_MODEL_HEAD, "GPU") if on_gpus else _MODEL_HEAD]
     notes = []
     for row in document["models"]:
         rates, condition = each.get((row["name"], row["version"]), Rates()), row["condition"]
@@ -130,11 +137,12 @@ def _models(document: Document, each: Mapping[tuple[str, str], Rates], paint: Pa
             cells += [rate(rates.requests), duration(rates.median), duration(rates.slowest)]
             cells += [f"{row['pending']:,}", paint(age(busy), "bad" if (busy or 0.0) > BUSY_SECONDS else "")]
             cells += [f"{failed:,}", f"{row.get('client_errors', 0):,}", size(row["memory_bytes"])]
+            cells += [size(row.get("gpu_memory_bytes"))] if on_gpus else []
         rows.append(cells)
         notes.append(_sentence(row["reason"]) if condition != "unloaded" else "")
     if not notes:
         return ["no models: put one into the repository, or load one over the API"]
-    return _table_with_notes(rows, "<><>>>>>>>>", notes, paint, columns)
+    return _table_with_notes(rows, "<><>>>>>>>>>"[: len(rows[0])], notes, paint, columns)
 
 
 def _table_with_notes(
@@ -182,18 +190,21 @@ def _check_line(updates: Document, now: float, paint: Paint) -> str:
 
 def _workers(document: Document, paint: Paint) -> list[str]:
     server = {**document["server"], "label": "front end", "models": [], "restarts": 0, "lost": False}
+    on_gpus = any("gpu_memory_bytes" in worker for worker in document["workers"])
     rows = [
         [
             _clean(worker["label"]),
             str(worker["pid"]),
             size(worker["pss_bytes"] if worker["pss_bytes"] is not None else worker["rss_bytes"]),
+            *([size(worker.get("gpu_memory_bytes"))] if on_gpus else []),
             "down" if worker["lost"] else span(worker["uptime_seconds"]),
             str(worker["restarts"]),
             _clean(", ".join(worker["models"])),
         ]
         for worker in [server, *document["workers"]]
     ]
-    head, *lines = table([("WORKER", "PROCESS", "MEMORY", "UP", "RESTARTS", "MODELS"), *rows], "<>>>><")
+    titles = ("WORKER", "PROCESS", "MEMORY", *(["GPU"] if on_gpus else []), "UP", "RESTARTS", "MODELS")
+    head, *lines = table([titles, *rows], "<>>>>><" if on_gpus else "<>>>><")
     return [paint(head, "head"), *lines]
 
 

@@ -68,7 +68,7 @@ def test_defaults() -> None:
         (["--rate-limit-resource=R:4:1"], "rate_limit_resource", (RateLimitResource("R", 4, 1),)),
         (["--cache-config=local,size=100"], "cache_config", 100),
         (["--response-cache-byte-size=100"], "cache_config", 100),
-        (["--model-load-gpu-limit=0:0.5"], "model_load_gpu_limit", ("0:0.5",)),
+        (["--model-load-gpu-limit=0:0.5"], "model_load_gpu_limit", ((0, 0.5),)),
         (
             ["--http-restricted-api=metadata,health:Key=a=b"],
             "http_restricted_api",

@@ -16,7 +16,8 @@ from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.control.registry import Registry
-from edge_serve.models.load.loading import Loader, LoadPlan
+from edge_serve.models.load.load_plan import LoadPlan
+from edge_serve.models.load.loading import Loader
 from edge_serve.models.repository.override import Override
 from edge_serve.models.repository.repository import FoundModel, Repository, fingerprint, versions
 from edge_serve.models.run.runner import OnResponse, Runner, Ticket

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from edge_serve.errors import Internal
-from edge_serve.models.load.loading import LoadPlan
+from edge_serve.models.load.load_plan import LoadPlan
 from edge_serve.models.repository.override import Override
 from edge_serve.models.repository.repository import FoundModel
 from tests.models.control.house import House, play, settle

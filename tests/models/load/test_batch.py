@@ -9,7 +9,7 @@ from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import Internal
 from edge_serve.golden.reader import GoldenTest
 from edge_serve.models.load.batch import LoadBatch
-from edge_serve.models.load.loading import LoadPlan
+from edge_serve.models.load.load_plan import LoadPlan
 
 
 def plan(name: str, backend: str = "onnxruntime", *members: str, golden: bool = False) -> LoadPlan:

@@ -12,7 +12,8 @@ import pytest
 from edge_serve.clock import MonotonicClock
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import InvalidArgument
-from edge_serve.models.load.loading import Loader, LoaderOptions, LoadPlan
+from edge_serve.models.load.load_plan import LoadPlan
+from edge_serve.models.load.loading import Loader, LoaderOptions
 from edge_serve.models.repository.override import Override
 from edge_serve.models.repository.repository import FoundModel
 from edge_serve.models.versions.served import Served

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
@@ -22,6 +22,7 @@ class FakeVersion:
 
     load_seconds: float = 0.0
     failed_questions: int = 0
+    gpu_memory: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -77,7 +78,7 @@ def source() -> FakeSource:
                 "3",
                 {"team": "blue"},
                 busy_statistics(),
-                FakeVersion(1.5),
+                FakeVersion(1.5, gpu_memory={"GPU-1": 700}),
                 cache_enabled=True,
                 gpu_uuid="GPU-1",
             ),

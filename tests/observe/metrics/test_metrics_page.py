@@ -21,7 +21,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from edge_serve.observe.metrics import page as page_module
-from edge_serve.observe.metrics.gpu import GpuReading, no_gpus
+from edge_serve.observe.metrics.gpu import THROTTLE_REASONS, GpuReading, no_gpus
 from edge_serve.observe.metrics.options import MetricsOptions, parse_options
 from edge_serve.observe.metrics.page import Page
 from edge_serve.observe.metrics.source import CustomFamily, CustomSample, Readiness
@@ -35,7 +35,10 @@ class OneGpu:
 
     def __call__(self) -> list[GpuReading]:
         self.reads += 1
-        return [GpuReading("GPU-1", utilization=0.5, memory_total=1000, energy=12.5)]
+        return [
+            GpuReading("GPU-1", utilization=0.5, memory_total=1000, energy=12.5, throttling=("sw_thermal",)),
+            GpuReading("GPU-2", problem="the GPU is lost"),
+        ]
 
 
 def parsed(page: bytes) -> dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]]:
@@ -68,6 +71,11 @@ def test_prometheus_client_reads_every_value_back(source: FakeSource, clock: Fak
     }
     assert families["nv_gpu_utilization"] == {("nv_gpu_utilization", (("gpu_uuid", "GPU-1"),)): 0.5}
     assert "nv_gpu_power_usage" not in families
+    reasons = {dict(labels)["reason"]: value for (_, labels), value in families["edge_serve_gpu_throttled"].items()}
+    assert reasons == {**dict.fromkeys(THROTTLE_REASONS, 0), "sw_thermal": 1}
+    assert list(families["edge_serve_gpu_lost"].values()) == [0, 1]
+    taken = families["edge_serve_model_gpu_memory_bytes"]
+    assert {dict(labels)["gpu_uuid"]: value for (_, labels), value in taken.items()} == {"GPU-1": 700}
     assert "nv_cpu_memory_total_bytes" in families
 
 

@@ -72,8 +72,9 @@ def test_workers_come_with_what_is_known_of_their_process() -> None:
 
     assert worker == {
         "label": "onnxruntime", "pid": 20, "lost": False, "restarts": 2, "models": ["det:1"],
-        "rss_bytes": 90 << 20, "pss_bytes": 70 << 20, "uptime_seconds": 60.0,
+        "rss_bytes": 90 << 20, "pss_bytes": 70 << 20, "uptime_seconds": 60.0, "gpu_memory_bytes": 300 << 20,
     }  # fmt: skip
+    assert "gpu_memory_bytes" not in unread
     assert (unread["rss_bytes"], unread["pss_bytes"], unread["uptime_seconds"]) == (None, None, None)
 
 
@@ -88,10 +89,20 @@ def test_the_rest_is_there() -> None:
     assert made["tensor_memory"] == {"used_bytes": 1 << 20, "limit_bytes": 1 << 30}
     assert made["device"]["cpu_utilization"] == 0.25
     assert made["device"]["temperatures"] == [{"name": "cpu", "celsius": 48.5}]
-    assert made["device"]["gpus"][0]["uuid"] == "GPU-1"
+    assert made["device"]["gpus"] == [{
+        "uuid": "GPU-1", "utilization": 0.5, "memory_total": 4 << 30, "memory_used": 1 << 30, "power_usage": 12.5,
+        "power_limit": None, "energy": None, "temperature": 51.0, "throttling": None, "problem": "",
+    }]  # fmt: skip
     assert made["events"][0]["text"] == "model det is ready"
     assert made["errors"][0]["count"] == 3
     assert made["versions"]["edge-serve"] == "1.2.3"
+
+
+def test_memory_of_gpus_is_there_for_models_that_took_some() -> None:
+    on_gpu, on_cpu = document(models=[served("a", gpu_memory_bytes=7), served("b")], index=[])["models"]
+
+    assert on_gpu["gpu_memory_bytes"] == 7
+    assert "gpu_memory_bytes" not in on_cpu
 
 
 def test_it_is_json() -> None:

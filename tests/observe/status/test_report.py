@@ -28,10 +28,30 @@ def test_a_report_shows_the_server_its_models_and_workers() -> None:
     assert "gpu       50 %, memory 1.0 GiB of 4.0 GiB, 51 C, 12.5 W" in lines
     assert "MODEL  VERSION  STATE  REQ/S  MEDIAN  99 %  QUEUE  BUSY  FAILED  4XX  MEMORY" in lines
     assert "det          1  ready      0       -     -      3     -       1    0  64 MiB" in lines
-    assert "WORKER       PROCESS  MEMORY         UP  RESTARTS  MODELS" in lines
-    assert "front end          1  40 MiB  1 h 2 min         0" in lines
-    assert "onnxruntime       20  70 MiB      1 min         2  det:1" in lines
+    assert "WORKER       PROCESS  MEMORY      GPU         UP  RESTARTS  MODELS" in lines
+    assert "front end          1  40 MiB        -  1 h 2 min         0" in lines
+    assert "onnxruntime       20  70 MiB  300 MiB      1 min         2  det:1" in lines
     assert lines[-1].endswith("error    it fell over (x 3)")
+
+
+def test_gpu_shows_its_limit_its_lowered_clocks_and_the_memory_of_models() -> None:
+    made = document(models=[served(gpu_memory_bytes=700 << 20)])
+    made["device"]["gpus"][0] |= {"power_limit": 25.0, "throttling": ["sw_thermal", "hw_slowdown"]}
+    lines = report(None, made)
+
+    assert (
+        "gpu       50 %, memory 1.0 GiB of 4.0 GiB, 51 C, 12.5 of 25 W, clocks lowered (sw_thermal, hw_slowdown)"
+        in lines
+    )
+    assert "MODEL  VERSION  STATE  REQ/S  MEDIAN  99 %  QUEUE  BUSY  FAILED  4XX  MEMORY      GPU" in lines
+    assert "det          1  ready      0       -     -      3     -       1    0  64 MiB  700 MiB" in lines
+
+
+def test_gpu_that_is_lost_is_told_with_advice() -> None:
+    made = document()
+    made["device"]["gpus"][0]["problem"] = "the GPU is lost: restart the machine"
+
+    assert "gpu       GPU-1: the GPU is lost: restart the machine" in report(None, made)
 
 
 def test_two_documents_give_rates() -> None:

@@ -157,11 +157,14 @@ def test_models_workers_events_and_the_device_are_drawn(browser: Browser, scene:
         IndexEntry("bad", "2", "UNAVAILABLE", "Internal: no such file"),
         IndexEntry("idle"),
     ]
-    scene.answer = lambda: (200, document(index=index))
+    made = document(index=index)
+    made["device"]["gpus"][0]["throttling"] = ["sw_thermal"]
+    scene.answer = lambda: (200, made)
     with opened(browser, scene.url) as page:
         for text in (
             "cart-7", "Ready", "det", "version 1 · onnxruntime · 2 instances", "Internal: no such file", "Unloaded",
-            "1 of 2 ready", "49 °C", "of 8.0 GiB", "of 4.0 GiB", "25 %", "51 °C, 12.5 W", "onnxruntime", "det:1",
+            "1 of 2 ready", "49 °C", "of 8.0 GiB", "of 4.0 GiB", "25 %", "51 °C, 12.5 W, clocks lowered (sw_thermal)",
+            "onnxruntime", "det:1",
             "model det is ready", "edge-serve 1.2.3", "HTTP 127.0.0.1:8000", "10 in all, 4 in flight, 3 queued",
         ):  # fmt: skip
             shows(page, text)
@@ -169,6 +172,8 @@ def test_models_workers_events_and_the_device_are_drawn(browser: Browser, scene:
         shows(page, "it fell over")
         shows(page, "× 3")
         assert "model det is ready" not in page.text()
+        made["device"]["gpus"][0] |= {"utilization": None, "problem": "the GPU is lost"}
+        shows(page, "the GPU is lost")
 
 
 def test_failed_models_come_first_and_are_not_waited_for(browser: Browser, scene: Scene) -> None:

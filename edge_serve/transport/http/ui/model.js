@@ -214,7 +214,7 @@ export class ModelPage {
       now = past.figures(key, RATE_WINDOW) || {},
       recent = past.figures(key, LATENCY_WINDOW) || {};
     const failed = [sum(model.totals.failures), clientErrors(model)],
-      [memory, remark] = memoryText(doc, model),
+      [memory, remark, gpu] = memoryText(doc, model),
       queued = model.pending ? `, ${short(model.pending)} queued` : "";
     drawRequestTiles(tiles, { now, recent }, `${short(model.totals.requests)} in all${queued}`, failed, points);
     const oldest = model.oldest_batch_seconds;
@@ -224,7 +224,8 @@ export class ModelPage {
       oldest ? `the oldest batch runs for ${span(oldest)}` : "",
     );
     tiles.busy.node.classList.toggle("alarm", isLong(model));
-    tiles.memory.show(memory, "", remark || (model.workers?.length ? "of its own processes" : ""));
+    const whose = remark || (model.workers?.length ? "of its own processes" : "");
+    tiles.memory.show(memory, "", [whose, gpu].filter(Boolean).join(", "));
     this.drawStages(model);
     drawWorkers(this.workers, workersOf(doc, model));
     if (!model.workers?.length) this.ensemble();

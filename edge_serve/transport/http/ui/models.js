@@ -69,14 +69,16 @@ export function workersOf(doc, model) {
   return doc.workers.filter(worker => pids.has(worker.pid));
 }
 
-/** [memory, remark]: how much the processes of a version take, and whether they are its own. */
+/** [memory, remark, gpu]: how much the processes of a version take, whether they are its own, and memory of GPUs. */
 export function memoryText(doc, model) {
   const workers = workersOf(doc, model);
-  if (!workers.length) return [model.totals ? NONE : "", ""];
+  if (!workers.length) return [model.totals ? NONE : "", "", ""];
   const known = workers.map(memoryOf).filter(size => size != null),
-    total = bytes(known.length ? known.reduce((a, b) => a + b) : null);
+    total = bytes(known.length ? known.reduce((a, b) => a + b) : null),
+    gpu = model.gpu_memory_bytes ? `${bytes(model.gpu_memory_bytes)} of GPU memory` : "";
   const names = new Set(workers.flatMap(worker => worker.models));
-  return [total, names.size > 1 ? `shares a worker of ${total} with ${plural(names.size - 1, "model")}` : ""];
+  const shared = names.size > 1 ? `shares a worker of ${total} with ${plural(names.size - 1, "model")}` : "";
+  return [total, shared, gpu];
 }
 
 export const address = model =>
@@ -113,7 +115,7 @@ function modelRow() {
         now = (live && past.figures(key, RATE_WINDOW)) || {},
         recent = (live && past.figures(key, LATENCY_WINDOW)) || {};
       const failures = live ? sum(model.totals.failures) : 0,
-        [size, remark] = memoryText(doc, model),
+        [size, remark, gpu] = memoryText(doc, model),
         long = isLong(model);
       const idle = live && !model.totals.requests && !failures && !clientErrors(model) && !model.in_flight;
       node.className = `row is-${model.condition}${live ? " live" : ""}${idle ? " idle" : ""}`;
@@ -154,7 +156,7 @@ function modelRow() {
       );
       say(memory, size, remark ? "zero" : "");
       say(shared, remark ? "shared" : "", "tiny");
-      memory.parentNode.title = remark;
+      memory.parentNode.title = [remark, gpu].filter(Boolean).join("; ");
       plot.node.hidden = !live;
       plot.draw(live ? past.points(key) : []);
     },

@@ -38,7 +38,7 @@ function drawTiles(doc, past) {
     "cpu",
     ...(heat ? ["heat"] : []),
     "memory",
-    ...(gpu && gpu.utilization != null ? ["gpu"] : []),
+    ...(gpu && (gpu.utilization != null || gpu.problem) ? ["gpu"] : []),
     ...(gpu && gpu.memory_total ? ["gpumemory"] : []),
   ];
   $("tiles").style.setProperty("--columns", names.length > 6 ? Math.ceil(names.length / 2) : names.length);
@@ -73,6 +73,8 @@ function drawTiles(doc, past) {
     const gpuMore = [
       gpu.temperature != null && `${number(gpu.temperature)} °C`,
       gpu.power_usage != null && `${number(gpu.power_usage, 1)} W`,
+      gpu.throttling?.length && `clocks lowered (${gpu.throttling.join(", ")})`,
+      gpu.problem,
     ];
     tiles.gpu.show(percent(gpu.utilization), "", gpuMore.filter(Boolean).join(", "), points);
   }
