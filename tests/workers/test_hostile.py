@@ -58,7 +58,7 @@ TEXTS = ("", "m", "echo", "memory", "load_model", "unload_model", "is_model_read
 NAMES = (
     "do", "model", "nbytes", "model_name", "config", "files", "version", "unload_dependents", "level", "logger", "text",
     "name", "description", "kind", "labels", "operation", "value", "bounds", "code", "ready", "outputs", "id",
-    "correlation_id", "flags", "timeout_us", "parameters", "names", "trace", "personal", "stored",
+    "correlation_id", "flags", "timeout_us", "parameters", "names", "trace", "personal", "stored", "seats",
 )  # fmt: skip
 
 
@@ -210,6 +210,21 @@ def test_frames_of_a_hostile_worker_cost_that_worker_at_most(
         line.encode()
     for family in custom.families():
         repr(family).encode()
+
+
+@pytest.mark.parametrize("seats", [None, [], [2, 2], ["2"], [0], [True], {"0": 2}])
+def test_worker_that_answers_with_other_seats_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seats: object
+) -> None:
+    answer = json.dumps({"seats": seats}).encode()
+    run_hostile_processes(monkeypatch, tmp_path, {FrameKind.OPEN: [(FrameKind.OPENED, answer)]})
+
+    async def work() -> None:
+        with pytest.raises(EdgeServeError, match="broke the protocol: found other seats than a number for each"):
+            async with serving(tmp_path, limits=LIMITS):
+                pass
+
+    run(work())
 
 
 def _release(kind: str, _: int, event: Any) -> None:

@@ -54,7 +54,7 @@ class Channel:
 
     __slots__ = (
         "_dead", "_frames", "_granted", "_link", "_loop", "_pending", "_send_control", "exports", "instance",
-        "number", "on_abandoned", "partials", "paused",
+        "number", "on_abandoned", "partials", "paused", "seats",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +77,8 @@ class Channel:
         self.on_abandoned: Callable[[int], None] | None = None
         #: tells the worker of other models' arenas; without it inputs in those are copied
         self.exports: ArenaExports | None = None
+        #: how many batches the instance takes at once; batches in excess wait in the socket
+        self.seats = 1
         self._pending: dict[int, PendingBatch] = {}
         self._granted: dict[int, Slot] = {}
         self._dead = False
@@ -138,7 +140,7 @@ class Channel:
             self._loop.call_soon(self._refuse, batch_id, "is empty")
             return
         if link.timeout:
-            pending.timer = PausableDeadline(self._loop, link.timeout, self._on_overrun)
+            self._limit_oldest()
         if pending.copies and link.layout.decoupled:
             listener = cast(PartialListener, link.listener)
             placed = partial(listener.on_placed, self.instance, batch_id)
@@ -179,6 +181,8 @@ class Channel:
             return
         self._link.poll_policy.out -= 1
         release_all(pending)
+        if self._link.timeout:
+            self._limit_oldest()
         error = Internal(f"the batch {reason}")
         replies = [Reply(error=(pending.refused or {}).get(i, error)) for i in range(pending.count)]
         self._link.listener.on_reply(self.instance, BatchReply(batch_id, 0, 0, 0, 0, replies))
@@ -217,6 +221,12 @@ class Channel:
         kind = FrameKind.PAUSE if paused else FrameKind.RESUME
         self._send_control(frame(kind, batch_id, CANCELLATION.pack(self.number, index)))
 
+    def _limit_oldest(self) -> None:
+        """Start the time limit of the oldest batch, once the worker has it. A batch behind it does not run yet."""
+        oldest = next(iter(self._pending.values()), None)
+        if oldest is not None and oldest.timer is None and not oldest.preparing:
+            oldest.timer = PausableDeadline(self._loop, self._link.timeout, self._on_overrun)
+
     def _on_overrun(self) -> None:
         self.restart(f"a batch ran longer than the model's execution_timeout_ms ({self._link.timeout * 1000:g})")
 
@@ -226,7 +236,7 @@ class Channel:
         if kind == _REPLY:
             self._on_reply(count, batch_id, received)
         elif kind == FrameKind.NEED_OUTPUT:
-            self._on_need(received)
+            self._on_need(batch_id, received)
         elif kind == FrameKind.PARTIAL:
             self._on_partial(batch_id, received)
         else:
@@ -246,19 +256,21 @@ class Channel:
         if not pending.sent_ns <= start <= ready <= done <= end <= monotonic_ns():  # a backend may mark anything
             now = monotonic_ns()  # statistics must not run backwards, nor beyond what their fields can say
             start, ready, done, end = sorted(min(max(mark, pending.sent_ns), now) for mark in (start, ready, done, end))
-        slot = self._granted.get(token) if token else pending.slot
+        slot = pending.slot if not token else self._granted.get(token) if token in pending.tokens else None
         replies, in_slot = decode_answers(self._link.layout, received, HEADER_SIZE + REPLY_HEAD.size, meta, count, slot)
         del self._pending[batch_id]
         self._link.poll_policy.out -= 1
         if pending.timer is not None or pending.copies is not None:
             pending.release()
+            if self._link.timeout:
+                self._limit_oldest()
         lease = slot if in_slot else None
         if lease is not None and pending.rows:
             self._link.learn(sum(padded(len(one.data)) for reply in replies for one in reply.outputs), pending.rows)
         if pending.slot is not None and pending.slot is not lease:
             pending.slot.release()
-        if self._granted:
-            self._ungrant(token, lease)
+        if pending.tokens:
+            self._ungrant(pending.tokens, lease)
         if pending.refused:
             rest = iter(replies)
             refused = pending.refused
@@ -267,26 +279,29 @@ class Channel:
             self.instance, BatchReply(batch_id, start, ready, done, end, replies, lease, pending.each, self._dead)
         )
 
-    def _ungrant(self, token: int, lease: Lease | None) -> None:
-        """Slots that were asked for and not used; those of a decoupled model's other threads stay."""
-        for one in [token] if self._link.layout.decoupled else list(self._granted):
-            slot = self._granted.pop(one, None)
+    def _ungrant(self, tokens: Sequence[int], lease: Lease | None) -> None:
+        """Release the slots that a batch has asked for and not used."""
+        for token in tokens:
+            slot = self._granted.pop(token, None)
             if slot is not None and slot is not lease:
                 slot.release()
 
-    def _on_need(self, received: bytes) -> None:
+    def _on_need(self, batch_id: int, received: bytes) -> None:
         if len(received) != HEADER_SIZE + NEED.size:
             raise FrameError("a NEED_OUTPUT has another length")
         nbytes, token = NEED.unpack_from(received, HEADER_SIZE)
-        if not token or token in self._granted or not (self._pending or self._link.layout.decoupled):
-            raise FrameError(f"found NEED_OUTPUT {token}, expected none")
+        pending = self._pending.get(batch_id)
+        if not token or token in self._granted or not (pending is not None or self._link.layout.decoupled):
+            raise FrameError(f"found NEED_OUTPUT {token} of batch {batch_id}, expected none")
         try:
             slot = self._link.arena.allocate(nbytes)
         except Unavailable as full:
             self._send_control(slot_frame(self.number, token, 0, 0, full.message))
             return
         self._granted[token] = slot
-        self._link.learn(nbytes, sum(pending.rows for pending in self._pending.values()))
+        if pending is not None:
+            pending.tokens += (token,)
+            self._link.learn(nbytes, pending.rows)
         slot.when_ready(lambda: self._grant(token, slot))
 
     def _grant(self, token: int, slot: Slot) -> None:

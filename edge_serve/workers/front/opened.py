@@ -187,6 +187,11 @@ class OpenedModel:
             replies = [Reply(error=error) for _ in range(count)]
             self._link.listener.on_reply(instance, BatchReply(batch_id, 0, 0, 0, 0, replies, last=True))
 
+    def seats(self, instance: int) -> int:
+        """Return how many batches an instance takes at once: one that runs, and perhaps one that is next."""
+        channel = self._channels.get(instance, _NONE).get(instance)
+        return 1 if channel is None else channel.seats
+
     def running_since_ns(self) -> int | None:
         """When the oldest batch that is not answered was sent to its worker; None = no batch runs."""
         channels = [channels.get(instance) for instance, channels in self._channels.items()]

@@ -28,6 +28,7 @@ class PendingBatch:
         copies: slots of inputs that came in ordinary memory, by the request's position in the batch.
         each: its requests are executed one after the other.
         gone: requests whose clients have gone.
+        tokens: of the slots for outputs that the worker has asked for.
         preparing: its memory is being prepared in a thread; the worker does not know the batch yet.
     """
 
@@ -41,6 +42,7 @@ class PendingBatch:
     timer: PausableDeadline | None = None
     each: bool = False
     gone: set[int] | None = None
+    tokens: tuple[int, ...] = ()
     preparing: bool = False
 
     def abandon(self, index: int) -> bool:

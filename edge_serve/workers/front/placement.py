@@ -74,6 +74,13 @@ def as_json(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
+def seats_in(answer: dict[str, Any], instances: int) -> list[int] | None:
+    """Return how many batches each instance takes at once, from the answer to OPEN; None = it breaks the protocol."""
+    seats = answer.get("seats", [1] * instances)
+    is_right = type(seats) is list and len(seats) == instances and all(type(one) is int and one > 0 for one in seats)
+    return seats if is_right else None
+
+
 def open_question(part: ModelPlacement, channels: Sequence[int], in_main: bool) -> dict[str, Any]:
     """Return the content of an OPEN frame; `channels` has the number of each instance's channel."""
     return {

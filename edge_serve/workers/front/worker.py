@@ -19,7 +19,14 @@ from edge_serve.workers.front.bls_broker import BlsBroker, Caller, Hooks
 from edge_serve.workers.front.channel import Channel
 from edge_serve.workers.front.hangs import HangWatch
 from edge_serve.workers.front.output import ModelLog
-from edge_serve.workers.front.placement import ModelPlacement, as_json, lost_text, open_question, socket_pairs
+from edge_serve.workers.front.placement import (
+    ModelPlacement,
+    as_json,
+    lost_text,
+    open_question,
+    seats_in,
+    socket_pairs,
+)
 from edge_serve.workers.front.process import Process, ProcessLimits, ProcessLost
 from edge_serve.workers.front.restart import RestartPolicy
 from edge_serve.workers.launch.cgroups import ControlGroup
@@ -160,10 +167,13 @@ class Worker:
         answer = await self._load(FrameKind.DESCRIBE, question, spec.name)
         config = answer.get("config")
         if not isinstance(config, dict):
-            reason = f"it broke the protocol: found {type(config).__name__}, expected a configuration"
-            self.process.kill(f"was killed: {reason}")
-            raise Internal(f"the worker of model '{spec.name}' was killed: {reason}")
+            raise self._broke(spec.name, f"found {type(config).__name__}, expected a configuration")
         return config
+
+    def _broke(self, model: str, found: str) -> Internal:
+        """Kill the process because it broke the protocol. Return the error for a model that it loads."""
+        self.process.kill(f"was killed: it broke the protocol: {found}")
+        return Internal(f"the worker of model '{model}' was killed: it broke the protocol: {found}")
 
     async def open(self, part: ModelPlacement) -> None:
         """Open the model's part here; from then on it is opened again after each restart.
@@ -187,9 +197,12 @@ class Worker:
         question = open_question(part, numbers, self._in_main)
         fds = [part.link.arena.fd, *(theirs.fileno() for _, theirs in pairs)]
         try:
-            await self._load(FrameKind.OPEN, question, part.spec.name, fds)
+            answer = await self._load(FrameKind.OPEN, question, part.spec.name, fds)
             if process.exited.done():
                 raise Internal(f"worker {self.label} died just after it had loaded model '{part.spec.name}'")
+            seats = seats_in(answer, len(numbers))
+            if seats is None:
+                raise self._broke(part.spec.name, "found other seats than a number for each instance")
         except BaseException:
             for ours, _ in pairs:
                 ours.close()
@@ -201,9 +214,9 @@ class Worker:
         def broken(reason: str, grace: float) -> None:
             process.kill(f"was killed: model '{part.spec.name}': {reason}", grace)
 
-        for instance, number, (ours, _) in zip(part.instances, numbers, pairs, strict=True):
+        for instance, number, (ours, _), taken in zip(part.instances, numbers, pairs, seats, strict=True):
             channel = Channel(self._loop, ours, number, instance, part.link, process.send, broken)
-            channel.exports = process.exports
+            channel.exports, channel.seats = process.exports, taken
             channel.on_abandoned = self._broker.abandoned if len(numbers) == 1 and self._in_main else None
             part.channels[instance] = channel
         part.lost = False

@@ -213,7 +213,7 @@ def test_room_is_asked_for_once_and_expected_afterwards() -> None:
             made.channel.execute(1, [request()])
             batch = await made.receive()
             assert batch.slot_capacity == 0
-            made.theirs.sendall(frame(FrameKind.NEED_OUTPUT, 0, NEED.pack(100_000, 9)))
+            made.theirs.sendall(frame(FrameKind.NEED_OUTPUT, 1, NEED.pack(100_000, 9)))
             while not made.control:
                 await asyncio.sleep(0.001)
             number, token, offset, capacity = SLOT.unpack_from(made.control[0], HEADER_SIZE)
@@ -236,13 +236,72 @@ def test_room_is_refused_with_the_reason() -> None:
         async with peer(config(dims=-1), budget=4096) as made:
             made.channel.execute(1, [request()])
             batch = await made.receive()
-            made.theirs.sendall(frame(FrameKind.NEED_OUTPUT, 0, NEED.pack(1 << 40, 9)))
+            made.theirs.sendall(frame(FrameKind.NEED_OUTPUT, 1, NEED.pack(1 << 40, 9)))
             while not made.control:
                 await asyncio.sleep(0.001)
             assert SLOT.unpack_from(made.control[0], HEADER_SIZE) == (4, 9, 0, 0)
             assert b"0 of 4096 bytes are in use" in made.control[0]
             made.theirs.sendall(made.reply(batch, [Reply()]))
             await made.listener.reply()
+
+    run(work())
+
+
+def test_batch_keeps_the_slot_that_it_asked_for_when_the_one_before_it_is_answered() -> None:
+    async def work() -> None:
+        async with peer(config(dims=-1)) as made:
+            made.channel.execute(1, [request()])
+            made.channel.execute(2, [request()])
+            first, second = await made.receive(), await made.receive()
+            for batch_id, token in ((2, 8), (1, 9)):
+                made.theirs.sendall(frame(FrameKind.NEED_OUTPUT, batch_id, NEED.pack(100_000, token)))
+            while len(made.control) < 2:
+                await asyncio.sleep(0.001)
+            slots = {token: (token, offset, capacity) for _, token, offset, capacity in map(_slot, made.control)}
+            made.theirs.sendall(made.reply(first, [Reply(error=Internal("no"))]))  # it has not used its slot
+            await made.listener.reply()
+            assert 100_000 <= made.budget.used < 200_000, "the slot of the second"
+            made.theirs.sendall(made.reply(second, [output(100_000)], lambda b, n: slots[8]))
+            reply = await made.listener.reply()
+            assert reply.lease is not None
+            reply.lease.release()
+
+    run(work())
+
+
+def _slot(control: bytes) -> tuple[int, int, int, int]:
+    number, token, offset, capacity = SLOT.unpack_from(control, HEADER_SIZE)
+    return number, token, offset, capacity
+
+
+def test_reply_that_names_the_slot_of_another_batch_is_reported() -> None:
+    async def work() -> None:
+        async with peer(config(dims=-1)) as made:
+            made.channel.execute(1, [request()])
+            made.channel.execute(2, [request()])
+            first = await made.receive()
+            made.theirs.sendall(frame(FrameKind.NEED_OUTPUT, 2, NEED.pack(100_000, 8)))
+            while not made.control:
+                await asyncio.sleep(0.001)
+            _, token, offset, capacity = _slot(made.control[0])
+            made.theirs.sendall(made.reply(first, [output(100_000)], lambda b, n: (token, offset, capacity)))
+            assert "broke the protocol" in await made.until_broken()
+
+    run(work())
+
+
+def test_time_limit_of_a_batch_starts_when_the_one_before_it_is_answered() -> None:
+    async def work() -> None:
+        async with peer() as made:
+            made.link.timeout = 60.0
+            made.channel.execute(1, [request()])
+            made.channel.execute(2, [request()])
+            first, second = made.channel._pending.values()
+            assert first.timer is not None
+            assert second.timer is None, "it does not run yet"
+            made.theirs.sendall(made.reply(await made.receive(), [output(64)]))
+            await made.listener.reply()
+            assert second.timer is not None
 
     run(work())
 
@@ -255,8 +314,9 @@ def test_frames_that_no_worker_sends_are_reported() -> None:
             frame(FrameKind.REPLY, 1, bytes(100), 2),
             frame(FrameKind.REPLY, 1, b"", 1),
             frame(FrameKind.REPLY, 1, b"\xff" * 100, 1),
-            frame(FrameKind.NEED_OUTPUT, 0, b""),
-            frame(FrameKind.NEED_OUTPUT, 0, NEED.pack(10, 0)),
+            frame(FrameKind.NEED_OUTPUT, 1, b""),
+            frame(FrameKind.NEED_OUTPUT, 1, NEED.pack(10, 0)),
+            frame(FrameKind.NEED_OUTPUT, 2, NEED.pack(10, 9)),
             frame(FrameKind.PARTIAL, 1, bytes(100), 1),
             frame(FrameKind.HELLO),
         ):
