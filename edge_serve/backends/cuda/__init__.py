@@ -1,6 +1,10 @@
-"""The calls of CUDA that backends use (ADR 25). Worker's side. Start with `api`.
+"""The calls of CUDA that backends use (ADR 25), and the way of tensors to a device and back (ADR 26). Worker's side.
 
-api       the interface `CudaApi`, its error, and the choice of an implementation
-bindings  `CudaApi` over NVIDIA's `cuda-bindings`
-pycuda    `CudaApi` over PyCUDA, without graphs
+Start with `api` for the calls, with `tensor_path` for the copies.
+
+api            the interface `CudaApi`, its error, and the choice of an implementation
+bindings       `CudaApi` over NVIDIA's `cuda-bindings`
+pinned_buffer  pinned host memory that grows
+pycuda         `CudaApi` over PyCUDA, without graphs
+tensor_path    copies between requests and a device, for up to two batches at once
 """

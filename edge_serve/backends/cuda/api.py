@@ -70,6 +70,9 @@ class CudaApi(Protocol):
     def capability(self, device: int) -> tuple[int, int]:
         """Return the compute capability of a device."""
 
+    def is_integrated(self, device: int) -> bool:
+        """Return whether the device's memory is the host's (Jetson)."""
+
     def memory_info(self) -> tuple[int, int]:
         """Return free and total memory of the device."""
 
@@ -106,7 +109,9 @@ class CudaApi(Protocol):
     def stream_destroy(self, stream: int) -> None: ...
     def stream_synchronize(self, stream: int) -> None: ...
     def stream_wait_event(self, stream: int, event: int) -> None: ...
-    def event_create(self, *, timing: bool = False) -> int: ...
+    def event_create(self, *, timing: bool = False, blocking: bool = False) -> int:
+        """Return a new event. Threads that wait for one with `blocking` sleep; otherwise they poll."""
+
     def event_destroy(self, event: int) -> None: ...
     def event_record(self, event: int, stream: int) -> None: ...
     def event_query(self, event: int) -> bool:

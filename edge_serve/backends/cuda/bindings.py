@@ -15,8 +15,8 @@ _COPY = runtime.cudaMemcpyKind.cudaMemcpyDefault
 _CAPTURE = runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
 #: cudaHostAllocPortable | cudaHostAllocMapped; cudaHostRegisterPortable | cudaHostRegisterMapped
 _PINNED = 0x01 | 0x02
-#: cudaStreamNonBlocking; cudaEventDisableTiming; cudaIpcMemLazyEnablePeerAccess
-_NON_BLOCKING, _NO_TIMING, _LAZY = 0x01, 0x02, 0x01
+#: cudaStreamNonBlocking; cudaEventBlockingSync, cudaEventDisableTiming; cudaIpcMemLazyEnablePeerAccess
+_NON_BLOCKING, _BLOCKING, _NO_TIMING, _LAZY = 0x01, 0x01, 0x02, 0x01
 #: bytes of cudaIpcMemHandle_t
 IPC_BYTES = 64
 
@@ -79,6 +79,9 @@ class CudaBindings:
         get = runtime.cudaDeviceGetAttribute
         return int(_call(get, major, device)), int(_call(get, minor, device))
 
+    def is_integrated(self, device: int) -> bool:
+        return bool(_call(runtime.cudaDeviceGetAttribute, runtime.cudaDeviceAttr.cudaDevAttrIntegrated, device))
+
     def memory_info(self) -> tuple[int, int]:
         return cast("tuple[int, int]", _call(runtime.cudaMemGetInfo))
 
@@ -135,8 +138,9 @@ class CudaBindings:
     def stream_wait_event(self, stream: int, event: int) -> None:
         _call(runtime.cudaStreamWaitEvent, stream, event, 0)
 
-    def event_create(self, *, timing: bool = False) -> int:
-        return int(_call(runtime.cudaEventCreateWithFlags, 0 if timing else _NO_TIMING))
+    def event_create(self, *, timing: bool = False, blocking: bool = False) -> int:
+        flags = (0 if timing else _NO_TIMING) | (_BLOCKING if blocking else 0)
+        return int(_call(runtime.cudaEventCreateWithFlags, flags))
 
     def event_destroy(self, event: int) -> None:
         _call(runtime.cudaEventDestroy, event)

@@ -49,8 +49,8 @@ _ERRORS = {
 _TEXTS = {code: (name, text) for text, (code, name) in _ERRORS.items()}
 #: CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP; the flags of a registration have the same numbers
 _PINNED = 0x01 | 0x02
-#: CU_STREAM_NON_BLOCKING; CU_EVENT_DISABLE_TIMING
-_NON_BLOCKING, _NO_TIMING = 0x01, 0x02
+#: CU_STREAM_NON_BLOCKING; CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING
+_NON_BLOCKING, _BLOCKING, _NO_TIMING = 0x01, 0x01, 0x02
 #: of one row of a two-dimensional copy, whose length the driver limits to 2 GiB - 1
 _MOST_BYTES = 1 << 30
 #: PyBUF_WRITE
@@ -143,6 +143,10 @@ class PyCuda:
         major, minor = _call("cudaDeviceGetAttribute", driver.Device(device).compute_capability)
         return int(major), int(minor)
 
+    def is_integrated(self, device: int) -> bool:
+        found = driver.Device(device)
+        return bool(_call("cudaDeviceGetAttribute", found.get_attribute, driver.device_attribute.INTEGRATED))
+
     def memory_info(self) -> tuple[int, int]:
         free, total = _call("cudaMemGetInfo", driver.mem_get_info)
         return int(free), int(total)
@@ -226,9 +230,10 @@ class PyCuda:
         else:
             _call("cudaStreamWaitEvent", runs.wait_for_event, found)
 
-    def event_create(self, *, timing: bool = False) -> int:
+    def event_create(self, *, timing: bool = False, blocking: bool = False) -> int:
         number = next(self._numbers)
-        self._events[number] = _call("cudaEventCreateWithFlags", driver.Event, 0 if timing else _NO_TIMING)
+        flags = (0 if timing else _NO_TIMING) | (_BLOCKING if blocking else 0)
+        self._events[number] = _call("cudaEventCreateWithFlags", driver.Event, flags)
         return number
 
     def event_destroy(self, event: int) -> None:

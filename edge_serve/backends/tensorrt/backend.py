@@ -12,11 +12,12 @@ from typing import Any
 
 from edge_serve.backends import host
 from edge_serve.backends.base import InstanceSpec, ModelSpec
+from edge_serve.backends.cuda.tensor_path import TensorPath
 from edge_serve.backends.tensorrt.bindings import BindingRole, input_bindings
 from edge_serve.backends.tensorrt.checks import check_tensorrt
 from edge_serve.backends.tensorrt.complete import complete_tensorrt
 from edge_serve.backends.tensorrt.context import Context
-from edge_serve.backends.tensorrt.graphs import cuda_settings, graph_specs, plan_graphs
+from edge_serve.backends.tensorrt.graphs import graph_specs, plan_graphs, wants_graphs
 from edge_serve.backends.tensorrt.instance import TensorRtInstance
 from edge_serve.backends.tensorrt.library import Library, load_library
 from edge_serve.backends.tensorrt.loaded_engine import LoadedEngine, load_engine
@@ -92,24 +93,26 @@ class TensorRtBackend:
         check_tensorrt(spec.config, loaded.info, choices, one.name)
         cuda, settings = loaded.library.cuda, model_settings(spec.config)
         cuda.set_device(one.device_id)
-        batches = int(spec.config.get("max_batch_size", 0)) > 0
-        stream = cuda.stream_create(stream_priority(settings.priority, *cuda.stream_priority_range()))
+        states = [entry["output_name"] for entry in (spec.config.get("sequence_batching") or {}).get("state") or ()]
+        seats = 1 if states or loaded.info.has_shape_tensors else 2
+        path = TensorPath(cuda, seats, settings.path, stream_priority(settings.priority, *cuda.stream_priority_range()))
         contexts: list[Context] = []
+        batches = int(spec.config.get("max_batch_size", 0)) > 0
         try:
             for choice in choices:
                 largest = _largest(spec, loaded, choice)
-                contexts.append(Context(loaded, choice, largest, settings.strategy, stream))
-                if cuda_settings(spec.config).graphs and cuda.has_graphs:
+                sets = (path.compute_stream, seats, path.output_sets)
+                contexts.append(Context(loaded, choice, largest, settings.strategy, *sets))
+                if wants_graphs(spec.config) and cuda.has_graphs:
                     graphs = plan_graphs(graph_specs(spec.config), loaded.info, choice, one.name)
                     # only further rows of a batch can be cut off again
                     contexts[-1].capture(graphs if batches else replace(graphs, padded=False))
         except BaseException:
             for context in contexts:
                 context.close()
-            cuda.stream_destroy(stream)
+            path.close()
             raise
-        states = [entry["output_name"] for entry in (spec.config.get("sequence_batching") or {}).get("state") or ()]
-        return TensorRtInstance(one.name, loaded, one.device_id, contexts, stream, batches=batches, states=states)
+        return TensorRtInstance(one.name, loaded, one.device_id, contexts, path, batches=batches, states=states)
 
     def _engine(self, spec: ModelSpec, device: int, core: int, instance: str) -> LoadedEngine:
         loaded = self._engines.get((device, core))

@@ -32,35 +32,46 @@ def nbytes(tensor: TensorInfo, shape: Sequence[int]) -> int:
 class Context:
     """A context with its memory. One thread at a time uses it.
 
+    It has a set of inputs for each batch on its way, so the inputs of the next batch are copied while one runs.
+
     Args:
         largest: the largest shape of each input.
-        stream: on which everything runs.
+        stream: on which it runs.
+        input_sets, output_sets: of buffers. With outputs whose size the data decide there is one of each.
 
     Raises:
         Internal: TensorRT refuses, or the device's memory is exhausted.
     """
 
     def __init__(
-        self, loaded: LoadedEngine, choice: Choice, largest: Mapping[str, Shape], strategy: Strategy, stream: int
+        self,
+        loaded: LoadedEngine,
+        choice: Choice,
+        largest: Mapping[str, Shape],
+        strategy: Strategy,
+        stream: int,
+        input_sets: int = 1,
+        output_sets: int = 1,
     ) -> None:
         self.choice = choice
         self._loaded = loaded
         self._cuda: CudaApi = loaded.library.cuda
         self._stream = stream
         self._memory: list[int] = []
-        self._graphs: dict[GraphShape, int] = {}
+        #: by the set of inputs
+        self._graphs: dict[tuple[int, GraphShape], int] = {}
         self._plan = GraphPlan()
         self._context: Any = None
         self._dynamic: dict[str, Any] = {}
         #: shape tensors lie in host memory, which must stay as long as the context may read it
         self._values: dict[str, np.ndarray[Any, Any]] = {}
-        self.inputs: dict[str, int] = {}
-        self.outputs: dict[str, int] = {}
+        self._inputs: list[dict[str, int]] = []
+        self._outputs: list[dict[str, int]] = []
         try:
             self._context = self._create(strategy)
             self._set_profile()
-            self._add_inputs(largest)
-            self._add_outputs(largest)
+            self._add_outputs(largest, output_sets)
+            self._add_inputs(largest, 1 if self._dynamic else input_sets)
         except BaseException:
             self.close()
             raise
@@ -84,22 +95,37 @@ class Context:
         self._memory.append(pointer)
         return pointer
 
-    def _add_inputs(self, largest: Mapping[str, Shape]) -> None:
-        for tensor in self._loaded.info.inputs:
-            if not tensor.is_shape:
-                self.inputs[tensor.name] = self._allocate(nbytes(tensor, largest[tensor.name]))
-                self._context.set_tensor_address(tensor.name, self.inputs[tensor.name])
+    def _add_inputs(self, largest: Mapping[str, Shape], sets: int) -> None:
+        tensors = [tensor for tensor in self._loaded.info.inputs if not tensor.is_shape]
+        for _ in range(sets):
+            self._inputs.append({one.name: self._allocate(nbytes(one, largest[one.name])) for one in tensors})
 
-    def _add_outputs(self, largest: Mapping[str, Shape]) -> None:
+    def _add_outputs(self, largest: Mapping[str, Shape], sets: int) -> None:
         shapes = {} if self._loaded.info.has_shape_tensors else self.infer(largest, {})
+        known = []
         for tensor in self._loaded.info.outputs:
-            shape = shapes.get(tensor.name, (-1,))
-            if -1 in shape:
+            if -1 in shapes.get(tensor.name, (-1,)):
                 allocator = self._dynamic[tensor.name] = self._loaded.library.allocator(self._cuda)
                 self._context.set_output_allocator(tensor.name, allocator)
             else:
-                self.outputs[tensor.name] = self._allocate(nbytes(tensor, shape))
-                self._context.set_tensor_address(tensor.name, self.outputs[tensor.name])
+                known.append(tensor)
+        for _ in range(1 if self._dynamic else sets):
+            self._outputs.append({one.name: self._allocate(nbytes(one, shapes[one.name])) for one in known})
+
+    @property
+    def seats(self) -> int:
+        """Return how many batches may be on their way."""
+        return len(self._inputs)
+
+    def inputs_of(self, seat: int) -> dict[str, int]:
+        """Return the places of the inputs on the device, for the batch of a seat."""
+        return self._inputs[seat % len(self._inputs)]
+
+    def _use(self, seat: int) -> None:
+        """Let the next run use the buffers of a seat."""
+        for places in (self.inputs_of(seat), self._outputs[seat % len(self._outputs)]):
+            for name, pointer in places.items():
+                self._context.set_tensor_address(name, pointer)
 
     def infer(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Sequence[int]]) -> dict[str, Shape]:
         """Set the shapes of a batch. Return those of the outputs; -1 where the data decide.
@@ -118,21 +144,23 @@ class Context:
                 raise failure(Step.RUN, self._loaded.library.errors.take(), self._loaded.model)
         return {tensor.name: tuple(context.get_tensor_shape(tensor.name)) for tensor in info.outputs}
 
-    def run(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Sequence[int]]) -> dict[str, Shape]:
-        """Enqueue a batch whose inputs are in `inputs`. Return the shapes of the outputs, which are known to be there
-        when the stream is through.
+    def run(
+        self, seat: int, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Sequence[int]]
+    ) -> dict[str, Shape]:
+        """Enqueue a batch whose inputs are in the `inputs_of` its seat. Return the shapes of the outputs.
 
         Raises:
             Internal: TensorRT refuses. CudaError: a graph cannot be launched.
         """
         graph = self._plan.find([shapes[tensor.name] for tensor in self._loaded.info.inputs]) if self._graphs else None
-        captured = self._graphs.get(graph) if graph is not None else None
+        captured = self._graphs.get((seat, graph)) if graph is not None else None
         if graph is not None and captured is not None:
             names = [tensor.name for tensor in self._loaded.info.inputs]
             found = self.infer(dict(zip(names, graph.shapes, strict=True)), {})
             self._cuda.graph_launch(captured, self._stream)
             return found
         found = self.infer(shapes, values)
+        self._use(seat)
         self._enqueue()
         return found
 
@@ -142,14 +170,19 @@ class Context:
             error = failure(Step.RUN, logged, self._loaded.model)
             raise DeviceLost(error.message) if logged.is_sticky else error
 
-    def output(self, name: str, shape: Shape) -> tuple[int, Shape]:
-        """Return where an output lies on the device, and its shape. Call it when the stream is through."""
+    def output(self, seat: int, name: str, shape: Shape) -> tuple[int, Shape]:
+        """Return where an output lies on the device, and its shape. Where the data decide about an output, call it when
+        the run has ended.
+        """
         allocator = self._dynamic.get(name)
-        return (self.outputs[name], shape) if allocator is None else (allocator.pointer, allocator.shape)
+        if allocator is not None:
+            return allocator.pointer, allocator.shape
+        return self._outputs[seat % len(self._outputs)][name], shape
 
-    def is_data_dependent(self, name: str) -> bool:
+    @property
+    def is_data_dependent(self) -> bool:
         """Return whether only the run tells the shape of an output."""
-        return name in self._dynamic
+        return bool(self._dynamic)
 
     def capture(self, plan: GraphPlan) -> None:
         """Capture the graphs of a plan. One that cannot be captured is a line in the log, as in Triton."""
@@ -158,21 +191,26 @@ class Context:
         if self._dynamic:
             return
         self._plan = plan
-        names = [tensor.name for tensor in self._loaded.info.inputs]
         for graph in plan.shapes:
             try:
-                self.infer(dict(zip(names, graph.shapes, strict=True)), {})
-                self._enqueue()  # lazy work of the first run would be captured too
-                self._cuda.stream_synchronize(self._stream)
-                self._cuda.begin_capture(self._stream)
-                try:
-                    self._enqueue()
-                finally:
-                    captured = self._cuda.end_capture(self._stream)
-                self._graphs[graph] = captured
+                for seat in range(self.seats):
+                    self._graphs[seat, graph] = self._captured(seat, graph)
             except (EdgeServeError, CudaError) as error:
                 sizes = ", ".join(str(list(shape)) for shape in graph.shapes)
                 host.log("WARNING", f"no CUDA graph of {sizes} for model '{self._loaded.model}': {error.message}")
+
+    def _captured(self, seat: int, graph: GraphShape) -> int:
+        names = [tensor.name for tensor in self._loaded.info.inputs]
+        self.infer(dict(zip(names, graph.shapes, strict=True)), {})
+        self._use(seat)
+        self._enqueue()  # lazy work of the first run would be captured too
+        self._cuda.stream_synchronize(self._stream)
+        self._cuda.begin_capture(self._stream)
+        try:
+            self._enqueue()
+        finally:
+            captured = self._cuda.end_capture(self._stream)
+        return captured
 
     def close(self) -> None:
         """Free everything. The stream must be through."""

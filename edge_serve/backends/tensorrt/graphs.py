@@ -24,21 +24,6 @@ _DEFAULT_SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
 
 
 @dataclass(frozen=True, slots=True)
-class CudaSettings:
-    """`optimization.cuda`.
-
-    Attributes:
-        graphs: capture graphs and run with them.
-        busy_wait_events: wait for the device by polling, not by sleeping: faster, at the cost of a core.
-        output_copy_stream: copy outputs on a stream of their own, with a second set of buffers.
-    """
-
-    graphs: bool = False
-    busy_wait_events: bool = False
-    output_copy_stream: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class GraphSpec:
     """One `graph_spec`, or one of the sizes that Triton captures without any.
 
@@ -107,10 +92,9 @@ class GraphPlan:
         return next((graph for graph in self.shapes if graph.takes(wanted)), None)
 
 
-def cuda_settings(config: Json) -> CudaSettings:
-    """Return the settings in `optimization.cuda`."""
-    cuda = _cuda(config)
-    return CudaSettings(*(bool(cuda.get(name)) for name in ("graphs", "busy_wait_events", "output_copy_stream")))
+def wants_graphs(config: Json) -> bool:
+    """Return whether graphs are to be captured."""
+    return bool(_cuda(config).get("graphs"))
 
 
 def graph_specs(config: Json) -> list[GraphSpec]:

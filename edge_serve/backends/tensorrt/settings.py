@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from edge_serve.backends.cuda.tensor_path import PathSettings, path_settings
 from edge_serve.errors import InvalidArgument, Unsupported, with_advice
 
 Json = Mapping[str, Any]
@@ -45,19 +46,18 @@ class BackendSettings:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """`optimization` and `parameters` of one model. `graphs.cuda_settings` reads `optimization.cuda`.
+    """`optimization` and `parameters` of one model. `graphs` reads `optimization.cuda.graphs`.
 
     Attributes:
         eager_batching: take the next batch while one runs.
-        pinned_input, pinned_output: copy through pinned memory.
+        path: how tensors are copied.
         notes: settings that have no effect, for the log.
     """
 
     strategy: Strategy = Strategy.STATIC
     eager_batching: bool = False
     priority: str = "PRIORITY_DEFAULT"
-    pinned_input: bool = True
-    pinned_output: bool = True
+    path: PathSettings = field(default_factory=PathSettings)
     notes: tuple[str, ...] = ()
 
 
@@ -105,14 +105,9 @@ def model_settings(config: Json) -> ModelSettings:
         _strategy(parameters, str(config.get("name", ""))),
         bool(optimization.get("eager_batching")),
         str(optimization.get("priority") or "PRIORITY_DEFAULT"),
-        _pinned(optimization, "input"),
-        _pinned(optimization, "output"),
+        path_settings(optimization),
         tuple(notes),
     )
-
-
-def _pinned(optimization: Json, side: str) -> bool:
-    return bool((optimization.get(f"{side}_pinned_memory") or {}).get("enable", True))
 
 
 def _strategy(parameters: Mapping[str, str], model: str) -> Strategy:

@@ -66,6 +66,8 @@ class _Stream:
         self.captured: list[Work] | None = None
         self._fails = fails
         self._works: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._gate = threading.Lock()
+        self._ended = False
         self._thread = threading.Thread(target=self._run, name="host-cuda-stream", daemon=True)
         self._thread.start()
 
@@ -77,11 +79,16 @@ class _Stream:
 
     def wait(self) -> None:
         done = threading.Event()
-        self._works.put(done.set)
+        with self._gate:
+            if self._ended:  # by another thread, meanwhile
+                return
+            self._works.put(done.set)
         done.wait()
 
     def end(self) -> None:
-        self._works.put(None)
+        with self._gate:
+            self._ended = True
+            self._works.put(None)
         self._thread.join()
 
     def _run(self) -> None:
@@ -188,6 +195,9 @@ class HostCuda:
 
     def capability(self, device: int) -> tuple[int, int]:
         return self._capability
+
+    def is_integrated(self, device: int) -> bool:
+        return not self.has_ipc
 
     def memory_info(self) -> tuple[int, int]:
         self._enter("cudaMemGetInfo")
@@ -337,7 +347,7 @@ class HostCuda:
 
         self._stream(stream, "cudaStreamWaitEvent").put(work)
 
-    def event_create(self, *, timing: bool = False) -> int:
+    def event_create(self, *, timing: bool = False, blocking: bool = False) -> int:
         self._enter("cudaEventCreateWithFlags")
         number = next(self._numbers)
         self._events[number] = _Event(timing)

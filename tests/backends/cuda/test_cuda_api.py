@@ -104,6 +104,10 @@ def test_bytes_come_back_through_the_device(cuda: CudaApi, stream: int) -> None:
         cuda.free(pointer)
 
 
+def test_device_says_whether_its_memory_is_the_hosts(cuda: CudaApi) -> None:
+    assert cuda.is_integrated(0) in (True, False)
+
+
 def test_memory_info_follows_allocations(cuda: CudaApi) -> None:
     free, total = cuda.memory_info()
     pointer = cuda.malloc(64 << 20)

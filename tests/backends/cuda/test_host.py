@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from edge_serve.backends.cuda.api import CudaError
@@ -100,3 +102,21 @@ def test_each_device_has_memory_of_its_own() -> None:
 
     assert cuda.memory_info() == (1 << 20, 1 << 20)
     cuda.free(pointer)
+
+
+def test_memory_is_freed_while_other_threads_end_their_streams() -> None:
+    cuda = HostCuda()
+    stop = threading.Event()
+
+    def streams() -> None:
+        while not stop.is_set():
+            cuda.stream_destroy(cuda.stream_create())
+
+    thread = threading.Thread(target=streams)
+    thread.start()
+    for _ in range(50):
+        cuda.free(cuda.malloc(16))
+    stop.set()
+    thread.join(20)
+
+    assert not thread.is_alive()

@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 
 from edge_serve.backends.tensorrt.engine import EngineInfo
 from edge_serve.backends.tensorrt.graphs import (
-    CudaSettings,
     GraphPlan,
     GraphShape,
     GraphSpec,
-    cuda_settings,
     graph_specs,
     plan_graphs,
+    wants_graphs,
 )
 from edge_serve.backends.tensorrt.profiles import instance_profiles
 from edge_serve.config.model.json_form import model_config_from_json, model_config_to_json
@@ -39,10 +38,10 @@ def planned(config: dict[str, Any], found: EngineInfo, index: int = 0, whole: tu
     return plan_graphs(graph_specs(config), found, choices[0], "m_0_0", whole)
 
 
-def test_settings() -> None:
-    assert cuda_settings({}) == CudaSettings()
-    assert cuda_settings(cuda(graphs=True, busy_wait_events=True)) == CudaSettings(True, True, False)
-    assert cuda_settings(cuda(output_copy_stream=True)) == CudaSettings(False, False, True)
+def test_graphs_are_captured_where_the_configuration_asks_for_them() -> None:
+    assert not wants_graphs({})
+    assert not wants_graphs(cuda(output_copy_stream=True))
+    assert wants_graphs(cuda(graphs=True, busy_wait_events=True))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -14,6 +15,7 @@ import pytest
 
 from edge_serve.backends.base import BackendRequest, DeviceLost, InstanceSpec, ModelSpec, Reply, Timing
 from edge_serve.backends.cuda.api import CudaError
+from edge_serve.backends.cuda.tensor_path import PlainOutputs
 from edge_serve.backends.tensorrt.backend import TensorRtBackend
 from edge_serve.backends.tensorrt.instance import TensorRtInstance
 from edge_serve.backends.tensorrt.library import load_library
@@ -196,3 +198,67 @@ def test_library_that_is_missing_says_what_to_install(host: HostCuda) -> None:
         Unavailable, match=r"tensorrt: No module .* tensorrt_lean: .*pip install 'edge-serve\[tensorrt\]'"
     ):
         load_library(missing, lambda: host)
+
+
+def hold(host: HostCuda, instance: TensorRtInstance) -> threading.Event:
+    """Let the compute stream wait until the returned event is set."""
+    may_end = threading.Event()
+
+    def work() -> None:
+        assert may_end.wait(20)
+
+    host.run(work, instance._path.compute_stream)
+    return may_end
+
+
+@pytest.mark.parametrize("cuda", [{}, {"output_copy_stream": True}, {"graphs": True}, {"busy_wait_events": True}])
+def test_next_batch_begins_while_one_runs(host: HostCuda, tmp_path: Path, cuda: dict[str, Any]) -> None:
+    _, instance = opened(host, spec(tmp_path, identity(), optimization={"cuda": cuda}))
+    may_end = hold(host, instance)
+    arrays = [np.full((2, 4), value, np.float32) for value in (1, 2)]
+
+    begun = [instance.begin([request(array)], PlainOutputs(), Timing()) for array in arrays]
+    may_end.set()
+
+    assert [values(instance.finish(one)[0]).tolist() for one in begun] == [array.tolist() for array in arrays]
+    assert instance.seats == 2
+
+
+def test_engine_whose_outputs_the_data_size_has_one_seat(host: HostCuda, tmp_path: Path) -> None:
+    found = [tensor("INPUT0", "INPUT", "FLOAT", (-1,)), tensor("OUTPUT0", "OUTPUT", "INT64", (1, -1))]
+    config = {"max_batch_size": 0, "output": [{"name": "OUTPUT0", "data_type": "TYPE_INT64", "dims": [1, -1]}],
+              "input": [{"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [-1]}]}  # fmt: skip
+    model = spec(tmp_path, plan("nonzero", found, [{"INPUT0": ((1,), (8,), (64,))}]), **config)
+    _, instance = opened(host, model)
+
+    for array in (np.array([0, 2, 0, 1], np.float32), np.array([1, 0], np.float32)):
+        (reply,) = instance.execute([request(array)], Timing())
+        assert values(reply).tolist() == [np.flatnonzero(array).tolist()]
+    assert instance.seats == 1
+
+
+def test_error_in_begin_costs_its_batch_and_not_the_one_that_runs(host: HostCuda, tmp_path: Path) -> None:
+    _, instance = opened(host, spec(tmp_path, identity()))
+    array = np.ones((1, 4), np.float32)
+    first = instance.begin([request(array)], PlainOutputs(), Timing())
+    host.fail("cudaMemcpyAsync", 1)
+
+    with pytest.raises(CudaError):
+        instance.begin([request(array)], PlainOutputs(), Timing())
+
+    assert (values(instance.finish(first)[0]) == array).all()
+    for _ in range(3):  # both seats are free again
+        assert (values(instance.execute([request(array)], Timing())[0]) == array).all()
+
+
+def test_sticky_error_fails_both_batches(host: HostCuda, tmp_path: Path) -> None:
+    _, instance = opened(host, spec(tmp_path, identity(op="fail")))
+    may_end = hold(host, instance)
+    begun = [instance.begin([request(np.ones((1, 4), np.float32))], PlainOutputs(), Timing()) for _ in range(2)]
+    may_end.set()
+
+    for one in begun:
+        with pytest.raises(DeviceLost, match="illegal memory access"):
+            instance.finish(one)
+
+    assert not instance.is_ready()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from edge_serve.backends.cuda.tensor_path import PathSettings
 from edge_serve.backends.tensorrt.settings import (
     BackendSettings,
     ModelSettings,
@@ -90,11 +91,11 @@ def test_optimization_in_the_form_that_workers_receive() -> None:
     optimization = {
         "eager_batching": True, "priority": "PRIORITY_MAX", "gather_kernel_buffer_threshold": 3,
         "input_pinned_memory": {"enable": False}, "output_pinned_memory": {"enable": True},
+        "cuda": {"busy_wait_events": True, "output_copy_stream": True},
     }  # fmt: skip
     found = model_settings(model_config_to_json(model_config_from_json({"name": "m", "optimization": optimization})))
-    assert (found.eager_batching, found.priority, found.pinned_input, found.pinned_output) == (
-        True, "PRIORITY_MAX", False, True,
-    )  # fmt: skip
+    assert (found.eager_batching, found.priority) == (True, "PRIORITY_MAX")
+    assert found.path == PathSettings(output_stream=True, busy_wait=True, pinned_input=False)
     assert [note.split(":")[0] for note in found.notes] == [
         "gather_kernel_buffer_threshold is not supported and has no effect"
     ]

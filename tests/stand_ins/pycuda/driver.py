@@ -64,6 +64,10 @@ def init(flags: int = 0) -> None:
         raise RuntimeError("cuInit failed: no CUDA-capable device is detected")
 
 
+class device_attribute:  # noqa: N801 (the name of the genuine module)
+    INTEGRATED = 18
+
+
 class Device:
     def __init__(self, number: int) -> None:
         if not 0 <= number < host.device_count():
@@ -77,6 +81,10 @@ class Device:
     def compute_capability(self) -> tuple[int, int]:
         major, minor = host.capability(self._number)
         return major, minor
+
+    def get_attribute(self, attr: int) -> int:
+        assert attr == device_attribute.INTEGRATED
+        return int(host.is_integrated(self._number))
 
     def retain_primary_context(self) -> Context:
         return Context(self._number)
@@ -216,7 +224,7 @@ class Stream(_Owned):
 
 class Event(_Owned):
     def __init__(self, flags: int = 0) -> None:
-        super().__init__("cuEventCreate", lambda: host.event_create(timing=not flags))
+        super().__init__("cuEventCreate", lambda: host.event_create(timing=not flags & 2))
         self._owns(host.event_destroy, self._value)
 
     def record(self, stream: Stream | None = None) -> Event:

@@ -43,6 +43,7 @@ class cudaError_t(IntEnum):
 
 class cudaDeviceAttr(IntEnum):
     cudaDevAttrUnifiedAddressing = 41
+    cudaDevAttrIntegrated = 18
     cudaDevAttrComputeCapabilityMajor = 75
     cudaDevAttrComputeCapabilityMinor = 76
 
@@ -95,6 +96,8 @@ def cudaRuntimeGetVersion() -> tuple[Any, int]:
 def cudaDeviceGetAttribute(attr: Any, device: int) -> tuple[Any, ...]:
     if attr == cudaDeviceAttr.cudaDevAttrUnifiedAddressing:
         return cudaError_t(0), 1
+    if attr == cudaDeviceAttr.cudaDevAttrIntegrated:
+        return cudaError_t(0), int(host.is_integrated(device))
     return cudaError_t(0), host.capability(device)[attr == cudaDeviceAttr.cudaDevAttrComputeCapabilityMinor]
 
 
@@ -197,7 +200,7 @@ def cudaStreamWaitEvent(stream: int, event: int, flags: int) -> tuple[Any, ...]:
 
 
 def cudaEventCreateWithFlags(flags: int) -> tuple[Any, ...]:
-    return _status(lambda: host.event_create(timing=not flags))
+    return _status(lambda: host.event_create(timing=not flags & 2, blocking=bool(flags & 1)))
 
 
 def cudaEventDestroy(event: int) -> tuple[Any, ...]:

@@ -1,0 +1,307 @@
+"""The way of tensors between requests and a device, for all backends on CUDA (ADR 26).
+
+Each request's input is copied from where it lies to its place in the batch on the device. Outputs are copied from the
+device into the reply's slot. Up to two batches are on the way at once, each in a seat:
+
+    seat = path.take()                          waits while all seats are taken
+    path.copy_in(seat, places)                  input stream; the compute stream waits for it
+    ...                                         the backend enqueues the run on `path.compute_stream`
+    path.ran(seat)
+    path.copy_out(seat, outputs, memory, largest)
+    data = path.finish(seat, timing)            waits; the outputs' bytes, in the order of `outputs`
+    path.release(seat)                          or `abort` after any error
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from edge_serve.backends.base import OutputMemory, Timing
+from edge_serve.backends.cuda.api import CudaApi, CudaError
+from edge_serve.backends.cuda.pinned_buffer import PinnedBuffer
+from edge_serve.errors import Unavailable
+from edge_serve.messages.tensors import Buffer
+
+#: outputs start on this, in slots and in pinned memory
+ALIGNMENT = 64
+#: inputs in ordinary memory up to this size are joined in pinned memory first: one copy to the device for all of them
+JOINED = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class PathSettings:
+    """The parts of `optimization` that say how tensors are copied.
+
+    Attributes:
+        output_stream: `cuda.output_copy_stream`: outputs are copied on a stream of their own, so the next run need not
+            wait for them.
+        busy_wait: `cuda.busy_wait_events`: the thread that waits for the device polls.
+        pinned_input: `input_pinned_memory`: small inputs in ordinary memory are joined in pinned memory.
+        pinned_output: `output_pinned_memory`: outputs for ordinary memory are copied through pinned memory.
+    """
+
+    output_stream: bool = False
+    busy_wait: bool = False
+    pinned_input: bool = True
+    pinned_output: bool = True
+
+
+def path_settings(optimization: Mapping[str, Any]) -> PathSettings:
+    """Return the settings in `optimization` of a configuration."""
+    cuda = optimization.get("cuda") or {}
+    pinned = [(optimization.get(f"{side}_pinned_memory") or {}).get("enable", True) for side in ("input", "output")]
+    return PathSettings(bool(cuda.get("output_copy_stream")), bool(cuda.get("busy_wait_events")), *map(bool, pinned))
+
+
+class RegisteredMemory:
+    """Host memory that is registered with the device; this one is empty."""
+
+    def covers(self, address: int, nbytes: int) -> bool:
+        """Return whether these bytes are registered."""
+        return False
+
+    def close(self) -> None:
+        """Unregister all of it."""
+
+
+class PlainOutputs:
+    """`OutputMemory` for outputs that stay in this process: they lie in ordinary memory of their own."""
+
+    inline = 1 << 62
+
+    def allocate(self, nbytes: int) -> memoryview:
+        """See `OutputMemory`."""
+        return memoryview(bytearray(nbytes))
+
+
+@dataclass(slots=True)
+class _Output:
+    """An output on its way from the device.
+
+    Attributes:
+        staged: the pinned memory that it is copied to first; None = it is copied straight to `target`.
+        target: the memory of the reply; None = bytes of its own.
+    """
+
+    staged: memoryview | None
+    target: memoryview | None
+
+
+@dataclass(slots=True)
+class Seat:
+    """The events and the pinned memory of one batch on its way.
+
+    Attributes:
+        index: of the buffers on the device that are the batch's.
+        start, copied, ran, done: events: the copies of the inputs start, and end; the run ends; the outputs are there.
+    """
+
+    index: int
+    start: int
+    copied: int
+    ran: int
+    done: int
+    staged_in: PinnedBuffer
+    staged_out: PinnedBuffer
+    outputs: list[_Output] = field(default_factory=list)
+    start_ns: int = 0
+
+
+class TensorPath:
+    """The streams and seats of one instance, on the device of the thread that makes it.
+
+    Args:
+        seats: batches that may be on their way.
+        priority: of the streams.
+        registered: the part of the model's arena that the device copies from and to by itself.
+
+    Attributes:
+        compute_stream: for the backend's runs.
+        output_sets: how many batches' outputs must have room on the device.
+
+    Raises:
+        CudaError: the device refuses. Nothing is left open then.
+    """
+
+    def __init__(
+        self,
+        cuda: CudaApi,
+        seats: int = 2,
+        settings: PathSettings | None = None,
+        priority: int = 0,
+        registered: RegisteredMemory | None = None,
+    ) -> None:
+        self._cuda = cuda
+        self._settings = settings or PathSettings()
+        self._registered = registered or RegisteredMemory()
+        self._streams: list[int] = []
+        self._events: list[int] = []
+        self._seats: list[Seat] = []
+        self._free: SimpleQueue[Seat] = SimpleQueue()
+        self.output_sets = seats if self._settings.output_stream else 1
+        try:
+            self.compute_stream = self._stream(priority)
+            self._input_stream = self._stream(priority)
+            self._output_stream = self._stream(priority) if self._settings.output_stream else self.compute_stream
+            for index in range(seats):
+                start, copied, ran, done = (self._event() for _ in range(4))
+                self._seats.append(Seat(index, start, copied, ran, done, PinnedBuffer(cuda), PinnedBuffer(cuda)))
+                self._free.put(self._seats[-1])
+        except BaseException:
+            self.close()
+            raise
+
+    def _stream(self, priority: int) -> int:
+        self._streams.append(self._cuda.stream_create(priority))
+        return self._streams[-1]
+
+    def _event(self) -> int:
+        self._events.append(self._cuda.event_create(timing=True, blocking=not self._settings.busy_wait))
+        return self._events[-1]
+
+    # ---- begin ----------------------------------------------------------------------------------------------------
+
+    def take(self) -> Seat:
+        """Return a free seat. Wait while there is none."""
+        return self._free.get()
+
+    def copy_in(self, seat: Seat, places: Sequence[tuple[int, Sequence[Buffer]]]) -> None:
+        """Enqueue the copies of the inputs; the compute stream waits for them.
+
+        Args:
+            places: for each input its place on the device, and the data of the requests, which follow each other there.
+        """
+        cuda, stream = self._cuda, self._input_stream
+        seat.start_ns = time.monotonic_ns()
+        cuda.event_record(seat.start, stream)
+        joins = self._settings.pinned_input
+        if joins:
+            seat.staged_in.reserve(sum(len(one) for _, data in places for one in data if len(one) <= JOINED))
+        used = 0
+        for target, data in places:
+            first = used
+            for one in data:
+                size, address = len(one), address_of(one)
+                if joins and size <= JOINED and not self._registered.covers(address, size):
+                    seat.staged_in.view[used : used + size] = one
+                    used += size
+                    continue
+                target = self._flush(seat, first, used, target)
+                first = used
+                cuda.memcpy_async(target, address, size, stream)
+                target += size
+            self._flush(seat, first, used, target)
+        cuda.event_record(seat.copied, stream)
+        cuda.stream_wait_event(self.compute_stream, seat.copied)
+
+    def _flush(self, seat: Seat, first: int, end: int, target: int) -> int:
+        """Enqueue the copy of joined inputs. Return the place after them."""
+        if end > first:
+            self._cuda.memcpy_async(target, seat.staged_in.address + first, end - first, self._input_stream)
+        return target + end - first
+
+    def ran(self, seat: Seat) -> None:
+        """Note that the run is enqueued."""
+        self._cuda.event_record(seat.ran, self.compute_stream)
+        if self._output_stream != self.compute_stream:
+            self._cuda.stream_wait_event(self._output_stream, seat.ran)
+
+    def copy_out(self, seat: Seat, outputs: Sequence[tuple[int, int]], memory: OutputMemory, largest: int) -> None:
+        """Enqueue the copies of the outputs.
+
+        Args:
+            outputs: places on the device, and bytes.
+            largest: the bytes of the outputs of the request that has most.
+        """
+        cuda, stream = self._cuda, self._output_stream
+        slot = _slot(memory, sum(map(_aligned, (nbytes for _, nbytes in outputs)))) if largest > memory.inline else None
+        direct = slot is not None and (
+            not self._settings.pinned_output or self._registered.covers(address_of(slot), len(slot))
+        )
+        if not direct:
+            seat.staged_out.reserve(sum(_aligned(nbytes) for _, nbytes in outputs))
+        at = 0
+        for pointer, nbytes in outputs:
+            target = slot[at : at + nbytes] if slot is not None else None
+            staged = None if direct else seat.staged_out.view[at : at + nbytes]
+            into = target if staged is None else staged
+            if nbytes and into is not None:
+                cuda.memcpy_async(address_of(into), pointer, nbytes, stream)
+            seat.outputs.append(_Output(staged, target))
+            at += _aligned(nbytes)
+        cuda.event_record(seat.done, stream)
+
+    # ---- finish ---------------------------------------------------------------------------------------------------
+
+    def wait_run(self, seat: Seat) -> None:
+        """Wait until the run has ended, to learn the shapes of its outputs."""
+        self._cuda.event_synchronize(seat.ran)
+
+    def finish(self, seat: Seat, timing: Timing) -> list[Buffer]:
+        """Wait until the outputs are there, and return them: views of the reply's slot, or bytes.
+
+        `timing` is set as in Triton: inputs count from the first copy, and the computation from their end, so it has
+        the time for which the batch before still ran.
+        """
+        cuda = self._cuda
+        cuda.event_synchronize(seat.done)
+        copied = seat.start_ns + int(cuda.event_elapsed_time(seat.start, seat.copied) * 1e6)
+        timing.input_end_ns = copied
+        timing.output_start_ns = copied + int(cuda.event_elapsed_time(seat.copied, seat.ran) * 1e6)
+        found: list[Buffer] = []
+        for one in seat.outputs:
+            if one.staged is not None and one.target is not None:
+                one.target[:] = one.staged
+            found.append(one.target if one.target is not None else bytes(one.staged or b""))
+        return found
+
+    def release(self, seat: Seat) -> None:
+        """Let the next batch take the seat."""
+        seat.outputs.clear()
+        self._free.put(seat)
+
+    def abort(self, seat: Seat) -> None:
+        """Release the seat of a batch that failed, once nothing of it runs any more."""
+        self.synchronize()
+        self.release(seat)
+
+    def synchronize(self) -> None:
+        """Wait until all streams are through. Their errors belong to the batches that they fail."""
+        for stream in self._streams:
+            with contextlib.suppress(CudaError):
+                self._cuda.stream_synchronize(stream)
+
+    def close(self) -> None:
+        """Release everything. No batch may be on its way."""
+        self.synchronize()
+        for event in self._events:
+            self._cuda.event_destroy(event)
+        for stream in self._streams:
+            self._cuda.stream_destroy(stream)
+        for seat in self._seats:
+            seat.staged_in.close()
+            seat.staged_out.close()
+
+
+def address_of(data: Buffer) -> int:
+    """Return the address of the first byte; 0 if there is none."""
+    return int(np.frombuffer(data, np.uint8).__array_interface__["data"][0]) if len(data) else 0
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _slot(memory: OutputMemory, nbytes: int) -> memoryview | None:
+    """Return memory of the reply; None if there is none, which the reply then says of its large outputs."""
+    try:
+        return memory.allocate(nbytes)
+    except Unavailable:
+        return None
