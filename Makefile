@@ -12,7 +12,7 @@ FLAGS ?=
 # arguments for pytest, e.g. make test TESTS=tests/config
 TESTS ?= tests
 
-.PHONY: help serve test slow test-ota ota-demo check conformance bench models docs proto clean \
+.PHONY: hw-check help serve test slow test-ota ota-demo check conformance bench models docs proto clean \
 	install install-system deb lock test-system test-vm test-powercut
 
 help:  ## print this list
@@ -57,6 +57,9 @@ conformance: .venv/test  ## replay the transcripts recorded from Triton (KIT=...
 
 bench: .venv/test  ## run the benchmarks beside the real Triton, about 10 minutes (BENCH=--record writes benchmarks/results/)
 	$(BIN)/python -m benchmarks.run $(BENCH)
+
+hw-check: .venv/test  ## test and measure this machine's GPU, about 10 minutes, into build/hw-check/report.json (docs/hardware.md)
+	$(BIN)/python -m benchmarks.hardware.check
 
 models: .venv/serve  ## fetch the real models into model_repository/
 	$(BIN)/python model_repository/fetch_models.py

@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""Inferences per second of a loop without a server: `python -m benchmarks.hardware.bare_loop FILE KIND BATCH SECONDS`.
+
+FILE is an ONNX file (ONNX Runtime) or a plan (TensorRT, whose inputs and outputs stay in the device's memory: the loop
+is an upper bound). Prints one number. A process of its own, so that nothing of the loop disturbs the server.
+"""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import ROOT
+
+
+def measure(file: Path, kind: str, batch: int, seconds: float) -> float:
+    """Run the loop in a process of its own.
+
+    Raises:
+        RuntimeError: it failed; the text has its last words.
+    """
+    command = [sys.executable, "-m", "benchmarks.hardware.bare_loop", str(file), kind, str(batch), str(seconds)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120 + 4 * seconds)
+    if done.returncode:
+        raise RuntimeError(f"the bare loop over {file.name} failed: {done.stderr.strip()[-500:]}")
+    return float(done.stdout.split()[-1])
+
+
+def _onnx(path: str, kind: str, batch: int) -> Callable[[], Any]:
+    import onnxruntime
+
+    from benchmarks.hardware import models
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    provider = "CUDAExecutionProvider" if kind == "GPU" else "CPUExecutionProvider"
+    session = onnxruntime.InferenceSession(path, options, providers=[provider])
+    if provider not in session.get_providers():
+        raise SystemExit(f"ONNX Runtime has no {provider} here")
+    feed = {session.get_inputs()[0].name: models.rows(batch)}
+    return lambda: session.run(None, feed)
+
+
+def _tensorrt(path: str, batch: int) -> Callable[[], Any]:
+    from edge_serve.backends.tensorrt.library import load_library
+
+    library = load_library()
+    cuda = library.cuda
+    cuda.set_device(0)
+    runtime = library.module.Runtime(library.logger)
+    engine = runtime.deserialize_cuda_engine(Path(path).read_bytes())
+    if engine is None:
+        raise SystemExit(f"TensorRT does not take {path}: {library.errors.take()}")
+    context, stream = engine.create_execution_context(), cuda.stream_create()
+    names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
+    for name in names:
+        if engine.get_tensor_mode(name) == library.module.TensorIOMode.INPUT:
+            context.set_input_shape(name, (batch, *tuple(engine.get_tensor_shape(name))[1:]))
+    for name in names:
+        context.set_tensor_address(name, cuda.malloc(8 * math.prod(context.get_tensor_shape(name))))
+
+    def run() -> None:
+        if not context.execute_async_v3(stream):
+            raise SystemExit(f"TensorRT does not run {path}: {library.errors.take()}")
+        cuda.stream_synchronize(stream)
+
+    return run
+
+
+def main() -> None:
+    """Warm up for a fifth of the time, then count."""
+    path, kind, batch, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+    run = _tensorrt(path, batch) if path.endswith(".plan") else _onnx(path, kind, batch)
+    for share in (seconds / 5, seconds):
+        count, start = 0, time.perf_counter()
+        while (taken := time.perf_counter() - start) < share:
+            run()
+            count += 1
+    print(count * batch / taken)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The programs in benchmarks/, beside the benchmarks themselves."""
