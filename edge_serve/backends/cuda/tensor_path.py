@@ -189,6 +189,8 @@ class TensorPath:
             first = used
             for one in data:
                 size, address = len(one), address_of(one)
+                if not size:
+                    continue
                 if joins and size <= JOINED and not self._registered.covers(address, size):
                     seat.staged_in.view[used : used + size] = one
                     used += size

@@ -8,6 +8,10 @@ from edge_serve.backends.base import DeviceLost
 from edge_serve.backends.cuda.api import CudaError
 from edge_serve.errors import EdgeServeError, Internal, with_advice
 
+#: a run with bound tensors fails without the code (onnxruntime_pybind_state.cc)
+_BOUND = "Error in execution: "
+#: errors of a request's tensors, whose code is 2 (INVALID_ARGUMENT; ValidateInputs in inference_session.cc)
+_OF_INPUTS = ("Got invalid dimensions for input", "Invalid rank for input", "Unexpected input data type")
 _ORT_ERROR = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
 
 #: the library's own text for a failed call of CUDA, with its cudaError_t
@@ -30,9 +34,13 @@ _ON_CPU = "assigned to the default CPU EP, but fallback to CPU EP has been expli
 
 def translated(error: Exception) -> EdgeServeError:
     """Return an error of the library as Triton tells it: `onnx runtime error <code>: <text>`."""
-    match = _ORT_ERROR.search(str(error))
+    text = str(error)
+    if text.startswith(_BOUND):
+        text = text.removeprefix(_BOUND)
+        return Internal(f"onnx runtime error {2 if text.startswith(_OF_INPUTS) else 1}: {text}")
+    match = _ORT_ERROR.search(text)
     if match is None:
-        return Internal(f"onnx runtime error 1: {error}")
+        return Internal(f"onnx runtime error 1: {text}")
     return Internal(f"onnx runtime error {match[1]}: {match[2]}")
 
 

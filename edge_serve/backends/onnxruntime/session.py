@@ -21,8 +21,8 @@ from edge_serve.backends.onnxruntime.providers import ON_GPU, Provider
 from edge_serve.backends.onnxruntime.settings import SessionSettings
 from edge_serve.backends.python.api import dlpack as python_dlpack
 from edge_serve.config.model.complete import FoundTensor
-from edge_serve.errors import with_advice
-from edge_serve.messages.tensors import Array, DataType
+from edge_serve.errors import EdgeServeError, with_advice
+from edge_serve.messages.tensors import Array, DataType, Shape
 
 #: warnings about devices that are not there would fill the log of a small machine
 _ERRORS_ONLY = 3
@@ -104,12 +104,13 @@ def _preload() -> None:
             load()
 
 
-def run_options(settings: SessionSettings) -> RunOptions | None:
+def run_options(settings: SessionSettings, more: Mapping[str, str] | None = None) -> RunOptions | None:
     """Return the options of each run; None for the defaults."""
-    if not settings.run_entries:
+    entries = {**settings.run_entries, **(more or {})}
+    if not entries:
         return None
     options = onnxruntime.RunOptions()
-    for key, value in settings.run_entries.items():
+    for key, value in entries.items():
         options.add_run_config_entry(key, value)
     return options
 
@@ -138,7 +139,7 @@ def run(session: Session, names: list[str], feed: Mapping[str, Array], options: 
     try:
         return cast(Sequence[Array], session.run(names, feed, options))
     except Exception as error:
-        raise translated(error) from error
+        raise _translated(error, session) from error
 
 
 def run_values(
@@ -154,7 +155,45 @@ def run_values(
         }
         return [_array(value) for value in session.run_with_ort_values(names, values, options)]
     except Exception as error:
-        raise translated(error) from error
+        raise _translated(error, session) from error
+
+
+def _translated(error: Exception, session: Session) -> EdgeServeError:
+    on_gpu = not ON_GPU.isdisjoint(session.get_providers())
+    return translated_on_gpu(error) if on_gpu else translated(error)
+
+
+def bind(binding: Any, name: str, device: int, datatype: DataType, shape: Shape, pointer: int) -> None:
+    """Bind an input to memory of a GPU.
+
+    Raises:
+        Internal: the library refuses.
+    """
+    element = _BF16 if datatype is DataType.BF16 else datatype.numpy
+    try:
+        binding.bind_input(name, "cuda", device, element, shape, pointer)
+    except Exception as error:
+        raise translated_on_gpu(error) from error
+
+
+def run_bound(
+    session: Session, binding: Any, names: Sequence[str], device: int, options: RunOptions | None
+) -> list[tuple[str, int, Shape]]:
+    """Run with bound inputs. Return the outputs of these names: the address on the GPU, and the shape. They are the
+    binding's until its next run.
+
+    Raises:
+        Internal: the model failed, or refuses the inputs. DeviceLost: this process can use the device no more.
+    """
+    try:
+        binding.clear_binding_outputs()
+        for name in names:
+            binding.bind_output(name, "cuda", device)
+        session.run_with_iobinding(binding, options)
+        values = binding.get_outputs()
+        return [(name, value.data_ptr(), tuple(value.shape())) for name, value in zip(names, values, strict=True)]
+    except Exception as error:
+        raise translated_on_gpu(error) from error
 
 
 def _array(value: Any) -> Array:

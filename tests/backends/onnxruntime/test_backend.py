@@ -1,8 +1,8 @@
-"""ONNX models, from the file to the answers. Texts: Triton's onnxruntime_backend."""
+"""ONNX models, from the file to the answers, on the CPU and a stand-in GPU. Texts: Triton's onnxruntime_backend."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from onnx import TensorProto
 
 from edge_serve.backends.base import BackendRequest, InstanceSpec, Reply, Timing
 from edge_serve.backends.onnxruntime.backend import OnnxRuntimeBackend
+from edge_serve.backends.onnxruntime.gpu_instance import OnnxGpuInstance
 from edge_serve.backends.onnxruntime.instance import OnnxInstance, SharedSession
 from edge_serve.backends.onnxruntime.providers import CPU, Provider
 from edge_serve.backends.onnxruntime.session import make
@@ -20,10 +21,9 @@ from edge_serve.backends.onnxruntime.settings import SessionSettings
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable
 from edge_serve.messages.tensors import Array, DataType, InferTensor
 from tests.backends import onnx_models as models
+from tests.backends.cuda.host import HostCuda
 from tests.backends.hosting import model_spec, request, tensor
 from tests.texts import without_advice
-
-Open = Callable[..., OnnxInstance]
 
 
 def io(name: str, data_type: str, *dims: int, **more: Any) -> dict[str, Any]:
@@ -44,27 +44,61 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "m/1/model.onnx"
 
 
-@pytest.fixture
-def open_model(file: Path) -> Iterator[Open]:
-    """Opens instances of the model at `file`, and closes them."""
-    opened: list[tuple[OnnxRuntimeBackend, Sequence[OnnxInstance]]] = []
+class Opener:
+    """Opens instances of the model at `file` on one kind of device, and closes them."""
 
-    def make(config: dict[str, Any], *, kind: str = "CPU", count: int = 1, complete: bool = False) -> OnnxInstance:
-        backend, spec = OnnxRuntimeBackend(), model_spec(file.parent.parent, config)
+    def __init__(self, file: Path, kind: str, host: HostCuda | None = None) -> None:
+        self._file, self._kind, self._host = file, kind, host
+        self._opened: list[tuple[OnnxRuntimeBackend, Sequence[OnnxInstance | OnnxGpuInstance]]] = []
+
+    def backend(self) -> OnnxRuntimeBackend:
+        host = self._host
+        return OnnxRuntimeBackend(lambda: host) if host is not None else OnnxRuntimeBackend()
+
+    def __call__(
+        self, config: dict[str, Any], *, kind: str = "", count: int = 1, complete: bool = False
+    ) -> OnnxInstance | OnnxGpuInstance:
+        kind = kind or self._kind
+        backend, spec = self.backend(), model_spec(self._file.parent.parent, config)
+        self._opened.append((backend, []))
+        if kind == "GPU":
+            spec.config.setdefault("instance_group", [{"kind": "KIND_GPU"}])
         if complete:
             spec.config = backend.complete_config(spec)
         instances = backend.open(spec, [InstanceSpec(f"m_{i}", kind) for i in range(count)])
-        opened.append((backend, instances))
+        self._opened[-1] = (backend, instances)
         return instances[-1]
 
-    yield make
-    for backend, instances in opened:
-        for instance in instances:
-            instance.close()
-        backend.close()
+    def close(self) -> None:
+        for backend, instances in self._opened:
+            for instance in instances:
+                instance.close()
+            backend.close()
 
 
-def execute(instance: OnnxInstance, *requests: BackendRequest) -> list[Reply]:
+@pytest.fixture
+def on_cpu(file: Path) -> Iterator[Opener]:
+    opener = Opener(file, "CPU")
+    yield opener
+    opener.close()
+
+
+@pytest.fixture
+def on_gpu(file: Path, host: HostCuda) -> Iterator[Opener]:
+    opener = Opener(file, "GPU", host)
+    yield opener
+    opener.close()
+    assert host.open_handles() == {"memory": 0, "streams": 0, "events": 0, "graphs": 0}
+
+
+@pytest.fixture(params=["CPU", "GPU"])
+def open_model(request: pytest.FixtureRequest) -> Opener:
+    """Opens instances of the model at `file`: the same answers are expected of both kinds."""
+    opener: Opener = request.getfixturevalue(f"on_{request.param.lower()}")
+    return opener
+
+
+def execute(instance: OnnxInstance | OnnxGpuInstance, *requests: BackendRequest) -> list[Reply]:
     replies = instance.execute(requests, timing := Timing())
     assert 0 < timing.input_end_ns <= timing.output_start_ns
     return replies
@@ -90,13 +124,13 @@ def one(array: Any, datatype: DataType | None = None, outputs: Sequence[str] = (
 # -- batches
 
 
-def test_a_request_alone(file: Path, open_model: Open) -> None:
+def test_a_request_alone(file: Path, open_model: Opener) -> None:
     models.add_sub(file)
     (reply,) = execute(open_model(ADD_SUB), pair([[1, 2, 3, 4]], [[1, 1, 1, 1]]))
     assert values(reply) == {"SUM": [[2, 3, 4, 5]], "DIFFERENCE": [[0, 1, 2, 3]]}
 
 
-def test_requests_are_joined_and_taken_apart_without_copies(file: Path, open_model: Open) -> None:
+def test_requests_are_joined_and_taken_apart_without_copies(file: Path, open_model: Opener) -> None:
     models.add_sub(file)
     a, b = [[1, 2, 3, 4]], [[5, 5, 5, 5], [6, 6, 6, 6]]
     replies = execute(open_model(ADD_SUB), pair(a, a), pair(b, b))
@@ -108,7 +142,7 @@ def test_requests_are_joined_and_taken_apart_without_copies(file: Path, open_mod
     assert second.ctypes.data - first.ctypes.data == first.nbytes
 
 
-def test_inputs_may_come_in_any_order(file: Path, open_model: Open) -> None:
+def test_inputs_may_come_in_any_order(file: Path, open_model: Opener) -> None:
     models.add_sub(file)
     other = pair([[9] * 4], [[1] * 4])
     other.inputs.reverse()
@@ -116,7 +150,7 @@ def test_inputs_may_come_in_any_order(file: Path, open_model: Open) -> None:
     assert values(replies[1])["DIFFERENCE"] == [[8] * 4]
 
 
-def test_each_request_gets_the_outputs_that_it_wants(file: Path, open_model: Open) -> None:
+def test_each_request_gets_the_outputs_that_it_wants(file: Path, open_model: Opener) -> None:
     models.add_sub(file)
     a = [[1, 2, 3, 4]]
     instance = open_model(ADD_SUB)
@@ -125,14 +159,14 @@ def test_each_request_gets_the_outputs_that_it_wants(file: Path, open_model: Ope
     assert [list(values(reply)) for reply in execute(instance, pair(a, a, ["DIFFERENCE"]))] == [["DIFFERENCE"]]
 
 
-def test_a_model_without_batches_runs_request_by_request(file: Path, open_model: Open) -> None:
+def test_a_model_without_batches_runs_request_by_request(file: Path, open_model: Opener) -> None:
     models.identity(file, dims=[None])
     config = {"input": [io("X", "TYPE_FP32", -1)], "output": [io("Y", "TYPE_FP32", -1)]}
     replies = execute(open_model(config), one(f32([1])), one(f32([2, 3])))
     assert [values(reply) for reply in replies] == [{"Y": [1]}, {"Y": [2, 3]}]
 
 
-def test_a_model_that_answers_another_number_of_rows(file: Path, open_model: Open) -> None:
+def test_a_model_that_answers_another_number_of_rows(file: Path, open_model: Opener) -> None:
     nodes = [models.node("Unique", ["X"], ["Y"], axis=0)]
     models.save(file, nodes, {"X": (models.FLOAT, ["N", 2])}, {"Y": (models.FLOAT, ["M", 2])})
     config = {"max_batch_size": 4, "input": [io("X", "TYPE_FP32", 2)], "output": [io("Y", "TYPE_FP32", 2)]}
@@ -143,14 +177,14 @@ def test_a_model_that_answers_another_number_of_rows(file: Path, open_model: Ope
             instance.execute(batch, Timing())
 
 
-def test_requests_of_unequal_shapes_are_told_apart(file: Path, open_model: Open) -> None:
+def test_requests_of_unequal_shapes_are_told_apart(file: Path, open_model: Opener) -> None:
     models.identity(file)
     config = {"max_batch_size": 4, "input": [io("X", "TYPE_FP32", -1)], "output": [io("Y", "TYPE_FP32", -1)]}
     with pytest.raises(Internal, match=r"input 'X' cannot be joined to one batch: shapes are \[1, 2\], \[1, 3\]"):
         open_model(config).execute([one(np.ones((1, 2), np.float32)), one(np.ones((1, 3), np.float32))], Timing())
 
 
-def test_an_error_of_the_run_is_told_as_triton_does(file: Path, open_model: Open) -> None:
+def test_an_error_of_the_run_is_told_as_triton_does(file: Path, open_model: Opener) -> None:
     models.add_sub(file)
     with pytest.raises(Internal, match=r"onnx runtime error 2: Got invalid dimensions for input: [AB]"):
         open_model(ADD_SUB).execute([pair([[1, 2]], [[1, 2]])], Timing())
@@ -161,6 +195,8 @@ def test_instances_share_a_session(file: Path) -> None:
     backend = OnnxRuntimeBackend()
     spec = model_spec(file.parent.parent, ADD_SUB)
     first, second = backend.open(spec, [InstanceSpec("m_0"), InstanceSpec("m_1")])
+    assert isinstance(first, OnnxInstance)
+    assert isinstance(second, OnnxInstance)
     assert first._session is second._session
     first.close()
     assert values(*execute(second, pair([[1] * 4], [[1] * 4])))["SUM"] == [[2] * 4]
@@ -181,7 +217,7 @@ TYPES = {
 
 
 @pytest.mark.parametrize(("kind", "name"), TYPES.items())
-def test_every_type_comes_back_as_it_went(file: Path, open_model: Open, kind: int, name: str) -> None:
+def test_every_type_comes_back_as_it_went(file: Path, open_model: Opener, kind: int, name: str) -> None:
     models.identity(file, kind)
     datatype = DataType[name]
     array = np.array([[b"1"], [b"0"]], object) if datatype is DataType.BYTES else np.array([[1], [0]])
@@ -191,7 +227,7 @@ def test_every_type_comes_back_as_it_went(file: Path, open_model: Open, kind: in
     assert output.array().tolist() == array.tolist()
 
 
-def test_strings(file: Path, open_model: Open) -> None:
+def test_strings(file: Path, open_model: Opener) -> None:
     models.identity(file, models.STRING)
     instance = open_model({}, complete=True)
     texts = np.array([[b"caf\xc3\xa9", b""], [b"plain", b"\xe4\xb8\x96"]], object)
@@ -200,7 +236,7 @@ def test_strings(file: Path, open_model: Open) -> None:
     assert [values(first), values(second)] == [{"Y": texts[:1].tolist()}, {"Y": texts[1:].tolist()}]
 
 
-def test_bytes_that_are_no_text_reach_the_model(file: Path, open_model: Open) -> None:
+def test_bytes_that_are_no_text_reach_the_model(file: Path, open_model: Opener) -> None:
     # Y = the position of X among the keys that the model was trained with
     keys = {"keys_strings": ["a", "b"], "values_int64s": [1, 2], "default_int64": 0}
     nodes = [models.node("LabelEncoder", ["X"], ["Y"], domain="ai.onnx.ml", **keys)]
@@ -210,21 +246,21 @@ def test_bytes_that_are_no_text_reach_the_model(file: Path, open_model: Open) ->
     assert values(reply) == {"Y": [0, 2, 1]}
 
 
-def test_unaligned_inputs(file: Path, open_model: Open) -> None:
+def test_unaligned_inputs(file: Path, open_model: Opener) -> None:
     models.identity(file)
     data = memoryview(bytearray(b"\0" + f32([1, 2]).tobytes()))[1:]
     wire = request(InferTensor("X", DataType.FP32, (1, 2), data), outputs=["Y"])
     assert values(*execute(open_model({}, complete=True), wire)) == {"Y": [[1, 2]]}
 
 
-def test_scalars_are_one_element_outside(file: Path, open_model: Open) -> None:
+def test_scalars_are_one_element_outside(file: Path, open_model: Opener) -> None:
     models.identity(file, dims=[])
     instance = open_model({}, complete=True)
     (reply,) = execute(instance, one(f32([5])))
     assert (reply.outputs[0].shape, values(reply)) == ((1,), {"Y": [5]})
 
 
-def test_an_empty_tensor(file: Path, open_model: Open) -> None:
+def test_an_empty_tensor(file: Path, open_model: Opener) -> None:
     models.identity(file)
     (reply,) = execute(open_model({}, complete=True), one(np.zeros((1, 0), np.float32)))
     assert (reply.outputs[0].shape, bytes(reply.outputs[0].data)) == ((1, 0), b"")
@@ -233,7 +269,7 @@ def test_an_empty_tensor(file: Path, open_model: Open) -> None:
 # -- optional and ragged inputs
 
 
-def test_an_initializer_is_an_optional_input(file: Path, open_model: Open) -> None:
+def test_an_initializer_is_an_optional_input(file: Path, open_model: Opener) -> None:
     nodes = [models.node("Add", ["X", "OFFSET"], ["Y"])]
     shape = (models.FLOAT, [2])
     models.save(file, nodes, {"X": shape}, {"Y": shape}, {"OFFSET": f32([10, 20])}, initializers_are_inputs=True)
@@ -263,7 +299,7 @@ RAGGED = {
 }
 
 
-def test_a_ragged_batch_with_a_batch_input(file: Path, open_model: Open) -> None:
+def test_a_ragged_batch_with_a_batch_input(file: Path, open_model: Opener) -> None:
     # Y[i] = INDEX[i] + the sum of all X
     nodes = [
         models.node("ReduceSum", ["X"], ["S"], keepdims=1),
@@ -278,7 +314,7 @@ def test_a_ragged_batch_with_a_batch_input(file: Path, open_model: Open) -> None
     assert values(*execute(instance, one(f32([[1, 1]])))) == {"Y": [[2 + 2]]}
 
 
-def test_a_batch_output_is_handed_out_by_the_shapes_of_its_source(file: Path, open_model: Open) -> None:
+def test_a_batch_output_is_handed_out_by_the_shapes_of_its_source(file: Path, open_model: Opener) -> None:
     models.identity(file, dims=[None])
     config = {
         "max_batch_size": 8,
@@ -292,7 +328,7 @@ def test_a_batch_output_is_handed_out_by_the_shapes_of_its_source(file: Path, op
     assert values(*execute(instance, one(f32([[6, 7]])))) == {"Y": [[6, 7]]}
 
 
-def test_state_outputs_are_always_given(file: Path, open_model: Open) -> None:
+def test_state_outputs_are_always_given(file: Path, open_model: Opener) -> None:
     models.add_sub(file)
     state = {"input_name": "B", "output_name": "DIFFERENCE", "data_type": "TYPE_INT32", "dims": [4]}
     config = {
@@ -308,7 +344,7 @@ def test_state_outputs_are_always_given(file: Path, open_model: Open) -> None:
 # -- loading
 
 
-def test_a_configuration_is_completed_from_the_file(file: Path, open_model: Open) -> None:
+def test_a_configuration_is_completed_from_the_file(file: Path, open_model: Opener) -> None:
     models.add_sub(file)
     backend = OnnxRuntimeBackend()
     completed = backend.complete_config(model_spec(file.parent.parent))
@@ -325,7 +361,7 @@ def test_a_complete_configuration_is_not_looked_up_in_the_file(file: Path) -> No
     assert OnnxRuntimeBackend().complete_config(spec) == spec.config
 
 
-def test_external_data_in_a_directory_of_the_model(file: Path, open_model: Open) -> None:
+def test_external_data_in_a_directory_of_the_model(file: Path, open_model: Opener) -> None:
     weights = np.arange(400, dtype=np.float32)
     inner = file / "model.onnx"
     nodes = [models.node("Add", ["X", "W"], ["Y"])]
@@ -370,7 +406,7 @@ def test_external_data_in_a_directory_of_the_model(file: Path, open_model: Open)
     ],
 )
 def test_a_configuration_that_contradicts_the_model(
-    file: Path, open_model: Open, change: dict[str, Any], error: type[EdgeServeError], text: str
+    file: Path, open_model: Opener, change: dict[str, Any], error: type[EdgeServeError], text: str
 ) -> None:
     models.add_sub(file)
     with pytest.raises(error) as caught:
@@ -378,14 +414,14 @@ def test_a_configuration_that_contradicts_the_model(
     assert without_advice(caught.value.message, text) == text
 
 
-def test_a_missing_file(file: Path, open_model: Open) -> None:
+def test_a_missing_file(file: Path, open_model: Opener) -> None:
     with pytest.raises(Unavailable) as caught:
         open_model(ADD_SUB)
     said = f"unable to find '{file}' for model instance 'm'"
     assert caught.value.message == f"{said}; m/1/ is empty: put the model's file there, as model.onnx"
 
 
-def test_a_file_that_is_no_model(file: Path, open_model: Open) -> None:
+def test_a_file_that_is_no_model(file: Path, open_model: Opener) -> None:
     file.parent.mkdir(parents=True)
     file.write_bytes(b"nothing")
     with pytest.raises(Internal) as caught:
@@ -398,24 +434,25 @@ def test_a_file_that_is_no_model(file: Path, open_model: Open) -> None:
     [("GPU", "gpu", "cuda", "CUDA"), ("GPU", "gpu", "tensorrt", "Tensorrt"), ("CPU", "cpu", "openvino", "OpenVINO")],
 )
 def test_a_provider_that_is_not_there(
-    file: Path, open_model: Open, kind: str, side: str, accelerator: str, provider: str, monkeypatch: pytest.MonkeyPatch
+    file: Path, on_cpu: Opener, kind: str, side: str, accelerator: str, provider: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models.add_sub(file)
     monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
     accelerators = {f"{side}_execution_accelerator": [{"name": accelerator}]}
     with pytest.raises(Unavailable) as caught:
-        open_model({**ADD_SUB, "optimization": {"execution_accelerators": accelerators}}, kind=kind)
+        on_cpu({**ADD_SUB, "optimization": {"execution_accelerators": accelerators}}, kind=kind)
     assert caught.value.message.startswith(f"onnxruntime has no {provider}ExecutionProvider, which the model asks for")
 
 
-def test_parameters_reach_the_session(file: Path, open_model: Open) -> None:
+def test_parameters_reach_the_session(file: Path, on_cpu: Opener) -> None:
     models.add_sub(file)
     values = {
         "intra_op_thread_count": "2", "session.set_denormal_as_zero": "1", "enable_mem_arena": "0",
         "memory.enable_memory_arena_shrinkage": "", "execution_mode": "1",
     }  # fmt: skip
     parameters = {key: {"string_value": value} for key, value in values.items()}
-    instance = open_model({**ADD_SUB, "parameters": parameters, "optimization": {"graph": {"level": 2}}})
+    instance = on_cpu({**ADD_SUB, "parameters": parameters, "optimization": {"graph": {"level": 2}}})
+    assert isinstance(instance, OnnxInstance)
     with instance._session as session:
         options = session.get_session_options()
     assert options.intra_op_num_threads == 2
@@ -444,7 +481,7 @@ def test_runs_side_by_side_have_a_session_of_their_own(file: Path) -> None:
         assert first is alone
 
 
-def test_an_output_that_is_no_tensor_need_not_be_served(file: Path, open_model: Open) -> None:
+def test_an_output_that_is_no_tensor_need_not_be_served(file: Path, open_model: Opener) -> None:
     """scikit-learn's ZipMap: with the other outputs listed the model loads, and batches."""
     models.zip_map(file)
     label = io("output_label", "TYPE_INT64", 1, reshape={"shape": []})

@@ -1,0 +1,205 @@
+"""One instance of an ONNX model on a GPU: copies a batch to the device, runs it there, and copies the outputs back.
+
+It is a `QueueingInstance`: the inputs of the next batch are copied, and its run is enqueued, while one runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from edge_serve.backends.base import BackendRequest, DeviceLost, OutputMemory, Reply, Timing
+from edge_serve.backends.cuda.api import CudaError
+from edge_serve.backends.cuda.tensor_path import PlainOutputs, Seat
+from edge_serve.backends.onnxruntime import session as sessions
+from edge_serve.backends.onnxruntime.gpu_session import Binding, GpuSession
+from edge_serve.backends.onnxruntime.plan import BindingPlan, input_of, not_joined, wrong_rows
+from edge_serve.errors import Internal, with_advice
+from edge_serve.messages.tensors import Buffer, DataType, InferTensor, Shape, element_count, from_array
+
+_PLAIN = PlainOutputs()
+_MEMORY = "unload models, or lower count in instance_group or max_batch_size"
+#: cudaErrorMemoryAllocation
+_OUT_OF_MEMORY = 2
+
+
+@dataclass(slots=True)
+class _Input:
+    """An input of a batch: its name, type and shape, and the data of the requests, which follow each other."""
+
+    name: str
+    datatype: DataType
+    shape: Shape
+    data: Sequence[Buffer]
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A batch between `begin` and `finish`.
+
+    Attributes:
+        rows: of each request; 0 = the model does not batch.
+        outputs: names and shapes of the outputs that some request wants.
+    """
+
+    seat: Seat
+    batch: Sequence[BackendRequest]
+    rows: Sequence[int]
+    outputs: Sequence[tuple[str, Shape]]
+    timing: Timing
+
+
+class OnnxGpuInstance:
+    """One executor, with a session of its own.
+
+    Args:
+        full: max_batch_size of the model.
+
+    Attributes:
+        seats: 2; 1 for a model with states, whose batches must follow each other.
+    """
+
+    def __init__(
+        self, gpu: GpuSession, plan: BindingPlan, options: sessions.RunOptions | None, seats: int, full: int
+    ) -> None:
+        self._gpu = gpu
+        self._cuda = gpu.cuda
+        self._path = gpu.path
+        self._plan = plan
+        self._bindings = [Binding(gpu, options, full) for _ in range(seats)]
+        self._is_lost = False
+        self.seats = seats
+
+    def execute(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
+        """Return one reply per request. An error fails the whole batch."""
+        if self._plan.batches or len(batch) == 1:
+            return self.finish(self.begin(batch, _PLAIN, timing))
+        return [reply for request in batch for reply in self.execute((request,), timing)]
+
+    def begin(self, batch: Sequence[BackendRequest], outputs: OutputMemory, timing: Timing) -> _Begun:
+        """See `QueueingInstance`."""
+        seat = self._path.take()
+        with self._failing(seat):
+            inputs, binding, plan = self._inputs(batch), self._bindings[seat.index], self._plan
+            places = binding.bind([(one.name, one.datatype, one.shape) for one in inputs])
+            self._path.copy_in(seat, [(place, one.data) for place, one in zip(places, inputs, strict=True)])
+            # Nodes of the model that run on the host read their inputs at once, not in the order of the stream.
+            self._cuda.event_synchronize(seat.copied)
+            names = plan.wanted(batch)
+            found = binding.run(names) if names else {}
+            self._path.ran(seat)
+            rows = [_rows(request) if plan.batches else 0 for request in batch]
+            copies, largest = [], 0
+            for name in names:
+                shape = found[name].shape
+                size = element_count(shape) * plan.outputs[name].size
+                largest += self._largest(name, shape, size, rows)
+                copies.append((found[name].pointer, size))
+            self._path.copy_out(seat, copies, outputs, largest)
+            return _Begun(seat, batch, rows, [(name, found[name].shape) for name in names], timing)
+
+    def finish(self, begun: _Begun) -> list[Reply]:
+        """See `QueueingInstance`."""
+        with self._failing(begun.seat):
+            data = self._path.finish(begun.seat, begun.timing)
+            replies = [Reply() for _ in begun.batch]
+            for (name, shape), one in zip(begun.outputs, data, strict=True):
+                for request, reply, tensor in zip(
+                    begun.batch, replies, self._parts(begun, name, shape, one), strict=True
+                ):
+                    if name in request.requested_outputs or name in self._plan.states:
+                        reply.outputs.append(tensor)
+        self._path.release(begun.seat)
+        return replies
+
+    def is_ready(self) -> bool:
+        """Return False after an error that ends the use of the device in this process."""
+        return not self._is_lost
+
+    def close(self) -> None:
+        """Release the session, and the instance's memory on the device."""
+        if self._is_lost:  # nothing can be freed: the device takes it back when the process ends
+            return
+        self._cuda.set_device(self._gpu.device)
+        self._path.synchronize()
+        for binding in self._bindings:
+            binding.close()
+        self._gpu.close()
+
+    @contextmanager
+    def _failing(self, seat: Seat) -> Iterator[None]:
+        """Release the seat after an error, once nothing of its batch runs any more."""
+        try:
+            self._cuda.set_device(self._gpu.device)
+            yield
+        except BaseException as error:
+            self._path.abort(seat)
+            if isinstance(error, DeviceLost) or self._lost(error):
+                self._is_lost = True
+                raise DeviceLost(getattr(error, "message", str(error))) from error
+            if isinstance(error, CudaError) and error.code == _OUT_OF_MEMORY:
+                raise Internal(with_advice(error.message, f"the device ran out of memory: {_MEMORY}")) from error
+            raise
+
+    def _lost(self, error: BaseException) -> bool:
+        """Return whether the device is lost, of which the library's text may say nothing."""
+        if isinstance(error, CudaError):
+            return error.sticky
+        try:
+            self._cuda.stream_synchronize(self._path.compute_stream)
+        except CudaError as found:
+            return found.sticky
+        return False
+
+    def _inputs(self, batch: Sequence[BackendRequest]) -> list[_Input]:
+        plan, inputs = self._plan, []
+        for index, first in enumerate(batch[0].inputs):
+            name = first.name
+            tensors = [input_of(request, index, name) for request in batch]
+            shapes = [tensor.shape for tensor in tensors]
+            if name in plan.scalars:
+                shape: Shape = ()
+            elif name in plan.flattened:
+                shape = (sum(map(element_count, shapes)),)
+            elif len(shapes) == 1:
+                shape = tuple(first.shape)
+            elif len({one[1:] for one in shapes}) == 1:
+                shape = (sum(one[0] for one in shapes), *first.shape[1:])
+            else:
+                raise not_joined(name, shapes)
+            inputs.append(_Input(name, first.datatype, shape, [tensor.data for tensor in tensors]))
+        for name, datatype, array in plan.made_inputs(batch):
+            inputs.append(_Input(name, datatype, array.shape, [from_array(array, datatype)]))
+        return inputs
+
+    def _largest(self, name: str, shape: Shape, size: int, rows: Sequence[int]) -> int:
+        """Return the bytes of an output that the request with most of them gets."""
+        if not self._plan.batches or name in self._plan.batch_outputs:
+            return size
+        total = sum(rows)
+        if total and shape[:1] != (total,):
+            raise wrong_rows(name, shape, total)
+        return size // max(1, total) * max(rows)
+
+    def _parts(self, begun: _Begun, name: str, shape: Shape, data: Buffer) -> Iterator[InferTensor]:
+        """Yield each request's part of an output."""
+        plan, datatype = self._plan, self._plan.outputs[name]
+        if name in plan.batch_outputs:
+            array = np.frombuffer(data, datatype.numpy).reshape(shape)
+            for part in plan.scatter(name, array, begun.batch):
+                yield InferTensor(name, datatype, part.shape, from_array(part, datatype))
+        elif not plan.batches:
+            yield InferTensor(name, datatype, plan.output_shape(name, shape), data)
+        else:
+            view, at, row = memoryview(data), 0, prod(shape[1:]) * datatype.size
+            for rows in begun.rows:
+                yield InferTensor(name, datatype, (rows, *shape[1:]), view[at : at + rows * row])
+                at += rows * row
+
+
+def _rows(request: BackendRequest) -> int:
+    return request.inputs[0].shape[0] if request.inputs and request.inputs[0].shape else 0

@@ -1,0 +1,134 @@
+"""A session on a GPU that runs on a stream of its own, and its bindings to memory of the device.
+
+A run returns when it is enqueued. The library waits neither before it nor after it, so it is the caller that lets a run
+begin when its inputs are there, and that reads outputs when the stream is through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from edge_serve.backends.cuda.api import CudaApi
+from edge_serve.backends.cuda.tensor_path import TensorPath
+from edge_serve.backends.onnxruntime import session as sessions
+from edge_serve.messages.tensors import DataType, Shape
+
+#: the library does not wait for the device at the end of a run
+NO_WAIT = {"disable_synchronize_execution_providers": "1"}
+
+_LEAST_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An output on the device, until the binding runs again."""
+
+    pointer: int
+    shape: Shape
+
+
+class GpuSession:
+    """A session and its stream. One thread at a time runs it.
+
+    Args:
+        make: makes the session for a stream.
+        make_path: makes the streams and seats, on the device of the calling thread.
+
+    Raises:
+        EdgeServeError: the model does not load; nothing is left open then.
+    """
+
+    def __init__(
+        self,
+        cuda: CudaApi,
+        device: int,
+        make_path: Callable[[], TensorPath],
+        make: Callable[[int], sessions.Session],
+    ) -> None:
+        self.cuda = cuda
+        self.device = device
+        cuda.set_device(device)
+        self.path = make_path()
+        try:
+            self.session = make(self.path.compute_stream)
+        except BaseException:
+            self.path.close()
+            raise
+
+    def close(self) -> None:
+        """Release the session, then its stream. No batch may be on its way, and all bindings are closed."""
+        self.cuda.set_device(self.device)
+        self.path.synchronize()
+        del self.session
+        self.path.close()
+
+
+class Binding:
+    """The memory of one seat on the device for inputs, and what the session is bound to there.
+
+    Args:
+        full: the largest number of rows of a batch; memory is allocated for as many. 0 = the model does not batch.
+    """
+
+    def __init__(self, gpu: GpuSession, options: sessions.RunOptions | None, full: int) -> None:
+        self._cuda = gpu.cuda
+        self._device = gpu.device
+        self._options = options
+        self._full = full
+        self._session: Any = gpu.session
+        self._io: Any = gpu.session.io_binding()
+        self._memory: dict[str, tuple[int, int]] = {}
+        self._bound: dict[str, tuple[int, Shape]] = {}
+
+    def bind(self, inputs: Sequence[tuple[str, DataType, Shape]]) -> list[int]:
+        """Bind the inputs of a batch. Return their places on the device, which are the binding's own.
+
+        Raises:
+            CudaError: the device has no memory for them.
+        """
+        if self._bound.keys() != {name for name, _, _ in inputs}:  # an optional input comes or goes
+            self._io.clear_binding_inputs()
+            self._bound.clear()
+        places = []
+        for name, datatype, shape in inputs:
+            pointer = self._reserve(name, shape, prod(shape) * datatype.size)
+            if self._bound.get(name) != (pointer, shape):
+                sessions.bind(self._io, name, self._device, datatype, shape, pointer)
+                self._bound[name] = (pointer, shape)
+            places.append(pointer)
+        return places
+
+    def _reserve(self, name: str, shape: Shape, nbytes: int) -> int:
+        pointer, size = self._memory.get(name, (0, 0))
+        if pointer and nbytes <= size:
+            return pointer
+        if pointer:
+            del self._memory[name]
+            self._cuda.free(pointer)
+        rows = shape[0] if shape else 0
+        full = nbytes // rows * self._full if rows and rows < self._full else nbytes
+        size = max(full, 2 * size, _LEAST_BYTES)
+        pointer = self._cuda.malloc(size)
+        self._memory[name] = (pointer, size)
+        return pointer
+
+    def run(self, names: Sequence[str]) -> Mapping[str, Place]:
+        """Enqueue a run, whose inputs are there. Return the places of these outputs, where they are once it has ended.
+
+        Raises:
+            EdgeServeError: the library refuses or fails.
+        """
+        return {
+            name: Place(pointer, shape)
+            for name, pointer, shape in sessions.run_bound(self._session, self._io, names, self._device, self._options)
+        }
+
+    def close(self) -> None:
+        """Free the memory. Nothing may run on it any more."""
+        del self._session, self._io
+        for pointer, _ in self._memory.values():
+            self._cuda.free(pointer)
+        self._memory.clear()

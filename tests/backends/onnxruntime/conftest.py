@@ -1,0 +1,20 @@
+"""Fixtures of the tests of ONNX Runtime: a stand-in GPU in this process."""
+
+from __future__ import annotations
+
+import onnxruntime
+import pytest
+
+from edge_serve.backends.onnxruntime import session as sessions
+from tests.backends.cuda.host import HostCuda
+from tests.stand_ins.onnxruntime import ON_GPU, session_on
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> HostCuda:
+    """A device that the library's provider of CUDA computes on."""
+    made = HostCuda()
+    available = [*ON_GPU, *onnxruntime.get_available_providers()]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: available)
+    monkeypatch.setattr(sessions, "Session", session_on(made, onnxruntime))
+    return made
