@@ -86,7 +86,13 @@ class Context:
         return made
 
     def _set_profile(self) -> None:
-        if not self._context.set_optimization_profile_async(self.choice.index, self._stream):
+        if self._context.active_optimization_profile == self.choice.index:
+            return  # no call that is not needed: up to TensorRT 10.12, one that is refused ends the process
+        try:
+            is_set = self._context.set_optimization_profile_async(self.choice.index, self._stream)
+        except RuntimeError:
+            is_set = False
+        if not is_set:
             raise failure(Step.CONTEXT, self._loaded.library.errors.take(), self._loaded.model)
         self._cuda.stream_synchronize(self._stream)
 

@@ -17,7 +17,7 @@ from edge_serve.backends.tensorrt.plan import meta_path, rebuild_command
 from edge_serve.errors import Internal, with_advice
 
 #: `ILogger.Severity`: internal errors and errors; some warnings are about memory that a build did without
-_ERROR, _WARNING = 1, 2
+ERROR, _WARNING = 1, 2
 #: errors of one step that are kept; an engine that does not load logs a handful
 _MOST_ERRORS = 32
 #: first bytes of a file, by which its kind is recognised
@@ -76,7 +76,7 @@ class ErrorLog:
 
     def record(self, severity: int, text: str) -> None:
         """Record a line of `ILogger.log`; others than errors and warnings about memory are passed over."""
-        if severity <= _ERROR:
+        if severity <= ERROR:
             self._lines.append((True, text.strip()))
         elif severity == _WARNING and _MEMORY.search(text):
             self._lines.append((False, text.strip()))

@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import Any
 
 from edge_serve.backends import host
-from edge_serve.backends.cuda.api import CudaApi, load_cuda
-from edge_serve.backends.tensorrt.errors import ErrorLog, Step, failure
+from edge_serve.backends.cuda.api import CudaApi, CudaError, load_cuda
+from edge_serve.backends.tensorrt.errors import ERROR, ErrorLog, Step, failure
 from edge_serve.errors import Unavailable
 
 #: modules with the names of TensorRT, best first; each runs plans
@@ -38,7 +38,7 @@ class Library:
 
     def allocator(self, cuda: CudaApi) -> Any:
         """Return an IOutputAllocator for one output: `pointer` and `shape` are those of the last run."""
-        return _allocator(self.module, cuda)
+        return _allocator(self.module, cuda, self.errors)
 
 
 def load_library(load: Callable[[str], Any] = import_module, cuda: Callable[[], CudaApi] = load_cuda) -> Library:
@@ -82,7 +82,10 @@ def make_runtime(library: Library, model: str, dla_core: int, *, host_code: bool
     Raises:
         Internal: TensorRT refuses.
     """
-    runtime = library.module.Runtime(library.logger)
+    try:
+        runtime = library.module.Runtime(library.logger)
+    except TypeError:  # the library has returned none, and has logged the reason
+        runtime = None
     logged = library.errors.take()
     if runtime is None or logged.errors:
         raise failure(Step.RUNTIME, logged, model)
@@ -92,9 +95,12 @@ def make_runtime(library: Library, model: str, dla_core: int, *, host_code: bool
     return runtime
 
 
-def _allocator(module: Any, cuda: CudaApi) -> Any:
+def _allocator(module: Any, cuda: CudaApi, errors: ErrorLog) -> Any:
     class Allocator(module.IOutputAllocator):  # type: ignore[misc]
-        """Memory that grows with the output, and its shape, which the run tells."""
+        """Memory that grows with the output, and its shape, which the run tells.
+
+        TensorRT takes 0 as a refusal and no exception, so the reason goes where TensorRT's own errors go.
+        """
 
         def __init__(self) -> None:
             super().__init__()
@@ -104,7 +110,10 @@ def _allocator(module: Any, cuda: CudaApi) -> Any:
         def reallocate_output(self, tensor_name: str, memory: int, size: int, alignment: int) -> int:
             if size > self._size or not self.pointer:
                 self.close()
-                self.pointer, self._size = cuda.malloc(max(1, size)), size
+                try:
+                    self.pointer, self._size = cuda.malloc(max(1, size)), size
+                except CudaError as error:
+                    errors.record(ERROR, f"no memory for {size} bytes of output '{tensor_name}': {error.message}")
             return self.pointer
 
         def reallocate_output_async(self, tensor_name: str, memory: int, size: int, alignment: int, stream: int) -> int:

@@ -1,0 +1,49 @@
+"""TensorRT's library: a runtime that does not start, and memory for outputs that TensorRT asks for."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from edge_serve.backends.tensorrt.library import Library, load_library, make_runtime
+from edge_serve.errors import Internal
+from tests.backends.cuda.host import HostCuda
+
+
+class _Logger:
+    def log(self, severity: int, msg: str) -> None:
+        raise NotImplementedError
+
+
+class _NoRuntime:
+    """As the bindings, whose runtime the library does not make."""
+
+    def __init__(self, logger: _Logger) -> None:
+        logger.log(0, "createInferRuntime: Error Code 6: API Usage Error (CUDA initialization failure with error: 35)")
+        raise TypeError("pybind11::init(): factory function returned nullptr")
+
+
+def library(host: HostCuda) -> Library:
+    module = SimpleNamespace(__version__="10.3.0", ILogger=_Logger, Runtime=_NoRuntime, IOutputAllocator=object)
+    return load_library(lambda name: module, lambda: host)
+
+
+def test_runtime_that_the_library_does_not_make_is_an_error_with_its_reason() -> None:
+    with pytest.raises(Internal, match=r"unable to create TensorRT runtime: .*error: 35.*see: edge-serve doctor"):
+        make_runtime(library(HostCuda()), "m", -1, host_code=False)
+
+
+def test_allocator_without_memory_refuses_and_the_reason_is_logged() -> None:
+    host = HostCuda()
+    found = library(host)
+    allocator: Any = found.allocator(host)
+    host.fail("cudaMalloc", 2)
+
+    assert allocator.reallocate_output_async("OUTPUT0", 0, 4096, 256, 0) == 0
+    (error,) = found.errors.take().errors
+    assert error.startswith("no memory for 4096 bytes of output 'OUTPUT0': cudaMalloc failed with")
+    assert allocator.reallocate_output_async("OUTPUT0", 0, 4096, 256, 0) == allocator.pointer != 0
+    allocator.close()
+    assert host.open_handles()["memory"] == 0
