@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import IntEnum
 from typing import Any
@@ -44,6 +44,10 @@ class DataType(IntEnum):
     FLOAT, HALF, INT8, INT32, BOOL, UINT8, FP8, BF16, INT64, INT4 = range(10)
 
 
+class LayerInformationFormat(IntEnum):
+    ONELINE, JSON = range(2)
+
+
 class ExecutionContextAllocationStrategy(IntEnum):
     STATIC, ON_PROFILE_CHANGE, USER_MANAGED = range(3)
 
@@ -68,14 +72,7 @@ class Logger(ILogger):
 
 
 class IOutputAllocator:
-    def reallocate_output(self, tensor_name: str, memory: int, size: int, alignment: int) -> int:
-        raise NotImplementedError
-
-    def reallocate_output_async(self, tensor_name: str, memory: int, size: int, alignment: int, stream: int) -> int:
-        return self.reallocate_output(tensor_name, memory, size, alignment)
-
-    def notify_shape(self, tensor_name: str, shape: Dims) -> None:
-        raise NotImplementedError
+    """A base without methods, as the genuine one. It calls `reallocate_output_async` or `reallocate_output`."""
 
 
 class Dims(tuple[int, ...]):
@@ -181,8 +178,12 @@ class ICudaEngine:
 
     if MAJOR >= 10:
 
-        def get_tensor_profile_values(self, profile_index: int, name: str) -> list[list[int]]:
-            return [list(values) for values in self.plan["profiles"][profile_index][name]]
+        def get_tensor_profile_values(self, name: int, profile_index: str) -> list[list[int]]:
+            """As the genuine one, whose names of the two arguments are exchanged."""
+            return [list(values) for values in self.plan["profiles"][name][profile_index]]
+
+    def create_engine_inspector(self) -> EngineInspector:
+        return EngineInspector(self)
 
     def create_execution_context(self, strategy: Any = None) -> IExecutionContext | None:
         try:
@@ -192,6 +193,18 @@ class ICudaEngine:
             return None
 
 
+class EngineInspector:
+    def __init__(self, engine: ICudaEngine) -> None:
+        self._layer = {"Name": engine.plan["op"], "LayerType": "StandIn"}
+        self._bindings = list(engine._tensors)
+
+    def get_layer_information(self, layer_index: int, format: LayerInformationFormat) -> str:
+        return json.dumps(self._layer)
+
+    def get_engine_information(self, format: LayerInformationFormat) -> str:
+        return json.dumps({"Layers": [self._layer], "Bindings": self._bindings})
+
+
 class IExecutionContext:
     def __init__(self, engine: ICudaEngine) -> None:
         self.engine = engine
@@ -199,7 +212,7 @@ class IExecutionContext:
         self._memory = host.malloc(max(1, engine.plan.get("device_memory", 0)))
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._addresses: dict[str, int] = {}
-        self._allocators: dict[str, IOutputAllocator] = {}
+        self._allocators: dict[str, Any] = {}
         self._consumed: int | None = None
 
     def __del__(self) -> None:
@@ -209,13 +222,16 @@ class IExecutionContext:
 
     def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> bool:
         if not 0 <= profile_index < self.engine.num_optimization_profiles:
-            return self._refuse("IExecutionContext::setOptimizationProfileAsync: Error Code 3: API Usage Error")
+            self._refuse("IExecutionContext::setOptimizationProfileAsync: Error Code 3: API Usage Error")
+            raise RuntimeError("Error in set optimization profile async.")  # 8.6 to 10.12 end the process here
         self.active_optimization_profile = profile_index
         self._shapes.clear()
         return True
 
     def set_input_shape(self, name: str, shape: Sequence[int]) -> bool:
-        low, _, high = self.engine.get_tensor_profile_shape(name, self.active_optimization_profile)
+        static = self.engine.get_tensor_shape(name)
+        profile = self.engine.plan["profiles"][self.active_optimization_profile]
+        low, _, high = profile.get(name, (static, static, static))
         fits = len(shape) == len(low) and all(a <= n <= b for a, n, b in zip(low, shape, high, strict=True))
         if not fits:
             return self._refuse(
@@ -228,7 +244,8 @@ class IExecutionContext:
     def get_tensor_shape(self, name: str) -> Dims:
         if name in self._shapes:
             return Dims(self._shapes[name])
-        return self._outputs_of(self._zeros()).get(name, self.engine.get_tensor_shape(name))
+        known = {} if self.infer_shapes() else self._outputs_of(self._samples())
+        return known.get(name, self.engine.get_tensor_shape(name))
 
     def infer_shapes(self) -> list[str]:
         inputs = [name for name in self._names(TensorIOMode.INPUT) if -1 in self.engine.get_tensor_shape(name)]
@@ -254,31 +271,65 @@ class IExecutionContext:
                 "mContext.profileObliviousBindings.at(profileObliviousIndex) || getPtrOrNull(mOutputAllocators, "
                 f"profileObliviousIndex): {unset})"
             )
-        addresses, allocators, shapes = dict(self._addresses), dict(self._allocators), dict(self._shapes)
-        plan = self.engine.plan
+        try:
+            return self._enqueue(stream_handle)
+        except CudaError as error:
+            reason = error.message.rpartition(": ")[2]
+            return self._refuse(f"IExecutionContext::enqueueV3: Error Code 1: Cuda Runtime ({reason})")
+
+    def _enqueue(self, stream: int) -> bool:
+        names, op = self._names(TensorIOMode.OUTPUT), OPERATIONS[self.engine.plan["op"]]
+        if (
+            self.engine.plan["op"] == "nonzero"
+        ):  # the size is known when the kernel has run: the genuine call waits, too
+            host.stream_synchronize(stream)
+            shapes = {name: Dims(array.shape) for name, array in op(self._inputs()()).items()}
+        else:
+            shapes = {name: self.get_tensor_shape(name) for name in names}
+        targets = {name: self._target(name, shapes[name], stream) for name in names}
+        if not all(targets.values()):
+            return False
+        inputs = self._inputs()
 
         def work() -> None:
-            time.sleep(plan.get("milliseconds", 0) / 1e3)
-            inputs = {
-                name: _view(addresses[name], self._dtype(name), shapes.get(name, self.engine.get_tensor_shape(name)))
-                for name in self._names(TensorIOMode.INPUT)
-            }
-            for name, array in OPERATIONS[plan["op"]](inputs).items():
+            time.sleep(self.engine.plan.get("milliseconds", 0) / 1e3)
+            for name, array in op(inputs()).items():
                 array = np.ascontiguousarray(array, self._dtype(name))
-                address = addresses.get(name, 0)
-                if name in allocators:
-                    address = allocators[name].reallocate_output_async(name, address, array.nbytes, 256, stream_handle)
-                    allocators[name].notify_shape(name, Dims(array.shape))
-                ctypes.memmove(address, array.ctypes.data, array.nbytes)
+                ctypes.memmove(targets[name], array.ctypes.data, array.nbytes)
 
-        if plan["op"] == "nonzero":  # the size is known when the kernel has run: the genuine call waits, too
-            host.stream_synchronize(stream_handle)
-            work()
-        else:
-            host.run(work, stream_handle)
+        host.run(work, stream)
         if self._consumed is not None:
-            host.event_record(self._consumed, stream_handle)
+            host.event_record(self._consumed, stream)
         return True
+
+    def _target(self, name: str, shape: Dims, stream: int) -> int:
+        """Return where an output is written; 0 = its allocator has no memory."""
+        address, allocator = self._addresses.get(name, 0), self._allocators.get(name)
+        if allocator is None:
+            return address
+        arguments: list[Any] = [name, address, int(np.prod(shape)) * self._dtype(name).itemsize, 256]
+        try:
+            if hasattr(allocator, "reallocate_output_async"):
+                address = allocator.reallocate_output_async(*arguments, stream)
+            else:
+                address = allocator.reallocate_output(*arguments)
+        except Exception as error:  # the genuine one, too, has no other way to tell it
+            print(f"[ERROR] Exception caught in reallocateOutputAsync(): {error}", file=sys.stderr)
+            address = 0
+        if address:
+            allocator.notify_shape(name, shape)
+        else:
+            reason = f"Output allocator returned nullptr for tensor {name}"
+            self._refuse(f"IExecutionContext::enqueueV3: Error Code 1: Myelin ({reason})")
+        return address
+
+    def _inputs(self) -> Callable[[], dict[str, Any]]:
+        """Return what reads the inputs as they are set now."""
+        places = {
+            name: (self._addresses[name], self._dtype(name), self._shapes.get(name, self.engine.get_tensor_shape(name)))
+            for name in self._names(TensorIOMode.INPUT)
+        }
+        return lambda: {name: _view(*place) for name, place in places.items()}
 
     def _names(self, mode: TensorIOMode) -> list[str]:
         return [name for name in self.engine._tensors if self.engine.get_tensor_mode(name) == mode]
@@ -287,19 +338,23 @@ class IExecutionContext:
         kind: np.dtype[Any] = np.dtype(DTYPES[self.engine._tensors[name]["dtype"]])
         return kind
 
-    def _zeros(self) -> dict[str, Any]:
-        return {
-            name: np.zeros(
-                [max(0, n) for n in self._shapes.get(name, self.engine.get_tensor_shape(name))], self._dtype(name)
-            )
-            for name in self._names(TensorIOMode.INPUT)
-        }
+    def _samples(self) -> dict[str, Any]:
+        """Return inputs of the shapes that are set: zeros, and the values of shape tensors."""
+        found = {}
+        for name in self._names(TensorIOMode.INPUT):
+            shape = self._shapes.get(name, self.engine.get_tensor_shape(name))
+            if self.engine.is_shape_inference_io(name) and name in self._addresses:
+                found[name] = _view(self._addresses[name], self._dtype(name), shape)
+            elif not self.engine.is_shape_inference_io(name):
+                found[name] = np.zeros(shape, self._dtype(name))
+        return found
 
     def _outputs_of(self, inputs: dict[str, Any]) -> dict[str, Dims]:
-        if self.engine.plan["op"] == "nonzero":
+        op = self.engine.plan["op"]
+        if op == "nonzero" or len(inputs) < len(self._names(TensorIOMode.INPUT)):
             return {}
-        op = "identity" if self.engine.plan["op"] == "fail" else self.engine.plan["op"]
-        return {name: Dims(array.shape) for name, array in OPERATIONS[op](inputs).items()}
+        outputs = OPERATIONS["identity" if op == "fail" else op](inputs)
+        return {name: Dims(array.shape) for name, array in outputs.items()}
 
     def _refuse(self, text: str) -> bool:
         self.engine.logger.log(ILogger.Severity.ERROR, text)

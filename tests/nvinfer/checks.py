@@ -1,0 +1,391 @@
+"""What a module `tensorrt` does for the backend, also where its caller errs. `python -m tests.nvinfer.checks` runs all.
+
+The process has the bindings or the Python stand-in on its path, and prints JSON: each check with "" or its traceback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorrt as trt
+from cuda.bindings.runtime import host
+
+from edge_serve.backends.cuda.api import CudaError
+from tests.stand_ins.plans import plan, tensor
+
+VERSION = ".".join(trt.__version__.split(".")[:3])
+BATCHED, WIDE = ((1, 4), (4, 4), (8, 4)), ((1, 4), (16, 4), (64, 4))
+KINDS = {"FLOAT": "f4", "HALF": "f2", "INT8": "i1", "INT32": "i4", "UINT8": "u1", "INT64": "i8"}
+
+
+class Log(trt.ILogger):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def log(self, severity: Any, msg: str) -> None:
+        assert int(severity) in range(5)
+        self.texts.append(msg)
+
+    @property
+    def last(self) -> str:
+        return self.texts[-1]
+
+
+class Allocator(trt.IOutputAllocator):  # type: ignore[misc]
+    def __init__(self, has_memory: bool = True) -> None:
+        super().__init__()
+        self.has_memory, self.pointer = has_memory, 0
+        self.shape: tuple[int, ...] = ()
+        self.streams: list[int] = []
+
+    def reallocate_output(self, tensor_name: str, memory: int, size: int, alignment: int) -> int:
+        raise AssertionError("the other one is there")
+
+    def reallocate_output_async(self, tensor_name: str, memory: int, size: int, alignment: int, stream: int) -> int:
+        assert tensor_name == "OUTPUT0"
+        self.streams.append(stream)
+        self.pointer = host.malloc(max(1, size)) if self.has_memory else 0
+        return self.pointer
+
+    def notify_shape(self, tensor_name: str, shape: Any) -> None:
+        self.shape = tuple(shape)
+
+
+def tensors(dtype: str = "FLOAT", shape: tuple[int, ...] = (-1, 4)) -> list[dict[str, Any]]:
+    both = [tensor(f"INPUT{n}", "INPUT", dtype, shape) for n in (0, 1)]
+    return both + [tensor(f"OUTPUT{n}", "OUTPUT", dtype, shape) for n in (0, 1)]
+
+
+def addsub(dtype: str = "FLOAT", **more: Any) -> bytes:
+    profiles = [{"INPUT0": one, "INPUT1": one} for one in (BATCHED, WIDE)]
+    return plan(more.pop("op", "addsub"), tensors(dtype), profiles, **{"version": VERSION, **more})
+
+
+def single(op: str, inputs: dict[str, Any], output: dict[str, Any], profile: Any) -> bytes:
+    return plan(op, [inputs, output], [{inputs["name"]: profile}], version=VERSION)
+
+
+class Session:
+    """An engine with one context, and device memory that is freed at its end."""
+
+    def __init__(self, content: bytes) -> None:
+        self.log = Log()
+        self.runtime = trt.Runtime(self.log)
+        self.engine = self.runtime.deserialize_cuda_engine(content)
+        assert self.engine is not None, self.log.last
+        self.context = self.engine.create_execution_context()
+        self.stream = host.stream_create()
+        self.memory: list[int] = []
+
+    def set(self, name: str, array: Any) -> None:
+        assert self.context.set_input_shape(name, tuple(array.shape)), self.log.last
+        assert self.context.set_tensor_address(name, self.put(array))
+
+    def put(self, array: Any) -> int:
+        self.memory.append(host.malloc(max(1, array.nbytes)))
+        host.memcpy_async(self.memory[-1], array.ctypes.data, array.nbytes, self.stream)
+        host.stream_synchronize(self.stream)
+        return self.memory[-1]
+
+    def get(self, pointer: int, shape: Any, dtype: str) -> Any:
+        array = np.zeros(tuple(shape), dtype)
+        host.memcpy_async(array.ctypes.data, pointer, array.nbytes, self.stream)
+        host.stream_synchronize(self.stream)
+        return array
+
+    def output(self, name: str, dtype: str = "f4") -> Callable[[], Any]:
+        """Set memory for an output. Return what reads it."""
+        shape = tuple(self.context.get_tensor_shape(name))
+        pointer = self.put(np.zeros(shape, dtype))
+        self.context.set_tensor_address(name, pointer)
+        return lambda: self.get(pointer, shape, dtype)
+
+    def run(self) -> None:
+        assert self.context.execute_async_v3(self.stream), self.log.last
+
+    def close(self) -> None:
+        host.stream_destroy(self.stream)
+        for pointer in self.memory:
+            host.free(pointer)
+
+
+def a_batch_of_each_type_has_the_right_numbers() -> None:
+    for dtype, kind in KINDS.items():
+        session = Session(addsub(dtype))
+        first = np.arange(8).reshape(2, 4).astype(kind) * np.array(3, kind)
+        second = np.full((2, 4), 2, kind)
+        session.set("INPUT0", first)
+        session.set("INPUT1", second)
+        outputs = [session.output(f"OUTPUT{n}", kind) for n in (0, 1)]
+        session.run()
+        assert (outputs[0]() == first + second).all(), dtype
+        assert (outputs[1]() == first - second).all(), dtype
+        session.close()
+
+
+def half_precision_rounds_as_numpy_does() -> None:
+    session = Session(addsub("HALF"))
+    values = np.array([65504, 2049, 1e-7, 0.1, np.inf, -6e-8, 1 / 3, 1024.5] * 4, np.float16).reshape(8, 4)
+    other = values[::-1].copy()
+    session.set("INPUT0", values)
+    session.set("INPUT1", other)
+    outputs = [session.output(f"OUTPUT{n}", "f2") for n in (0, 1)]
+    session.run()
+    with np.errstate(all="ignore"):
+        assert np.array_equal(outputs[0](), values + other, equal_nan=True)
+        assert np.array_equal(outputs[1](), values - other, equal_nan=True)
+    session.close()
+
+
+def other_operations_have_the_right_numbers() -> None:
+    array = np.arange(12, dtype="f4").reshape(3, 4)
+    rows = Session(single("rowsum", tensors()[0], tensor("OUTPUT0", "OUTPUT", "FLOAT", (-1, 1)), BATCHED))
+    rows.set("INPUT0", array)
+    output = rows.output("OUTPUT0")
+    rows.run()
+    assert output().tolist() == [[6], [22], [38]]
+    rows.close()
+    same = Session(single("identity", tensors()[0], tensor("OUTPUT0", "OUTPUT", "FLOAT", (-1, 4)), BATCHED))
+    same.set("INPUT0", array)
+    output = same.output("OUTPUT0")
+    same.run()
+    assert (output() == array).all()
+    same.close()
+
+
+def the_engine_describes_itself() -> None:
+    session = Session(addsub("HALF", name="net", device_memory=4096))
+    engine = session.engine
+    assert (engine.name, engine.num_io_tensors, engine.num_optimization_profiles) == ("net", 4, 2)
+    assert [engine.get_tensor_name(n) for n in range(4)] == ["INPUT0", "INPUT1", "OUTPUT0", "OUTPUT1"]
+    assert engine.get_tensor_mode("INPUT0") == trt.TensorIOMode.INPUT
+    assert engine.get_tensor_mode("OUTPUT0") == trt.TensorIOMode.OUTPUT
+    assert engine.get_tensor_mode("?") == trt.TensorIOMode.NONE
+    assert engine.get_tensor_dtype("INPUT0") == trt.DataType.HALF
+    assert engine.get_tensor_location("INPUT0") == trt.TensorLocation.DEVICE
+    assert engine.get_tensor_format("INPUT0") == trt.TensorFormat.LINEAR
+    assert tuple(engine.get_tensor_shape("INPUT0")) == (-1, 4)
+    assert [tuple(dims) for dims in engine.get_tensor_profile_shape("INPUT0", 1)] == list(WIDE)
+    assert (engine.get_tensor_vectorized_dim("INPUT0"), engine.get_tensor_components_per_element("INPUT0")) == (-1, -1)
+    assert engine.device_memory_size_v2 == 4096
+    assert ("device_memory_size" in dir(engine)) == VERSION.startswith("10.")
+    session.close()
+
+
+def profiles_have_shapes_of_their_own() -> None:
+    session = Session(addsub())
+    assert not session.context.set_input_shape("INPUT0", (9, 4))
+    assert "Static dimension mismatch while setting input shape" in session.log.last
+    assert session.context.set_optimization_profile_async(1, session.stream)
+    assert session.context.set_input_shape("INPUT0", [9, 4])
+    assert session.context.active_optimization_profile == 1
+    if not VERSION.startswith("10."):  # up to 10.12 the bindings raise without the GIL, which ends the process
+        refused = ""
+        try:
+            session.context.set_optimization_profile_async(2, session.stream)
+        except RuntimeError as error:
+            refused = str(error)
+        assert "Error in set optimization profile async" in refused
+    session.close()
+
+
+def inputs_without_a_shape_are_named() -> None:
+    session = Session(addsub())
+    assert session.context.infer_shapes() == ["INPUT0", "INPUT1"]
+    assert tuple(session.context.get_tensor_shape("OUTPUT0")) == (-1, 4)
+    session.context.set_input_shape("INPUT0", (2, 4))
+    assert session.context.infer_shapes() == ["INPUT1"]
+    assert not session.context.execute_async_v3(session.stream)
+    assert "enqueueV3: Error Code 3: API Usage Error (Parameter check failed" in session.log.last
+    session.context.set_input_shape("INPUT1", (2, 4))
+    assert tuple(session.context.get_tensor_shape("OUTPUT0")) == (2, 4)
+    session.close()
+
+
+def nonzero() -> Session:
+    found = [tensor("INPUT0", "INPUT", "FLOAT", (-1, -1)), tensor("OUTPUT0", "OUTPUT", "INT64", (2, -1))]
+    return Session(plan("nonzero", found, [{"INPUT0": ((1, 1), (4, 4), (8, 8))}], version=VERSION))
+
+
+def an_allocator_takes_an_output_whose_size_the_data_decide() -> None:
+    session, allocator = nonzero(), Allocator()
+    array = np.array([[0, 3, 0], [5, 0, 7]], "f4")
+    session.set("INPUT0", array)
+    assert tuple(session.context.get_tensor_shape("OUTPUT0")) == (2, -1)
+    assert session.context.set_output_allocator("OUTPUT0", allocator)
+    session.run()
+    assert (allocator.shape, allocator.streams) == ((2, 3), [session.stream])
+    assert session.get(allocator.pointer, allocator.shape, "i8").tolist() == np.argwhere(array).T.tolist()
+    host.free(allocator.pointer)
+    session.close()
+
+
+def an_allocator_without_memory_fails_the_run() -> None:
+    session, allocator = nonzero(), Allocator(has_memory=False)
+    session.set("INPUT0", np.ones((2, 2), "f4"))
+    session.context.set_output_allocator("OUTPUT0", allocator)
+    assert not session.context.execute_async_v3(session.stream)
+    assert "returned nullptr for tensor OUTPUT0" in session.log.last
+    session.close()
+
+
+def shape_tensors_are_read_from_host_memory() -> None:
+    size = tensor("SIZE", "INPUT", "INT32", (2,), shape_tensor=True)
+    session = Session(single("sized", size, tensor("OUTPUT0", "OUTPUT", "FLOAT", (-1, -1)), ((1, 1), (2, 2), (8, 9))))
+    assert session.engine.is_shape_inference_io("SIZE")
+    assert session.engine.get_tensor_location("SIZE") == trt.TensorLocation.HOST
+    assert session.engine.get_tensor_profile_values(0, "SIZE") == [[1, 1], [2, 2], [8, 9]]
+    values = np.array([3, 2], np.int32)
+    session.context.set_tensor_address("SIZE", values.ctypes.data)
+    assert tuple(session.context.get_tensor_shape("OUTPUT0")) == (3, 2)
+    output = session.output("OUTPUT0")
+    session.run()
+    assert output().tolist() == [[0, 0]] * 3
+    session.close()
+
+
+def inputs_may_be_written_again_after_their_event() -> None:
+    session, event = Session(addsub(milliseconds=1)), host.event_create()
+    array = np.ones((1, 4), "f4")
+    session.set("INPUT0", array)
+    session.set("INPUT1", array)
+    output = session.output("OUTPUT0")
+    session.output("OUTPUT1")
+    session.context.set_input_consumed_event(event)
+    session.run()
+    host.event_synchronize(event)
+    assert output().tolist() == [[2] * 4]
+    host.event_destroy(event)
+    session.close()
+
+
+def a_captured_run_repeats() -> None:
+    session = Session(addsub())
+    first = np.ones((1, 4), "f4")
+    session.set("INPUT0", first)
+    session.set("INPUT1", first)
+    output = session.output("OUTPUT0")
+    session.output("OUTPUT1")
+    host.begin_capture(session.stream)
+    session.run()
+    graph = host.end_capture(session.stream)
+    assert output().tolist() == [[0] * 4]
+    for value in (2, 3):
+        host.memcpy_async(session.memory[0], (first * value).ctypes.data, 16, session.stream)
+        host.stream_synchronize(session.stream)
+        host.graph_launch(graph, session.stream)
+        assert output().tolist() == [[value + 1] * 4]
+    host.graph_destroy(graph)
+    session.close()
+
+
+def the_inspector_tells_the_layers() -> None:
+    session = Session(addsub())
+    inspector = session.engine.create_engine_inspector()
+    told = json.loads(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
+    assert told["Bindings"] == ["INPUT0", "INPUT1", "OUTPUT0", "OUTPUT1"]
+    assert json.loads(inspector.get_layer_information(0, trt.LayerInformationFormat.JSON)) == told["Layers"][0]
+    assert session.engine.num_layers == 1
+    session.close()
+
+
+def plans_that_do_not_fit_are_none_with_a_text() -> None:
+    log = Log()
+    runtime = trt.Runtime(log)
+    for content, text in {
+        b"abc": "Magic tag does not match",
+        addsub()[:40]: "unexpected end of archive",
+        addsub(version="8.6.1"): f"expecting library version {VERSION} got 8.6.1, please rebuild",
+        addsub(capability="9.0"): "expecting compute 8.7 got compute 9.0, please rebuild",
+        addsub(version_compatible=True): "Plan has host code, but engine_host_code_allowed is false",
+    }.items():
+        assert runtime.deserialize_cuda_engine(content) is None, text
+        assert text in log.last, log.last
+    runtime.engine_host_code_allowed = True
+    runtime.DLA_core = 1
+    assert runtime.deserialize_cuda_engine(addsub(version_compatible=True)) is not None, log.last
+    assert (runtime.DLA_core, runtime.num_DLA_cores) == (1, 2)
+
+
+def a_context_without_memory_is_none() -> None:
+    log = Log()
+    engine = trt.Runtime(log).deserialize_cuda_engine(addsub(device_memory=1 << 40))
+    assert engine.create_execution_context(trt.ExecutionContextAllocationStrategy.STATIC) is None
+    assert "OutOfMemory" in log.last
+
+
+def objects_are_deleted_with_their_last_reference() -> None:
+    gc.collect()
+    before = host.open_handles()
+    session = Session(addsub(device_memory=4096))
+    engine = session.engine
+    session.close()
+    del session  # the engine keeps its runtime
+    assert engine.num_io_tensors == 4
+    del engine
+    gc.collect()
+    assert host.open_handles() == before
+    streams = sys.modules.get("tests.nvinfer.streams")
+    assert streams is None or streams.living() == 0, streams.living()
+
+
+def a_device_that_is_lost_refuses_every_run() -> None:
+    session = Session(addsub(op="fail"))
+    array = np.ones((1, 4), "f4")
+    session.set("INPUT0", array)
+    session.set("INPUT1", array)
+    for name in ("OUTPUT0", "OUTPUT1"):
+        session.output(name)
+    session.run()
+    with contextlib.suppress(CudaError):
+        host.stream_synchronize(session.stream)
+    assert not session.context.execute_async_v3(session.stream)
+    assert "an illegal memory access was encountered" in session.log.last
+
+
+#: the last one ends the use of the device
+CHECKS = [
+    a_batch_of_each_type_has_the_right_numbers,
+    half_precision_rounds_as_numpy_does,
+    other_operations_have_the_right_numbers,
+    the_engine_describes_itself,
+    profiles_have_shapes_of_their_own,
+    inputs_without_a_shape_are_named,
+    an_allocator_takes_an_output_whose_size_the_data_decide,
+    an_allocator_without_memory_fails_the_run,
+    shape_tensors_are_read_from_host_memory,
+    inputs_may_be_written_again_after_their_event,
+    a_captured_run_repeats,
+    the_inspector_tells_the_layers,
+    plans_that_do_not_fit_are_none_with_a_text,
+    a_context_without_memory_is_none,
+    objects_are_deleted_with_their_last_reference,
+    a_device_that_is_lost_refuses_every_run,
+]
+
+
+def main() -> None:
+    """Run all, and print the result of each."""
+    results = {}
+    for check in CHECKS:
+        try:
+            check()
+        except Exception:
+            results[check.__name__] = traceback.format_exc()
+        else:
+            results[check.__name__] = ""
+    print(json.dumps(results), flush=True)
+    os._exit(0)  # a device that is lost frees nothing
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""TensorRT's own Python bindings, and the Python stand-in for them: the same behaviour, and the same names."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.nvinfer.genuine import DISTRIBUTIONS, ROOT, STAND_INS, Missing, environ
+
+VERSIONS = sorted(DISTRIBUTIONS)
+#: attributes that the objects of the stand-in have for itself
+OWN = {"plan", "logger"}
+
+
+def bindings(version: str) -> dict[str, str]:
+    try:
+        return environ(version)
+    except Missing as reason:
+        pytest.skip(str(reason))
+
+
+def stand_in(version: str) -> dict[str, str]:
+    return {"PYTHONPATH": f"{STAND_INS}:{ROOT}", "STAND_IN_TENSORRT": version}
+
+
+def output(module: str, path: dict[str, str]) -> Any:
+    """Run a module in a process with these variables. Return the JSON that it prints."""
+    command = [sys.executable, "-m", f"tests.nvinfer.{module}"]
+    done = subprocess.run(command, env={**os.environ, **path}, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr}"
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("module", [bindings, stand_in], ids=["bindings", "stand-in"])
+def test_module_does_what_the_backend_counts_on(module: Any, version: str) -> None:
+    results = output("checks", module(version))
+
+    assert len(results) > 15
+    assert {name: failure for name, failure in results.items() if failure} == {}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_stand_in_has_the_names_and_parameters_of_the_bindings(version: str) -> None:
+    genuine, own = output("names", bindings(version)), output("names", stand_in(version))
+
+    assert len(own["module"]) >= 15
+    assert different(own["module"], genuine["module"]) == []
+    for name, attributes in own["objects"].items():
+        assert set(attributes) - OWN <= set(genuine["objects"][name]), name
+
+
+def different(own: Any, genuine: Any, path: str = "") -> list[str]:
+    """Return where a name, a number of an enum, or the parameters of a function are not those of the bindings."""
+    if isinstance(own, dict) and isinstance(genuine, dict):
+        missing = [f"{path}.{name} is not in the bindings" for name in own if name not in genuine]
+        below = [different(own[name], genuine[name], f"{path}.{name}") for name in own if name in genuine]
+        return missing + [one for each in below for one in each]
+    if isinstance(own, list):  # one of the overloads has these parameters
+        return [] if genuine and own[0] in genuine else [f"{path}: {own}, expected one of {genuine}"]
+    return [] if own == genuine else [f"{path}: {own}, expected {genuine}"]
