@@ -43,6 +43,7 @@ PATHS = {
     24: ["edge_serve/models/extras/wait_for_graph.py", "edge_serve/models/extras/calls.py",
          "edge_serve/observe/log/native.py", "edge_serve/observe/log/journal.py",
          "edge_serve/supervision/crash_loop.py", "edge_serve/supervision/safe_mode.py"],
+    27: ["edge_serve/scheduling/seats.py", "tests/scheduling/device_simulation.py"],
 }  # fmt: skip
 
 _NO_CODE = {

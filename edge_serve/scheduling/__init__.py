@@ -13,4 +13,5 @@ batcher. The driver (models/run/driver.py) calls them. Imports layers 0 and 1 on
     policy        picks the scheduler that a model's configuration asks for
     queue         the priority queue of a model, and its idle and busy instances
     rate_limiter  the rate limiter over all models
+    seats         second seats: instances that take their next batch while one runs
 """

@@ -40,7 +40,8 @@ class Entry:
 
 @dataclass(slots=True)
 class Run:
-    """The decision to execute `entries` as one batch on an idle `instance`, which is busy until `done` or `lost`.
+    """The decision to execute `entries` as one batch on an idle `instance`, which is busy until `done` or `lost`, or as
+    the next batch of one that has a second seat.
 
     Attributes:
         slots: for stateful models, the slot of each entry's sequence in the instance.
@@ -89,8 +90,9 @@ class Scheduler(Protocol):
     def next(self, now_ns: int) -> Decision:
         """Return the next decision."""
 
-    def done(self, instance: int) -> None:
-        """Note that an instance finished its batch, and is idle again."""
+    def done(self, instance: int, end_ns: int = 0) -> None:
+        """Note that an instance finished its batch at `end_ns` (0 = it was not executed), and is idle again, unless it
+        has a second one."""
 
     def lost(self, instance: int) -> None:
         """Note that an instance's worker died. It gets no work until `back`."""
@@ -103,6 +105,11 @@ class Scheduler(Protocol):
 
     def retire_instance(self, instance: int) -> None:
         """Give no new work to an instance. Its open sequences continue there to their end; then it is removed."""
+
+    def add_second_seat(self, instance: int) -> None:
+        """Note that an idle instance takes its next batch while one runs. Without effect where each batch needs the
+        one before it, as in sequences."""
+        return
 
     def has_instance(self, instance: int) -> bool:
         """Return whether an instance was not removed."""
@@ -180,6 +187,7 @@ class DynamicBatching:
     Attributes:
         max_batch_size: 1 when the model has no batch dimension.
         priority_levels: 0 = no priorities.
+        eager: take the second seat of an instance as soon as it is free (`optimization.eager_batching`).
     """
 
     max_batch_size: int
@@ -190,6 +198,7 @@ class DynamicBatching:
     default_priority_level: int = 0
     default_policy: QueuePolicy = field(default_factory=QueuePolicy)
     policies: dict[int, QueuePolicy] = field(default_factory=dict)
+    eager: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 from edge_serve.scheduling.core import NOTHING, Decision, Entry, QueuePolicy, Run, Scheduler, Wait
 from edge_serve.scheduling.queue import Instances, PriorityQueue, stopping
+from edge_serve.scheduling.seats import LEAD_NS, SecondSeats
 
 
 class QueuedScheduler(Scheduler):
@@ -20,6 +21,9 @@ class QueuedScheduler(Scheduler):
         self._queue = PriorityQueue(QueuePolicy()) if queue is None else queue
         self._instances = Instances(instances, passive)
         self._stopping = False
+        #: of instances that take their next batch while one runs; None = there are none
+        self._seats: SecondSeats | None = None
+        self._lead_ns = LEAD_NS
 
     def add(self, entry: Entry, now_ns: int) -> None:
         """See `core.Scheduler`. Requests run in the order of their arrival."""
@@ -29,12 +33,15 @@ class QueuedScheduler(Scheduler):
         """See `core.Scheduler`."""
         self._instances = self._instances.ranked(rank)
 
-    def done(self, instance: int) -> None:
+    def done(self, instance: int, end_ns: int = 0) -> None:
         """See `core.Scheduler`."""
-        self._instances.done(instance)
+        if self._seats is None or self._seats.end(instance, end_ns):
+            self._instances.done(instance)
 
     def lost(self, instance: int) -> None:
         """See `core.Scheduler`."""
+        if self._seats is not None:
+            self._seats.lost(instance)
         self._instances.lost(instance)
 
     def back(self, instance: int) -> None:
@@ -45,8 +52,16 @@ class QueuedScheduler(Scheduler):
         """See `core.Scheduler`."""
         self._instances.add(instance, passive=passive)
 
+    def add_second_seat(self, instance: int) -> None:
+        """See `core.Scheduler`."""
+        if self._seats is None:
+            self._seats = SecondSeats(self._lead_ns)
+        self._seats.add(instance)
+
     def retire_instance(self, instance: int) -> None:
         """See `core.Scheduler`."""
+        if self._seats is not None:
+            self._seats.close(instance)
         self._instances.retire(instance)
 
     def has_instance(self, instance: int) -> bool:
@@ -88,6 +103,8 @@ class QueuedScheduler(Scheduler):
     def _check(self) -> None:
         self._queue._check()
         self._instances._check()
+        if self._seats is not None:
+            self._seats._check()
 
 
 #: how long the requests of one hop to a worker may execute together, nanoseconds: about four hops
@@ -105,6 +122,8 @@ class DirectScheduler(QueuedScheduler):
     travel together in one `Run` with `each`, so that the hop is paid once. One instance takes them all, because a
     second one would only contend with it, unless a run takes longer than planned. That instance gets its next run
     before it has finished one, so that it need not sleep until its reply has been read and answered.
+
+    Where instances have second seats, each request travels alone: a request that waits takes any free seat.
 
     Args:
         calls: whether executions may call other models, and so wait for this one. Then no run is sent ahead, because a
@@ -132,14 +151,14 @@ class DirectScheduler(QueuedScheduler):
         self._looks_ahead = False
         super().prefer(rank)
 
-    def done(self, instance: int) -> None:
+    def done(self, instance: int, end_ns: int = 0) -> None:
         """See `core.Scheduler`."""
         if instance in self._ahead:
             self._ahead.remove(instance)
             return
         if instance == self._current:
             self._current = -1
-        super().done(instance)
+        super().done(instance, end_ns)
 
     def lost(self, instance: int) -> None:
         """See `core.Scheduler`."""
@@ -156,6 +175,8 @@ class DirectScheduler(QueuedScheduler):
 
     def pace(self, execution_ns: int) -> None:
         """See `core.Scheduler`. The mean of recent executions decides how many requests may travel together."""
+        if self._seats is not None:
+            return
         self._mean_ns += (execution_ns - self._mean_ns) // 8
         self._burst = min(BURST_REQUESTS, BURST_NS // max(1, self._mean_ns)) or 1
 
@@ -166,9 +187,19 @@ class DirectScheduler(QueuedScheduler):
             return refused
         if not self._queue:
             return self._wait(0)
+        if self._seats is not None:
+            return self._next_seated(self._seats, now_ns)
         if self._burst == 1:
             return Run(self._instances.take(), self._queue.take(1)) if self._instances.idle else self._wait(0)
         return self._next_short(now_ns)
+
+    def _next_seated(self, seats: SecondSeats, now_ns: int) -> Decision:
+        instance = self._instances.take() if self._instances.idle else seats.soonest()[0]
+        if instance < 0:
+            return self._wait(0)
+        run = Run(instance, self._queue.take(1))
+        seats.start(run, now_ns)
+        return run
 
     def _next_short(self, now_ns: int) -> Decision:
         idle, instance = self._instances.idle, self._current

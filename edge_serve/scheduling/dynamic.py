@@ -5,6 +5,10 @@ so it ends at the first entry of another shape; requests are never split. If an 
 rules that applies sends a batch: a preferred size that can be reached; a prefix that cannot grow; any prefix whose
 oldest entry has waited `max_queue_delay`, or any at all when there is no delay. Otherwise the batch waits. Unlike
 Triton, no batch is formed before an instance is idle, so that entries that arrive meanwhile can still join.
+
+An instance that takes its next batch while one runs (ADR 27) counts as idle from shortly before the expected end of
+that one, and for a batch that is full at once. Where there are priorities a full batch waits too, because a request of
+a higher priority may still arrive.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from dataclasses import dataclass
 from edge_serve.scheduling.core import Decision, DynamicBatching, Entry, Run
 from edge_serve.scheduling.direct import QueuedScheduler
 from edge_serve.scheduling.queue import PriorityQueue
+from edge_serve.scheduling.seats import EAGER_NS
 
 
 @dataclass(slots=True)
@@ -47,6 +52,8 @@ class DynamicScheduler(QueuedScheduler):
         self._levels = batching.priority_levels
         self._default_level = batching.default_priority_level if batching.priority_levels else 0
         self._growing: GrowingBatch | None = None
+        if batching.eager:
+            self._lead_ns = EAGER_NS
 
     def add(self, entry: Entry, now_ns: int) -> None:
         """See `core.Scheduler`."""
@@ -67,14 +74,26 @@ class DynamicScheduler(QueuedScheduler):
         refused = self._queue.expire(now_ns)
         if refused is not None:
             return refused
-        if not self._queue or not self._instances.idle:
+        if not self._queue:
             return self._wait(0)
+        second = -1
+        if not self._instances.idle:
+            if self._seats is None:
+                return self._wait(0)
+            second, due_ns = self._seats.soonest()
+            if second < 0:
+                return self._wait(0)
+            if now_ns < due_ns and (self._levels or self._queue.rows < self._preferred[-1]):
+                return self._wait(due_ns)
         growing = self._growing
         if growing is None or growing.until_ns <= now_ns or growing.version != self._queue.version:
             ready = self._ready(now_ns)
             if isinstance(ready, int):
                 self._growing = None
-                return Run(self._instances.take(), self._queue.take(ready))
+                run = Run(self._instances.take() if second < 0 else second, self._queue.take(ready))
+                if self._seats is not None:
+                    self._seats.start(run, now_ns)
+                return run
             self._growing = growing = ready
         return self._wait(growing.until_ns)
 

@@ -51,6 +51,7 @@ def dynamic_batching(config: pb.ModelConfig) -> DynamicBatching:
         default_priority_level=batching.default_priority_level,
         default_policy=_queue_policy(batching.default_queue_policy),
         policies={level: _queue_policy(policy) for level, policy in batching.priority_queue_policy.items()},
+        eager=config.optimization.eager_batching,
     )
 
 

@@ -118,6 +118,10 @@ class LimitedModel:
         """See `OpenedModel`."""
         return self._model.timeout
 
+    def seats(self, instance: int) -> int:
+        """Return 1: an instance holds its resources for one batch at a time."""
+        return 1
+
     def standing(self, instance: int) -> tuple[bool, int]:
         """Return the rank of an idle instance: the driver takes the one with the lowest."""
         return self._gate.limiter.standing(self._claimants[instance])

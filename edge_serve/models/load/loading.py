@@ -267,7 +267,8 @@ class Loader:
         if plan.golden is not None and self._options.proves(plan.name):
             await prove(served, plan.golden, self._proof_seconds, self._driver(config, signature, None))
         if limited is None:
-            driver.model, opened.listener = opened, driver
+            driver.join(opened)
+            opened.listener = driver
         else:
             limited.join(driver, opened)
             served.on_close += (limited.close,)

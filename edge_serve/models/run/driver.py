@@ -102,6 +102,16 @@ class Driver(Runner):
         self._retiring: dict[int, Callable[[], None]] = {}
         self._outage = WorkerOutage(name, loop, self._on_outage)
 
+    def join(self, model: Executors) -> None:
+        """Connect the instances that run the batches."""
+        self.model = model
+        for instance in model.numbers:
+            self._add_seats(instance)
+
+    def _add_seats(self, instance: int) -> None:
+        if self.model.seats(instance) > 1:
+            self._scheduler.add_second_seat(instance)
+
     def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Job:
         """See `Runner`."""
         now = self._clock.now_ns()
@@ -153,6 +163,7 @@ class Driver(Runner):
     def add_instance(self, instance: int, *, passive: bool = False) -> None:
         """Add an instance. No other had its number before."""
         self._scheduler.add_instance(instance, passive=passive)
+        self._add_seats(instance)
         self._outage.back(instance)
         self._pump()
 
@@ -239,9 +250,9 @@ class Driver(Runner):
         """Give the instance its next batch, then answer the requests of the one that is done."""
         jobs = self._batches.pop(reply.batch_id)[1]
         if not reply.last:
-            self._scheduler.done(instance)
-        if self.statistics.pending or self._is_stateful:
-            self._pump()
+            self._scheduler.done(instance, reply.end_ns)
+            if self.statistics.pending or self._is_stateful:
+                self._pump()
         self._answer(jobs, reply)
         self._check_idle()
 
@@ -260,6 +271,7 @@ class Driver(Runner):
         """Give work to an instance whose worker was restarted."""
         self._outage.back(instance)
         self._scheduler.back(instance)
+        self._add_seats(instance)
         self._pump()
 
     def _on_outage(self) -> None:

@@ -33,6 +33,7 @@ class Model:
 
     def __init__(self, scene: Scene, instances: int) -> None:
         self.numbers = range(instances)
+        self.taken = 1
         self.batches: list[tuple[int, int, list[InferRequest]]] = []
         self.cancelled: list[tuple[int, int]] = []
         self._scene = scene
@@ -43,6 +44,9 @@ class Model:
 
     def running_since_ns(self) -> int | None:
         return time.monotonic_ns() - 12_000_000_000
+
+    def seats(self, instance: int) -> int:
+        return self.taken
 
     def cancel(self, instance: int, batch_id: int, position: int) -> None:
         self.cancelled.append((batch_id, position))
