@@ -18,6 +18,7 @@ from edge_serve.observe.log import log
 #: command -> module and function, which is imported when it is needed
 _COMMANDS = {
     "check": "edge_serve.commands.check:run",
+    "build": "edge_serve.commands.build:run",
     "init": "edge_serve.init.command:run",
     "status": "edge_serve.observe.status.command:status",
     "top": "edge_serve.observe.status.command:top",

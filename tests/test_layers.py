@@ -23,7 +23,7 @@ LAYERS = {
     "errors": 0, "clock": 0, "messages": 0, "files": 0, "aio": 0, "tensors": 0, "devices": 0,
     "config": 1, "protocol": 1, "observe.metrics": 1, "observe.tracing": 1, "access": 1,
     "scheduling": 2, "backends": 2, "golden": 2,
-    "workers": 3,
+    "workers": 3, "engines": 3,
     "models": 4,
     "service": 5,
     "transport": 6,
@@ -46,7 +46,9 @@ SUB_ROOMS = {
 FREE = {0, 7}
 
 #: the files that run in a worker process, and the backends it may load
-WORKER_STARTS = ("edge_serve.workers.child.", "edge_serve.workers.wire.", "edge_serve.backends.")
+WORKER_STARTS = (
+    "edge_serve.workers.child.", "edge_serve.workers.wire.", "edge_serve.backends.", "edge_serve.engines.child",
+)  # fmt: skip
 #: the folders of workers/ that run in the front end only
 FRONT_END_SIDE = ("memory", "launch", "front")
 #: what worker-side code may import beside the standard library and edge_serve

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -38,6 +40,20 @@ OPERATIONS: dict[str, Callable[[Arrays], dict[str, Any]]] = {
     "sized": _sized,
     "fail": _fail,
 }
+
+
+def operation(document: Mapping[str, Any]) -> Callable[[Arrays], dict[str, Any]]:
+    """Return what a plan computes; one that was built from an ONNX file computes what ONNX Runtime does."""
+    return _by_onnx(document["onnx"]) if document["op"] == "onnx" else OPERATIONS[document["op"]]
+
+
+@functools.cache
+def _by_onnx(content: str) -> Callable[[Arrays], dict[str, Any]]:
+    import onnxruntime  # the plans of most tests need none
+
+    session = onnxruntime.InferenceSession(base64.b64decode(content), providers=["CPUExecutionProvider"])
+    names = [one.name for one in session.get_outputs()]
+    return lambda inputs: dict(zip(names, session.run(names, dict(inputs)), strict=True))
 
 
 def tensor(name: str, mode: str, dtype: str, shape: Sequence[int], **more: Any) -> dict[str, Any]:

@@ -5,7 +5,6 @@ Start in `instance` for what happens to a batch, in `loaded_engine` for how a pl
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,7 +18,7 @@ from edge_serve.backends.tensorrt.complete import complete_tensorrt
 from edge_serve.backends.tensorrt.context import Context
 from edge_serve.backends.tensorrt.graphs import graph_specs, plan_graphs, wants_graphs
 from edge_serve.backends.tensorrt.instance import TensorRtInstance
-from edge_serve.backends.tensorrt.library import Library, load_library
+from edge_serve.backends.tensorrt.library import Library, load_library, load_plugins
 from edge_serve.backends.tensorrt.loaded_engine import LoadedEngine, load_engine
 from edge_serve.backends.tensorrt.profiles import Choice, instance_profiles, largest_shape
 from edge_serve.backends.tensorrt.settings import (
@@ -30,11 +29,8 @@ from edge_serve.backends.tensorrt.settings import (
     model_settings,
     stream_priority,
 )
-from edge_serve.errors import Internal, Unsupported
+from edge_serve.errors import Unsupported
 from edge_serve.messages.tensors import Shape
-
-#: of the process: TensorRT's plugins are registered once
-_plugins: set[str] = set()
 
 
 class TensorRtBackend:
@@ -119,7 +115,7 @@ class TensorRtBackend:
         if loaded is None:
             if self._library is None:
                 self._library = self._load()
-                _load_plugins(self._library, backend_settings(spec.backend_config).plugins)
+                load_plugins(self._library, backend_settings(spec.backend_config).plugins)
             loaded = self._engines[device, core] = load_engine(self._library, spec, device, core, instance)
         return loaded
 
@@ -148,21 +144,6 @@ def _largest(spec: ModelSpec, loaded: LoadedEngine, choice: Choice) -> dict[str,
         for tensor in loaded.info.inputs
         if not tensor.is_shape
     }
-
-
-def _load_plugins(library: Library, paths: Sequence[str]) -> None:
-    for path in paths:
-        if path not in _plugins:
-            try:
-                ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
-            except OSError as error:
-                raise Internal(
-                    f"plugin library '{path}' does not load: {error}; correct --backend-config=tensorrt,plugins=..."
-                ) from error
-            _plugins.add(path)
-    register = getattr(library.module, "init_libnvinfer_plugins", None)
-    if register is not None:  # the lean runtime has none
-        register(library.logger, "")
 
 
 #: the name that `backends.loader` looks for

@@ -5,7 +5,8 @@ Without a driver a runtime of TensorRT may end the process, so it is not touched
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -13,10 +14,12 @@ from typing import Any
 from edge_serve.backends import host
 from edge_serve.backends.cuda.api import CudaApi, CudaError, load_cuda
 from edge_serve.backends.tensorrt.errors import ERROR, ErrorLog, Step, failure
-from edge_serve.errors import Unavailable
+from edge_serve.errors import Internal, Unavailable
 
 #: modules with the names of TensorRT, best first; each runs plans
 _MODULES = ("tensorrt", "tensorrt_lean")
+#: of the process: TensorRT's plugins are registered once
+_plugins: set[str] = set()
 _LEVELS = {0: "ERROR", 1: "ERROR", 2: "WARNING"}
 
 
@@ -93,6 +96,26 @@ def make_runtime(library: Library, model: str, dla_core: int, *, host_code: bool
     if dla_core >= 0:
         runtime.DLA_core = dla_core
     return runtime
+
+
+def load_plugins(library: Library, paths: Sequence[str]) -> None:
+    """Load libraries with plugins, and register TensorRT's own, once in a process.
+
+    Raises:
+        Internal: one does not load.
+    """
+    for path in paths:
+        if path not in _plugins:
+            try:
+                ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
+            except OSError as error:
+                raise Internal(
+                    f"plugin library '{path}' does not load: {error}; correct --backend-config=tensorrt,plugins=..."
+                ) from error
+            _plugins.add(path)
+    register = getattr(library.module, "init_libnvinfer_plugins", None)
+    if register is not None:  # the lean runtime has none
+        register(library.logger, "")
 
 
 def _allocator(module: Any, cuda: CudaApi, errors: ErrorLog) -> Any:

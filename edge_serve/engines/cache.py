@@ -1,0 +1,194 @@
+"""The directory of built engines: each under a key of everything that it depends on, the least recently used out first.
+
+An engine is a plan and its description (`backends/tensorrt/plan`). The description is written last, so that a plan
+without one, or of another size, is the rest of a build that was killed. Only the holder of the lock writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from edge_serve.backends.tensorrt.plan import PlanMeta, meta_path, read_meta, write_meta
+from edge_serve.errors import EdgeServeError
+
+_LOCK = "build.lock"
+_PLAN = ".plan"
+_STAGE = ".new"
+
+
+class EngineCache:
+    """One directory of engines.
+
+    Args:
+        most_bytes: size above which engines are removed after a build.
+    """
+
+    def __init__(self, directory: Path, most_bytes: int) -> None:
+        self._directory = directory
+        self._most_bytes = most_bytes
+
+    def find(self, key: str) -> tuple[Path, PlanMeta] | None:
+        """Return an engine, and mark it as used; None = it is not there, or was not written to its end."""
+        plan = self._path(key)
+        found = self._whole(plan)
+        if found is not None:
+            with contextlib.suppress(OSError):  # a cache that is read-only
+                os.utime(meta_path(plan))
+            return plan, found
+        return None
+
+    @contextlib.contextmanager
+    def locked(self, on_wait: Callable[[], None]) -> Iterator[None]:
+        """Lock the cache: one build at a time. Two at once would measure each other's load, not the kernels.
+
+        Args:
+            on_wait: called if another build holds the lock.
+
+        Raises:
+            OSError: the directory cannot be made or written.
+        """
+        self._directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        descriptor = os.open(self._directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                on_wait()
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            self._clean()
+            yield
+        finally:
+            os.close(descriptor)
+
+    def store(self, key: str, content: memoryview, meta: PlanMeta) -> Path:
+        """Write an engine durably, and remove others above the size of the cache. The caller holds the lock.
+
+        Raises:
+            OSError: the disk does not take it.
+        """
+        plan = self._path(key)
+        write_durably(plan, content)
+        write_meta(plan, meta)
+        sync_directory(self._directory)
+        self._evict(plan)
+        return plan
+
+    def _path(self, key: str) -> Path:
+        return self._directory / f"{key}{_PLAN}"
+
+    def _whole(self, plan: Path) -> PlanMeta | None:
+        """Return the description of a plan that was written to its end."""
+        try:
+            meta = read_meta(plan, plan.stem)
+            return meta if meta is not None and plan.stat().st_size == meta.plan_bytes else None
+        except (OSError, EdgeServeError):
+            return None
+
+    def _clean(self) -> None:
+        """Remove what a killed build left."""
+        for path in self._directory.iterdir():
+            if path.name.startswith(".") and path.name.endswith(_STAGE):
+                path.unlink(missing_ok=True)
+        for plan in self._directory.glob(f"*{_PLAN}"):
+            if self._whole(plan) is None:
+                _remove(plan)
+
+    def _evict(self, newest: Path) -> None:
+        found = []
+        for plan in self._directory.glob(f"*{_PLAN}"):
+            with contextlib.suppress(OSError):
+                found.append((meta_path(plan).stat().st_mtime_ns, plan.stat().st_size, plan))
+        total = sum(size for _, size, _ in found)
+        for _, size, plan in sorted(found):
+            if total <= self._most_bytes:
+                return
+            if plan != newest and not _is_held(plan):
+                _remove(plan)
+                total -= size
+
+
+def default_directory(cache_directory: str, home: str) -> Path:
+    """Return the cache below systemd's CacheDirectory=, or in the user's cache; "" = it is not set."""
+    return Path(cache_directory.partition(":")[0] or Path(home, "edge-serve"), "engines")
+
+
+def hold(plan: Path) -> int:
+    """Keep a plan in the cache until the descriptor that this returns is closed.
+
+    Raises:
+        OSError: it is gone.
+    """
+    descriptor = os.open(plan, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(descriptor), os.stat(plan)):
+            raise FileNotFoundError(plan)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def write_durably(path: Path, content: memoryview) -> None:
+    """Write a file beside its place, bring it to the disk, and rename it.
+
+    Raises:
+        OSError: the disk does not take it; nothing is left.
+    """
+    stage = path.with_name(f".{path.name}.{os.getpid()}{_STAGE}")
+    try:
+        with stage.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        stage.replace(path)
+    except BaseException:
+        stage.unlink(missing_ok=True)
+        raise
+
+
+def export(plan: Path, meta: PlanMeta, target: Path) -> None:
+    """Copy a plan out of the cache, with its description. A reader never sees a description of another plan.
+
+    Raises:
+        OSError: the disk does not take it.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    meta_path(target).unlink(missing_ok=True)
+    write_durably(target, memoryview(plan.read_bytes()))
+    write_meta(target, meta)
+    sync_directory(target.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Bring the names in a directory to the disk."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _is_held(plan: Path) -> bool:
+    """Return whether a server serves a plan."""
+    try:
+        descriptor = os.open(plan, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _remove(plan: Path) -> None:
+    """Remove an engine, its description first, so that no half is ever used."""
+    meta_path(plan).unlink(missing_ok=True)
+    plan.unlink(missing_ok=True)

@@ -1,0 +1,164 @@
+"""Builds one engine: `python -m edge_serve.engines.child PARENT`, with the request on standard input.
+
+A process of its own, because TensorRT may crash, hang, or exhaust the memory while it builds. It yields to the server:
+it is nice, and the kernel kills it first when memory runs out. It dies with its parent. Standard output has one JSON
+document a line: progress, at last `done` or `error`. The standard library and TensorRT only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from edge_serve.backends.onnxruntime.external import check_external_data, locations
+from edge_serve.backends.tensorrt.errors import Step
+from edge_serve.backends.tensorrt.library import Library, load_library
+from edge_serve.backends.tensorrt.plan import PlanMeta
+from edge_serve.engines.builder import build_plan, check_builder, lost_memory
+from edge_serve.engines.cache import EngineCache, export
+from edge_serve.engines.request import BuiltEngine, EngineRequest, digest, engine_key
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
+
+_NICE = 10
+_PR_SET_PDEATHSIG = 1
+#: the kernel kills it before the server and its workers
+_OOM_SCORE = "1000"
+_TIMING_CACHE = "timing.cache"
+
+Tell = Callable[..., None]
+
+
+def build_engine(request: EngineRequest, library: Library, tell: Tell) -> BuiltEngine:
+    """Return the engine of a request, from the cache or built now.
+
+    Raises:
+        EdgeServeError: it cannot be built, with the reason and advice.
+    """
+    check_builder(library)
+    capability = _use_device(library, request.device)
+    digests = _digests(request)
+    sha256, key = digests[0], engine_key(request, digests, library.version, capability)
+    cache = EngineCache(Path(request.cache), request.cache_bytes)
+    found, seconds, workspace = cache.find(key), 0.0, 0
+    if found is None:
+        advice = "name another one: --cache DIR, or of a server --backend-config=tensorrt,engine-cache=DIR"
+        waiting = partial(tell, phase="waiting for another build", percent=None)
+        with _disk_errors(f"engine cache '{request.cache}'", advice), cache.locked(waiting):
+            found = cache.find(key)
+            if found is None:
+                found, seconds, workspace = _build(request, library, cache, key, sha256, capability, tell)
+    plan, meta = found
+    if request.output:
+        target = Path(request.output)
+        target = target.with_name(request.names.get(capability, target.name))
+        with _disk_errors(f"the plan '{target}'", "free some space, or name another file"):
+            export(plan, meta, target)
+        plan = target
+    return BuiltEngine(
+        str(plan), key, not seconds, round(seconds, 3), meta.plan_bytes, meta.tensorrt, meta.capability, meta.device,
+        request.onnx, meta.onnx_sha256, meta.profiles, meta.flags, workspace,
+    )  # fmt: skip
+
+
+def _build(
+    request: EngineRequest, library: Library, cache: EngineCache, key: str, sha256: str, capability: str, tell: Tell
+) -> tuple[tuple[Path, PlanMeta], float, int]:
+    """Return a new engine of the cache, the seconds that the build took, and its workspace."""
+    started = time.monotonic()
+    timing_cache = Path(request.timing_cache or Path(request.cache, _TIMING_CACHE))
+    made = build_plan(library, request, timing_cache, lambda phase, percent: tell(phase=phase, percent=percent))
+    tell(phase="writing", percent=None)
+    meta = PlanMeta(
+        library.version, capability, request.device_name, sha256,
+        tuple({name: [list(shape) for shape in one] for name, one in profile.items()} for profile in made.profiles),
+        made.flags, os.uname().machine, made.content.nbytes,
+    )  # fmt: skip
+    seconds = max(0.001, time.monotonic() - started)
+    return (cache.store(key, made.content, meta), meta), seconds, made.workspace_bytes
+
+
+def _use_device(library: Library, device: int) -> str:
+    """Use a device. Return its compute capability."""
+    count = library.cuda.device_count()
+    if device >= count:
+        raise InvalidArgument(
+            f"GPU {device} was asked for, and CUDA finds {count}, numbered from 0: see edge-serve doctor"
+        )
+    library.cuda.set_device(device)
+    major, minor = library.cuda.capability(device)
+    return f"{major}.{minor}"
+
+
+def _digests(request: EngineRequest) -> list[str]:
+    """Return the digests of the ONNX file, of its external data, and of libraries with plugins."""
+    onnx = Path(request.onnx)
+    check_external_data(onnx, Path(request.root))
+    files = [onnx, *(onnx.parent / os.fsdecode(name) for name in sorted(locations(onnx)))]
+    files += map(Path, request.plugins)
+    try:
+        return [digest(path) for path in files]
+    except OSError as error:
+        raise InvalidArgument(f"'{error.filename}' cannot be read: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _disk_errors(subject: str, advice: str) -> Any:
+    try:
+        yield
+    except OSError as error:
+        full = "; the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        raise Internal(f"{subject} cannot be written: {error.strerror or error}{full}; {advice}") from error
+
+
+def _prepare(parent: int) -> None:
+    """Yield to other processes, and die with the parent."""
+    os.nice(_NICE)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
+    with contextlib.suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit(1)
+
+
+def _kind(error: EdgeServeError) -> str:
+    """Return the name of the error's class in `errors`, by which the parent raises it again."""
+    return next(cls.__name__ for cls in type(error).__mro__ if cls.__module__ == EdgeServeError.__module__)
+
+
+def main(arguments: list[str]) -> int:
+    """Serve one request."""
+    _prepare(int(arguments[0]))
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # libraries print
+
+    def tell(**fields: Any) -> None:
+        channel.write(json.dumps(fields) + "\n")
+        channel.flush()
+
+    try:
+        request = EngineRequest.from_json(sys.stdin.buffer.read())
+        tell(phase="loading TensorRT", percent=None)
+        tell(done=asdict(build_engine(request, load_library(), tell)))
+    except EdgeServeError as error:
+        tell(error=error.message, kind=_kind(error))
+    except MemoryError as error:
+        tell(error=lost_memory(error).message, kind="Internal")
+    except Exception as error:  # of TensorRT's bindings
+        tell(error=f"{Step.BUILD.value}: {type(error).__name__}: {error}", kind="Internal")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

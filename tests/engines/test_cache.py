@@ -1,0 +1,116 @@
+"""The cache of engines: found, evicted, locked, and what a killed build leaves."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from edge_serve.backends.tensorrt.plan import PlanMeta, meta_path
+from edge_serve.engines.cache import EngineCache, default_directory, export, hold
+
+CONTENT = memoryview(b"x" * 100)
+META = PlanMeta("10.3.0", "8.7", plan_bytes=100)
+
+
+def never() -> None:
+    raise AssertionError("the lock is free")
+
+
+def stored(cache: EngineCache, key: str, used: int) -> Path:
+    with cache.locked(never):
+        plan = cache.store(key, CONTENT, META)
+    os.utime(meta_path(plan), (used, used))
+    return plan
+
+
+def test_engine_is_found_by_its_key_and_counts_as_used(tmp_path: Path) -> None:
+    cache = EngineCache(tmp_path / "deep" / "cache", 1000)
+    assert cache.find("a") is None
+    plan = stored(cache, "a", 1)
+    assert cache.find("a") == (plan, META)
+    assert meta_path(plan).stat().st_mtime > 1
+
+
+def test_engines_that_were_not_used_for_longest_are_removed_but_no_served_one(tmp_path: Path) -> None:
+    cache = EngineCache(tmp_path, 250)
+    first, second = stored(cache, "first", 1), stored(cache, "second", 2)
+    served = hold(first)
+    third = stored(cache, "third", 3)
+    assert [plan.exists() for plan in (first, second, third)] == [True, False, True]
+    assert not meta_path(second).exists()
+    os.close(served)
+    stored(cache, "fourth", 4)
+    assert not first.exists()
+
+
+def test_engine_larger_than_the_cache_is_kept_until_the_next_build(tmp_path: Path) -> None:
+    assert stored(EngineCache(tmp_path, 10), "a", 1).exists()
+
+
+@pytest.mark.parametrize("left", ["stage", "no description", "cut", "damaged description"])
+def test_half_an_engine_is_never_used_and_is_removed_by_the_next_build(tmp_path: Path, left: str) -> None:
+    cache = EngineCache(tmp_path, 1000)
+    plan = stored(cache, "a", 1)
+    if left == "stage":
+        plan.rename(tmp_path / ".a.plan.77.new")
+    elif left == "no description":
+        meta_path(plan).unlink()
+    elif left == "cut":
+        plan.write_bytes(CONTENT[:50])
+    else:
+        meta_path(plan).write_text("{")
+    assert cache.find("a") is None
+    with cache.locked(never):
+        assert list(tmp_path.glob("*a.plan*.new")) + list(tmp_path.glob("*.plan")) == []
+
+
+def test_second_build_waits_for_the_first_and_says_so(tmp_path: Path) -> None:
+    cache, waiting, done = EngineCache(tmp_path, 1000), threading.Event(), threading.Event()
+
+    def second() -> None:
+        with EngineCache(tmp_path, 1000).locked(waiting.set):
+            assert cache.find("a") is not None
+            done.set()
+
+    with cache.locked(never):
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert waiting.wait(10)
+        cache.store("a", CONTENT, META)
+        assert not done.is_set()
+    thread.join()
+    assert done.is_set()
+
+
+def test_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    cache = EngineCache(tmp_path, 1000)
+    with cache.locked(never), monkeypatch.context() as patched:
+        patched.setattr("edge_serve.engines.cache.os.fsync", full)
+        with pytest.raises(OSError, match="No space"):
+            cache.store("a", CONTENT, META)
+    assert {path.name for path in tmp_path.iterdir()} == {"build.lock"}
+
+
+def test_exported_plan_has_its_description_and_replaces_an_old_one(tmp_path: Path) -> None:
+    plan, target = stored(EngineCache(tmp_path / "cache", 1000), "a", 1), tmp_path / "1" / "model.plan"
+    for _ in range(2):
+        export(plan, META, target)
+        assert target.read_bytes() == bytes(CONTENT)
+        assert meta_path(target).exists()
+    assert sorted(path.name for path in target.parent.iterdir()) == ["model.plan", "model.plan.meta.json"]
+
+
+def test_plan_that_was_removed_cannot_be_held(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        hold(tmp_path / "gone.plan")
+
+
+def test_cache_of_a_service_lies_in_its_cache_directory() -> None:
+    assert default_directory("/var/cache/edge-serve:/x", "/home/u/.cache") == Path("/var/cache/edge-serve/engines")
+    assert default_directory("", "/home/u/.cache") == Path("/home/u/.cache/edge-serve/engines")
