@@ -79,7 +79,7 @@ class Context:
     def _create(self, strategy: Strategy) -> Any:
         library, engine = self._loaded.library, self._loaded.engine
         kinds = getattr(library.module, "ExecutionContextAllocationStrategy", None)  # TensorRT 8.6 has none
-        made = engine.create_execution_context(*([] if kinds is None else [kinds[strategy.value]]))
+        made = engine.create_execution_context(*([] if kinds is None else [getattr(kinds, strategy.value)]))
         logged = library.errors.take()
         if made is None:
             raise failure(Step.CONTEXT, logged, self._loaded.model)

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from enum import IntEnum
+from enum import EnumMeta, IntEnum
 from typing import Any
 
 import numpy as np
@@ -28,32 +28,41 @@ __version__ = os.environ.get("STAND_IN_TENSORRT", "10.3.0")
 MAJOR: int = int(__version__.partition(".")[0])
 
 
-class TensorIOMode(IntEnum):
+class _Meta(EnumMeta):
+    def __getitem__(cls, name: str) -> Any:
+        raise TypeError(f"type 'tensorrt_bindings.tensorrt.{cls.__name__}' is not subscriptable")
+
+
+class _Enum(IntEnum, metaclass=_Meta):
+    """An enum as the genuine ones, whose members are attributes, and are not found by `Enum[name]`."""
+
+
+class TensorIOMode(_Enum):
     NONE, INPUT, OUTPUT = range(3)
 
 
-class TensorLocation(IntEnum):
+class TensorLocation(_Enum):
     DEVICE, HOST = range(2)
 
 
-class TensorFormat(IntEnum):
+class TensorFormat(_Enum):
     LINEAR, CHW2, HWC8, CHW4, CHW16, CHW32 = range(6)
 
 
-class DataType(IntEnum):
+class DataType(_Enum):
     FLOAT, HALF, INT8, INT32, BOOL, UINT8, FP8, BF16, INT64, INT4 = range(10)
 
 
-class LayerInformationFormat(IntEnum):
+class LayerInformationFormat(_Enum):
     ONELINE, JSON = range(2)
 
 
-class ExecutionContextAllocationStrategy(IntEnum):
+class ExecutionContextAllocationStrategy(_Enum):
     STATIC, ON_PROFILE_CHANGE, USER_MANAGED = range(3)
 
 
 class ILogger:
-    class Severity(IntEnum):
+    class Severity(_Enum):
         INTERNAL_ERROR, ERROR, WARNING, INFO, VERBOSE = range(5)
 
     INTERNAL_ERROR, ERROR, WARNING, INFO, VERBOSE = Severity
@@ -150,19 +159,19 @@ class ICudaEngine:
         return list(self._tensors)[index]
 
     def get_tensor_mode(self, name: str) -> TensorIOMode:
-        return TensorIOMode[self._tensors[name]["mode"]] if name in self._tensors else TensorIOMode.NONE
+        return TensorIOMode.__members__[self._tensors[name]["mode"]] if name in self._tensors else TensorIOMode.NONE
 
     def get_tensor_shape(self, name: str) -> Dims:
         return Dims(self._tensors[name]["shape"])
 
     def get_tensor_dtype(self, name: str) -> DataType:
-        return DataType[self._tensors[name]["dtype"]]
+        return DataType.__members__[self._tensors[name]["dtype"]]
 
     def get_tensor_location(self, name: str) -> TensorLocation:
         return TensorLocation.HOST if self.is_shape_inference_io(name) else TensorLocation.DEVICE
 
     def get_tensor_format(self, name: str, profile_index: int = 0) -> TensorFormat:
-        return TensorFormat[self._tensors[name].get("format", "LINEAR")]
+        return TensorFormat.__members__[self._tensors[name].get("format", "LINEAR")]
 
     def get_tensor_vectorized_dim(self, name: str, profile_index: int = 0) -> int:
         return int(self._tensors[name].get("vectorized_dim", -1))
