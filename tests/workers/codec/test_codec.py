@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -127,12 +127,37 @@ async def scene(budget: int = 64 << 20, **settings: Any) -> AsyncIterator[Scene]
     assert codec.pids() == []
 
 
-def play(story: Callable[[Scene], Awaitable[None]], **settings: Any) -> None:
+Story = Callable[[Scene], Awaitable[None]]
+
+
+def play(story: Story, **settings: Any) -> None:
+    """Run a story with a codec of its own."""
+
     async def told() -> None:
         async with scene(**settings) as here:
             await story(here)
 
     run(told())
+
+
+@pytest.fixture(scope="module")
+def together() -> Iterator[Callable[[Story], None]]:
+    """Runs stories that leave the process alone, one after the other with the same process."""
+    loop, account = asyncio.new_event_loop(), Budget(64 << 20)
+    codec = Codec(account)
+
+    async def told(story: Story) -> None:
+        here = Scene(codec, account)
+        try:
+            await asyncio.wait_for(story(here), PATIENCE)
+            await until(lambda: account.used == 0)  # a slot that a thread still clears is released after that
+        finally:
+            here.arena.close()
+
+    yield lambda story: loop.run_until_complete(told(story))
+    loop.run_until_complete(codec.stop())
+    loop.close()
+    assert codec.pids() == []
 
 
 def item(name: str, data: Any, datatype: str = "FP64") -> dict[str, Any]:
@@ -168,7 +193,7 @@ def in_loop(data: bytes, length: int | None = None) -> InferRequest:
 
 
 @pytest.mark.parametrize("in_arena", [True, False])
-def test_a_codec_process_decodes_requests_as_the_loop_does(in_arena: bool) -> None:
+def test_a_codec_process_decodes_requests_as_the_loop_does(in_arena: bool, together: Callable[[Story], None]) -> None:
     parameters = {"sequence_id": 7, "sequence_start": True, "priority": 2, "timeout": 9, "mine": "ä"}
     outputs = [{"name": "Y", "parameters": {"classification": 2}}]
     full = request_json(
@@ -186,7 +211,7 @@ def test_a_codec_process_decodes_requests_as_the_loop_does(in_arena: bool) -> No
                 request.lease.release()
             assert here.budget.used == 0
 
-    play(story)
+    together(story)
 
 
 @pytest.mark.parametrize("in_arena", [True, False])
@@ -200,18 +225,20 @@ def test_a_codec_process_decodes_requests_as_the_loop_does(in_arena: bool) -> No
     ],
     ids=["full", "numbers", "short numbers", "text"],
 )
-def test_a_codec_process_decodes_generate_as_the_loop_does(data: bytes, in_arena: bool) -> None:
+def test_a_codec_process_decodes_generate_as_the_loop_does(
+    data: bytes, in_arena: bool, together: Callable[[Story], None]
+) -> None:
     async def story(here: Scene) -> None:
         request = await here.decode(here.body(data, in_arena=in_arena, generate=True))
         assert plain(request) == plain(generate.read(data, SIGNATURE, "1", LIMIT))
         assert request.lease is not None
         request.lease.release()
 
-    play(story)
+    together(story)
 
 
 @pytest.mark.parametrize("data", [b"{", b"[]", b'{"N":"x"}', b'{"N":1,"N":2}', b'{"odd":[1]}'])
-def test_a_codec_process_refuses_generate_as_the_loop_does(data: bytes) -> None:
+def test_a_codec_process_refuses_generate_as_the_loop_does(data: bytes, together: Callable[[Story], None]) -> None:
     with pytest.raises(EdgeServeError) as expected:
         generate.read(data, SIGNATURE, "1", LIMIT)
 
@@ -220,10 +247,10 @@ def test_a_codec_process_refuses_generate_as_the_loop_does(data: bytes) -> None:
             await here.decode(here.body(data, generate=True))
         assert found.value.message == expected.value.message
 
-    play(story)
+    together(story)
 
 
-def test_tensors_are_written_over_their_text_when_they_fit() -> None:
+def test_tensors_are_written_over_their_text_when_they_fit(together: Callable[[Story], None]) -> None:
     async def story(here: Scene) -> None:
         body = here.body(numbers(1000))
         assert body.lease is not None
@@ -236,10 +263,12 @@ def test_tensors_are_written_over_their_text_when_they_fit() -> None:
         assert body.lease.offset <= tensor.offset < body.lease.offset + len(body.lease.view)
         request.lease.release()
 
-    play(story)
+    together(story)
 
 
-def test_tensors_longer_than_their_text_get_new_memory_and_the_text_is_released() -> None:
+def test_tensors_longer_than_their_text_get_new_memory_and_the_text_is_released(
+    together: Callable[[Story], None],
+) -> None:
     async def story(here: Scene) -> None:
         body = here.body(short_numbers(20_000))
         request = await here.decode(body)
@@ -250,10 +279,10 @@ def test_tensors_longer_than_their_text_get_new_memory_and_the_text_is_released(
         assert here.budget.used < len(request.lease.view) + 8192
         request.lease.release()
 
-    play(story)
+    together(story)
 
 
-def test_binary_tensors_stay_where_they_are() -> None:
+def test_binary_tensors_stay_where_they_are(together: Callable[[Story], None]) -> None:
     data = np.arange(500, dtype=np.float64).tobytes()
     text = json.dumps(
         {"inputs": [{"name": "N", "datatype": "FP64", "shape": [500], "parameters": {"binary_data_size": len(data)}}]}
@@ -270,11 +299,11 @@ def test_binary_tensors_stay_where_they_are() -> None:
         assert bytes(request.inputs[0].data) == data
         request.lease.release()
 
-    play(story)
+    together(story)
 
 
 @pytest.mark.parametrize("in_arena", [True, False])
-def test_compressed_bodies(in_arena: bool) -> None:
+def test_compressed_bodies(in_arena: bool, together: Callable[[Story], None]) -> None:
     data = numbers(3000)
 
     async def story(here: Scene) -> None:
@@ -283,14 +312,16 @@ def test_compressed_bodies(in_arena: bool) -> None:
         assert request.lease is not None
         request.lease.release()
 
-    play(story)
+    together(story)
 
 
 @pytest.mark.parametrize("in_arena", [True, False])
 @pytest.mark.parametrize(
     "data", [b"{", request_json(item("N", ["x"])), request_json(item("Z", [1])), b"x" * (LIMIT + 1)]
 )
-def test_a_codec_process_refuses_requests_as_the_loop_does(data: bytes, in_arena: bool) -> None:
+def test_a_codec_process_refuses_requests_as_the_loop_does(
+    data: bytes, in_arena: bool, together: Callable[[Story], None]
+) -> None:
     with pytest.raises(EdgeServeError) as expected:
         in_loop(data)
 
@@ -299,14 +330,14 @@ def test_a_codec_process_refuses_requests_as_the_loop_does(data: bytes, in_arena
             await here.decode(here.body(data, in_arena=in_arena))
         assert (type(caught.value), caught.value.message) == (type(expected.value), expected.value.message)
 
-    play(story)
+    together(story)
 
 
 @pytest.mark.parametrize(
     ("data", "compressed", "length"), [(b"no gzip", True, None), (b"{}", False, 3), (b"{}", False, -1)]
 )
 def test_a_body_that_cannot_be_inflated_or_cut_is_refused_before_the_request(
-    data: bytes, compressed: bool, length: int | None
+    data: bytes, compressed: bool, length: int | None, together: Callable[[Story], None]
 ) -> None:
     async def story(here: Scene) -> None:
         here.start(here.body(data, compressed=compressed, length=length))
@@ -315,7 +346,7 @@ def test_a_body_that_cannot_be_inflated_or_cut_is_refused_before_the_request(
         assert refused.before
         assert isinstance(refused.error, InvalidArgument)
 
-    play(story)
+    together(story)
 
 
 def test_a_request_without_memory_for_its_tensors_is_refused_and_the_process_survives() -> None:
@@ -347,7 +378,9 @@ def reply(here: Scene, values: list[float], *, in_arena: bool = True) -> InferRe
 
 @pytest.mark.parametrize("in_arena", [True, False])
 @pytest.mark.parametrize("output", [RequestedOutput("Y"), RequestedOutput("Y", True), RequestedOutput("Y", False, 2)])
-def test_a_codec_process_encodes_replies_as_the_loop_does(in_arena: bool, output: RequestedOutput) -> None:
+def test_a_codec_process_encodes_replies_as_the_loop_does(
+    in_arena: bool, output: RequestedOutput, together: Callable[[Story], None]
+) -> None:
     request = InferRequest("m", outputs=[output])
 
     async def story(here: Scene) -> None:
@@ -361,11 +394,13 @@ def test_a_codec_process_encodes_replies_as_the_loop_does(in_arena: bool, output
         assert here.budget.used > 0
         encoded.lease.release()
 
-    play(story)
+    together(story)
 
 
 @pytest.mark.parametrize("in_arena", [True, False])
-def test_a_codec_process_encodes_responses_to_generate_as_the_loop_does(in_arena: bool) -> None:
+def test_a_codec_process_encodes_responses_to_generate_as_the_loop_does(
+    in_arena: bool, together: Callable[[Story], None]
+) -> None:
     async def story(here: Scene) -> None:
         data = np.arange(9, dtype=np.float32).tobytes()
         lease, offset = None, -1
@@ -387,10 +422,10 @@ def test_a_codec_process_encodes_responses_to_generate_as_the_loop_does(in_arena
         assert (b"".join(encoded.buffers), encoded.length) == (expected, None)
         encoded.lease.release()
 
-    play(story)
+    together(story)
 
 
-def test_binary_outputs_of_a_reply_stay_where_the_worker_wrote_them() -> None:
+def test_binary_outputs_of_a_reply_stay_where_the_worker_wrote_them(together: Callable[[Story], None]) -> None:
     async def story(here: Scene) -> None:
         response = reply(here, [1.0] * 3000)
         assert response.lease is not None
@@ -400,10 +435,10 @@ def test_binary_outputs_of_a_reply_stay_where_the_worker_wrote_them() -> None:
         assert bytes(encoded.buffers[-1][:4]) == b"seen"
         encoded.lease.release()
 
-    play(story)
+    together(story)
 
 
-def test_a_text_reply_releases_the_outputs_at_once() -> None:
+def test_a_text_reply_releases_the_outputs_at_once(together: Callable[[Story], None]) -> None:
     async def story(here: Scene) -> None:
         response = reply(here, [1.0] * 50_000)
         outputs = response.lease
@@ -414,10 +449,10 @@ def test_a_text_reply_releases_the_outputs_at_once() -> None:
         assert here.arena.used_bytes < 2 * len(outputs.view), "the outputs' memory is held with the text's"
         encoded.lease.release()
 
-    play(story)
+    together(story)
 
 
-def test_compressed_replies() -> None:
+def test_compressed_replies(together: Callable[[Story], None]) -> None:
     async def story(here: Scene) -> None:
         encoded = await here.encode(reply(here, [1.0] * 3000), InferRequest("m"), "gzip")
         text = gzip.decompress(b"".join(map(bytes, encoded.buffers)))
@@ -425,17 +460,17 @@ def test_compressed_replies() -> None:
         assert json.loads(text)["outputs"][0]["data"] == [1.0] * 3000
         encoded.lease.release()
 
-    play(story)
+    together(story)
 
 
-def test_a_reply_that_cannot_be_written_is_an_error() -> None:
+def test_a_reply_that_cannot_be_written_is_an_error(together: Callable[[Story], None]) -> None:
     async def story(here: Scene) -> None:
         response = reply(here, [1.0, 2.0])
         response.outputs[0].shape = (3,)
         with pytest.raises(Internal, match="does not match size of output for 'Y'"):
             await here.encode(response, InferRequest("m"))
 
-    play(story)
+    together(story)
 
 
 # ---- processes ----------------------------------------------------------------------------------------------------
