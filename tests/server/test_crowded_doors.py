@@ -30,8 +30,16 @@ def crowd(port: int, count: int, say: bytes = b"") -> Iterator[list[socket.socke
 
 
 def serving(models: Path, *flags: str) -> contextlib.AbstractContextManager[Running]:
-    """A server over these models."""
+    """A server over these models; the doors need none."""
     return running(f"--model-repository={models}", *flags)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server of `LIMIT` connections at each door."""
+    flags = (f"--http-max-connections={LIMIT}", f"--grpc-max-connections={LIMIT}", "--allow-grpc=true", "--grpc-port=0")
+    with serving(tmp_path_factory.mktemp("models"), *flags) as server:
+        yield server
 
 
 def ask(port: int, keep: int = 1) -> list[int]:
@@ -50,15 +58,14 @@ def ask(port: int, keep: int = 1) -> list[int]:
 
 
 @pytest.mark.parametrize("say", [b"", b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /v2/he"])
-def test_idle_connections_of_one_address_make_room_for_others(tmp_path: Path, say: bytes) -> None:
-    python_model(tmp_path, "m")
-    with serving(tmp_path, f"--http-max-connections={LIMIT}") as server, crowd(server.http, LIMIT + 10, say):
+def test_idle_connections_of_one_address_make_room_for_others(small: Running, say: bytes) -> None:
+    with crowd(small.http, LIMIT + 10, say):
         for _ in range(10):
-            assert ask(server.http, keep=3) == [200, 200, 200]
+            assert ask(small.http, keep=3) == [200, 200, 200]
 
 
 def test_a_crowd_in_tls_handshakes_makes_room_for_others(tmp_path: Path) -> None:
-    python_model(tmp_path / "models", "m")
+    (tmp_path / "models").mkdir()
     pair = Authority(tmp_path).issue()
     flags = ["--http-use-ssl=true", f"--http-server-cert={pair.certificate}", f"--http-server-key={pair.key}"]
     with (
@@ -71,31 +78,32 @@ def test_a_crowd_in_tls_handshakes_makes_room_for_others(tmp_path: Path) -> None
 
 
 def test_a_request_under_way_is_never_given_up_for_a_newcomer(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
     slow = (
-        "import time, triton_python_backend_utils as pb_utils, numpy\n"
+        "import os, time, triton_python_backend_utils as pb_utils, numpy\n"
         "class TritonPythonModel:\n"
         "    def execute(self, requests):\n"
-        "        time.sleep(2)\n"
+        f"        while not os.path.exists({str(gate)!r}): time.sleep(0.01)\n"
         "        zeros = numpy.zeros((1, 16), numpy.int32)\n"
         "        outputs = [pb_utils.Tensor('OUTPUT0', zeros), pb_utils.Tensor('OUTPUT1', zeros)]\n"
         "        return [pb_utils.InferenceResponse(outputs) for _ in requests]\n"
     )
-    python_model(tmp_path, "m", slow)
+    python_model(tmp_path / "models", "m", slow)
     data = ",".join("1" * 16)
     tensor = '{"name":"INPUT%d","datatype":"INT32","shape":[1,16],"data":[' + data + "]}"
     body = ('{"inputs":[' + tensor % 0 + "," + tensor % 1 + "]}").encode()
     infer = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
     with (
-        serving(tmp_path, "--http-max-connections=4") as server,
+        serving(tmp_path / "models", "--http-max-connections=4") as server,
         crowd(server.http, 1, infer) as (busy,),
         crowd(server.http, 12),
     ):
         assert ask(server.http) == [200]
+        gate.touch()
         assert busy.recv(100).startswith(b"HTTP/1.1 200")
 
 
 def test_a_connection_that_never_says_anything_is_closed(tmp_path: Path) -> None:
-    python_model(tmp_path, "m")
     flags = ["--http-head-timeout-secs=1", "--http-idle-timeout-secs=300"]
     with serving(tmp_path, *flags) as server, crowd(server.http, 1) as (silent,):
         began = time.monotonic()
@@ -103,12 +111,10 @@ def test_a_connection_that_never_says_anything_is_closed(tmp_path: Path) -> None
         assert time.monotonic() - began < PATIENCE / 2
 
 
-def test_idle_grpc_connections_of_one_address_make_room_for_others(tmp_path: Path) -> None:
+def test_idle_grpc_connections_of_one_address_make_room_for_others(small: Running) -> None:
     grpc = pytest.importorskip("grpc")
-    python_model(tmp_path, "m")
     greeting = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
-    with serving(tmp_path, f"--grpc-max-connections={LIMIT}", "--allow-grpc=true", "--grpc-port=0") as server:
-        port = int(server.wait_for_log(r"gRPC on \S+:(\d+)")[1])
-        with crowd(port, LIMIT + 10, greeting), grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-            live = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
-            assert live(b"", timeout=PATIENCE) == b"\x08\x01"
+    port = int(small.wait_for_log(r"gRPC on \S+:(\d+)")[1])
+    with crowd(port, LIMIT + 10, greeting), grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        live = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+        assert live(b"", timeout=PATIENCE) == b"\x08\x01"
