@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from edge_serve.backends.privacy import private
 
@@ -25,6 +24,8 @@ if sys.dont_write_bytecode and "PYTEST_XDIST_WORKER" not in os.environ:
 # beside the modules, and processes that tests start write nothing at all.
 sys.pycache_prefix = str(TESTS.parent / ".pytest_cache/pycache")
 sys.dont_write_bytecode = False
+
+from hypothesis import settings  # noqa: E402  pytest rewrites this plug-in too, a second for each process unless kept
 
 # The gate says the same of the same commit; `pytest --hypothesis-profile=default` looks for new examples.
 settings.register_profile("repeatable", derandomize=True)
