@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import signal
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +17,7 @@ import pytest
 import tritonclient.http as triton
 
 from tests.named_memory import named_memory
-from tests.server.running import ADD_SUB, ADD_SUB_CONFIG, PATIENCE, python_model, running, start
+from tests.server.running import ADD_SUB, ADD_SUB_CONFIG, PATIENCE, Running, python_model, running, start
 
 SLOW = ADD_SUB.replace("        replies = []", "        import time\n        time.sleep(0.7)\n        replies = []")
 STUCK = ADD_SUB.replace("        replies = []", "        import time\n        time.sleep(60)\n")
@@ -25,9 +29,33 @@ DIES = ADD_SUB.replace(
 )
 
 
-def test_a_real_client_infers_and_reads_everything(tmp_path: Path) -> None:
-    python_model(tmp_path, "add_sub")
-    with running(f"--model-repository={tmp_path}") as server, triton.InferenceServerClient(server.url) as client:
+@dataclass
+class Models:
+    """A server that loads models on request, and its repository."""
+
+    server: Running
+    root: Path
+
+    @contextlib.contextmanager
+    def loaded(self, name: str, code: str = ADD_SUB, config: str = ADD_SUB_CONFIG) -> Iterator[Running]:
+        """The server while it has this model."""
+        python_model(self.root, name, code, config)
+        assert self.server.post(f"/v2/repository/models/{name}/load")[0] == 200, self.server.log()
+        yield self.server
+        assert self.server.post(f"/v2/repository/models/{name}/unload")[0] == 200
+        shutil.rmtree(self.root / name)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
+    root = tmp_path_factory.mktemp("models")
+    flags = ("--model-control-mode=explicit", "--metrics-config=histogram_latencies=true")
+    with running(f"--model-repository={root}", *flags) as server:
+        yield Models(server, root)
+
+
+def test_a_real_client_infers_and_reads_everything(models: Models) -> None:
+    with models.loaded("add_sub") as server, triton.InferenceServerClient(server.url) as client:
         assert client.is_server_live()
         assert client.is_server_ready()
         assert client.is_model_ready("add_sub")
@@ -166,11 +194,9 @@ def test_a_dying_worker_fails_only_its_requests_and_comes_back(tmp_path: Path) -
             time.sleep(0.05)
 
 
-def test_unloading_ends_the_worker_and_loading_makes_a_new_one(tmp_path: Path) -> None:
-    python_model(tmp_path, "m")
-    with running(f"--model-repository={tmp_path}", "--model-control-mode=explicit") as server:
-        assert server.workers() == []
-        assert server.post("/v2/repository/models/m/load")[0] == 200
+def test_unloading_ends_the_worker_and_loading_makes_a_new_one(models: Models) -> None:
+    until_no_worker_runs(models.server)
+    with models.loaded("m") as server:
         workers = server.workers()
         assert len(workers) == 1
         assert server.add_sub("m")[0] == 200
@@ -178,34 +204,37 @@ def test_unloading_ends_the_worker_and_loading_makes_a_new_one(tmp_path: Path) -
         assert server.post("/v2/repository/models/m/unload")[0] == 200
 
         assert server.add_sub("m")[0] == 404
-        end = time.monotonic() + PATIENCE
-        while server.workers():
-            assert time.monotonic() < end
-            time.sleep(0.02)
-
-
-def test_a_model_that_says_no_is_not_ready_from_its_first_moment(tmp_path: Path) -> None:
-    python_model(tmp_path, "m", ADD_SUB + "\n    def is_ready(self):\n        return False\n")
-    with running(f"--model-repository={tmp_path}", "--model-control-mode=explicit") as server:
+        until_no_worker_runs(server)
         assert server.post("/v2/repository/models/m/load")[0] == 200
-        assert server.get("/v2/models/m/ready")[0] == 400
-        assert server.add_sub("m")[0] == 200
+        assert len({*workers, *server.workers()}) == 2
 
 
-def test_model_metrics_set_the_buckets_of_a_histogram(tmp_path: Path) -> None:
+def until_no_worker_runs(server: Running) -> None:
+    end = time.monotonic() + PATIENCE
+    while server.workers():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_model_that_says_no_is_not_ready_from_its_first_moment(models: Models) -> None:
+    with models.loaded("no", ADD_SUB + "\n    def is_ready(self):\n        return False\n") as server:
+        assert server.get("/v2/models/no/ready")[0] == 400
+        assert server.add_sub("no")[0] == 200
+
+
+def test_model_metrics_set_the_buckets_of_a_histogram(models: Models) -> None:
     more = """model_metrics { metric_control {
       metric_identifier { family: "nv_inference_first_response_histogram_ms" } histogram_options { buckets: [ 7, 8.5 ] }
     } }
     model_transaction_policy { decoupled: true }"""
-    python_model(tmp_path, "m", config=ADD_SUB_CONFIG + more)
-    with running(f"--model-repository={tmp_path}", "--metrics-config=histogram_latencies=true") as server:
+    with models.loaded("first_response", config=ADD_SUB_CONFIG + more) as server:
         page = server.get("/metrics", server.metrics)[1].decode()
 
     lines = [line for line in page.splitlines() if line.startswith("nv_inference_first_response_histogram_ms_bucket")]
     assert [line.partition('le="')[2].partition('"')[0] for line in lines] == ["7", "8.5", "+Inf"]
 
 
-def test_warm_up_runs_before_the_model_is_ready(tmp_path: Path) -> None:
+def test_warm_up_runs_before_the_model_is_ready(models: Models) -> None:
     code = ADD_SUB.replace(
         "        replies = []",
         "        with open(__file__ + '.seen', 'a') as seen:\n"
@@ -220,9 +249,8 @@ def test_warm_up_runs_before_the_model_is_ready(tmp_path: Path) -> None:
         f"model_warmup {{ name: 'w' batch_size: 3 count: 2 inputs {{ key: 'INPUT0' {value} }} "
         f"inputs {{ key: 'INPUT1' {value} }} }}"
     )
-    directory = python_model(tmp_path, "warm", code, config)
-    with running(f"--model-repository={tmp_path}") as server:
-        assert (directory / "1" / "model.py.seen").read_text() == "3 3 "
+    with models.loaded("warm", code, config) as server:
+        assert (models.root / "warm/1/model.py.seen").read_text() == "3 3 "
         stats = triton.InferenceServerClient(server.url).get_inference_statistics("warm")["model_stats"][0]
         assert stats["inference_count"] == 0
 

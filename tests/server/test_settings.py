@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
-from tests.server.running import python_model, running
+import pytest
+
+from tests.server.running import Running, python_model, running
 
 IDENTITY = """
 import triton_python_backend_utils as pb_utils
@@ -23,22 +26,34 @@ output { name: "OUT" data_type: TYPE_UINT8 dims: [ -1 ] }
 """
 
 
-def test_opentelemetry_exports_nothing(tmp_path: Path) -> None:
-    python_model(tmp_path, "m")
-    flags = ("--trace-config=mode=opentelemetry", "--trace-config=opentelemetry,url=localhost:4318/v1/traces")
-    with running(f"--model-repository={tmp_path}", *flags, "--trace-config=level=TIMESTAMPS") as server:
-        server.wait_for_log(r"^W.*mode=opentelemetry is accepted and ignored: edge-serve exports no traces")
-        shown = json.loads(server.get("/v2/trace/setting")[1])
-        assert (shown["trace_mode"], shown["trace_level"]) == ("triton", ["OFF"])
-        assert server.add_sub("m")[0] == 200
+MIB = 1 << 20
+#: of Triton's QA (L0_metrics, L0_socket); 2.51 serves with all of them
+SPELLINGS = ("--log-verbose=true", "--metrics-config", "summary_quantiles=0.1:0.0.1,0.7:0.01", "--grpc-port", "-47",
+             "--allow-grpc", "0")  # fmt: skip
+OPENTELEMETRY = ("--trace-config=mode=opentelemetry", "--trace-config=opentelemetry,url=localhost:4318/v1/traces",
+                 "--trace-config=level=TIMESTAMPS")  # fmt: skip
+LIMITS = (f"--http-max-input-size={MIB}", f"--request-memory-bytes={8 * MIB}")
 
 
-def test_tritons_spellings_start_a_server(tmp_path: Path) -> None:
-    """Of Triton's QA (L0_metrics, L0_socket); 2.51 serves with all of them."""
-    python_model(tmp_path, "m")
-    flags = ("--log-verbose=true", "--metrics-config", "summary_quantiles=0.1:0.0.1,0.7:0.01", "--grpc-port", "-47")
-    with running(f"--model-repository={tmp_path}", *flags, "--allow-grpc", "0") as server:
-        assert server.add_sub("m")[0] == 200
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server with the settings of all tests but one."""
+    root = tmp_path_factory.mktemp("models")
+    python_model(root, "add_sub")
+    python_model(root, "m", IDENTITY, IO)
+    with running(f"--model-repository={root}", *OPENTELEMETRY, *SPELLINGS, *LIMITS) as started:
+        yield started
+
+
+def test_opentelemetry_exports_nothing(server: Running) -> None:
+    server.wait_for_log(r"^W.*mode=opentelemetry is accepted and ignored: edge-serve exports no traces")
+    shown = json.loads(server.get("/v2/trace/setting")[1])
+    assert (shown["trace_mode"], shown["trace_level"]) == ("triton", ["OFF"])
+    assert server.add_sub("add_sub")[0] == 200
+
+
+def test_tritons_spellings_start_a_server(server: Running) -> None:
+    assert server.add_sub("add_sub")[0] == 200
 
 
 def test_a_memory_limit_without_effect_is_logged(tmp_path: Path) -> None:
@@ -50,24 +65,19 @@ def test_a_memory_limit_without_effect_is_logged(tmp_path: Path) -> None:
         assert server.log().count("has no effect") == 1
 
 
-def test_the_input_limit_is_of_json_and_the_memory_limit_of_all_bodies(tmp_path: Path) -> None:
-    python_model(tmp_path, "m", IDENTITY, IO)
-    mib = 1 << 20
-    limits = (f"--http-max-input-size={mib}", f"--request-memory-bytes={8 * mib}")
-    with running(f"--model-repository={tmp_path}", *limits) as server:
+def test_the_input_limit_is_of_json_and_the_memory_limit_of_all_bodies(server: Running) -> None:
+    def binary(size: int) -> tuple[int, bytes]:
+        about = {"name": "IN", "shape": [size], "datatype": "UINT8", "parameters": {"binary_data_size": size}}
+        head = json.dumps({"inputs": [about], "parameters": {"binary_data_output": True}}).encode()
+        headers = {"Inference-Header-Content-Length": str(len(head))}
+        return server.request("POST", "/v2/models/m/infer", head + bytes(size), headers=headers)
 
-        def binary(size: int) -> tuple[int, bytes]:
-            about = {"name": "IN", "shape": [size], "datatype": "UINT8", "parameters": {"binary_data_size": size}}
-            head = json.dumps({"inputs": [about], "parameters": {"binary_data_output": True}}).encode()
-            headers = {"Inference-Header-Content-Length": str(len(head))}
-            return server.request("POST", "/v2/models/m/infer", head + bytes(size), headers=headers)
-
-        assert binary(4 * mib)[0] == 200, "as in Triton: binary tensors do not count"
-        status, text = binary(9 * mib)
-        assert status == 413
-        assert b"--request-memory-bytes" in text
-        data = [0] * (mib // 2)
-        status, text = server.post("/v2/models/m/infer", {"inputs": [
-            {"name": "IN", "shape": [len(data)], "datatype": "UINT8", "data": data}]})  # fmt: skip
-        assert status == 400
-        assert b"Use --http-max-input-size to increase the limit" in text
+    assert binary(4 * MIB)[0] == 200, "as in Triton: binary tensors do not count"
+    status, text = binary(9 * MIB)
+    assert status == 413
+    assert b"--request-memory-bytes" in text
+    data = [0] * (MIB // 2)
+    status, text = server.post("/v2/models/m/infer", {"inputs": [
+        {"name": "IN", "shape": [len(data)], "datatype": "UINT8", "data": data}]})  # fmt: skip
+    assert status == 400
+    assert b"Use --http-max-input-size to increase the limit" in text

@@ -11,6 +11,7 @@ from tests.ota.publish.fleet import Fleet, share, unlucky
 GATE = ("--success", "95%", "--errors", "5%", "--soak", "24h")
 
 
+@pytest.mark.slow  # a thousand keys, and three thousand signatures
 @pytest.mark.fault("R3")
 def test_a_thousand_devices_through_5_25_and_100_percent(thousand: Fleet) -> None:
     before: set[str] = set()
