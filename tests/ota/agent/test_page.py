@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ota.store.journal import UpdateStage
 from tests.docs.pages import ROOT
-from tests.docs.test_troubleshooting import END, pattern, quoted, texts
+from tests.docs.test_troubleshooting import pattern, quoted, unsaid
 from tests.ota.fetch.test_messages import raised
 
 PAGE = (ROOT / "docs/ota_device.md").read_text()
@@ -21,9 +21,8 @@ def sources() -> list[Path]:
 
 
 def test_the_page_quotes_messages_of_the_program() -> None:
-    every = END.join(text for path in [*sources(), ROOT / "ota/files.py"] for text in texts(path.read_text()))
     assert len(quoted(PAGE)) > 20
-    assert [text for text in quoted(PAGE) if not pattern(text).search(every)] == []
+    assert unsaid(quoted(PAGE), (path.read_text() for path in [*sources(), ROOT / "ota/files.py"])) == []
 
 
 def test_each_message_is_on_the_page() -> None:
