@@ -1,4 +1,4 @@
-"""ONNX models, from the file to the answers, on the CPU and a stand-in GPU. Texts: Triton's onnxruntime_backend."""
+"""ONNX models, from the file to the answers, on the CPU and on GPUs. Texts: Triton's onnxruntime_backend."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto
 
@@ -18,6 +19,7 @@ from edge_serve.backends.onnxruntime.instance import OnnxInstance, SharedSession
 from edge_serve.backends.onnxruntime.providers import CPU, Provider
 from edge_serve.backends.onnxruntime.session import make
 from edge_serve.backends.onnxruntime.settings import SessionSettings
+from edge_serve.devices.find import find_devices
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable
 from edge_serve.messages.tensors import Array, DataType, InferTensor
 from tests.backends import onnx_models as models
@@ -91,9 +93,20 @@ def on_gpu(file: Path, host: HostCuda) -> Iterator[Opener]:
     assert host.open_handles() == {"memory": 0, "streams": 0, "events": 0, "graphs": 0}
 
 
-@pytest.fixture(params=["CPU", "GPU"])
+@pytest.fixture
+def on_nvidia(file: Path) -> Iterator[Opener]:
+    """On a real GPU, whose provider computes some nodes of these models on the host."""
+    found = find_devices()
+    if not found.found or "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        pytest.skip(f"no NVIDIA GPU with onnxruntime-gpu here: {found.reason}")
+    opener = Opener(file, "GPU")
+    yield opener
+    opener.close()
+
+
+@pytest.fixture(params=["CPU", "GPU", pytest.param("NVIDIA", marks=pytest.mark.gpu)])
 def open_model(request: pytest.FixtureRequest) -> Opener:
-    """Opens instances of the model at `file`: the same answers are expected of both kinds."""
+    """Opens instances of the model at `file`: the same answers are expected of all kinds of devices."""
     opener: Opener = request.getfixturevalue(f"on_{request.param.lower()}")
     return opener
 
