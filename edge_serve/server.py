@@ -26,7 +26,7 @@ from edge_serve.aio.tasks import gathered, repeat
 from edge_serve.clock import MonotonicClock
 from edge_serve.config.model.layout import advice_on_repository
 from edge_serve.config.settings.server import ServerConfig
-from edge_serve.devices.find import find_devices
+from edge_serve.devices.watch import DeviceWatch
 from edge_serve.door_settings import DoorGuards, quarter_of_memory, raise_file_limit
 from edge_serve.draining import DrainReport
 from edge_serve.errors import EdgeServeError, with_advice
@@ -99,7 +99,8 @@ class ServerProcess:
         custom = CustomMetrics()
         silence, memory = config.worker_heartbeat_timeout_secs, config.worker_memory_max_bytes
         limits = WorkerLimits(silence=silence, hang=config.hang_timeout_secs, memory=memory)
-        hooks = Hooks(metric=custom.apply, gone=custom.gone)
+        self._devices = DeviceWatch()
+        hooks = Hooks(metric=custom.apply, gone=custom.gone, gpu_trouble=self._devices.trouble)
         self._sandbox = sandbox = Sandbox.of(config, os.environ)
         environments = _environments(config, sandbox)
         poll_policy = poll_policy or make_poll_policy(config.busy_poll_microseconds)
@@ -317,7 +318,7 @@ class ServerProcess:
         return await self._registry.load_all(names)
 
     async def _find_devices(self) -> None:
-        devices = self._loader.devices = await offload(find_devices)
+        devices = self._loader.devices = await self._devices.start()
         for device in devices.found:
             log.info("%s", device)
         if devices.reason:

@@ -2,5 +2,6 @@
 
 device  a GPU and the GPUs of a machine, as plain values
 find    runs the probe and reads what it printed
+watch   finds out why GPUs that were there are lost
 probe   the short-lived process that asks the CUDA driver
 """

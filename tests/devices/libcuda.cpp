@@ -1,6 +1,7 @@
 // A stand-in for NVIDIA's libcuda.so.1, for tests on machines without a GPU: the calls of edge_serve/devices/probe.py.
 // STAND_IN_CUDA describes it, fields separated by spaces:
 //   devices=2 version=13000 init=0 capability=8.7 integrated=0 memory=8589934592 crash=0 hang=0 pci=1
+// STAND_IN_CUDA_FILE names a file with fields that go first, so that a test changes the driver under a running server.
 // init is the CUresult of cuInit. CUDA_VISIBLE_DEVICES is obeyed as far as a list of numbers.
 
 #include <csignal>
@@ -14,8 +15,13 @@
 namespace {
 
 std::string field(const char *name, const char *otherwise) {
-    const char *all = std::getenv("STAND_IN_CUDA");
-    std::string text = std::string(" ") + (all ? all : ""), key = std::string(" ") + name + "=";
+    const char *all = std::getenv("STAND_IN_CUDA"), *path = std::getenv("STAND_IN_CUDA_FILE");
+    char first[256] = "";
+    if (FILE *file = path ? std::fopen(path, "r") : nullptr) {
+        first[std::fread(first, 1, sizeof first - 1, file)] = 0;
+        std::fclose(file);
+    }
+    std::string text = std::string(" ") + first + " " + (all ? all : ""), key = std::string(" ") + name + "=";
     size_t at = text.find(key);
     if (at == std::string::npos) return otherwise;
     at += key.size();

@@ -30,6 +30,7 @@ _STICKY = {
     719,  # cudaErrorLaunchFailure
     721,  # cudaErrorTensorMemoryLeak
     810,  # cudaErrorMpsClientTerminated
+    999,  # cudaErrorUnknown, as of a card that fell off the bus
 }
 OUT_OF_MEMORY, OLD_DRIVER, NOT_READY, NOT_SUPPORTED = 2, 35, 600, 801
 

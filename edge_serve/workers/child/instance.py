@@ -235,7 +235,7 @@ class Instance:
         else:
             self._cancellations.done(batch.id)
         if self._lost:
-            self._end_worker()
+            end_worker(self._lost)
         return batch.poll_us
 
     def _refuse(self, received: bytearray, fault: Exception) -> None:
@@ -297,11 +297,6 @@ class Instance:
             return replies
         error = self._failed(f"found {len(replies)} replies, expected {count}")
         return [Reply(error=error) for _ in range(count)]
-
-    def _end_worker(self) -> NoReturn:
-        """End the process at once: the libraries of a lost device may hang or crash in an orderly end."""
-        print(f"the worker ends because its device is lost: {self._lost}", file=sys.stderr, flush=True)
-        os._exit(DEVICE_LOST)
 
     def _failed(self, text: str) -> Internal:
         return Internal(f"Failed to process the request(s) for model '{self.name}', message: {text}")
@@ -407,3 +402,9 @@ def _rows(request: BackendRequest) -> int:
 def _refuse_large(reply: Reply, error: EdgeServeError) -> Reply:
     large = sum(len(tensor.data) for tensor in reply.outputs) > INLINE
     return Reply(error=error) if large else reply
+
+
+def end_worker(reason: str) -> NoReturn:
+    """End the process at once: the libraries of a lost device may hang or crash in an orderly end."""
+    print(f"the worker ends because its device is lost: {reason}", file=sys.stderr, flush=True)
+    os._exit(DEVICE_LOST)

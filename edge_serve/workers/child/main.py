@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from edge_serve.backends import host, loader
-from edge_serve.backends.base import Backend, InstanceSpec, ModelSpec
+from edge_serve.backends.base import Backend, DeviceLost, InstanceSpec, ModelSpec
 from edge_serve.errors import EdgeServeError, Internal, NotFound, Unavailable
 from edge_serve.workers.child.calling import CallerArena
 from edge_serve.workers.child.forks import Forks
-from edge_serve.workers.child.instance import Instance
+from edge_serve.workers.child.instance import Instance, end_worker
 from edge_serve.workers.child.memory.arena_imports import ArenaImports
 from edge_serve.workers.child.mismatch import Mismatches
 from edge_serve.workers.child.own_threads import OwnThread
@@ -183,6 +183,8 @@ class Main:
             answer = make()
         except EdgeServeError as error:
             self._control.send(failed_frame(question, error))
+            if isinstance(error, DeviceLost) or getattr(error, "sticky", False):  # so does each later load here
+                end_worker(error.message)
             return False
         except BaseException as fault:  # users' code: sys.exit too must not end the process without a word
             logging.getLogger(__name__).exception("a model failed to load or close")

@@ -15,7 +15,7 @@ from typing import Any
 
 from edge_serve.backends.base import BackendInstance, BackendRequest, QueueingInstance, Reply, Timing
 from edge_serve.workers.child.batch import Batch, decode_execute, in_time, with_late
-from edge_serve.workers.child.instance import Instance
+from edge_serve.workers.child.instance import Instance, end_worker
 from edge_serve.workers.child.memory.output_room import OutputRoom
 from edge_serve.workers.wire.layout import TensorLayout
 
@@ -129,7 +129,7 @@ class PipelinedInstance(Instance):
         with self._count_lock:
             self._unanswered -= 1
             if self._lost and not self._unanswered:
-                self._end_worker()
+                end_worker(self._lost)
 
     def _finish(self, one: _Batch, run: _Run) -> None:
         if run.failed is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +44,7 @@ class Hooks:
         control: takes the question of a CALL (load, unload, is it ready) and a callback for the answer.
         infer: runs a call to another model.
         rests: takes the calls that an instance waits for when it does nothing else.
+        gpu_trouble: takes GPUs by id; returns why the driver does not find them any more, "" = it does.
     """
 
     metric: Callable[[dict[str, Any], object], None] = lambda update, worker: None
@@ -51,6 +52,7 @@ class Hooks:
     control: Callable[[dict[str, Any], Answer], None] | None = None
     infer: Callable[[InboundCall], None] | None = None
     rests: Callable[[Sequence[InboundCall]], None] = lambda calls: None
+    gpu_trouble: Callable[[Collection[int]], Awaitable[str]] | None = None
 
 
 @dataclass(slots=True)

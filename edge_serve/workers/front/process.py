@@ -375,6 +375,8 @@ _SPAWN_HINTS = {
     errno.EMFILE: " (too many files open: see LimitNOFILE= of the service)",
     errno.ENOENT: " (put it back, or load the model again with another one)",
 }
+#: DEVICE_LOST of workers/child/instance
+_STATUS_HINTS = {75: " (its GPU is lost)"}
 _HINTS = {
     "SIGKILL": " (the machine may be out of memory: see the kernel's log)",
     "SIGBUS": " (it read a mapped file that had been made smaller: if clients use shared memory, one did that)",
@@ -384,7 +386,7 @@ _HINTS = {
 def exit_reason(status: int) -> str:
     """Return how a process ended unexpectedly, from `Popen.returncode`."""
     if status >= 0:
-        return f"ended with exit status {status}"
+        return f"ended with exit status {status}{_STATUS_HINTS.get(status, '')}"
     try:
         name = signal.Signals(-status).name
     except ValueError:

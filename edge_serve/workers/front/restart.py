@@ -32,8 +32,12 @@ class RestartPolicy:
         """The worker serves."""
         self._started_ns = now_ns
 
-    def crashed(self, now_ns: int) -> int:
-        """The worker died; nanoseconds to wait before it is started again."""
+    def crashed(self, now_ns: int, longest_ns: int = 0) -> int:
+        """The worker died; nanoseconds to wait before it is started again.
+
+        Args:
+            longest_ns: takes the place of the policy's own; 0 = it does not.
+        """
         started, self._started_ns = self._started_ns, None
         lived_ns = now_ns - started if started is not None else 0
         if lived_ns >= self._window_ns:
@@ -43,6 +47,6 @@ class RestartPolicy:
         self._crashes = [at for at in self._crashes if now_ns - at < self._window_ns] + [now_ns]
         if not self._delays and len(self._crashes) < self._burst:
             return 0
-        delay = min(self._first_ns << min(self._delays, 40), self._longest_ns)
+        delay = min(self._first_ns << min(self._delays, 40), longest_ns or self._longest_ns)
         self._delays += 1
         return delay

@@ -1,0 +1,131 @@
+"""A server whose GPU runs full, is lost, and comes back, on the stand-ins for libcuda, CUDA, TensorRT, and NVML."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.devices import stand_in
+from tests.server.running import Running, python_model, running
+from tests.stand_ins.plans import plan, tensor
+
+ROOT = Path(__file__).parents[2]
+STAND_INS = Path(__file__).parents[1] / "stand_ins"
+MIB = 1 << 20
+UUID = "GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a0a0"
+INPUT = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
+CPU_MODEL = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", r.inputs()[0].as_numpy())]) for r in requests]
+"""
+CPU_CONFIG = """
+backend: "python"
+input { name: "X" data_type: TYPE_FP32 dims: [ 1 ] }
+output { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] }
+"""
+
+
+class Machine:
+    """The files that describe the driver and the board to the stand-ins."""
+
+    def __init__(self, folder: Path) -> None:
+        self.driver, self.nvml = folder / "driver", folder / "nvml.json"
+        self.drive("")
+        self.board()
+
+    def drive(self, fields: str) -> None:
+        self.driver.write_text(fields)
+
+    def board(self, used: int = 200, **more: Any) -> None:
+        board = {"uuid": UUID, "memory": [1000 * MIB, used * MIB], "load": 7, "clock_reasons": 0x40, **more}
+        written = self.nvml.with_suffix(".new")
+        written.write_text(json.dumps({"boards": [board]}))
+        written.rename(self.nvml)
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    return Machine(tmp_path_factory.mktemp("machine"))
+
+
+@pytest.fixture(scope="module")
+def server(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    root, library = tmp_path_factory.mktemp("models"), stand_in.build(tmp_path_factory.mktemp("cuda"))
+    (library / "libnvidia-ml.so.1").write_bytes((library / "libcuda.so.1").read_bytes())  # pynvml is a stand-in too
+    both = [tensor("INPUT0", "INPUT", "FLOAT", (-1, 4)), tensor("OUTPUT0", "OUTPUT", "FLOAT", (-1, 4))]
+    for name, op in {"same": "identity", "poison": "fail", "more": "identity"}.items():
+        (root / name / "1").mkdir(parents=True)
+        (root / name / "1" / "model.plan").write_bytes(plan(op, both, [{"INPUT0": ((1, 4), (4, 4), (8, 4))}]))
+        (root / name / "config.pbtxt").write_text('platform: "tensorrt_plan"\ninstance_group { kind: KIND_GPU }\n')
+    python_model(root, "on_cpu", CPU_MODEL, CPU_CONFIG)
+    prefix = [
+        *stand_in.prefix(library), f"PYTHONPATH={STAND_INS}:{ROOT}", f"STAND_IN_CUDA_FILE={machine.driver}",
+        f"STAND_IN_NVML={machine.nvml}",
+    ]  # fmt: skip
+    arguments = [f"--model-repository={root}", "--model-control-mode=explicit", "--model-load-gpu-limit=0:0.9"]
+    loads = [f"--load-model={name}" for name in ("same", "poison", "on_cpu")]
+    with running(*arguments, *loads, prefix=prefix) as served:
+        yield served
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def status_of(server: Running) -> Any:
+    return json.loads(server.get("/edge-serve/status")[1])
+
+
+def test_board_is_on_the_metrics_page_and_in_the_status(server: Running, machine: Machine) -> None:
+    metrics = server.get("/metrics", server.metrics)[1].decode()
+    assert f'nv_gpu_utilization{{gpu_uuid="{UUID}"}} 0.07' in metrics
+    assert f'edge_serve_gpu_throttled{{gpu_uuid="{UUID}",reason="hw_thermal"}} 1' in metrics
+    assert "nv_gpu_power_usage{" not in metrics, "this board does not report it"
+    pid = next(pid for pid in server.workers())
+    machine.board(processes={str(pid): 300 * MIB})
+
+    status = status_of(server)
+
+    assert status["device"]["gpus"][0]["throttling"] == ["hw_thermal"]
+    assert next(one for one in status["workers"] if one["pid"] == pid)["gpu_memory_bytes"] == 300 * MIB
+
+
+def test_load_that_does_not_fit_is_refused_and_fits_later(server: Running, machine: Machine) -> None:
+    machine.board(used=950)
+    status, body = server.post("/v2/repository/models/more/load", {})
+    assert status == 400, body
+    assert b"does not fit into the memory of GPU 0 (Stand-in GPU 0): it needs 256 MiB" in body
+    assert b"50 MiB are available" in body
+    machine.board(used=200)
+    assert server.post("/v2/repository/models/more/load", {})[0] == 200
+    assert server.post("/v2/repository/models/more/unload", {})[0] == 200
+
+
+def test_device_that_is_lost_is_told_and_its_models_come_back_with_it(server: Running, machine: Machine) -> None:
+    assert server.get("/v2/health/ready")[0] == 200
+    machine.drive("init=999")
+
+    assert server.post("/v2/models/poison/infer", INPUT)[0] == 500
+    server.wait_for_log(r"is not started: CUDA does not work: cuInit failed with CUDA_ERROR_UNKNOWN; .*dmesg")
+    assert server.get("/v2/models/same/ready")[0] == 400
+    assert server.get("/v2/health/ready")[0] == 400
+    row = next(one for one in status_of(server)["models"] if one["name"] == "same")
+    assert (row["condition"], "CUDA_ERROR_UNKNOWN" in row["reason"]) == ("restarting", True)
+    assert server.get("/v2/models/on_cpu/ready")[0] == 200, "models on the CPU are untouched"
+
+    machine.drive("")
+    server.wait_for_log("the driver finds the GPUs of worker .* again")
+    until(lambda: server.get("/v2/health/ready")[0] == 200)
+    status, body = server.post("/v2/models/same/infer", INPUT)
+    assert (status, json.loads(body)["outputs"][0]["data"]) == (200, [1, 2, 3, 4])
