@@ -19,6 +19,7 @@ from edge_serve.observe.log import log
 _COMMANDS = {
     "check": "edge_serve.commands.check:run",
     "build": "edge_serve.commands.build:run",
+    "convert": "edge_serve.convert.command:run",
     "init": "edge_serve.init.command:run",
     "status": "edge_serve.observe.status.command:status",
     "top": "edge_serve.observe.status.command:top",

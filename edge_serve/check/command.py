@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from edge_serve.aio.offload import offload
 from edge_serve.backends.base import ModelSpec
 from edge_serve.check.golden import GoldenTrial, record, try_all
 from edge_serve.check.golden import report as report_trial
@@ -28,6 +29,7 @@ from edge_serve.config.model.layout import CONFIG_FILE, advice_on_config, advice
 from edge_serve.config.model.notes import notes_on
 from edge_serve.config.settings.table import nearest
 from edge_serve.config.stages import load_model_config
+from edge_serve.devices.find import find_devices
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.golden.reader import DIRECTORY, read_golden
 from edge_serve.models.control.registry import Registry
@@ -130,6 +132,7 @@ async def check_repository(roots: Sequence[Path], options: CheckOptions | None =
     workers = Workers(limits, hooks=hooks, environments=Environments(confine=sandbox.probe), sandbox=sandbox)
     loading = LoaderOptions(auto_complete=options.auto_complete, proves=lambda name: name not in tried)
     loader = Loader(workers, Budget(CHECK_BYTES), MonotonicClock(), loading)
+    loader.devices = await offload(find_devices)
     repository = Repository(roots)
     registry = Registry(repository, loader)
     calls = ModelCalls(registry.lookup, Service(registry, started=True))

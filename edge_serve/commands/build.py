@@ -53,7 +53,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> in
     built: list[BuiltEngine] = []
     error = ""
     try:
-        cache = _cache(found.cache, found.cache_mb, found.timing_cache, environ)
+        cache = cache_of(found.cache, found.cache_mb, found.timing_cache, environ)
         options = build_options.options_of(found)
         target: str = found.model
         if target.endswith(_ONNX):
@@ -122,7 +122,8 @@ def _printer(request: EngineRequest, *, quiet: bool) -> Callable[[BuildProgress]
     return lambda progress: print(f"\r\x1b[K{name}: {progress}", end="\r", file=sys.stderr, flush=True)
 
 
-def _cache(directory: str, most_mb: int, timing_cache: str, environ: Mapping[str, str]) -> CacheSettings:
+def cache_of(directory: str, most_mb: int, timing_cache: str, environ: Mapping[str, str] = os.environ) -> CacheSettings:
+    """Return the cache that the options name, or else the user's."""
     home = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     found = cache_settings({}, environ.get("CACHE_DIRECTORY", ""), home)
     times = os.path.abspath(timing_cache) if timing_cache else ""
@@ -205,6 +206,7 @@ def _parser() -> OptionParser:
     parser.add_argument("--timing-cache", metavar="FILE", default="", help="times of kernels (in the cache)")
     parser.add_argument("--device", metavar="N", type=int, default=0, help="GPU to build on and for (0)")
     parser.add_argument("--plugin", metavar="FILE", action="append", default=[], help="library with plugins (repeat)")
+    build_options.add_precisions(parser)
     build_options.add_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     return parser

@@ -18,6 +18,7 @@ COMMANDS = {
     "serve": "serve the models of a directory; the word may be left out",
     "check": "load every model without serving it; say what is wrong, where",
     "build": "make TensorRT plans from ONNX on this device",
+    "convert": "make a TensorRT model from ONNX, compared on real inputs",
     "init": "write the directory of a new model",
     "status": "show how the running server is",
     "top": "the same, live",

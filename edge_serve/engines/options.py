@@ -43,8 +43,8 @@ class EngineOptions:
     workspace_bytes: int = 0
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a build to a parser."""
+def add_precisions(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a build that choose precisions."""
     for name, text in (
         ("fp16", "FP16 kernels, too; so --bf16, --int8, --best (all)"),
         ("bf16", ""),
@@ -52,6 +52,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         ("best", ""),
     ):
         parser.add_argument(f"--{name}", action="store_true", help=text or argparse.SUPPRESS)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the other options of a build."""
     for side in _SIDES:
         text = "x:4x3x224x224,y:4x8; so --min-shapes, --max-shapes" if side == "opt" else argparse.SUPPRESS
         parser.add_argument(f"--{side}-shapes", metavar="SHAPES", action="append", default=[], help=text)
@@ -71,12 +75,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def options_of(found: argparse.Namespace) -> EngineOptions:
-    """Return the options that a parser of `add_options` found.
+    """Return the options that a parser of `add_options` found, and of `add_precisions` if it has those.
 
     Raises:
         InvalidArgument: a shape cannot be read.
     """
-    precisions = tuple(name for name in PRECISIONS if found.best or getattr(found, name.lower()))
+    best = getattr(found, "best", False)
+    precisions = tuple(name for name in PRECISIONS if best or getattr(found, name.lower(), False))
     sides = {side: [parse_shapes(text) for text in getattr(found, f"{side}_shapes")] for side in _SIDES}
     count = max(map(len, sides.values()))
     for side, given in sides.items():
@@ -86,7 +91,7 @@ def options_of(found: argparse.Namespace) -> EngineOptions:
                 "profile"
             )
     profiles = tuple({side: given[number] for side, given in sides.items() if given} for number in range(count))
-    if found.best:
+    if best:
         precisions = ("BEST", *precisions)
     return EngineOptions(
         precisions,
@@ -109,6 +114,7 @@ def parse_options(text: str, where: str) -> EngineOptions:
         InvalidArgument: an option is not known, or has a value that it cannot have.
     """
     parser = _TextParser(where)
+    add_precisions(parser)
     add_options(parser)
     try:
         words = shlex.split(text)

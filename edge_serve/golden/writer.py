@@ -22,6 +22,7 @@ from edge_serve.golden.reader import (
 )
 from edge_serve.messages.tensors import Buffer, InferTensor
 
+_DEFAULTS = (DEFAULT_RTOL, DEFAULT_ATOL)
 _NEW, _OLD = f".{DIRECTORY}.new", f".{DIRECTORY}.old"
 
 
@@ -31,6 +32,7 @@ class Recording:
 
     Attributes:
         before: the sample of the older test that was sent; None = there was none. It says which outputs matter.
+        tolerance: rtol and atol of floats, where no older test has others; None = the defaults.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Recording:
     responses: Sequence[Sequence[InferTensor]]
     streams: bool = False
     before: GoldenSample | None = None
+    tolerance: tuple[float, float] | None = None
 
 
 def write_golden(model_directory: Path, recordings: Sequence[Recording], budget: GoldenBudget) -> None:
@@ -82,8 +85,9 @@ def _sample(number: int, recording: Recording, files: dict[str, Buffer]) -> dict
         for i, tensor in enumerate(one for one in outputs if not wanted or one.name in wanted):
             entry = _entry(tensor, f"{number}.output{i}" + (f".{turn}" if turn else ""), files)
             old = wanted.get(tensor.name)
-            if old is not None and (old.rtol, old.atol) != (DEFAULT_RTOL, DEFAULT_ATOL):
-                entry |= {"rtol": old.rtol, "atol": old.atol}
+            rtol, atol = (old.rtol, old.atol) if old is not None else recording.tolerance or _DEFAULTS
+            if (rtol, atol) != _DEFAULTS:
+                entry |= {"rtol": rtol, "atol": atol}
             entries.append(entry)
         responses.append(entries)
     if recording.streams:

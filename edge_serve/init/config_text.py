@@ -52,6 +52,9 @@ def tensors(side: str, specs: Sequence[pb.ModelInput | pb.ModelOutput]) -> list[
 
 
 def _instances(config: pb.ModelConfig) -> list[str]:
+    if config.backend == "tensorrt":
+        about = "Instances on each GPU. A second one overlaps what the first one does between two batches."
+        return [f"# {about}", "instance_group [ { count: 1 kind: KIND_GPU } ]", ""]
     if config.backend == "python":
         count, about = 1, "Processes that run the model, each with its own copy of what `initialize` loads."
     else:

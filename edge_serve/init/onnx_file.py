@@ -29,11 +29,7 @@ def make(place: ModelPlace, file: Path) -> pb.ModelConfig:
         InvalidArgument: the file is no ONNX model that can be served.
         OSError: it cannot be copied.
     """
-    if not file.is_file():
-        raise InvalidArgument(f"--onnx '{file}': {'not a file' if os.path.lexists(file) else 'there is no such file'}")
-    shutil.copyfile(file, place.version / _FILE)
-    for name in sorted(map(os.fsdecode, locations(file))):
-        _copy_weights(file, name, place)
+    copy_file(file, place)
     config = asyncio.run(_described(place, file))
     batching = config.max_batch_size > 0
     if batching:
@@ -51,7 +47,21 @@ def make(place: ModelPlace, file: Path) -> pb.ModelConfig:
     return config
 
 
-def _copy_weights(file: Path, name: str, place: ModelPlace) -> None:
+def copy_file(file: Path, place: ModelPlace) -> list[Path]:
+    """Copy an ONNX file and the files of its weights into the version directory. Return the copies.
+
+    Raises:
+        InvalidArgument: a file is missing, or weights lie outside of the file's directory.
+        OSError: they cannot be copied.
+    """
+    if not file.is_file():
+        raise InvalidArgument(f"--onnx '{file}': {'not a file' if os.path.lexists(file) else 'there is no such file'}")
+    copied = [place.version / _FILE]
+    shutil.copyfile(file, copied[0])
+    return copied + [_copy_weights(file, name, place) for name in sorted(map(os.fsdecode, locations(file)))]
+
+
+def _copy_weights(file: Path, name: str, place: ModelPlace) -> Path:
     source, target = file.parent / name, place.version / name
     if not target.resolve().is_relative_to(place.version.resolve()):
         raise InvalidArgument(f"--onnx '{file}' keeps weights in '{name}', expected a path below the file's directory")
@@ -59,6 +69,7 @@ def _copy_weights(file: Path, name: str, place: ModelPlace) -> None:
         raise InvalidArgument(f"--onnx '{file}' keeps its weights in '{name}': put that file beside it")
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, target)
+    return target
 
 
 async def _described(place: ModelPlace, file: Path) -> pb.ModelConfig:

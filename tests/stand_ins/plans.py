@@ -51,7 +51,7 @@ def operation(document: Mapping[str, Any]) -> Callable[[Arrays], dict[str, Any]]
 def _by_onnx(content: str) -> Callable[[Arrays], dict[str, Any]]:
     import onnxruntime  # the plans of most tests need none
 
-    session = onnxruntime.InferenceSession(base64.b64decode(content), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(base64.b64decode(content), providers=[("CPUExecutionProvider", {})])
     names = [one.name for one in session.get_outputs()]
     return lambda inputs: dict(zip(names, session.run(names, dict(inputs)), strict=True))
 

@@ -92,7 +92,7 @@ def session_on(host: Any, onnxruntime: Any) -> Any:
                     host.free(pointer)
 
     class StandInSession(onnxruntime.InferenceSession):  # type: ignore[misc]
-        def __init__(self, path: str, options: Any, providers: Providers, **more: Any) -> None:
+        def __init__(self, path: str, options: Any = None, providers: Providers = (), **more: Any) -> None:
             gpu = {name: values for name, values in providers if name in ON_GPU}
             self.stream = int(next(iter(gpu.values()), {}).get("user_compute_stream", 0))
             for values in gpu.values():

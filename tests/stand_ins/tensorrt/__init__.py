@@ -33,36 +33,36 @@ class _Meta(EnumMeta):
         raise TypeError(f"type 'tensorrt_bindings.tensorrt.{cls.__name__}' is not subscriptable")
 
 
-class Enum(IntEnum, metaclass=_Meta):
+class _Enum(IntEnum, metaclass=_Meta):
     """An enum as the genuine ones, whose members are attributes, and are not found by `Enum[name]`."""
 
 
-class TensorIOMode(Enum):
+class TensorIOMode(_Enum):
     NONE, INPUT, OUTPUT = range(3)
 
 
-class TensorLocation(Enum):
+class TensorLocation(_Enum):
     DEVICE, HOST = range(2)
 
 
-class TensorFormat(Enum):
+class TensorFormat(_Enum):
     LINEAR, CHW2, HWC8, CHW4, CHW16, CHW32 = range(6)
 
 
-class DataType(Enum):
+class DataType(_Enum):
     FLOAT, HALF, INT8, INT32, BOOL, UINT8, FP8, BF16, INT64, INT4 = range(10)
 
 
-class LayerInformationFormat(Enum):
+class LayerInformationFormat(_Enum):
     ONELINE, JSON = range(2)
 
 
-class ExecutionContextAllocationStrategy(Enum):
+class ExecutionContextAllocationStrategy(_Enum):
     STATIC, ON_PROFILE_CHANGE, USER_MANAGED = range(3)
 
 
 class ILogger:
-    class Severity(Enum):
+    class Severity(_Enum):
         INTERNAL_ERROR, ERROR, WARNING, INFO, VERBOSE = range(5)
 
     INTERNAL_ERROR, ERROR, WARNING, INFO, VERBOSE = Severity

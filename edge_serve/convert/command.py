@@ -1,0 +1,251 @@
+"""`edge-serve convert`: its options, the table of the precisions, and the choice of the one that is kept."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edge_serve.commands.build import cache_of
+from edge_serve.commands.options import OptionParser, fail
+from edge_serve.config.model import model_config_pb2 as pb
+from edge_serve.config.model.layout import CONFIG_FILE
+from edge_serve.convert import candidate, trial
+from edge_serve.convert.candidate import PRECISIONS, TOLERANCES
+from edge_serve.convert.samples import Sample, read_samples
+from edge_serve.convert.trial import Difference, Trial
+from edge_serve.devices.find import find_devices
+from edge_serve.engines import options as build_options
+from edge_serve.engines.model import DEFAULT_CACHE_MB
+from edge_serve.engines.request import BuildProgress
+from edge_serve.errors import EdgeServeError, InvalidArgument
+from edge_serve.init import onnx_file
+from edge_serve.init.directory import ModelPlace, new_directory
+from edge_serve.observe.log import log
+from edge_serve.observe.metrics.gpu import find_gpus
+
+GOOD, BAD = 0, 1
+SCHEMA = 1
+#: samples that are compared, at most
+_SAMPLES = 32
+_REFERENCE = "onnxruntime"
+_MS, _MB = "{:.2f} ms", "{:.1f} MB"
+
+
+@dataclass(slots=True)
+class Row:
+    """One precision in the table; the first row is ONNX Runtime's on the CPU, the reference.
+
+    Attributes:
+        problem: why it was not built or does not run; "" = it runs.
+    """
+
+    name: str
+    tolerance: tuple[float, float] = (0.0, 0.0)
+    trial: Trial | None = None
+    difference: Difference | None = None
+    file_bytes: int = 0
+    build_seconds: float = 0.0
+    problem: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """Return whether it runs, with answers within its tolerance."""
+        return self.trial is not None and self.difference is not None and self.difference.fits
+
+
+@dataclass(slots=True)
+class Conversion:
+    """What is converted.
+
+    Attributes:
+        say: prints a line of progress.
+        scratch: directory of the models that are compared.
+    """
+
+    options: argparse.Namespace
+    config: pb.ModelConfig
+    samples: list[Sample]
+    scratch: Path
+    say: Callable[[str], None]
+
+
+@log.silenced()
+def run(arguments: Sequence[str]) -> int:
+    """Run the command; its exit status."""
+    parser = _parser()
+    options = parser.parse(arguments)
+    names = [name.strip().lower() for name in options.precisions.split(",")]
+    if unknown := [name for name in names if name not in PRECISIONS]:
+        parser.error(f"--precisions has '{unknown[0]}', expected {', '.join(PRECISIONS)}")
+    kept = error = ""
+    rows: list[Row] = []
+    try:
+        with new_directory(options.model_repository, options.model) as place, tempfile.TemporaryDirectory() as folder:
+            kept = _convert(options, names, place, Path(folder), rows)
+            if not kept:
+                raise InvalidArgument("no precision has answers within its tolerance: nothing was written")
+    except EdgeServeError as problem:
+        error = problem.message.strip()
+    except OSError as problem:
+        error = f"cannot write the model: {problem.filename or ''}: {problem.strerror}"
+    if options.json:
+        print(json.dumps(document(rows, kept, error)))
+        return BAD if error else GOOD
+    if rows:
+        print(table(rows))
+    if error:
+        return fail(error)
+    print(f"\nwrote {options.model_repository / options.model}: {kept}, with a golden test of the reference's answers")
+    return GOOD
+
+
+def _convert(
+    options: argparse.Namespace, names: Sequence[str], place: ModelPlace, scratch: Path, rows: list[Row]
+) -> str:
+    """Fill the rows, and write the model of the fastest precision that fits. Return its name; "" = none fits."""
+
+    def say(text: str) -> None:
+        if not options.json:
+            print(text, file=sys.stderr, flush=True)
+
+    with new_directory(scratch / "reference", options.model) as original:
+        config = onnx_file.make(original, options.onnx)
+        on_cpu = pb.ModelConfig(instance_group=[pb.ModelInstanceGroup(kind=pb.ModelInstanceGroup.KIND_CPU, count=1)])
+        on_cpu.MergeFrom(config)
+        original.write(CONFIG_FILE, str(on_cpu))
+    samples = read_samples(options.inputs, config, options.samples)
+    say(f"running {len(samples)} samples on ONNX Runtime (CPU)")
+    work = Conversion(options, config, samples, scratch, say)
+    reference = trial.run_trial(scratch / "reference", options.model, samples, list)
+    rows.append(Row(_REFERENCE, trial=reference, file_bytes=options.onnx.stat().st_size))
+    for name in names:
+        rows.append(_try(work, name, reference))
+    wanted = [row for row in rows[1:] if row.fits and options.keep in ("fastest", row.name)]
+    best = min(wanted, key=lambda row: row.trial.median_ms if row.trial else 0.0, default=None)
+    if best is None:
+        return ""
+    made = scratch / best.name / options.model
+    shutil.copytree(made, place.staged, dirs_exist_ok=True)
+    candidate.record(place, samples, reference, *best.tolerance)
+    return best.name
+
+
+def _try(work: Conversion, name: str, reference: Trial) -> Row:
+    """Build one precision and run it. An error is the row's problem: the others are still tried."""
+    options, row = work.options, Row(name, _tolerance(work.options, name))
+    onnx = dict(options.onnx_for).get(name, options.onnx)
+    config = candidate.configured(work.config, options.model, options.max_batch)
+    gpus = find_devices()
+    cache = cache_of(options.cache, options.cache_mb, options.timing_cache)
+    engine_options = build_options.options_of(options)
+
+    def show(progress: BuildProgress) -> None:
+        if sys.stderr.isatty() and not options.json:
+            print(f"\r\x1b[K{name}: {progress}", end="\r", file=sys.stderr, flush=True)
+
+    work.say(f"{name}: building")
+    try:
+        with new_directory(work.scratch / name, options.model) as place:
+            built = candidate.build(place, config, onnx, name, engine_options, cache, gpus, show)
+        row.build_seconds, row.file_bytes = built.seconds, built.bytes
+        work.say(f"{name}: running {len(work.samples)} samples")
+        row.trial = trial.run_trial(work.scratch / name, options.model, work.samples, find_gpus())
+        row.difference = trial.compare(row.trial, reference, *row.tolerance)
+        row.problem = row.difference.problem
+    except EdgeServeError as problem:
+        row.problem = problem.message.strip()
+    return row
+
+
+def _tolerance(options: argparse.Namespace, name: str) -> tuple[float, float]:
+    rtol, atol = TOLERANCES[name]
+    return (rtol if options.rtol is None else options.rtol), (atol if options.atol is None else options.atol)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return the rows for people; a problem stands below the table."""
+    lines = [["PRECISION", "LARGEST DIFFERENCE", "BEYOND", "MEDIAN", "95 %", "FILE", "DEVICE", "BUILD"]]
+    lines += [_cells(row) for row in rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    texts = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    return "\n".join([*texts, *(f"{row.name}: {row.problem}" for row in rows if row.problem)])
+
+
+def _cells(row: Row) -> list[str]:
+    if row.trial is None:
+        return [row.name, *["-"] * 7]
+    off, device = row.difference, row.trial.device_bytes
+    beyond = "" if off is None else f"{off.beyond} of {off.values}"
+    return [
+        row.name,
+        "reference" if off is None else f"{off.largest:.2g} ({off.relative:.2g} relative)",
+        beyond,
+        _MS.format(row.trial.median_ms),
+        _MS.format(row.trial.p95_ms),
+        _MB.format(row.file_bytes / 1e6),
+        "-" if device is None else _MB.format(device / 1e6),
+        f"{row.build_seconds:.1f} s" if off is not None else "",
+    ]
+
+
+def document(rows: Sequence[Row], kept: str, error: str) -> dict[str, Any]:
+    """Return the JSON document (docs/convert.md)."""
+    found = []
+    for row in rows:
+        entry: dict[str, Any] = {"precision": row.name, "fits": row.fits, "problem": row.problem}
+        if row.trial is not None:
+            entry |= {
+                "median_ms": round(row.trial.median_ms, 3),
+                "p95_ms": round(row.trial.p95_ms, 3),
+                "device_bytes": row.trial.device_bytes,
+                "file_bytes": row.file_bytes,
+                "build_seconds": round(row.build_seconds, 3),
+            }
+        if row.difference is not None:
+            off = row.difference
+            entry |= {"largest": off.largest, "relative": off.relative, "beyond": off.beyond, "values": off.values}
+            entry |= {"rtol": row.tolerance[0], "atol": row.tolerance[1]}
+        found.append(entry)
+    return {"schema": SCHEMA, "ok": not error, "error": error, "kept": kept, "precisions": found}
+
+
+def _other_onnx(text: str) -> tuple[str, Path]:
+    name, _, path = text.partition("=")
+    if name not in PRECISIONS or not path:
+        raise argparse.ArgumentTypeError(f"found '{text}', expected PRECISION=FILE, such as fp16=model_fp16.onnx")
+    return name, Path(path)
+
+
+def _parser() -> OptionParser:
+    parser = OptionParser(
+        "convert",
+        "Make a TensorRT model from ONNX: build several precisions, compare the answers to real inputs with ONNX "
+        "Runtime's on the CPU, and write the fastest that is within its tolerance (docs/convert.md).",
+        f"Exit status: {GOOD} written, {BAD} not written (and nothing is left), 2 wrong use, 130 interrupted.",
+        usage="edge-serve convert MODEL --onnx FILE --inputs FILE.npz [options]",
+    )
+    parser.add_argument("model", metavar="MODEL", help="name of the new model")
+    parser.add_argument("--onnx", metavar="FILE", type=Path, required=True, help="the ONNX file")
+    parser.add_argument("--inputs", metavar="FILE", type=Path, required=True, help="real inputs, by numpy.savez")
+    parser.add_argument("--precisions", metavar="P,P", default="fp32,fp16", help=f"of {', '.join(PRECISIONS)}")
+    parser.add_argument("--onnx-for", metavar="P=FILE", type=_other_onnx, action="append", default=[],
+                        help="another ONNX file for a precision")  # fmt: skip
+    parser.add_argument("--keep", metavar="P", default="fastest", choices=("fastest", *PRECISIONS), help="write this")
+    parser.add_argument("--max-batch", metavar="N", type=int, default=8, help="most rows of a batch (8)")
+    parser.add_argument("--samples", metavar="N", type=int, default=_SAMPLES, help=argparse.SUPPRESS)
+    parser.add_argument("--rtol", metavar="T", type=float, help="tolerance (fp32 0.001, fp16 0.01, ...); so --atol")
+    parser.add_argument("--atol", metavar="T", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--model-repository", metavar="DIR", type=Path, default=Path("."), help="place of MODEL (here)")
+    parser.add_argument("--cache", metavar="DIR", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--cache-mb", metavar="N", type=int, default=DEFAULT_CACHE_MB, help=argparse.SUPPRESS)
+    parser.add_argument("--timing-cache", metavar="FILE", default="", help=argparse.SUPPRESS)
+    build_options.add_options(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    return parser

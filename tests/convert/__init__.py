@@ -1,0 +1,1 @@
+"""`edge-serve convert`."""

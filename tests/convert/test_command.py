@@ -1,0 +1,121 @@
+"""The whole command on the stand-ins for CUDA and TensorRT, whose plans compute what ONNX Runtime computes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.backends.onnx_models import FLOAT, node, save
+from tests.devices import stand_in
+
+ROOT = Path(__file__).parents[2]
+STAND_INS = ROOT / "tests/stand_ins"
+WEIGHTS = np.arange(12, dtype=np.float32).reshape(4, 3) / 10
+
+
+def network(path: Path, weights: Any = WEIGHTS) -> Path:
+    nodes = [node("MatMul", ["x", "w"], ["m"]), node("Relu", ["m"], ["y"])]
+    return save(path, nodes, {"x": (FLOAT, ("N", 4))}, {"y": (FLOAT, ("N", 3))}, {"w": weights})
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return stand_in.build(tmp_path_factory.mktemp("cuda"))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """Return a folder with net.onnx, wrong.onnx (other weights), and inputs.npz."""
+    network(tmp_path / "net.onnx")
+    network(tmp_path / "wrong.onnx", WEIGHTS + 1)
+    np.savez(tmp_path / "inputs.npz", x=np.random.default_rng(1).random((5, 4), np.float32))
+    return tmp_path
+
+
+def edge_serve(library: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    variables = [f"{name}={value}" for name, value in environment.items()]
+    prefix = [*stand_in.prefix(library, devices=1), f"PYTHONPATH={STAND_INS}:{ROOT}", *variables]
+    command = [*prefix, sys.executable, "-m", "edge_serve", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def convert(library: Path, files: Path, *more: str, **environment: str) -> tuple[int, dict[str, Any], str]:
+    arguments = ["convert", "net", "--onnx", f"{files}/net.onnx", "--inputs", f"{files}/inputs.npz", "--json"]
+    arguments += ["--model-repository", f"{files}/models", "--cache", f"{files}/cache", *more]
+    done = edge_serve(library, *arguments, **environment)
+    assert "Traceback" not in done.stderr
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+def test_fastest_precision_within_its_tolerance_is_written_and_passes_its_golden_test(
+    library: Path, files: Path
+) -> None:
+    status, found, _ = convert(library, files, "--onnx-for", f"fp16={files}/wrong.onnx")
+
+    assert (status, found["kept"]) == (0, "fp32")
+    reference, single, half = found["precisions"]
+    assert reference["precision"] == "onnxruntime"
+    assert single["fits"]
+    assert single["largest"] < 1e-6
+    assert (single["rtol"], single["values"]) == (1e-3, 15)
+    assert not half["fits"]
+    assert half["beyond"] == 15
+    assert half["largest"] > 1
+    model = files / "models/net"
+    assert {one.name for one in (model / "1").iterdir()} == {"model.plan", "model.plan.meta.json"}
+    checked = edge_serve(library, "check", f"{files}/models")
+    assert "5 samples as recorded" in checked.stdout, checked.stdout + checked.stderr
+
+
+@pytest.mark.slow
+def test_nothing_is_written_if_no_precision_fits(library: Path, files: Path) -> None:
+    status, found, _ = convert(library, files, "--precisions=fp16", "--onnx-for", f"fp16={files}/wrong.onnx")
+    assert status == 1
+    assert "no precision has answers within its tolerance" in found["error"]
+    assert not (files / "models").exists()
+
+
+@pytest.mark.slow
+def test_a_build_that_fails_is_a_row_and_the_others_go_on(library: Path, files: Path) -> None:
+    (files / "broken.onnx").write_bytes(b"not a model")
+    status, found, _ = convert(library, files, "--onnx-for", f"fp16={files}/broken.onnx")
+    assert (status, found["kept"]) == (0, "fp32")
+    assert found["precisions"][2]["problem"]
+
+
+@pytest.mark.slow
+def test_precision_flags_of_tensorrt_11_are_refused_with_the_way_out(library: Path, files: Path) -> None:
+    status, found, _ = convert(library, files, "--precisions=fp16", STAND_IN_TENSORRT="11.4.0")
+    assert status == 1
+    assert "ONNX" in found["precisions"][1]["problem"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        (["--onnx", "none.onnx"], "there is no such file"),
+        (["--inputs", "none.npz"], "No such file"),
+        (["--min-shapes", "x"], "expected INPUT:1x3x224x224"),
+    ],
+)
+def test_bad_input_gives_one_line_and_leaves_nothing(library: Path, files: Path, more: list[str], text: str) -> None:
+    status, found, errors = convert(library, files, *more)
+    assert status == 1
+    assert text in found["error"] + "".join(one["problem"] for one in found["precisions"])
+    assert not errors
+    assert not (files / "models").exists()
+
+
+@pytest.mark.parametrize("option", ["--precisions=fp12", "--onnx-for=fp16", "--keep=best"])
+def test_wrong_use_is_status_2(files: Path, option: str) -> None:
+    command = [sys.executable, "-m", "edge_serve", "convert", "net", "--onnx=a", "--inputs=b", option]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "expected" in done.stderr or "choose from" in done.stderr
