@@ -318,7 +318,7 @@ class ServerProcess:
         return await self._registry.load_all(names)
 
     async def _find_devices(self) -> None:
-        devices = self._loader.devices = await self._devices.start()
+        devices = self._loader.devices = self.service.regions.gpus = await self._devices.start()
         for device in devices.found:
             log.info("%s", device)
         if devices.reason:

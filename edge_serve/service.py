@@ -19,7 +19,6 @@ from edge_serve.errors import (
     EdgeServeError,
     Internal,
     InvalidArgument,
-    NotFound,
     Unavailable,
     Unparsable,
     Unsupported,
@@ -27,7 +26,7 @@ from edge_serve.errors import (
 from edge_serve.messages.infer import InferRequest, InferResponse, Room
 from edge_serve.messages.metadata import IndexEntry, ModelMetadata, ServerMetadata, TensorMetadata
 from edge_serve.messages.settings import LogSettings, ServerLog, TraceChanges, TraceSettings
-from edge_serve.messages.shared_memory import RegionStatus
+from edge_serve.messages.shared_memory import CudaRegionStatus, RegionStatus
 from edge_serve.messages.signature import TensorSpec
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.trace import Arrival
@@ -305,24 +304,24 @@ class Service:
         self.check_shm()
         self.regions.unregister(name)
 
-    def cuda_shm_status(self, name: str) -> list[RegionStatus]:
-        """Return no region: none of a GPU is ever registered. See `system_shm_status`."""
-        if name:
-            raise NotFound(f"Unable to find cuda shared memory region: '{name}'")
-        return []
+    def cuda_shm_status(self, name: str) -> list[CudaRegionStatus]:
+        """Return one region of a GPU's memory, or all when "". See `system_shm_status`."""
+        return self.regions.cuda_status(name)
 
-    def register_cuda_shm(self, name: str) -> None:
-        """Refuse, as a Triton without GPUs does.
+    def register_cuda_shm(self, name: str, handle: bytes, device: int, byte_size: int, done: Done) -> None:
+        """Register memory of a GPU by its IPC handle; `done` gets None, or the error of
+        `SharedMemoryRegions.register_cuda`.
 
         Raises:
-            InvalidArgument: always, if the server allows shared memory. Unsupported: if not.
+            Unsupported: the server does not allow it.
         """
         self.check_shm()
-        raise InvalidArgument(f"failed to register CUDA shared memory region: '{name}', GPUs not supported")
+        self._start(self.regions.register_cuda(name, handle, device, byte_size), done)
 
     def unregister_cuda_shm(self, name: str) -> None:
-        """Check only that shared memory is allowed: no region of a GPU is registered."""
+        """Remove one region of a GPU's memory, or all when "". See `unregister_system_shm`."""
         self.check_shm()
+        self.regions.unregister_cuda(name)
 
     def check_shm(self) -> None:
         """Check that clients may register shared memory.

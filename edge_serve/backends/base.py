@@ -117,7 +117,11 @@ class Timing:
 
 
 class BackendInstance(Protocol):
-    """One executor, used by one thread at a time."""
+    """One executor, used by one thread at a time.
+
+    One with the attribute `takes_device_memory` set gets inputs that lie in the memory of a GPU as `DeviceData`
+    (backends/cuda/device_data.py), and others a copy. Any may return such outputs.
+    """
 
     def execute(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
         """One reply per request, in order (empty for a decoupled model). An exception fails the whole batch."""

@@ -17,12 +17,21 @@ class RegionStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class CudaRegionStatus:
+    """A registered region of a GPU's memory, as its client described it."""
+
+    name: str
+    device_id: int
+    byte_size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """Where in a client's shared memory an input lies, or an output goes.
 
     Attributes:
-        region: a `workers.regions.Region`, which stays open while this refers to it; in a codec process its name.
-        offset: in the region's file; with a name, in the region.
+        region: a `Region` of workers/memory/, which stays open while this refers to it; in a codec process its name.
+        offset: in the region's file, or in the memory of a GPU; with a name, in the region.
         label: the output as its client named it, for error texts.
     """
 

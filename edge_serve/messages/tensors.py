@@ -160,8 +160,8 @@ class Shared(InferTensor):
     """An input in a shared memory region of a client; `data` is `Unseen` in the front end.
 
     Attributes:
-        region: a `workers.regions.Region`, which stays open while this refers to it.
-        place: where the tensor starts in the region's file.
+        region: a `Region` of workers/memory/, which stays open while this refers to it.
+        place: where the tensor starts in the region's file, or in the memory of a GPU.
     """
 
     region: object = None

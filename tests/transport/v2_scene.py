@@ -11,7 +11,7 @@ from edge_serve.errors import EdgeServeError, NotFound, Unsupported
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease, Parameter
 from edge_serve.messages.metadata import IndexEntry, ModelMetadata, ServerMetadata
 from edge_serve.messages.settings import LogSettings, TraceChanges, TraceSettings
-from edge_serve.messages.shared_memory import RegionStatus
+from edge_serve.messages.shared_memory import CudaRegionStatus, RegionStatus
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.tensors import Buffer, DataType, InferTensor
@@ -21,6 +21,7 @@ from edge_serve.protocol.http1.head import HeadParser, MessageLimits, RequestHea
 from edge_serve.transport.v2.application import V2Application
 from edge_serve.transport.v2.head import V2Settings
 from edge_serve.workers.memory.arena import Arena
+from edge_serve.workers.memory.cuda_regions import CudaRegion
 from edge_serve.workers.memory.regions import SharedMemoryRegions
 
 JSON, PLAIN, BINARY = "application/json", "text/plain", "application/octet-stream"
@@ -119,14 +120,18 @@ class FakeService:
     def unregister_system_shm(self, name: str) -> None:
         self.regions.unregister(name)
 
-    def cuda_shm_status(self, name: str) -> Sequence[RegionStatus]:
-        return []
+    def cuda_shm_status(self, name: str) -> Sequence[CudaRegionStatus]:
+        return self.regions.cuda_status(name)
 
-    def register_cuda_shm(self, name: str) -> None:
-        raise Unsupported(f"no GPU for {name}")
+    def register_cuda_shm(self, name: str, handle: bytes, device: int, byte_size: int, done: Any) -> None:
+        if self.control_error is None:
+            region = CudaRegion(CudaRegionStatus(name, device, byte_size), handle)
+            self.regions._regions[name] = region
+        done(self.control_error)
 
     def unregister_cuda_shm(self, name: str) -> None:
         self.check_shm()
+        self.regions.unregister_cuda(name)
 
     def status(self, done: Callable[[dict[str, Any]], None]) -> None:
         done(self.document)

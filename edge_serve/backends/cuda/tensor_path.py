@@ -1,7 +1,8 @@
 """The way of tensors between requests and a device, for all backends on CUDA (ADR 26).
 
-Each request's input is copied from where it lies to its place in the batch on the device. Outputs are copied from the
-device into the reply's slot. Up to two batches are on the way at once, each in a seat:
+Each request's input is copied from where it lies, which may be the memory of a GPU, to its place in the batch on the
+device. Outputs are copied from the device into the reply's slot. Up to two batches are on the way at once, each in a
+seat:
 
     seat = path.take()                          waits while all seats are taken
     path.copy_in(seat, places)                  input stream; the compute stream waits for it
@@ -21,10 +22,9 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
 
-import numpy as np
-
 from edge_serve.backends.base import OutputMemory, Timing
 from edge_serve.backends.cuda.api import CudaApi, CudaError
+from edge_serve.backends.cuda.device_data import address_of, is_on_device
 from edge_serve.backends.cuda.pinned_buffer import PinnedBuffer
 from edge_serve.errors import Unavailable
 from edge_serve.messages.tensors import Buffer
@@ -191,7 +191,7 @@ class TensorPath:
                 size, address = len(one), address_of(one)
                 if not size:
                     continue
-                if joins and size <= JOINED and not self._registered.covers(address, size):
+                if joins and size <= JOINED and not (is_on_device(one) or self._registered.covers(address, size)):
                     seat.staged_in.view[used : used + size] = one
                     used += size
                     continue
@@ -290,11 +290,6 @@ class TensorPath:
         for seat in self._seats:
             seat.staged_in.close()
             seat.staged_out.close()
-
-
-def address_of(data: Buffer) -> int:
-    """Return the address of the first byte; 0 if there is none."""
-    return int(np.frombuffer(data, np.uint8).__array_interface__["data"][0]) if len(data) else 0
 
 
 def _aligned(nbytes: int) -> int:

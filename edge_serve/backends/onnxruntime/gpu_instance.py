@@ -61,7 +61,10 @@ class OnnxGpuInstance:
 
     Attributes:
         seats: 2; 1 for a model with states, whose batches must follow each other.
+        takes_device_memory: inputs may be `DeviceData`.
     """
+
+    takes_device_memory = True
 
     def __init__(
         self, gpu: GpuSession, plan: BindingPlan, options: sessions.RunOptions | None, seats: int, full: int

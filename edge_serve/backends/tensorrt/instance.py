@@ -17,7 +17,7 @@ from edge_serve.backends.tensorrt.engine import TensorInfo
 from edge_serve.backends.tensorrt.loaded_engine import LoadedEngine
 from edge_serve.backends.tensorrt.profiles import batch_values, choose
 from edge_serve.errors import Internal, InvalidArgument
-from edge_serve.messages.tensors import BY_CONFIG_NAME, Buffer, InferTensor, Shape
+from edge_serve.messages.tensors import BY_CONFIG_NAME, Buffer, InferTensor, Shape, to_array
 
 _PLAIN = PlainOutputs()
 
@@ -53,7 +53,10 @@ class TensorRtInstance:
 
     Attributes:
         seats: 2, or 1 for an engine with shape tensors, with outputs whose size the data decide, or with states.
+        takes_device_memory: inputs may be `DeviceData`.
     """
+
+    takes_device_memory = True
 
     def __init__(
         self,
@@ -149,7 +152,7 @@ class TensorRtInstance:
         for tensor in self._loaded.info.inputs:
             first = _input(batch[0], tensor.name)
             if tensor.is_shape:
-                row = [int(one) for one in first.array().reshape(-1)]
+                row = [int(one) for one in to_array(bytes(first.data), first.datatype, first.shape).reshape(-1)]
                 values[tensor.name] = batch_values(row, rows, batching=self._batches)
             else:
                 shapes[tensor.name] = (rows, *first.shape[1:]) if self._batches else tuple(first.shape)

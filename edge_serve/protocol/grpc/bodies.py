@@ -12,7 +12,7 @@ from edge_serve.errors import InvalidArgument, Unsupported
 from edge_serve.messages.infer import Parameter
 from edge_serve.messages.metadata import IndexEntry, ModelMetadata, ServerMetadata
 from edge_serve.messages.settings import LOG_FORMATS, LogSettings, TraceChanges, TraceSettings
-from edge_serve.messages.shared_memory import RegionStatus
+from edge_serve.messages.shared_memory import CudaRegionStatus, RegionStatus
 from edge_serve.messages.statistics import BatchStatistics, Duration, ModelStatistics, ResponseStatistics
 from edge_serve.protocol.grpc import grpc_service_pb2 as pb
 from edge_serve.protocol.v2 import bodies as json_bodies
@@ -115,6 +115,15 @@ def build_shared_memory(regions: Iterable[RegionStatus]) -> pb.SystemSharedMemor
         entry = message.regions[region.name]
         entry.name, entry.key = region.name, region.key
         entry.offset, entry.byte_size = region.offset, region.byte_size
+    return message
+
+
+def build_cuda_shared_memory(regions: Iterable[CudaRegionStatus]) -> pb.CudaSharedMemoryStatusResponse:
+    """Build the reply of CudaSharedMemoryStatus."""
+    message = pb.CudaSharedMemoryStatusResponse()
+    for region in regions:
+        entry = message.regions[region.name]
+        entry.name, entry.device_id, entry.byte_size = region.name, region.device_id, region.byte_size
     return message
 
 

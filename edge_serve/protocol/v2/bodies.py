@@ -18,11 +18,11 @@ from edge_serve.errors import InvalidArgument, Unavailable, Unparsable, Unsuppor
 from edge_serve.messages.infer import Parameter
 from edge_serve.messages.metadata import IndexEntry, ModelMetadata, ServerMetadata
 from edge_serve.messages.settings import LOG_FORMATS, TRACE_LEVELS, LogSettings, TraceChanges, TraceSettings
-from edge_serve.messages.shared_memory import RegionStatus
+from edge_serve.messages.shared_memory import CudaRegionStatus, RegionStatus
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.v2 import json_text
-from edge_serve.protocol.v2.json_text import NULL, as_array, as_bool, as_string, as_unsigned, find
+from edge_serve.protocol.v2.json_text import NULL, as_array, as_bool, as_string, as_unsigned, find, member
 
 #: the statistics that are durations, of a version and of a batch size
 DURATIONS = (
@@ -82,8 +82,8 @@ def _model_statistics(name: str, version: str, of: ModelStatistics) -> dict[str,
     }
 
 
-def shared_memory(regions: Iterable[RegionStatus]) -> bytes:
-    """Encode the answer to GET /v2/systemsharedmemory/status, for one region or all."""
+def shared_memory(regions: Iterable[RegionStatus | CudaRegionStatus]) -> bytes:
+    """Encode the answer to GET /v2/systemsharedmemory/status or /v2/cudasharedmemory/status, for one region or all."""
     return orjson.dumps(list(regions))
 
 
@@ -101,6 +101,24 @@ def read_shared_memory(body: Buffer) -> tuple[str, int, int]:
     if byte_size is None:
         raise InvalidArgument("Shared memory register request has no 'byte_size' field")
     return key_text, start, as_unsigned(byte_size)
+
+
+def read_cuda_shared_memory(body: Buffer) -> tuple[bytes, int, int]:
+    """Return handle, device, and size of a GPU's memory to register. A handle that is not base64 is empty.
+
+    Raises:
+        Internal: the body is not JSON, or a member is missing or has the wrong type. InvalidArgument: it has no handle.
+    """
+    document = json_text.parse(body) if len(body) else {}
+    handle = find(document, "raw_handle")
+    if handle is None:
+        raise InvalidArgument("Shared memory register request has no 'raw_handle' field")
+    text = as_string(member(handle, "b64", ""))
+    byte_size, device = (as_unsigned(member(document, name, "")) for name in ("byte_size", "device_id"))
+    try:
+        return base64.b64decode(text, validate=True), device, byte_size
+    except (binascii.Error, ValueError):
+        return b"", device, byte_size
 
 
 def read_index_request(body: Buffer) -> bool:

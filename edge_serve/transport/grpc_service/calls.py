@@ -203,12 +203,11 @@ class UnaryCalls:
         return b""
 
     def _cuda_status(self, request: pb.CudaSharedMemoryStatusRequest, _: GrpcCall) -> Answer:
-        self._service.cuda_shm_status(request.name)
-        return b""  # no CUDA region is ever registered
+        return grpc_bodies.build_cuda_shared_memory(self._service.cuda_shm_status(request.name))
 
-    def _cuda_register(self, request: pb.CudaSharedMemoryRegisterRequest, _: GrpcCall) -> Answer:
-        self._service.register_cuda_shm(request.name)
-        return b""
+    def _cuda_register(self, request: pb.CudaSharedMemoryRegisterRequest, call: GrpcCall) -> None:
+        handle, device = request.raw_handle, request.device_id
+        self._service.register_cuda_shm(request.name, handle, device, request.byte_size, _finish(call))
 
     def _cuda_unregister(self, request: pb.CudaSharedMemoryUnregisterRequest, _: GrpcCall) -> Answer:
         self._service.unregister_cuda_shm(request.name)

@@ -17,7 +17,7 @@ from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unavail
 from edge_serve.messages.infer import Parameter
 from edge_serve.messages.metadata import IndexEntry, ModelMetadata, ServerMetadata
 from edge_serve.messages.settings import LogSettings, TraceChanges, TraceSettings
-from edge_serve.messages.shared_memory import RegionStatus
+from edge_serve.messages.shared_memory import CudaRegionStatus, RegionStatus
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.protocol.inference.cost import SMALL_BYTES
 from edge_serve.protocol.v2 import bodies
@@ -56,8 +56,8 @@ class CallService(Protocol):
     def system_shm_status(self, name: str) -> Sequence[RegionStatus]: ...
     def register_system_shm(self, name: str, key: str, offset: int, byte_size: int) -> None: ...
     def unregister_system_shm(self, name: str) -> None: ...
-    def cuda_shm_status(self, name: str) -> Sequence[RegionStatus]: ...
-    def register_cuda_shm(self, name: str) -> None: ...
+    def cuda_shm_status(self, name: str) -> Sequence[CudaRegionStatus]: ...
+    def register_cuda_shm(self, name: str, handle: bytes, device: int, byte_size: int, done: Done) -> None: ...
     def unregister_cuda_shm(self, name: str) -> None: ...
 
 
@@ -203,7 +203,8 @@ class Operations:
     def _register_cuda_shm(self, exchange: Exchange, route: Route) -> None:
         self._service.check_shm()
         _check_region(route, "cuda")
-        self._service.register_cuda_shm(route.region)
+        handle, device, byte_size = bodies.read_cuda_shared_memory(exchange.body)
+        self._service.register_cuda_shm(route.region, handle, device, byte_size, lambda error: _finish(exchange, error))
 
 
 async def _reply_statistics_in_pieces(exchange: Exchange, models: Sequence[tuple[str, str, ModelStatistics]]) -> None:
@@ -211,7 +212,9 @@ async def _reply_statistics_in_pieces(exchange: Exchange, models: Sequence[tuple
     exchange.reply(200, (bodies.STATISTICS_HEAD, b",".join(filter(None, pieces)), bodies.STATISTICS_TAIL))
 
 
-def _reply_shm_status(status: Callable[[str], Sequence[RegionStatus]], exchange: Exchange, route: Route) -> None:
+def _reply_shm_status(
+    status: Callable[[str], Sequence[RegionStatus | CudaRegionStatus]], exchange: Exchange, route: Route
+) -> None:
     exchange.reply(200, (bodies.shared_memory(status(route.region)),))
 
 

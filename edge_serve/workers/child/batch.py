@@ -120,7 +120,7 @@ def decode_execute(
             correlation = extra.get("correlation_id", correlation)
             names = extra.get("outputs", names)
             if "shared" in extra and imports is not None:
-                shared = SharedRequest(imports, request_id, extra["shared"], layout.writes)
+                shared = SharedRequest(imports, request_id, extra["shared"], layout.writes, layout.on_device)
         block = bytes(view[position : position + block_size])
         position += block_size
         inputs, shared = _read_inputs(read(block), base + data_start, view, arena, shared, imports)

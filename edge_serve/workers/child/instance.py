@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from edge_serve.backends.base import BackendInstance, BackendRequest, DeviceLost, Reply, Timing
@@ -29,6 +29,7 @@ from edge_serve.workers.child.batch import (
 )
 from edge_serve.workers.child.memory.arena_imports import ArenaImports
 from edge_serve.workers.child.memory.output_room import OutputRoom
+from edge_serve.workers.child.memory.shared_request import SharedRequest
 from edge_serve.workers.child.mismatch import Mismatches
 from edge_serve.workers.child.paused_streams import PausedStreams
 from edge_serve.workers.wire.frames import HEADER, HEADER_SIZE, NEED, FrameKind, frame
@@ -226,8 +227,7 @@ class Instance:
             replies = self._execute(batch, timing, ready)
             times = (start, timing.input_end_ns or ready, timing.output_start_ns or clock())
         if batch.shared is not None:
-            for i, shared in batch.shared.items():
-                replies[i] = shared.answer(replies[i], batch.wanted[i])
+            self._write_shared(batch.shared, batch.wanted, replies)
         data = self._encode(batch, replies, times)
         self._send(data)
         if layout.decoupled:
@@ -237,6 +237,15 @@ class Instance:
         if self._lost:
             end_worker(self._lost)
         return batch.poll_us
+
+    def _write_shared(
+        self, requests: Mapping[int, SharedRequest], wanted: Sequence[Sequence[str] | None], replies: list[Reply]
+    ) -> None:
+        """Write the outputs for clients' memory there. `requests` are by position."""
+        for i, shared in requests.items():
+            reply = replies[i] = shared.answer(replies[i], wanted[i])
+            if isinstance(reply.error, DeviceLost):
+                self._lost = reply.error.message
 
     def _refuse(self, received: bytearray, fault: Exception) -> None:
         """Answer a batch that cannot be read."""
@@ -319,8 +328,7 @@ class Instance:
         except Unavailable as full:
             replies = [_refuse_large(reply, full) for reply in replies]
         except Exception as fault:
-            error = self._error_of(fault)
-            replies = [Reply(error=error) for _ in replies]
+            replies = self._failures(fault, len(replies))
         return encode_reply(self._layout, batch.id, replies, batch.wanted, room, marks, clock)
 
     def _room(self, batch: Batch) -> OutputRoom:
@@ -334,8 +342,7 @@ class Instance:
         try:
             data = encode_partial(self._layout, batch_id, index, reply, final, None, room, self._mismatches)
         except Exception as fault:  # the client hears of it; a last reply that got lost would leave it waiting
-            error = self._error_of(fault)
-            data = encode_partial(self._layout, batch_id, index, Reply(error=error), final, None, room)
+            data = encode_partial(self._layout, batch_id, index, self._failures(fault, 1)[0], final, None, room)
         self._send(data)
         if final:
             self._cancellations.close(key)

@@ -94,6 +94,7 @@ class Main:
             FrameKind.ARENA: self._on_arena,
             FrameKind.ARENA_GONE: lambda received: self._imports.remove(received.id),
             FrameKind.REGION: self._on_region,
+            FrameKind.CUDA_REGION: lambda received: self._imports.add_cuda_region(received.id, received.json()),
             FrameKind.CALL_RESULT: self.remote.on_result,
             FrameKind.INFER_RESPONSE: self.remote.calling.on_response,
             FrameKind.FAILED: self.remote.on_result,
@@ -259,6 +260,7 @@ class Main:
         executors = with_states(backend.open(spec, specs), spec)
         self._end_if_forked()  # in the model's code; the channels are not known to `cut_off` yet
         layout = TensorLayout(spec.config)
+        layout.on_device = any(getattr(executor, "takes_device_memory", False) for executor in executors)
         mismatches = Mismatches(spec, partial(self.remote.warn_once, value["model"]))
         instances = [
             kind_of(executor, layout)(

@@ -147,8 +147,7 @@ class PipelinedInstance(Instance):
         batch, now = one.batch, time.monotonic_ns()
         replies = with_late(one.replies, one.late, len(batch.requests)) if one.late else one.replies
         if batch.shared is not None:
-            for i, shared in batch.shared.items():
-                replies[i] = shared.answer(replies[i], batch.wanted[i])
+            self._write_shared(batch.shared, batch.wanted, replies)
         marks = (one.start_ns, one.start_ns + one.inputs_ns, now - one.outputs_ns)
         try:
             self._send(self._encode(batch, replies, marks, one.room))

@@ -2,6 +2,7 @@
 
 arena          a model's tensor memory, divided into slots; returns it when unused
 arena_exports  lends a worker the arenas of other models, and clients' regions
+cuda_regions   clients' memory of GPUs: handles, tried by a process
 extents        free-space map of an arena
-regions        clients' system shared memory regions
+regions        clients' shared memory regions by name, of the system and of GPUs
 """

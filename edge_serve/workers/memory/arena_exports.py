@@ -16,6 +16,7 @@ from edge_serve.messages.infer import RequestedOutput
 from edge_serve.messages.shared_memory import Place
 from edge_serve.messages.tensors import Handle, InferTensor, Shared
 from edge_serve.workers.memory.arena import Arena
+from edge_serve.workers.memory.cuda_regions import CudaRegion
 from edge_serve.workers.memory.regions import Region
 from edge_serve.workers.wire.frames import FrameKind, frame, json_frame
 from edge_serve.workers.wire.layout import OFFSET_BITS
@@ -36,8 +37,8 @@ class ArenaExports:
         self._next_number = 1
         self._known: dict[Arena, int] = {}
         #: region -> its number; the worker is told when nothing refers to a region any more, so no request waits there
-        self._regions: weakref.WeakKeyDictionary[Region, int] = weakref.WeakKeyDictionary()
-        self._endings: dict[int, weakref.finalize[..., Region]] = {}
+        self._regions: weakref.WeakKeyDictionary[Region | CudaRegion, int] = weakref.WeakKeyDictionary()
+        self._endings: dict[int, weakref.finalize[..., Region | CudaRegion]] = {}
 
     def export(self, inputs: Sequence[InferTensor], own: Arena) -> list[InferTensor]:
         """The inputs of a request to a model with the arena `own`; handles have become places that the worker knows."""
@@ -56,15 +57,15 @@ class ArenaExports:
         return InferTensor(tensor.name, tensor.datatype, tensor.shape, tensor.data, place)
 
     def _in_region(self, region: object, offset: int) -> int:
-        """The place of an offset in a region's file."""
-        assert isinstance(region, Region), "a name that nobody has looked up"
+        """The place of an offset in a region."""
+        assert isinstance(region, Region | CudaRegion), "a name that nobody has looked up"
         number = self._regions.get(region)
         if number is None:
             number, self._next_number = self._next_number, self._next_number + 1
             self._regions[region] = number
             ending = self._endings[number] = weakref.finalize(region, self._end_region, number)
             ending.atexit = False
-            self._send(json_frame(FrameKind.REGION, number, region.value()), (region.fd,))
+            self._send(json_frame(region.kind, number, region.value()), region.fds)
         return number << OFFSET_BITS | offset
 
     def _end_region(self, number: int) -> None:

@@ -1,22 +1,28 @@
-"""System shared memory of clients, as the front end holds it: registered files, found by name. It maps none of them.
+"""Shared memory of clients, as the front end holds it: registered regions, found by name. It opens none of them.
 
-Rules and texts: triton-inference-server/server src/shared_memory_manager.cc. A region is a file in /dev/shm that a
-client made (`shm_open`). Its descriptor is passed on to the workers that need it (`arena_exports`), and only those read
-and write it (`ClientRegion`).
+Rules and texts: triton-inference-server/server src/shared_memory_manager.cc. A region of system shared memory is a file
+in /dev/shm that a client made (`shm_open`). Its descriptor is passed on to the workers that need it (`arena_exports`),
+and only those read and write it (`ClientRegion`). Memory of a GPU has a handle instead (`cuda_regions`). Both share one
+name space.
 """
 
 from __future__ import annotations
 
+import asyncio
 import mmap
 import os
 import stat
 import weakref
 from typing import Any
 
+from edge_serve.aio.offload import offload
+from edge_serve.devices.device import Gpus
 from edge_serve.errors import AlreadyExists, EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable
 from edge_serve.messages.infer import InferRequest
-from edge_serve.messages.shared_memory import Place, RegionStatus
+from edge_serve.messages.shared_memory import CudaRegionStatus, Place, RegionStatus
 from edge_serve.messages.tensors import Shared
+from edge_serve.workers.memory.cuda_regions import CudaRegion, check_region, try_handle
+from edge_serve.workers.wire.frames import FrameKind
 
 #: each costs a descriptor here and in each worker that uses it
 MOST_REGIONS = 1024
@@ -34,12 +40,20 @@ class Region:
     So it outlives its entry until the last request that uses it is answered and forgotten.
     """
 
-    __slots__ = ("__weakref__", "fd", "status")
+    __slots__ = ("__weakref__", "fd", "start", "status")
+
+    kind = FrameKind.REGION
 
     def __init__(self, status: RegionStatus, fd: int) -> None:
         self.status = status
+        self.start = status.offset
         self.fd = fd
         weakref.finalize(self, os.close, fd).atexit = False
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """The descriptors that go with the REGION frame."""
+        return (self.fd,)
 
     def value(self) -> dict[str, Any]:
         """For the REGION frame."""
@@ -51,23 +65,45 @@ class SharedMemoryRegions:
 
     Args:
         directory: where the system has its shared memory files.
+
+    Attributes:
+        gpus: the GPUs of the machine.
     """
 
     def __init__(self, directory: str = _DIRECTORY) -> None:
         self.directory = directory
-        self._regions: dict[str, Region] = {}
+        self.gpus = Gpus()
+        self._regions: dict[str, Region | CudaRegion] = {}
+        self._trying = asyncio.Lock()
 
     def status(self, name: str) -> list[RegionStatus]:
-        """One region, or all when "".
+        """One region of system shared memory, or all when "".
 
         Raises:
             NotFound: there is none of this name.
         """
+        return [region.status for region in self._find(name, "system") if isinstance(region, Region)]
+
+    def cuda_status(self, name: str) -> list[CudaRegionStatus]:
+        """One region of a GPU's memory, or all when "".
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        return [region.status for region in self._find(name, "cuda") if isinstance(region, CudaRegion)]
+
+    def _find(self, name: str, kind: str) -> list[Region | CudaRegion]:
         if not name:
-            return [region.status for region in self._regions.values()]
-        if name not in self._regions:
-            raise NotFound(f"Unable to find system shared memory region: '{name}'")
-        return [self._regions[name].status]
+            return list(self._regions.values())
+        region = self._regions.get(name)
+        if region is None:
+            raise NotFound(f"Unable to find {kind} shared memory region: '{name}'")
+        found, wanted = ("CUDA", "system") if isinstance(region, CudaRegion) else ("system", "CUDA")
+        if wanted.lower() == kind:
+            raise NotFound(
+                f"The region named '{name}' is registered as {found} shared memory, not {wanted} shared memory"
+            )
+        return [region]
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
         """Open the file `key`.
@@ -77,13 +113,7 @@ class SharedMemoryRegions:
             Internal: there is no such file that may be opened. Unavailable: there are too many regions.
         """
         file_name = _file_name(name, key)
-        if name in self._regions:
-            raise AlreadyExists(f"shared memory region '{name}' already in manager")
-        if len(self._regions) >= MOST_REGIONS:
-            raise Unavailable(
-                f"failed to register shared memory region '{name}': {len(self._regions)} are registered, at most "
-                f"{MOST_REGIONS} can be; unregister those that are not used any more"
-            )
+        self._check_free(name)
         fd = self._open(file_name, key)
         try:
             if not name:
@@ -93,6 +123,34 @@ class SharedMemoryRegions:
             os.close(fd)
             raise
         self._regions[name] = Region(RegionStatus(name, key, offset, byte_size), fd)
+
+    async def register_cuda(self, name: str, handle: bytes, device: int, byte_size: int) -> None:
+        """Register memory of a GPU by its IPC handle, once a process has opened it. One process runs at a time.
+
+        Raises:
+            InvalidArgument, Unsupported, Internal: see `cuda_regions`. AlreadyExists, Unavailable: as `register`.
+        """
+        region = CudaRegion(CudaRegionStatus(name, device, byte_size), handle)
+        check_region(region, self.gpus)
+        async with self._trying:
+            self._check_free(name)
+            await offload(try_handle, region)
+            self._check_free(name)
+        self._regions[name] = region
+
+    def _check_free(self, name: str) -> None:
+        """Check that a region of this name may be added.
+
+        Raises:
+            AlreadyExists: the name is taken. Unavailable: there are too many regions.
+        """
+        if name in self._regions:
+            raise AlreadyExists(f"shared memory region '{name}' already in manager")
+        if len(self._regions) >= MOST_REGIONS:
+            raise Unavailable(
+                f"failed to register shared memory region '{name}': {len(self._regions)} are registered, at most "
+                f"{MOST_REGIONS} can be; unregister those that are not used any more"
+            )
 
     def _open(self, file_name: str, key: str) -> int:
         """A descriptor of a regular file in the directory itself, whatever links may point elsewhere.
@@ -113,11 +171,18 @@ class SharedMemoryRegions:
         return fd
 
     def unregister(self, name: str) -> None:
-        """Forget a region, or all when ""; one that is not there is fine. Requests that use it go on."""
-        if name:
-            self._regions.pop(name, None)
-        else:
-            self._regions.clear()
+        """Remove a region of system shared memory, or all when ""; one that is not there is fine. Requests that use it
+        go on."""
+        self._remove(name, Region)
+
+    def unregister_cuda(self, name: str) -> None:
+        """The same for memory of GPUs."""
+        self._remove(name, CudaRegion)
+
+    def _remove(self, name: str, kind: type[Region | CudaRegion]) -> None:
+        for one in [name] if name else list(self._regions):
+            if isinstance(self._regions.get(one), kind):
+                del self._regions[one]
 
     def find(self, name: str, offset: int, size: int, label: str = "") -> Place:
         """See `messages.shared_memory.Regions.find`."""
@@ -134,7 +199,7 @@ class SharedMemoryRegions:
             )
         if offset + size > there:
             raise InvalidArgument(f"Invalid offset + byte size for shared memory region: '{name}'")
-        return Place(region, region.status.offset + offset, size, label)
+        return Place(region, region.start + offset, size, label)
 
     def resolve(self, request: InferRequest) -> None:
         """Look up the names in a request that was decoded where no region is known.

@@ -70,6 +70,7 @@ class FrameKind(IntEnum):
     PAUSE = 10  # -> control: the client of a decoupled model's request reads too slowly: its sender waits
     RESUME = 11  # -> control: it need not wait any more
     REGION = 12  # -> control: a client's shared memory; descriptor: its file; the id is its number among the arenas
+    CUDA_REGION = 13  # -> control: the same of a GPU's memory; a handle instead of a descriptor
     HELLO = 16  # <- started
     DESCRIBE = 17  # -> complete this configuration
     DESCRIBED = 18  # <-

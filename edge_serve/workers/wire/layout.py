@@ -130,6 +130,7 @@ class TensorLayout:
         row_bytes: an upper bound of the outputs of one row; 0 = unknown.
         cached: its answers may be kept (`response_cache`), so they say what they depend on.
         writes: users' code gets its inputs, and may write to them.
+        on_device: its instances in this worker take inputs in the memory of a GPU; set by the worker.
         counts_rows: users' code returns a batch, which may have another number of rows than the request.
     """
 
@@ -143,6 +144,7 @@ class TensorLayout:
         "inputs",
         "listed",
         "most_rows",
+        "on_device",
         "output_bit",
         "output_blocks",
         "output_index",
@@ -167,6 +169,7 @@ class TensorLayout:
         self.decoupled = bool((config.get("model_transaction_policy") or {}).get("decoupled", False))
         self.cached = bool((config.get("response_cache") or {}).get("enable", False))
         self.writes = config.get("backend") == "python"
+        self.on_device = False
         self.counts_rows = self.writes and self.batches
         self.row_bytes = _row_bytes(config)
         self.listed: dict[int, tuple[str, ...]] = {0: self.outputs}

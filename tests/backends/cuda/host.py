@@ -13,6 +13,7 @@ import ctypes
 import itertools
 import mmap
 import queue
+import sys
 import threading
 import time
 from bisect import bisect_right
@@ -83,13 +84,15 @@ class _Stream:
             if self._ended:  # by another thread, meanwhile
                 return
             self._works.put(done.set)
-        done.wait()
+        if not sys.is_finalizing():  # then its thread runs no more
+            done.wait()
 
     def end(self) -> None:
         with self._gate:
             self._ended = True
             self._works.put(None)
-        self._thread.join()
+        if not sys.is_finalizing():
+            self._thread.join()
 
     def _run(self) -> None:
         while (work := self._works.get()) is not None:
@@ -280,8 +283,22 @@ class HostCuda:
         return pointer
 
     def memcpy_async(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        """Copy in the order of the stream; ordinary memory of the host is read before this returns, as by CUDA."""
         self._enter("cudaMemcpyAsync")
-        self._stream(stream, "cudaMemcpyAsync").put(lambda: self._copy(target, source, nbytes))
+        runs = self._stream(stream, "cudaMemcpyAsync")
+        if runs.captured is None and self._is_ordinary(source):
+            data = ctypes.string_at(source, nbytes)
+            runs.put(lambda: self._write_checked(target, data))
+        else:
+            runs.put(lambda: self._copy(target, source, nbytes))
+
+    def _is_ordinary(self, address: int) -> bool:
+        known = (self._pinned, self._opened, *(device.allocated for device in self._devices))
+        return all(memory.start_of(address) is None for memory in known)
+
+    def _write_checked(self, target: int, data: bytes) -> None:
+        self._check_range(target, len(data))
+        self._write(target, data)
 
     def memset_async(self, target: int, value: int, nbytes: int, stream: int) -> None:
         self._enter("cudaMemsetAsync")

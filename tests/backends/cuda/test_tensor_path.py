@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 from edge_serve.backends.base import Timing
 from edge_serve.backends.cuda.api import CudaError
+from edge_serve.backends.cuda.device_data import DeviceData, address_of
 from edge_serve.backends.cuda.tensor_path import (
     PathSettings,
     PlainOutputs,
     RegisteredMemory,
     TensorPath,
-    address_of,
     path_settings,
 )
 from edge_serve.errors import Unavailable
@@ -97,6 +98,22 @@ def test_parts_follow_each_other_and_small_ones_are_copied_together(cuda: Counti
 
     assert [one.nbytes for one in cuda.copies[:-1]] == [30, LARGE, 30]
     assert cuda.copies[1].source == address_of(parts[2]), "a large one is copied from where it lies"
+    path.close()
+
+
+def test_part_in_the_memory_of_a_gpu_is_copied_on_the_device(cuda: CountingCuda) -> None:
+    path, first, last = TensorPath(cuda), random_bytes(20, 1), random_bytes(30, 2)
+    there = cuda.malloc(64)
+    cuda.memcpy_async(there, address_of(first), 20, 0)
+    cuda.stream_synchronize(0)
+    cuda.copies.clear()
+
+    both: Any = [DeviceData(there, 20, 0), last]
+    assert Device(cuda, path, 64).run(both, PlainOutputs()) == [first + last]
+
+    assert [one.nbytes for one in cuda.copies[:-1]] == [20, 30]
+    assert cuda.copies[0].source == there
+    cuda.free(there)
     path.close()
 
 

@@ -184,6 +184,13 @@ def test_shared_memory() -> None:
     assert "Unable to open shared memory region" in refused("SystemSharedMemoryRegister", register, service).message
     assert ask("SystemSharedMemoryStatus", service=service) == b""
     assert ask("SystemSharedMemoryUnregister", service=service) == b""
+    cuda = pb.CudaSharedMemoryRegisterRequest(name="g", raw_handle=bytes(64), device_id=1, byte_size=8)
+    assert ask("CudaSharedMemoryRegister", cuda, service) == b""
+    status = pb.CudaSharedMemoryStatusResponse.FromString(ask("CudaSharedMemoryStatus", service=service))
+    assert {name: (one.name, one.device_id, one.byte_size) for name, one in status.regions.items()} == {
+        "g": ("g", 1, 8)
+    }
+    assert ask("CudaSharedMemoryUnregister", service=service) == b""
     assert ask("CudaSharedMemoryStatus", service=service) == b""
     missing = pb.SystemSharedMemoryStatusRequest(name="r")
     assert isinstance(refused("SystemSharedMemoryStatus", missing, service), NotFound)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 
 import pytest
 
+from edge_serve.errors import InvalidArgument
 from edge_serve.messages.tensors import Shared
 from tests.transport.v2_scene import Door
 
@@ -96,3 +98,59 @@ def test_a_request_names_a_region(tmp_path: Path) -> None:
     assert (place.region, place.offset, place.size) == (tensor.region, 16, 8)
     with pytest.raises(TypeError):
         bytes(tensor.data)
+
+
+CUDA = "/v2/cudasharedmemory"
+
+
+def register_cuda(at: Door, **body: object) -> tuple[int, str]:
+    exchange = at.call("POST", f"{CUDA}/region/g/register", json.dumps(body).encode())
+    return exchange.status, exchange.error if exchange.content else ""
+
+
+def test_memory_of_a_gpu_comes_and_goes(tmp_path: Path) -> None:
+    at = door(tmp_path)
+    handle = base64.b64encode(bytes(range(64))).decode()
+    assert register_cuda(at, raw_handle={"b64": handle}, device_id=1, byte_size=16) == (200, "")
+    one = {"name": "g", "device_id": 1, "byte_size": 16}
+    assert at.call("GET", f"{CUDA}/region/g/status").json == at.call("GET", f"{CUDA}/status").json == [one]
+    place = at.service.regions.find("g", 8, 8)
+    assert (place.region.handle, place.offset) == (bytes(range(64)), 8)  # type: ignore[attr-defined]  # a CudaRegion
+    text = "The region named 'g' is registered as CUDA shared memory, not system shared memory"
+    assert at.call("GET", f"{SYSTEM}/region/g/status").error == text
+    register(at, key="/k", byte_size=16)
+    text = "The region named 'r' is registered as system shared memory, not CUDA shared memory"
+    assert at.call("GET", f"{CUDA}/region/r/status").error == text
+    assert at.call("POST", f"{CUDA}/unregister").status == 200
+    assert at.call("GET", f"{CUDA}/status").json == []
+    assert [region["name"] for region in at.call("GET", f"{SYSTEM}/status").json] == ["r"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "text"),
+    [
+        (b"", 400, "Shared memory register request has no 'raw_handle' field"),
+        (b'{"raw_handle":{},"device_id":0,"byte_size":4}', 500, "attempt to access non-existing object member 'b64'"),
+        (b'{"raw_handle":"","device_id":0,"byte_size":4}', 500, "attempt to access non-existing object member 'b64'"),
+        (b'{"raw_handle":{"b64":7},"device_id":0,"byte_size":4}', 500, "attempt to access JSON non-string as string"),
+        (b'{"raw_handle":{"b64":""},"device_id":0}', 500, "attempt to access non-existing object member 'byte_size'"),
+        (b'{"raw_handle":{"b64":""},"byte_size":4}', 500, "attempt to access non-existing object member 'device_id'"),
+        (b'{"raw_handle":{"b64":"AAAA"},"byte_size":4,"device_id":-1}', 500,
+         "attempt to access JSON non-unsigned-integer as unsigned-integer"),
+    ],
+)  # fmt: skip
+def test_bodies_that_register_no_memory_of_a_gpu(tmp_path: Path, body: bytes, status: int, text: str) -> None:
+    exchange = door(tmp_path).call("POST", f"{CUDA}/region/g/register", body)
+    assert (exchange.status, exchange.error) == (status, text)
+
+
+def test_handle_that_is_not_base64_is_empty(tmp_path: Path) -> None:
+    at = door(tmp_path)
+    register_cuda(at, raw_handle={"b64": "no base64!"}, device_id=0, byte_size=16)
+    assert at.service.regions.find("g", 0, 1).region.handle == b""  # type: ignore[attr-defined]  # a CudaRegion
+
+
+def test_registration_that_fails_later_is_answered(tmp_path: Path) -> None:
+    at = door(tmp_path)
+    at.service.control_error = InvalidArgument("no such memory")
+    assert register_cuda(at, raw_handle={"b64": ""}, device_id=0, byte_size=16) == (400, "no such memory")

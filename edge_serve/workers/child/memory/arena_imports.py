@@ -19,6 +19,7 @@ import numpy as np
 
 from edge_serve.errors import Internal, InvalidArgument
 from edge_serve.messages.tensors import Buffer
+from edge_serve.workers.child.memory.cuda_client_region import CudaClientRegion
 from edge_serve.workers.wire.layout import OFFSET_BITS, OFFSET_MASK
 
 #: up to this many bytes are read and written by system calls, which costs about 10 us
@@ -138,7 +139,7 @@ class ArenaImports:
 
     def __init__(self) -> None:
         self._views: dict[int, memoryview] = {}
-        self._regions: dict[int, ClientRegion] = {}
+        self._regions: dict[int, ClientRegion | CudaClientRegion] = {}
         #: arenas that cannot be had, and why; or that have not come in time
         self._failed: dict[int, str] = {}
         self._changed = threading.Condition()
@@ -166,6 +167,13 @@ class ArenaImports:
             self._regions[number] = ClientRegion(value["name"], value["offset"], value["byte_size"], fd)
             self._changed.notify_all()
 
+    def add_cuda_region(self, number: int, value: dict[str, Any]) -> None:
+        """CUDA_REGION arrived."""
+        handle = bytes.fromhex(value["handle"])
+        with self._changed:
+            self._regions[number] = CudaClientRegion(value["name"], value["device"], value["byte_size"], handle)
+            self._changed.notify_all()
+
     def remove(self, number: int) -> None:
         """ARENA_GONE arrived. The mapping goes when the last view of it does."""
         with suppress(KeyError):
@@ -173,7 +181,7 @@ class ArenaImports:
         self._regions.pop(number, None)
         self._failed.pop(number, None)
 
-    def region(self, place: int) -> ClientRegion | None:
+    def region(self, place: int) -> ClientRegion | CudaClientRegion | None:
         """The client's memory that a place is in; None when it is in an arena."""
         number = place >> OFFSET_BITS
         found = self._regions.get(number)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from edge_serve.backends.base import Reply
+from edge_serve.backends.cuda.device_data import is_on_device
 from edge_serve.workers.wire.layout import INLINE, padded
 
 
@@ -76,7 +77,10 @@ class OutputRoom:
             return _address(data) - _address(self._arena)
         start = self.offset
         size = len(data)
-        self._arena[start : start + size] = data
+        if is_on_device(data):
+            data.copy_into(self._arena[start : start + size])
+        else:
+            self._arena[start : start + size] = data
         self._advance(size)
         return start
 

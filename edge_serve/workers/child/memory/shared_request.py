@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from edge_serve.backends.base import Reply
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
 from edge_serve.messages.tensors import Buffer, DataType, InferTensor, Shape, element_count, zero_data
 from edge_serve.protocol.inference.validate import check_strings
 from edge_serve.workers.child.memory.arena_imports import ArenaImports, ClientRegion
+from edge_serve.workers.child.memory.cuda_client_region import CudaClientRegion
 from edge_serve.workers.wire.layout import OFFSET_MASK
 
 Send = Callable[["Reply | None", bool], None]
+AnyRegion = ClientRegion | CudaClientRegion
 
 
 class SharedRequest:
@@ -26,17 +28,21 @@ class SharedRequest:
     Args:
         value: `shared` of the request's extra JSON.
         copies: inputs are the model's own, to write to.
+        on_device: inputs in the memory of a GPU stay there.
 
     Attributes:
         error: why it cannot be executed.
     """
 
-    __slots__ = ("_copies", "_id", "_imports", "_model", "_outputs", "error")
+    __slots__ = ("_copies", "_id", "_imports", "_model", "_on_device", "_outputs", "error")
 
-    def __init__(self, imports: ArenaImports, request_id: str, value: dict[str, Any], copies: bool) -> None:
+    def __init__(
+        self, imports: ArenaImports, request_id: str, value: dict[str, Any], copies: bool, on_device: bool = False
+    ) -> None:
         self._imports = imports
         self._id = request_id
         self._copies = copies
+        self._on_device = on_device
         self._model: str = value["model"]
         self._outputs: dict[str, tuple[int, int, str]] = {one[0]: (one[1], one[2], one[3]) for one in value["outputs"]}
         self.error: EdgeServeError | None = None
@@ -46,12 +52,12 @@ class SharedRequest:
         """A request with nothing in clients' memory, to refuse it by its `error`."""
         return cls(imports, "", {"model": "", "outputs": []}, copies=False)
 
-    def region(self, place: int) -> ClientRegion | None:
+    def region(self, place: int) -> AnyRegion | None:
         """The client's memory that an input is in; None when it is in an arena."""
         return self._imports.region(place)
 
     def input(
-        self, region: ClientRegion, name: str, datatype: DataType, shape: Shape, place: int, size: int
+        self, region: AnyRegion, name: str, datatype: DataType, shape: Shape, place: int, size: int
     ) -> InferTensor:
         """An input; one that cannot be read sets `error`, and zeros stand for it where the batch needs its rows."""
         try:
@@ -66,9 +72,9 @@ class SharedRequest:
             data = b""
         return InferTensor(name, datatype, shape, data)
 
-    def _read(
-        self, region: ClientRegion, name: str, datatype: DataType, shape: Shape, offset: int, size: int
-    ) -> Buffer:
+    def _read(self, region: AnyRegion, name: str, datatype: DataType, shape: Shape, offset: int, size: int) -> Buffer:
+        if datatype.size and self._on_device and isinstance(region, CudaClientRegion):
+            return cast(Buffer, region.on_device(offset, size))
         if datatype.size:
             return region.read(offset, size, copy=self._copies or offset % datatype.size != 0)
         data = region.read(offset, size, copy=True)  # the lengths must not change once they are checked

@@ -1,0 +1,132 @@
+"""Bytes in the memory of a GPU, where `InferTensor.data` has them in place of a buffer, and copies from and to it.
+
+A backend gets such inputs if its instances say so (`takes_device_memory`), and may return such outputs: the worker
+copies them from the device into the reply. All copies here are on the default stream of the data's device, and are
+done when the call returns. Worker's side: the standard library and NumPy only.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TypeGuard
+
+import numpy as np
+
+from edge_serve.backends.base import DeviceLost
+from edge_serve.backends.cuda.api import CudaApi, CudaError, load_cuda
+from edge_serve.messages.tensors import Buffer
+
+
+@functools.cache
+def process_cuda() -> CudaApi:
+    """Return CUDA as this process uses it, loaded with the first call.
+
+    Raises:
+        Unavailable: there is none, with the reason.
+    """
+    return load_cuda()
+
+
+@dataclass(slots=True)
+class DeviceData:
+    """Bytes in the memory of a GPU. They are written: nothing on any stream is still to be waited for.
+
+    Attributes:
+        pointer: their address; device: the number of the GPU.
+        owner: keeps the memory as long as this refers to it.
+    """
+
+    pointer: int
+    nbytes: int
+    device: int
+    owner: object = None
+
+    def __len__(self) -> int:
+        return self.nbytes
+
+    def __bytes__(self) -> bytes:
+        return bytes(self.on_host())
+
+    def on_host(self) -> memoryview:
+        """Return a copy in ordinary memory.
+
+        Raises:
+            DeviceLost: the device cannot be used any more. CudaError: the copy failed.
+        """
+        made = np.empty(self.nbytes, np.uint8).data
+        self.copy_into(made)
+        return made
+
+    def copy_into(self, target: memoryview) -> None:
+        """Copy the bytes into writable memory of the same size. Raises as `on_host`."""
+        copy(address_of(target), self.pointer, self.nbytes, self.device)
+
+
+def is_on_device(data: object) -> TypeGuard[DeviceData]:
+    """Return whether the data of a tensor are in the memory of a GPU."""
+    return type(data) is DeviceData
+
+
+def address_of(data: Buffer | DeviceData) -> int:
+    """Return the address of bytes of the host or of a GPU; 0 if there are none."""
+    if type(data) is DeviceData:
+        return data.pointer
+    return int(np.frombuffer(data, np.uint8).__array_interface__["data"][0]) if len(data) else 0  # type: ignore[arg-type]
+
+
+def copy(target: int, source: int, nbytes: int, device: int) -> None:
+    """Copy between any two of host and device, and wait for it.
+
+    Raises:
+        DeviceLost: the device cannot be used any more. CudaError: the copy failed.
+    """
+    if nbytes:
+        with on_device(device) as cuda:
+            cuda.memcpy_async(target, source, nbytes, 0)
+            cuda.stream_synchronize(0)
+
+
+@contextmanager
+def on_device(device: int) -> Iterator[CudaApi]:
+    """Let this thread use a device for a while: a model of the same thread may have chosen another one.
+
+    Raises:
+        Unavailable: CUDA cannot be used. DeviceLost: an error that ends the context was raised inside.
+    """
+    cuda = process_cuda()
+    try:
+        before = cuda.get_device()
+        cuda.set_device(device)
+        try:
+            yield cuda
+        finally:
+            if before != device:
+                cuda.set_device(before)
+    except CudaError as error:
+        if error.sticky:
+            raise DeviceLost(error.message) from error
+        raise
+
+
+def upload(data: Buffer, device: int) -> DeviceData:
+    """Return the bytes in new memory of a GPU, which is freed with the last reference to it. Raises as `copy`."""
+    memory = _Allocation(len(data), device)
+    copy(memory.pointer, address_of(data), len(data), device)
+    return DeviceData(memory.pointer, len(data), device, memory)
+
+
+class _Allocation:
+    """Memory of a GPU that frees itself."""
+
+    def __init__(self, nbytes: int, device: int) -> None:
+        with on_device(device) as cuda:
+            self.pointer = cuda.malloc(max(1, nbytes))
+            self._free = cuda.free  # still there when the interpreter ends
+
+    def __del__(self) -> None:
+        if hasattr(self, "pointer"):
+            with suppress(CudaError):  # the device is lost, and its memory with it
+                self._free(self.pointer)
