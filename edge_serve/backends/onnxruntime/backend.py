@@ -39,6 +39,8 @@ class OnnxRuntimeBackend:
 
     def __init__(self, cuda: Callable[[], CudaApi] = load_cuda) -> None:
         self._cuda = cuda
+        #: why it cannot be called
+        self._no_cuda = ""
         #: sessions on GPUs that no instance has taken yet, by their devices
         self._gpu_sessions: dict[int, GpuSession] = {}
         #: sessions on GPUs of models with strings, whose instances copy nothing themselves
@@ -108,6 +110,8 @@ class OnnxRuntimeBackend:
                 gpu.close()
                 raise
         session = self._session(spec, kind, device)
+        if kind == "GPU":
+            host.log("WARNING", f"model '{spec.name}': ONNX Runtime copies inputs and outputs itself: {self._no_cuda}")
         shared = self._shared.setdefault((kind, device), SharedSession(session))
         return OnnxInstance(shared, _checked_plan(spec, session), sessions.run_options(self._settings(spec)))
 
@@ -128,7 +132,7 @@ class OnnxRuntimeBackend:
         try:
             cuda = self._cuda()
         except Unavailable as error:
-            host.log("WARNING", f"model '{spec.name}': ONNX Runtime copies inputs and outputs itself: {error.message}")
+            self._no_cuda = error.message
             return None
         optimization = spec.config.get("optimization") or {}
 

@@ -6,14 +6,14 @@ import onnxruntime
 import pytest
 
 from edge_serve.backends.onnxruntime import session as sessions
-from tests.backends.cuda.host import HostCuda
+from tests.backends.cuda.counting import CountingCuda
 from tests.stand_ins.onnxruntime import ON_GPU, session_on
 
 
 @pytest.fixture
-def host(monkeypatch: pytest.MonkeyPatch) -> HostCuda:
+def host(monkeypatch: pytest.MonkeyPatch) -> CountingCuda:
     """A device that the library's provider of CUDA computes on."""
-    made = HostCuda()
+    made = CountingCuda()
     available = [*ON_GPU, *onnxruntime.get_available_providers()]
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: available)
     monkeypatch.setattr(sessions, "Session", session_on(made, onnxruntime))

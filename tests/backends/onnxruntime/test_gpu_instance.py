@@ -20,7 +20,7 @@ from edge_serve.backends.onnxruntime.providers import Provider
 from edge_serve.backends.onnxruntime.settings import SessionSettings
 from edge_serve.errors import Internal, InvalidArgument, Unavailable
 from tests.backends import onnx_models as models
-from tests.backends.cuda.host import HostCuda
+from tests.backends.cuda.counting import CountingCuda
 from tests.backends.hosting import RecordingHost, installed, model_spec, request, tensor
 
 NOTHING = {"memory": 0, "streams": 0, "events": 0, "graphs": 0}
@@ -49,7 +49,7 @@ class Slot:
 class Scene:
     """A model on the stand-in GPU."""
 
-    def __init__(self, folder: Path, host: HostCuda) -> None:
+    def __init__(self, folder: Path, host: CountingCuda) -> None:
         self.folder, self.host = folder / "m", host
         self.backend = OnnxRuntimeBackend(lambda: host)
         self.instances: Sequence[OnnxInstance | OnnxGpuInstance] = []
@@ -75,7 +75,7 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path: Path, host: HostCuda) -> Iterator[Scene]:
+def scene(tmp_path: Path, host: CountingCuda) -> Iterator[Scene]:
     made = Scene(tmp_path, host)
     made.write()
     yield made
@@ -127,6 +127,30 @@ def test_outputs_are_views_of_the_replys_slot(scene: Scene) -> None:
     assert addresses == [slot.memory.ctypes.data, slot.memory.ctypes.data + 16]
     assert replies[1].outputs[0].array().tolist() == [[2] * 4] * 3
     assert 0 < timing.input_end_ns <= timing.output_start_ns
+
+
+def test_inputs_are_copied_from_their_own_slots_to_their_place_in_the_batch(scene: Scene) -> None:
+    columns = 150_528  # 602 KB
+    models.identity(scene.folder / "1/model.onnx", dims=["N", columns])
+    config = {
+        **CONFIG,
+        "input": [{"name": "X", "data_type": "TYPE_FP32", "dims": [columns]}],
+        "output": [{"name": "Y", "data_type": "TYPE_FP32", "dims": [columns]}],
+    }
+    requests = [request(tensor("X", np.full((1, columns), n, np.float32)), outputs=["Y"]) for n in (1, 2, 3)]
+    slots = [np.frombuffer(one.inputs[0].data, np.uint8).ctypes.data for one in requests]
+    instance = scene.open(config)
+    scene.host.copies.clear()
+
+    replies = instance.execute(requests, Timing())
+
+    assert [reply.outputs[0].array()[0, -1] for reply in replies] == [1, 2, 3]
+    inputs = [copy for copy in scene.host.copies if copy.source in slots]
+    assert [copy.source for copy in inputs] == slots
+    start = inputs[0].target
+    assert [(copy.target, copy.nbytes) for copy in inputs] == [(start + n * columns * 4, columns * 4) for n in range(3)]
+    # the outputs of the stand-in get to the device, and from there to the host, as one piece
+    assert len(scene.host.copies) == len(inputs) + 2
 
 
 def test_memory_on_the_device_is_that_of_the_largest_batch_and_stays(scene: Scene) -> None:
@@ -236,7 +260,7 @@ def test_a_device_without_memory(scene: Scene) -> None:
 
 
 def test_without_calls_of_cuda_the_library_copies_and_the_log_says_so(scene: Scene) -> None:
-    def no_cuda() -> HostCuda:
+    def no_cuda() -> CountingCuda:
         raise Unavailable("CUDA cannot be used: cuda-bindings: not installed")
 
     recorded, backend = RecordingHost(), OnnxRuntimeBackend(no_cuda)
