@@ -19,7 +19,7 @@ from pycuda import driver
 
 from edge_serve.backends.cuda.api import NOT_SUPPORTED, OUT_OF_MEMORY, CudaApi, CudaError
 
-_INVALID_VALUE, _INVALID_HANDLE, _NOT_REGISTERED, _UNKNOWN = 1, 400, 713, 999
+_INVALID_VALUE, _INVALID_HANDLE, _UNKNOWN = 1, 400, 999
 #: the driver's text of an error, by which PyCUDA reports it -> cudaError_t and its name
 _ERRORS = {
     "invalid argument": (_INVALID_VALUE, "cudaErrorInvalidValue"),
@@ -37,7 +37,7 @@ _ERRORS = {
     "context is destroyed": (709, "cudaErrorContextIsDestroyed"),
     "device-side assert triggered": (710, "cudaErrorAssert"),
     "part or all of the requested memory range is already mapped": (712, "cudaErrorHostMemoryAlreadyRegistered"),
-    "pointer does not correspond to a registered memory region": (_NOT_REGISTERED, "cudaErrorHostMemoryNotRegistered"),
+    "pointer does not correspond to a registered memory region": (713, "cudaErrorHostMemoryNotRegistered"),
     "hardware stack error": (714, "cudaErrorHardwareStackError"),
     "an illegal instruction was encountered": (715, "cudaErrorIllegalInstruction"),
     "misaligned address": (716, "cudaErrorMisalignedAddress"),
@@ -77,6 +77,23 @@ def _call(call: str, function: Callable[..., Any], *arguments: Any) -> Any:
         raise CudaError(call, code, name, text) from error
 
 
+@functools.cache
+def _libcuda() -> Any:
+    """Return the driver's own library, for the registration of memory: PyCUDA's ends the process (2026.1)."""
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def _call_driver(call: str, function: str, *arguments: Any) -> None:
+    """Call the driver's own library, in the context that PyCUDA has made current.
+
+    Raises:
+        CudaError: it failed.
+    """
+    code = int(getattr(_libcuda(), function)(*arguments))
+    if code:
+        raise CudaError(call, code, *_TEXTS.get(code, (f"cudaError{code}", "see cudaError_t in driver_types.h")))
+
+
 def _refused(call: str, code: int) -> CudaError:
     return CudaError(call, code, *_TEXTS[code])
 
@@ -107,7 +124,6 @@ class PyCuda:
         self._thread = threading.local()
         self._allocations: dict[int, Any] = {}
         self._pinned: dict[int, Any] = {}
-        self._registered: dict[int, Any] = {}
         self._streams: dict[int, Any] = {}
         self._events: dict[int, Any] = {}
         self._opened: dict[int, Any] = {}
@@ -176,19 +192,16 @@ class PyCuda:
         _call("cudaFreeHost", _taken(self._pinned, pointer, "cudaFreeHost", _INVALID_VALUE).base.free)
 
     def host_register(self, pointer: int, nbytes: int) -> None:
-        array = np.frombuffer(_buffer(pointer, nbytes), np.uint8)
-        self._registered[pointer] = _call("cudaHostRegister", driver.register_host_memory, array, _PINNED)
+        size = ctypes.c_size_t(nbytes)
+        _call_driver("cudaHostRegister", "cuMemHostRegister_v2", ctypes.c_void_p(pointer), size, _PINNED)
 
     def host_unregister(self, pointer: int) -> None:
-        array = _taken(self._registered, pointer, "cudaHostUnregister", _NOT_REGISTERED)
-        _call("cudaHostUnregister", array.base.unregister)
+        _call_driver("cudaHostUnregister", "cuMemHostUnregister", ctypes.c_void_p(pointer))
 
     def host_device_pointer(self, pointer: int) -> int:
-        for table in (self._pinned, self._registered):
-            for start, array in list(table.items()):
-                if start <= pointer < start + array.nbytes:
-                    return int(_call("cudaHostGetDevicePointer", array.base.get_device_pointer)) + pointer - start
-        raise _refused("cudaHostGetDevicePointer", _INVALID_VALUE)
+        found, start = ctypes.c_uint64(), ctypes.c_void_p(pointer)
+        _call_driver("cudaHostGetDevicePointer", "cuMemHostGetDevicePointer_v2", ctypes.byref(found), start, 0)
+        return found.value
 
     def memcpy_async(self, target: int, source: int, nbytes: int, stream: int) -> None:
         runs = self._stream(stream, "cudaMemcpyAsync")

@@ -57,6 +57,8 @@ def over_stand_in(monkeypatch: pytest.MonkeyPatch, name: str) -> Any:
         monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.syspath_prepend(str(STAND_INS))
     found = import_module(module)
+    if name == "pycuda":
+        monkeypatch.setattr(found, "_libcuda", lambda: found.driver.libcuda)
     for loaded in [one for one in sys.modules if one.partition(".")[0] in ("cuda", "pycuda") or one == module]:
         del sys.modules[loaded]
     return found

@@ -5,8 +5,10 @@ one on the stack of its thread, and objects can be released only where theirs is
 `stacks` has the contexts of all threads.
 """
 
+# ruff: noqa: N802 (the names of the driver's own library)
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -175,19 +177,6 @@ class PagelockedHostAllocation(_Owned):
         return int(_in_context("cuMemHostGetDevicePointer", host.host_device_pointer, self._value))
 
 
-class RegisteredHostMemory(_Owned):
-    def __init__(self, ary: Any, flags: int) -> None:
-        self._ary = ary
-        super().__init__("cuMemHostRegister", host.host_register, ary.ctypes.data, ary.nbytes)
-        self._owns(host.host_unregister, ary.ctypes.data)
-
-    def unregister(self) -> None:
-        self._end("registered_host_memory::free")
-
-    def get_device_pointer(self) -> int:
-        return int(_in_context("cuMemHostGetDevicePointer", host.host_device_pointer, self._ary.ctypes.data))
-
-
 class _Array:
     """As much of a NumPy array as counts: the genuine one is such an array, whose base is the allocation."""
 
@@ -202,8 +191,32 @@ def pagelocked_empty(shape: int, dtype: Any, order: str = "C", mem_flags: int = 
     return _Array(made, int(made), nbytes)
 
 
-def register_host_memory(ary: Any, flags: int = 0) -> _Array:
-    return _Array(RegisteredHostMemory(ary, flags), ary.ctypes.data, ary.nbytes)
+class _Libcuda:
+    """The driver's own library: what the adapter calls there, because PyCUDA's `register_host_memory` crashes."""
+
+    def cuMemHostRegister_v2(self, p: ctypes.c_void_p, bytesize: ctypes.c_size_t, flags: int) -> int:
+        return self._code(host.host_register, p.value, bytesize.value)
+
+    def cuMemHostUnregister(self, p: ctypes.c_void_p) -> int:
+        return self._code(host.host_unregister, p.value)
+
+    def cuMemHostGetDevicePointer_v2(self, pdptr: Any, p: ctypes.c_void_p, flags: int) -> int:
+        def find() -> None:
+            pdptr._obj.value = host.host_device_pointer(p.value)
+
+        return self._code(find)
+
+    def _code(self, call: Callable[..., Any], *arguments: Any) -> int:
+        if not stacks[threading.get_ident()]:
+            return 201
+        try:
+            call(*arguments)
+        except CudaError as error:
+            return error.code
+        return 0
+
+
+libcuda = _Libcuda()
 
 
 class Stream(_Owned):
