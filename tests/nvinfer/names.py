@@ -14,6 +14,8 @@ import tensorrt as trt
 
 from tests.stand_ins.plans import plan, tensor
 
+#: bases that the stand-in alone has
+OWN = {"Enum"}
 _SIGNATURE = re.compile(r"^(?:\d+\. )?\w+\((.*)\) -> ", re.MULTILINE)
 #: a parameter at the top level, after the start or a comma: its name, before a colon
 _PARAMETER = re.compile(r"(?:^|, )(\w+): ")
@@ -41,7 +43,9 @@ def members(kind: type) -> dict[str, Any]:
     if values is not None:
         return {name: int(value) for name, value in values.items()}
     names = [name for name in dir(kind) if not name.startswith("_")]
-    return {name: describe(getattr(kind, name)) for name in names if not hasattr(tuple, name)}
+    return {
+        name: describe(getattr(kind, name)) for name in names if not hasattr(tuple, name) and not hasattr(bytes, name)
+    }
 
 
 def describe(value: Any) -> Any:
@@ -65,7 +69,7 @@ def attributes() -> dict[str, list[str]]:
 def main() -> None:
     """Print the names that the module itself has, and those of objects."""
     own = {name: one for name, one in vars(trt).items() if getattr(one, "__module__", "").startswith("tensorrt")}
-    names = {name: describe(one) for name, one in own.items() if not name.startswith("_")}
+    names = {name: describe(one) for name, one in own.items() if not name.startswith("_") and name not in OWN}
     print(json.dumps({"module": names, "objects": attributes()}))
 
 

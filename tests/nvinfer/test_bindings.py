@@ -64,3 +64,13 @@ def different(own: Any, genuine: Any, path: str = "") -> list[str]:
     if isinstance(own, list):  # one of the overloads has these parameters
         return [] if genuine and own[0] in genuine else [f"{path}: {own}, expected one of {genuine}"]
     return [] if own == genuine else [f"{path}: {own}, expected {genuine}"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", VERSIONS)
+def test_10_000_executions_in_four_threads_leak_nothing(version: str) -> None:
+    result = output("load", bindings(version))
+
+    seconds, grown = result.pop("seconds"), result.pop("grown")
+    assert result == {"wrong": 0, "leaked": {}, "living": 0}
+    assert grown < 2048, f"{grown} KiB more after 8,000 executions and 25 loads that failed, in {seconds} s"

@@ -6,12 +6,14 @@ begin when its inputs are there, and that reads outputs when the stream is throu
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from edge_serve.backends.cuda.api import CudaApi
+from edge_serve.backends.cuda.api import CudaApi, CudaError
 from edge_serve.backends.cuda.tensor_path import TensorPath
 from edge_serve.backends.onnxruntime import session as sessions
 from edge_serve.messages.tensors import DataType, Shape
@@ -51,6 +53,7 @@ class GpuSession:
     ) -> None:
         self.cuda = cuda
         self.device = device
+        self._is_open = False
         cuda.set_device(device)
         self.path = make_path()
         try:
@@ -58,13 +61,23 @@ class GpuSession:
         except BaseException:
             self.path.close()
             raise
+        self._is_open = True
 
     def close(self) -> None:
         """Release the session, then its stream. No batch may be on its way, and all bindings are closed."""
+        if not self._is_open:
+            return
+        self._is_open = False
         self.cuda.set_device(self.device)
         self.path.synchronize()
         del self.session
         self.path.close()
+
+    def __del__(self) -> None:
+        """Close it: a backend that described its model and did not load it is dropped, not closed."""
+        if not sys.is_finalizing():
+            with contextlib.suppress(CudaError):
+                self.close()
 
 
 class Binding:

@@ -183,6 +183,16 @@ def test_a_load_that_fails_releases_what_it_took(scene: Scene) -> None:
     assert scene.host.open_handles() == NOTHING
 
 
+def test_a_model_that_is_described_and_not_loaded_leaves_nothing(scene: Scene) -> None:
+    backend = OnnxRuntimeBackend(lambda: scene.host)
+    backend.complete_config(model_spec(scene.folder, {"instance_group": [{"kind": "KIND_GPU"}]}))
+    assert scene.host.open_handles()["streams"] == 2
+
+    del backend
+
+    assert scene.host.open_handles() == NOTHING
+
+
 def test_the_session_that_completes_the_configuration_is_the_first_instances(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,36 +33,36 @@ class _Meta(EnumMeta):
         raise TypeError(f"type 'tensorrt_bindings.tensorrt.{cls.__name__}' is not subscriptable")
 
 
-class _Enum(IntEnum, metaclass=_Meta):
+class Enum(IntEnum, metaclass=_Meta):
     """An enum as the genuine ones, whose members are attributes, and are not found by `Enum[name]`."""
 
 
-class TensorIOMode(_Enum):
+class TensorIOMode(Enum):
     NONE, INPUT, OUTPUT = range(3)
 
 
-class TensorLocation(_Enum):
+class TensorLocation(Enum):
     DEVICE, HOST = range(2)
 
 
-class TensorFormat(_Enum):
+class TensorFormat(Enum):
     LINEAR, CHW2, HWC8, CHW4, CHW16, CHW32 = range(6)
 
 
-class DataType(_Enum):
+class DataType(Enum):
     FLOAT, HALF, INT8, INT32, BOOL, UINT8, FP8, BF16, INT64, INT4 = range(10)
 
 
-class LayerInformationFormat(_Enum):
+class LayerInformationFormat(Enum):
     ONELINE, JSON = range(2)
 
 
-class ExecutionContextAllocationStrategy(_Enum):
+class ExecutionContextAllocationStrategy(Enum):
     STATIC, ON_PROFILE_CHANGE, USER_MANAGED = range(3)
 
 
 class ILogger:
-    class Severity(_Enum):
+    class Severity(Enum):
         INTERNAL_ERROR, ERROR, WARNING, INFO, VERBOSE = range(5)
 
     INTERNAL_ERROR, ERROR, WARNING, INFO, VERBOSE = Severity

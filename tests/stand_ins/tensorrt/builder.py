@@ -13,7 +13,6 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from cuda.bindings.runtime import host
 
 from tests.stand_ins.plans import plan, tensor
 
-from . import MAJOR, DataType, Dims, ILogger, __version__
+from . import MAJOR, DataType, Dims, Enum, ILogger, __version__
 
 if TYPE_CHECKING:
     import onnx
@@ -41,32 +40,32 @@ def _script() -> dict[str, str]:
     return dict(field.split("=") for field in os.environ.get("STAND_IN_BUILD", "").split())
 
 
-class NetworkDefinitionCreationFlag(IntEnum):
+class NetworkDefinitionCreationFlag(Enum):
     if MAJOR < 11:
         EXPLICIT_BATCH = 0
-    STRONGLY_TYPED = 1
+    STRONGLY_TYPED = 1 if MAJOR < 11 else 0
 
 
-class BuilderFlag(IntEnum):
+class BuilderFlag(Enum):
     if MAJOR < 11:
         FP16 = 0
         INT8 = 1
     if MAJOR == 10:
         BF16 = 17
     GPU_FALLBACK = 3
-    VERSION_COMPATIBLE = 13
-    EXCLUDE_LEAN_RUNTIME = 14
+    VERSION_COMPATIBLE = 13 if MAJOR < 11 else 12
+    EXCLUDE_LEAN_RUNTIME = 14 if MAJOR < 11 else 13
 
 
-class MemoryPoolType(IntEnum):
+class MemoryPoolType(Enum):
     WORKSPACE = 0
 
 
-class DeviceType(IntEnum):
+class DeviceType(Enum):
     GPU, DLA = range(2)
 
 
-class HardwareCompatibilityLevel(IntEnum):
+class HardwareCompatibilityLevel(Enum):
     NONE, AMPERE_PLUS = range(2)
 
 
@@ -96,7 +95,7 @@ class ITensor:
     def __init__(self, name: str, shape: Sequence[int], dtype: str) -> None:
         self.name = name
         self.shape = Dims(shape)
-        self.dtype = getattr(DataType, dtype)
+        self.dtype = DataType.__members__[dtype]
         self.is_shape_tensor = False
 
 
