@@ -20,6 +20,29 @@ _PLAN = ".plan"
 _STAGE = ".new"
 
 
+class EngineLease:
+    """An engine that is served: it stays in the cache until `release`.
+
+    Attributes:
+        plan: its file.
+        seconds: that its build took; 0 = it was in the cache.
+
+    Raises:
+        OSError: it is gone.
+    """
+
+    def __init__(self, plan: str, seconds: float) -> None:
+        self.plan = plan
+        self.seconds = seconds
+        self._descriptor = hold(Path(plan))
+
+    def release(self) -> None:
+        """Let the cache remove the engine. A second call does nothing."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
 class EngineCache:
     """One directory of engines.
 

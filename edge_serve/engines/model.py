@@ -19,7 +19,9 @@ from edge_serve.errors import InvalidArgument
 #: model parameter: build the engine at load from the ONNX file of the version; `true`, or options of a build
 BUILD_PARAMETER = "EDGE_SERVE_BUILD_ENGINE"
 #: settings of `--backend-config=tensorrt`
-CACHE_SETTING, CACHE_SIZE_SETTING = "engine-cache", "engine-cache-mb"
+CACHE_SETTING, CACHE_SIZE_SETTING, LIMIT_SETTING = "engine-cache", "engine-cache-mb", "engine-build-secs"
+#: seconds
+_DEFAULT_LIMIT = 7200
 #: MB
 DEFAULT_CACHE_MB = 4096
 ONNX_FILE, _ONNX = "model.onnx", ".onnx"
@@ -53,11 +55,18 @@ def cache_settings(backend_config: Mapping[str, str], cache_directory: str, home
     Raises:
         InvalidArgument: a setting cannot be read.
     """
-    size = backend_config.get(CACHE_SIZE_SETTING, str(DEFAULT_CACHE_MB))
-    if not size.isascii() or not size.isdigit():
-        raise InvalidArgument(f"{CACHE_SIZE_SETTING} is '{size}', expected a number of MB")
+    size = _number(backend_config, CACHE_SIZE_SETTING, DEFAULT_CACHE_MB)
     given = backend_config.get(CACHE_SETTING, "")
-    return CacheSettings(Path(given) if given else default_directory(cache_directory, home), int(size))
+    return CacheSettings(Path(given) if given else default_directory(cache_directory, home), size)
+
+
+def build_limit(backend_config: Mapping[str, str]) -> float:
+    """Return the seconds that a build at load may take.
+
+    Raises:
+        InvalidArgument: the setting cannot be read.
+    """
+    return float(_number(backend_config, LIMIT_SETTING, _DEFAULT_LIMIT))
 
 
 def builds_at_load(config: Json, version_directory: Path, device: int, gpus: Gpus) -> bool:
@@ -139,6 +148,13 @@ def batch_hints(config: Json) -> BatchHints:
             dims[str(entry.get("name"))] = tuple(int(dim) for dim in shape)
     preferred = (config.get("dynamic_batching") or {}).get("preferred_batch_size") or ()
     return BatchHints(int(config.get("max_batch_size", 0)), tuple(map(int, preferred)), dims)
+
+
+def _number(backend_config: Mapping[str, str], key: str, default: int) -> int:
+    text = backend_config.get(key, str(default))
+    if not text.isascii() or not text.isdigit():
+        raise InvalidArgument(f"--backend-config=tensorrt,{key} is '{text}', expected a number")
+    return int(text)
 
 
 def _parameter(config: Json) -> str:

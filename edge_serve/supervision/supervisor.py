@@ -182,7 +182,8 @@ class Supervisor:
             return
         self._extended_ns = now
         done = sum(one.word != "loading" for one in summaries)
-        progress = (done, self._workers.workers(), round(self._workers.cpu_seconds(), 1))
+        builds = tuple(one.reason for one in summaries if one.word == "loading")
+        progress = (done, self._workers.workers(), round(self._workers.cpu_seconds(), 1), builds)
         if progress != self._progress:
             self._progress = progress
             self._notifier.tell(notify.extend(EXTENSION))
@@ -212,7 +213,9 @@ def status_line(
     required = {one.name: one.reason for one in lacking if loaded and not safe and one.reason}
     failed = {one.name: one.reason for one in troubled if one.word == "failed"}
     failed |= {name: reason for name, reason in (unread or {}).items() if name not in failed}
-    groups = [_group(word, [one.name for one in troubled if one.word == word]) for word in _MOVING]
+    moving = {one.name: f"{one.name} ({one.reason})" for one in troubled if one.word == "loading" and one.reason}
+    groups = [_group(word, [moving.get(one.name, one.name) for one in troubled if one.word == word])
+              for word in _MOVING]  # fmt: skip
     if failed:
         head = failed_line(failed, required, serving)
     elif not loaded and not counted:

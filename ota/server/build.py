@@ -84,7 +84,7 @@ def build(program: str, request: BuildRequest, place: Path) -> dict[str, Any]:
         ServerError: it did not end in time.
     """
     place.mkdir(mode=0o750, parents=True, exist_ok=True)
-    for old in place.glob("*.plan"):  # the agent has copied it
+    for old in (*place.glob("*.plan"), *place.glob("*.plan.meta.json")):  # the agent has copied the plan
         old.unlink()
     plan = place / f"{request.key}.plan"
     command = [

@@ -131,7 +131,7 @@ def test_machine_without_tensorrt_or_device_says_so(
     ("script", "text"),
     [
         ("crash", r"the process that built it crashed \(SIGSEGV\) during: Building Engine"),
-        ("kill", r"was killed \(SIGKILL\) during: .* memory ran out: unload models"),
+        pytest.param("kill", r"was killed \(SIGKILL\) during: .* memory ran out: unload", marks=pytest.mark.slow),
     ],
 )
 def test_build_that_crashes_or_is_killed_is_one_error_and_the_next_one_builds(
@@ -147,6 +147,7 @@ def test_build_that_crashes_or_is_killed_is_one_error_and_the_next_one_builds(
         assert not asyncio.run(run(asked)).cached
 
 
+@pytest.mark.slow
 def test_same_engine_that_is_asked_for_twice_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STAND_IN_BUILD", "milliseconds=150")
     asked = request(tmp_path)

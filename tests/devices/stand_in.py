@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,10 +17,19 @@ def build(folder: Path) -> Path:
     """Build the stand-in libcuda.so.1 in a folder. Return the folder."""
     if shutil.which("g++") is None:
         pytest.skip("no g++ to build the stand-in libcuda with")
-    source = Path(__file__).with_name("libcuda.cpp")
-    command = ["g++", "-shared", "-fPIC", "-std=c++17", "-O1", "-o", str(folder / LIBRARY), str(source)]
-    subprocess.run(command, check=True, timeout=120)
+    (folder / LIBRARY).write_bytes(_compiled())
     return folder
+
+
+@functools.cache
+def _compiled() -> bytes:
+    """Compile the stand-in, once for all modules with tests."""
+    source = Path(__file__).with_name("libcuda.cpp")
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder, LIBRARY)
+        command = ["g++", "-shared", "-fPIC", "-std=c++17", "-O1", "-o", str(target), str(source)]
+        subprocess.run(command, check=True, timeout=120)
+        return target.read_bytes()
 
 
 def environ(folder: Path, **fields: object) -> dict[str, str]:

@@ -258,6 +258,13 @@ def summaries(**words: str) -> list[ModelSummary]:
     [
         (summaries(), "looking for models"),
         (summaries(a="loading"), "0 of 1 model ready, loading a"),
+        (
+            [
+                ModelSummary("a", "loading", "building the engine: x, 42 %, 9 s"),
+                ModelSummary("b", "ready", serves=True),
+            ],
+            "1 of 2 models ready, loading a (building the engine: x, 42 %, 9 s)",
+        ),
         (summaries(a="ready", b="ready", c="loading", d="failed"), "1 model failed: d; 2 serve, loading c"),
         (summaries(a="ready", gone="unloaded"), "1 model ready"),
         (

@@ -11,7 +11,7 @@ from edge_serve.backends.base import ModelSpec
 from edge_serve.backends.tensorrt.engine import EngineInfo, read_engine
 from edge_serve.backends.tensorrt.errors import Step, failure
 from edge_serve.backends.tensorrt.library import Library, make_runtime
-from edge_serve.backends.tensorrt.plan import PlanHost, check_meta, find_plan, read_meta
+from edge_serve.backends.tensorrt.plan import BUILT_PLAN, PlanHost, check_meta, find_plan, read_meta
 from edge_serve.backends.tensorrt.settings import backend_settings, check_dla_core
 from edge_serve.errors import Internal
 
@@ -41,7 +41,8 @@ def load_engine(library: Library, spec: ModelSpec, device: int, dla_core: int, i
     settings = backend_settings(spec.backend_config)
     library.cuda.set_device(device)
     capability = library.cuda.capability(device)
-    plan = find_plan(spec.version_directory, spec.config, capability, instance)
+    built = spec.backend_config.get(BUILT_PLAN)
+    plan = Path(built) if built else find_plan(spec.version_directory, spec.config, capability, instance)
     meta = read_meta(plan, spec.name)
     if meta is not None:
         here = PlanHost(library.version, capability, host_code=settings.version_compatible)

@@ -19,6 +19,10 @@ from edge_serve.errors import Internal, InvalidArgument, Unavailable, with_advic
 from edge_serve.files import read_small
 
 DEFAULT_FILENAME = "model.plan"
+#: `backend` of a configuration whose plans these are
+PLATFORM = "tensorrt"
+#: backend setting of a version whose engine was built at load: the path of its plan
+BUILT_PLAN = "built-plan"
 _SUFFIX = ".meta.json"
 #: flags in a description, in TensorRT's words (BuilderFlag, HardwareCompatibilityLevel)
 VERSION_COMPATIBLE, AMPERE_PLUS, NO_RUNTIME = "VERSION_COMPATIBLE", "AMPERE_PLUS", "EXCLUDE_LEAN_RUNTIME"

@@ -91,7 +91,8 @@ _READ = {
         ("default-max-batch-size", "enable-global-threadpool", "intra_op_thread_count", "inter_op_thread_count")
     ),
     "python": frozenset[str](),
-    "tensorrt": frozenset(("coalesce-request-input", "execution-policy", "plugins", "version-compatible")),
+    "tensorrt": frozenset(("coalesce-request-input", "execution-policy", "plugins", "version-compatible"))
+    | {"engine-build-secs", "engine-cache", "engine-cache-mb"},
 }
 #: Triton's backends that edge-serve does not have, whose settings start scripts often carry
 _ABSENT = frozenset(("dali", "fil", "openvino", "pytorch", "tensorflow", "tensorrtllm", "tflite", "vllm"))

@@ -84,7 +84,8 @@ class InstanceUpdater:
         del config.instance_group[:]
         config.instance_group.extend(plan.config.instance_group)
         config = self._loader.settle(config)
-        return InstanceUpdate(served, config, self._loader.spec(plan, config, int(served.version)), plan.directory)
+        spec = self._loader.spec(plan, config, int(served.version), served.engine)
+        return InstanceUpdate(served, config, spec, plan.directory)
 
     async def _prepare(self, plan: LoadPlan, update: InstanceUpdate) -> None:
         opened, count = update.served.opened, len(update.added)

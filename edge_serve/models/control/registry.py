@@ -37,6 +37,7 @@ from edge_serve.models.load.memory import Memory
 from edge_serve.models.repository.names import check_name, parse_version
 from edge_serve.models.repository.override import Override
 from edge_serve.models.repository.repository import FoundModel, Repository, plain_name
+from edge_serve.models.versions.lifecycle import VersionState
 from edge_serve.models.versions.served import Served, ServedVersions
 from edge_serve.models.versions.unloading_versions import BusyVersion, busy_versions
 from edge_serve.observe.metrics.source import ModelSeries, Readiness
@@ -84,8 +85,16 @@ class Registry:
         self.load_history = LoadHistory()
         self._swapper = VersionSwapper(loader, at_once, self._serving, self.load_history, drain_seconds, retries)
         self.unloading = self._swapper.unloading
+        self._builds = loader.builds
+        self._builds.on_progress = self._on_build
         planner = Planner(repository, loader, self.load_history)
         self._loads = ModelLoads(self._models, planner, self._swapper, self._serving, self.load_history)
+
+    def _on_build(self, name: str, version: int, text: str) -> None:
+        """Show the progress of a build as the reason for which a version does not serve yet."""
+        known = self._models[name].versions.get(version)
+        if known is not None and known.state is VersionState.LOADING:
+            known.reason = text
 
     def load_at_once(self, count: int) -> None:
         """Set how many versions may load at the same time."""
@@ -314,6 +323,7 @@ class Registry:
         for one in [one for one in self.load_history.reasons if name in (one, plain_name(one))]:
             del self.load_history.reasons[one]
         for one in [one for one in self._models if name in (one, plain_name(one))]:
+            self._builds.cancel(one)
             await self._unload(one, unload_dependents, begun)
 
     async def _unload(self, name: str, unload_dependents: bool, begun: Callable[[], None] | None) -> None:

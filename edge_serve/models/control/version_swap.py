@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
-from edge_serve.errors import EdgeServeError, Internal, Unavailable
+from edge_serve.errors import Cancelled, EdgeServeError, Internal, Unavailable
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.models.control.instance_updater import InstanceUpdater
 from edge_serve.models.control.records import ModelRecord, VersionRecord
@@ -221,7 +221,7 @@ class VersionSwapper:
     async def _open_with_retries(self, plan: LoadPlan, version: int, own_worker: bool) -> Served | EdgeServeError:
         for left in range(self._retries, -1, -1):
             opened = await self._try(plan, version, own_worker)
-            if not isinstance(opened, EdgeServeError) or not left:
+            if not isinstance(opened, EdgeServeError) or isinstance(opened, Cancelled) or not left:
                 break
             text, extra = "model %s version %d is tried again, at most %d times", model_fields(plan.name, version)
             log.info(text, plan.name, version, left, extra=extra)

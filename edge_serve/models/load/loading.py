@@ -14,6 +14,7 @@ from google.protobuf import text_format
 
 from edge_serve.aio.offload import offload
 from edge_serve.backends.base import ModelSpec
+from edge_serve.backends.tensorrt.plan import BUILT_PLAN, PLATFORM
 from edge_serve.clock import Clock
 from edge_serve.config.checks.io import check_inputs_and_outputs
 from edge_serve.config.model import model_config_pb2 as pb
@@ -24,6 +25,7 @@ from edge_serve.config.model.parameters import parameter
 from edge_serve.config.signature import read_labels, signature_of
 from edge_serve.config.stages import check_files, load_model_config, merge_completed, settle_instances
 from edge_serve.devices.device import Gpu, Gpus
+from edge_serve.engines.cache import EngineLease
 from edge_serve.errors import EdgeServeError
 from edge_serve.golden.reader import read_golden
 from edge_serve.messages.log_fields import model_fields
@@ -36,6 +38,7 @@ from edge_serve.models.extras.rate_limit import LimitedModel, RateLimitGate
 from edge_serve.models.extras.response_cache import ResponseCache
 from edge_serve.models.load.dependencies import members_of
 from edge_serve.models.load.device_memory import DeviceMemory
+from edge_serve.models.load.engines import EngineBuilds
 from edge_serve.models.load.golden import prove, prove_with
 from edge_serve.models.load.load_plan import LoadPlan
 from edge_serve.models.load.memory import Way
@@ -100,6 +103,7 @@ class Loader:
 
     Attributes:
         devices: the GPUs, set before the first load.
+        builds: the engines that are built at load.
         device_memory: the memory of the GPUs; None = it is not watched.
     """
 
@@ -113,6 +117,7 @@ class Loader:
         gate: RateLimitGate | None = None,
     ) -> None:
         self.devices = Gpus()
+        self.builds = EngineBuilds(lambda: options.backend_settings(PLATFORM))
         self.device_memory: DeviceMemory | None = None
         self._workers = workers
         self._budget = budget
@@ -242,10 +247,14 @@ class Loader:
         config = self.settle(plan.config)
         own = plan.gets_own_worker(own_worker)
         spec = self.spec(plan, config, version)
+        engine = await self.builds.open(plan.name, spec, self.devices)
+        if engine is not None:
+            undo.callback(engine.release)
+            spec = self.spec(plan, config, version, engine)
         if self._options.auto_complete:
             document = await self._workers.describe(spec, config.backend, own_worker=own)
             config = self.settle(merge_completed(config, document))
-            spec = self.spec(plan, config, version)
+            spec = self.spec(plan, config, version, engine)
         for note in notes_on(config):
             log.warning("model %s: %s", plan.name, note, extra=model_fields(plan.name))
         labels = await offload(read_labels, config, plan.directory)
@@ -262,7 +271,7 @@ class Loader:
         served = Served(
             config.name, str(version), config, signature, driver, driver.statistics, opened, arena, 0.0,
             shape_key_for(signature), kept=plan.kept, identity=plan.name, directory=plan.directory,
-            golden=plan.golden, instances=dict(enumerate(instances)),
+            golden=plan.golden, instances=dict(enumerate(instances)), engine=engine,
         )  # fmt: skip
         if plan.golden is not None and self._options.proves(plan.name):
             await prove(served, plan.golden, self._proof_seconds, self._driver(config, signature, None))
@@ -272,6 +281,8 @@ class Loader:
         else:
             limited.join(driver, opened)
             served.on_close += (limited.close,)
+        if engine is not None:
+            served.on_close += (engine.release,)
         served.gpu_uuid = self._gpu_uuid(instances)
         self._add_cache(served)
         await served.check_health()  # the model's own `is_ready` counts from the start, as in Triton
@@ -296,15 +307,22 @@ class Loader:
         )  # fmt: skip
         served.on_close += (served.cache.close,)
 
-    def spec(self, plan: LoadPlan, config: pb.ModelConfig, version: int) -> ModelSpec:
-        """Return the specification of a version for its workers."""
+    def spec(
+        self, plan: LoadPlan, config: pb.ModelConfig, version: int, engine: EngineLease | None = None
+    ) -> ModelSpec:
+        """Return the specification of a version for its workers.
+
+        Args:
+            engine: that was built for it; None = its files are served.
+        """
+        built = {BUILT_PLAN: engine.plan} if engine is not None else {}
         return ModelSpec(
             config.name,
             version,
             plan.directory,
             plan.directory / str(version),
             model_config_to_json(config),
-            self._options.backend_settings(config.backend),
+            {**self._options.backend_settings(config.backend), **built},
         )
 
     def _new_statistics(self, config: pb.ModelConfig) -> ModelStatistics:

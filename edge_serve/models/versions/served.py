@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 from edge_serve.aio.tasks import start_task
 from edge_serve.config.model.model_config_pb2 import ModelConfig
+from edge_serve.engines.cache import EngineLease
 from edge_serve.golden.reader import GoldenTest
 from edge_serve.messages.infer import SEQUENCE_START, InferRequest, InferResponse, Room
 from edge_serve.messages.log_fields import model_fields
@@ -52,6 +53,7 @@ class Served:
         on_close: called when the version is closed, to release resources of the whole server.
         directory: the directory of the model's files.
         golden: its golden test; None = it has none.
+        engine: the engine that its load built or found in the cache; None = its own files are served.
         references: requests that are under way, but not in the queue.
         gpu_uuid: the GPU that all instances are on; "" = the CPU, or several GPUs.
         gpu_memory: GPU -> bytes of its memory that the load took, where that was measured.
@@ -76,6 +78,7 @@ class Served:
     identity: str = ""
     directory: Path = Path()
     golden: GoldenTest | None = None
+    engine: EngineLease | None = None
     gpu_uuid: str = ""
     gpu_memory: Mapping[str, int] = field(default_factory=dict)
     sick: bool = False
@@ -210,6 +213,11 @@ class Served:
                     "model %s is not ready: %s", self.name, refusal, extra=model_fields(self.name, self.version)
                 )
             self._refusal, self._refused_at = refusal, restarts if refusal else -1
+
+    @property
+    def engine_build_seconds(self) -> float | None:
+        """The seconds that its load built an engine, 0 if it was in the cache; None = it has no engine."""
+        return self.engine.seconds if self.engine is not None else None
 
     def series(self) -> ModelSeries:
         """Return this version as the metrics page shows it."""

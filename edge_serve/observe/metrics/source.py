@@ -44,6 +44,10 @@ class LoadedVersion(Protocol):
         """Requests of the server's own that the model failed, although it had answered them before."""
 
     @property
+    def engine_build_seconds(self) -> float | None:
+        """Seconds that the load built an engine, 0 if it was in the cache; None = the version has no such engine."""
+
+    @property
     def gpu_memory(self) -> Mapping[str, int]:
         """GPU -> bytes of its memory that the load took, where that was measured."""
 

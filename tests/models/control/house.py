@@ -16,6 +16,7 @@ from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.control.registry import Registry
+from edge_serve.models.load.engines import EngineBuilds
 from edge_serve.models.load.load_plan import LoadPlan
 from edge_serve.models.load.loading import Loader
 from edge_serve.models.repository.override import Override
@@ -74,6 +75,7 @@ class FakeLoader:
     """Opens whatever it is asked for, but for what `broken` names."""
 
     def __init__(self) -> None:
+        self.builds = EngineBuilds(dict)
         self.broken: dict[tuple[str, int], EdgeServeError] = {}
         self.opened: list[FakeServed] = []
         self.busy = False

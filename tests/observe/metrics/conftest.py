@@ -22,6 +22,7 @@ class FakeVersion:
 
     load_seconds: float = 0.0
     failed_questions: int = 0
+    engine_build_seconds: float | None = None
     gpu_memory: Mapping[str, int] = field(default_factory=dict)
 
 

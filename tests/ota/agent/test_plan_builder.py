@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from dataclasses import replace
@@ -16,6 +17,7 @@ from ota.layout import StateLayout
 from ota.server.build import UnitBuild
 from ota.server.unit import ask_unit
 from ota.store import directories, releases, scrub
+from tests.backends import onnx_models
 from tests.ota.bundles import manifest_bytes, sha256
 from tests.ota.server.units import accepting
 
@@ -144,6 +146,27 @@ def test_a_build_that_hangs_ends_with_its_limit(tmp_path: Path) -> None:
     scene.variant = replace(scene.variant, build=(replace(BUILD, timeout_seconds=1),))
     with pytest.raises(ServerError, match="did not end within 1 s and was killed"):
         scene.build()
+
+
+def test_the_command_itself_builds_over_a_stand_in_for_tensorrt(tmp_path: Path) -> None:
+    root, program = Path(__file__).parents[3], tmp_path / "edge-serve"
+    program.write_text(
+        f'#!/bin/sh\nPYTHONPATH={root}/tests/stand_ins:{root} exec {sys.executable} -m edge_serve "$@"\n'
+    )
+    program.chmod(0o755)
+    onnx = onnx_models.add_sub(tmp_path / "model.onnx", (2, 4), onnx_models.FLOAT)
+    scene = Scene(tmp_path, str(program), onnx.read_bytes())
+    assert 0 < scene.build() < 60
+    assert scene.plan.read_bytes().startswith(b"STAND-IN PLAN")
+    assert list(scrub.scrub(scene.layout, [("det", 17)])) == []
+    assert json.loads(scene.cached().read_bytes().partition(b"\n")[2])["flags"] == ["FP16"]
+    made = scene.layout.plans / "made"
+    assert (made / "timing.cache").is_file()
+    assert len(list((made / "cache").glob("*.plan.meta.json"))) == 1
+
+    broken = Scene(tmp_path / "broken", str(program), b"graph")
+    with pytest.raises(TrialFailed, match=r"the build of model.onnx failed: TensorRT 10.3.0 cannot read model.onnx"):
+        broken.build()
 
 
 def test_the_unit_builds_what_lies_in_releases_and_with_known_options_only(tmp_path: Path, program: str) -> None:
