@@ -128,7 +128,7 @@ class PyCuda:
         self._events: dict[int, Any] = {}
         self._opened: dict[int, Any] = {}
         self._numbers = itertools.count(1)
-        atexit.register(self._leave)
+        atexit.register(self._end)
 
     def device_count(self) -> int:
         return int(_call("cudaGetDeviceCount", driver.Device.count))
@@ -154,6 +154,12 @@ class PyCuda:
     def get_device(self) -> int:
         pushed = getattr(self._thread, "pushed", None)
         return 0 if pushed is None else int(pushed.device)
+
+    def _end(self) -> None:
+        """Release the contexts: PyCUDA would do so with the wrong function, and warn that it fails."""
+        self._leave()
+        for context in self._contexts.values():
+            context.detach()
 
     def capability(self, device: int) -> tuple[int, int]:
         major, minor = _call("cudaDeviceGetAttribute", driver.Device(device).compute_capability)

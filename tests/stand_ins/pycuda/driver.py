@@ -109,6 +109,9 @@ class Context:
         if stack:
             host.set_device(stack[-1]._number)
 
+    def detach(self) -> None:
+        pass
+
     @staticmethod
     def synchronize() -> None:
         _in_context("cuCtxSynchronize", host.stream_synchronize, 0)
