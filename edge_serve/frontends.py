@@ -47,6 +47,7 @@ class SocketSource:
     tensor_memory: Callable[[], int]
     custom: Callable[[], Iterable[CustomFamily]]
     http: Callable[[], HttpSeries]
+    pinned_memory: Callable[[], tuple[int, int]]
 
 
 class Frontends:

@@ -128,7 +128,12 @@ class ServerProcess:
         self.addresses = self._frontends.addresses
         registry, budget = self._registry, self._budget
         self._source = SocketSource(
-            registry.series, registry.readiness, lambda: budget.used, custom.families, self._frontends.series
+            registry.series,
+            registry.readiness,
+            lambda: budget.used,
+            custom.families,
+            self._frontends.series,
+            lambda: (budget.pinned.limit, budget.pinned.used),
         )
         self._log_control = log_control
         self.service.status_source = self._collector(repository).read
@@ -319,6 +324,8 @@ class ServerProcess:
 
     async def _find_devices(self) -> None:
         devices = self._loader.devices = self.service.regions.gpus = await self._devices.start()
+        if devices.found:
+            self._budget.pinned.limit = self._config.pinned_memory_pool_byte_size
         for device in devices.found:
             log.info("%s", device)
         if devices.reason:

@@ -23,6 +23,21 @@ class DeviceLost(Internal):
 
 
 @dataclass(slots=True)
+class ArenaMemory:
+    """The tensor memory of a model, in its worker.
+
+    Attributes:
+        view: all of it, most of which has no pages yet.
+        pin: asks the front end never to return the pages of the first bytes while the model is open, so they may be
+            registered with a device. Returns for how many bytes it is so, at least those asked for. Raises
+            EdgeServeError with the reason if it is not. It waits, so it must not be called for a batch.
+    """
+
+    view: memoryview
+    pin: Callable[[int], int]
+
+
+@dataclass(slots=True)
 class ModelSpec:
     """The description of a model version for the worker that opens it.
 
@@ -31,6 +46,7 @@ class ModelSpec:
         version_directory: `<repository>/<model>/<version>`.
         config: the ModelConfig as Triton's JSON (original field names, int64 as numbers).
         backend_config: `--backend-config=<backend>,key=value`, plus the global keys.
+        arena: set by the worker that opens the model.
     """
 
     name: str
@@ -39,6 +55,7 @@ class ModelSpec:
     version_directory: Path
     config: dict[str, Any]
     backend_config: dict[str, str] = field(default_factory=dict)
+    arena: ArenaMemory | None = None
 
 
 @dataclass(slots=True)

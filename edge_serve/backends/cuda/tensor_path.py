@@ -61,14 +61,27 @@ def path_settings(optimization: Mapping[str, Any]) -> PathSettings:
 
 
 class RegisteredMemory:
-    """Host memory that is registered with the device; this one is empty."""
+    """Host memory that is registered with the device; this one is empty.
+
+    Attributes:
+        lock: of `pieces` and the copies of them.
+    """
+
+    lock: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 
     def covers(self, address: int, nbytes: int) -> bool:
         """Return whether these bytes are registered."""
         return False
 
-    def close(self) -> None:
-        """Unregister all of it."""
+    def pieces(self, address: int, nbytes: int) -> list[int]:
+        """Return the sizes of the pieces in which these bytes must be copied."""
+        return [nbytes]
+
+    def acquire(self) -> None:
+        """Count one more path that copies from it."""
+
+    def release(self) -> None:
+        """Unregister all of it with the last path."""
 
 
 class PlainOutputs:
@@ -141,6 +154,7 @@ class TensorPath:
         self._cuda = cuda
         self._settings = settings or PathSettings()
         self._registered = registered or RegisteredMemory()
+        self._registered.acquire()
         self._streams: list[int] = []
         self._events: list[int] = []
         self._seats: list[Seat] = []
@@ -197,11 +211,22 @@ class TensorPath:
                     continue
                 target = self._flush(seat, first, used, target)
                 first = used
-                cuda.memcpy_async(target, address, size, stream)
+                self._copy(target, address, size, stream, host=address)
                 target += size
             self._flush(seat, first, used, target)
         cuda.event_record(seat.copied, stream)
         cuda.stream_wait_event(self.compute_stream, seat.copied)
+
+    def _copy(self, target: int, source: int, nbytes: int, stream: int, host: int) -> None:
+        """Enqueue a copy.
+
+        Args:
+            host: the end of it that is in host memory.
+        """
+        with self._registered.lock:
+            for size in self._registered.pieces(host, nbytes):
+                self._cuda.memcpy_async(target, source, size, stream)
+                target, source = target + size, source + size
 
     def _flush(self, seat: Seat, first: int, end: int, target: int) -> int:
         """Enqueue the copy of joined inputs. Return the place after them."""
@@ -235,7 +260,8 @@ class TensorPath:
             staged = None if direct else seat.staged_out.view[at : at + nbytes]
             into = target if staged is None else staged
             if nbytes and into is not None:
-                cuda.memcpy_async(address_of(into), pointer, nbytes, stream)
+                place = address_of(into)
+                self._copy(place, pointer, nbytes, stream, host=place)
             seat.outputs.append(_Output(staged, target))
             at += _aligned(nbytes)
         cuda.event_record(seat.done, stream)
@@ -290,6 +316,7 @@ class TensorPath:
         for seat in self._seats:
             seat.staged_in.close()
             seat.staged_out.close()
+        self._registered.release()
 
 
 def _aligned(nbytes: int) -> int:

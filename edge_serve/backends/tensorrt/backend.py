@@ -11,6 +11,7 @@ from typing import Any
 
 from edge_serve.backends import host
 from edge_serve.backends.base import InstanceSpec, ModelSpec
+from edge_serve.backends.cuda.registered_arena import RegisteredArena
 from edge_serve.backends.cuda.tensor_path import TensorPath
 from edge_serve.backends.tensorrt.bindings import BindingRole, input_bindings
 from edge_serve.backends.tensorrt.checks import check_tensorrt
@@ -68,9 +69,10 @@ class TensorRtBackend:
         for note in (*backend_settings(spec.backend_config).notes, *model_settings(spec.config).notes):
             host.log("WARNING", f"model '{spec.name}': {note}")
         opened: list[TensorRtInstance] = []
+        arenas: list[RegisteredArena] = []
         try:
             for one in instances:
-                opened.append(self._open_one(spec, one))
+                opened.append(self._open_one(spec, one, arenas))
         except BaseException:
             for made in opened:
                 made.close()
@@ -81,7 +83,7 @@ class TensorRtBackend:
         """Let go of the engines."""
         self._engines.clear()
 
-    def _open_one(self, spec: ModelSpec, one: InstanceSpec) -> TensorRtInstance:
+    def _open_one(self, spec: ModelSpec, one: InstanceSpec, arenas: list[RegisteredArena]) -> TensorRtInstance:
         check_kind(one.kind, spec.name)
         group = group_of(spec.config, one.name)
         loaded = self._engine(spec, one.device_id, dla_core(group, one.name, spec.name), one.name)
@@ -91,7 +93,10 @@ class TensorRtBackend:
         cuda.set_device(one.device_id)
         states = [entry["output_name"] for entry in (spec.config.get("sequence_batching") or {}).get("state") or ()]
         seats = 1 if states or loaded.info.has_shape_tensors else 2
-        path = TensorPath(cuda, seats, settings.path, stream_priority(settings.priority, *cuda.stream_priority_range()))
+        if spec.arena is not None and not arenas:
+            arenas.append(RegisteredArena(cuda, spec.name, one.device_id, spec.arena))
+        priority = stream_priority(settings.priority, *cuda.stream_priority_range())
+        path = TensorPath(cuda, seats, settings.path, priority, next(iter(arenas), None))
         contexts: list[Context] = []
         batches = int(spec.config.get("max_batch_size", 0)) > 0
         try:

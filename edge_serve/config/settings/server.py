@@ -320,7 +320,9 @@ class ServerConfig(DoorSettings):
         _rate(values.RATE_LIMIT_RESOURCE, "Resource that instances share. Not given: the largest request.", tuple),
     ] = ()
 
-    pinned_memory_pool_byte_size: Annotated[int, _memory(COUNT, "Bytes of pinned memory.", ignored=_NO_POOL)] = 2**28
+    pinned_memory_pool_byte_size: Annotated[
+        int, _memory(COUNT, "Bytes of tensor memory that workers may register with GPUs, for faster copies.")
+    ] = 2**28
     cuda_memory_pool_byte_size: Annotated[
         tuple[str, ...],
         _memory(TEXT, "<device>:<bytes> of CUDA memory.", tuple, ignored="backends acquire device memory at load"),

@@ -90,10 +90,10 @@ CATALOGUE: tuple[MetricSpec, ...] = (
            "Total cache hit duration per model, in microseconds", _CACHE),
     MetricSpec("nv_cache_miss_duration_per_model", "counter", _MODEL, micros(lambda s: s.cache_miss, cache=True),
            "Total cache miss (insert+lookup) duration per model, in microseconds", _CACHE),
-    # there is no pinned pool here: Triton on a machine without a GPU says 0 too, and dashboards expect the names
-    MetricSpec("nv_pinned_memory_pool_total_bytes", "gauge", (), one(lambda _: 0),
+    # 0 on a machine without a GPU, as in Triton
+    MetricSpec("nv_pinned_memory_pool_total_bytes", "gauge", (), one(lambda s: s.pinned[0]),
            "Pinned memory pool total memory size, in bytes"),
-    MetricSpec("nv_pinned_memory_pool_used_bytes", "gauge", (), one(lambda _: 0),
+    MetricSpec("nv_pinned_memory_pool_used_bytes", "gauge", (), one(lambda s: s.pinned[1]),
            "Pinned memory pool used memory size, in bytes"),
     MetricSpec("nv_inference_first_response_histogram_ms", "histogram", _MODEL, first_response,
            "Duration from request to first response in milliseconds", "histogram_latencies=true"),

@@ -63,6 +63,7 @@ class Page:
         models = await gathered(Model(series, self._options, now_ns) for series in source.models())
         readiness = await gathered(source.readiness())
         scrape = Scrape(models, source.http(), readiness, source.tensor_memory(), *self._seen)
+        scrape.pinned = source.pinned_memory()
         return ["".join(lines).encode("utf-8", "replace") async for lines in in_pieces(self._lines(scrape))]
 
     def _lines(self, scrape: Scrape) -> Iterator[str]:

@@ -51,6 +51,7 @@ class Scrape:
     machine: MachineReading = field(default_factory=MachineReading)
     gpus: list[GpuReading] = field(default_factory=list)
     updates: Updates | None = None
+    pinned: tuple[int, int] = (0, 0)
 
 
 _NOT_IN_A_LABEL = re.compile("[^a-zA-Z0-9_]")

@@ -115,4 +115,7 @@ class StatisticsSource(Protocol):
     def tensor_memory(self) -> int:
         """Bytes of request bodies and tensors that are held now."""
 
+    def pinned_memory(self) -> tuple[int, int]:
+        """Bytes that workers may register with GPUs, and that they have registered."""
+
     def custom(self) -> Iterable[CustomFamily]: ...

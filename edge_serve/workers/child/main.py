@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_serve.backends import host, loader
-from edge_serve.backends.base import Backend, DeviceLost, InstanceSpec, ModelSpec
+from edge_serve.backends.base import ArenaMemory, Backend, DeviceLost, InstanceSpec, ModelSpec
 from edge_serve.errors import EdgeServeError, Internal, NotFound, Unavailable
 from edge_serve.workers.child.calling import CallerArena
 from edge_serve.workers.child.forks import Forks
@@ -253,6 +253,7 @@ class Main:
 
     def _load(self, value: dict[str, Any], sockets: list[socket.socket], arena: memoryview) -> list[Instance]:
         spec = _spec(value["spec"])
+        spec.arena = ArenaMemory(arena, partial(self.remote.pin, value["model"]))
         specs = [InstanceSpec(one["name"], one["kind"], one["device_id"]) for one in value["instances"]]
         beside = self._loaded.get(value["beside"])
         described = self._described.pop((spec.name, spec.version), None) if beside is None else beside.backend

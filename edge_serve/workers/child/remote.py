@@ -81,6 +81,10 @@ class Remote:
         answer = self.ask({"do": "memory", "model": model, "nbytes": nbytes})
         return answer["token"], answer["offset"]
 
+    def pin(self, model: int, nbytes: int) -> int:
+        """Ask the front end to leave the first bytes of a model's arena where they are; see `ArenaMemory`."""
+        return int(self.ask({"do": "pin", "model": model, "nbytes": nbytes})["nbytes"])
+
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         """As the repository API. Raises EdgeServeError."""
         encoded = {path: b64encode(data).decode() for path, data in files.items()}

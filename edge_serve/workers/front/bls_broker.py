@@ -23,6 +23,7 @@ from edge_serve.workers.front.channel import Channel
 from edge_serve.workers.front.frames.calls import decode_call, decode_rest, encode_response
 from edge_serve.workers.front.link import ModelListener
 from edge_serve.workers.memory.arena import Arena
+from edge_serve.workers.memory.pinned import PinnedPages
 from edge_serve.workers.wire.calls import OutputSlot
 from edge_serve.workers.wire.frames import Frame, FrameError, FrameKind, failed_frame, json_frame
 from edge_serve.workers.wire.layout import INLINE, padded
@@ -186,7 +187,7 @@ class InboundCall:
             self._broker.closed(self._number)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class BlsBroker:
     """The calls of one worker process.
 
@@ -204,6 +205,8 @@ class BlsBroker:
     _asked: dict[int, InboundCall] = field(default_factory=dict)
     #: token -> slot in the worker's hands, and the number of its model
     _kept: dict[int, tuple[Lease, int]] = field(default_factory=dict)
+    #: by the number of the model
+    _pinned: dict[int, PinnedPages] = field(default_factory=dict)
     _tokens: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def on_frame(self, received: Frame) -> bool:
@@ -244,6 +247,8 @@ class BlsBroker:
 
         if question.get("do") == "memory":
             self._memory(question, answer)
+        elif question.get("do") == "pin":
+            self._pin(question, answer)
         elif name in self.turning and question.get("do") != "is_model_ready":  # it would wait for itself
             answer(Unavailable(f"model '{name}' cannot be loaded or unloaded by itself while it loads or unloads"))
         elif control is None:
@@ -272,6 +277,18 @@ class BlsBroker:
                 answer(slot.error)
 
         slot.when_ready(ready)
+
+    def _pin(self, question: dict[str, Any], answer: Answer) -> None:
+        """Keep the pages at the low end of a model's arena, which the worker then registers with its device."""
+        model, nbytes = question.get("model"), question.get("nbytes")
+        if type(model) is not int or type(nbytes) is not int or nbytes <= 0:
+            raise FrameError("found a question for pinned pages without a model or a number of bytes")
+        caller = self.caller_of(model)
+        if caller is None:  # it is being closed
+            answer(Unavailable(f"model {model} is not open"))
+            return
+        pinned = self._pinned[model] = caller.arena.pinned
+        pinned.keep((self, model), nbytes, lambda kept: answer({"nbytes": kept} if isinstance(kept, int) else kept))
 
     def _on_infer(self, received: Frame) -> None:
         callers: list[Caller] = []
@@ -339,6 +356,8 @@ class BlsBroker:
             if model is None or owner == model:
                 del self._kept[token]
                 lease.release()
+        for number in list(self._pinned) if model is None else {model} & self._pinned.keys():
+            self._pinned.pop(number).release((self, number))
 
 
 def _nothing() -> None:

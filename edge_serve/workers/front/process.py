@@ -26,8 +26,8 @@ from edge_serve.workers.front.output import WorkerOutput
 from edge_serve.workers.launch.cgroups import ControlGroup
 from edge_serve.workers.launch.environments import Interpreter, own_interpreter
 from edge_serve.workers.launch.lifetime_pipe import LifetimePipe
-from edge_serve.workers.memory.arena import PAGE
 from edge_serve.workers.memory.arena_exports import ArenaExports
+from edge_serve.workers.memory.pages import PAGE
 from edge_serve.workers.wire.frames import HEADER_SIZE, Frame, FrameError, FrameKind, error_of, json_frame
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,6 @@ either side is killed.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import fcntl
 import logging
 import mmap
@@ -21,19 +20,17 @@ from edge_serve.aio.bulk_copy import work
 from edge_serve.aio.tasks import notify
 from edge_serve.errors import Unavailable
 from edge_serve.workers.memory.extents import Extents
+from edge_serve.workers.memory.pages import PAGE, dispose, punch, reserve
+from edge_serve.workers.memory.pinned import PinnedPages, PinnedPool
 
 log = logging.getLogger(__name__)
 
-PAGE = mmap.PAGESIZE
 #: seconds; pages are idle when no slot had them for two whole periods (one, if they are many): after 1 to 1.5 seconds
 PERIOD = 0.5
 #: a worker that shrinks the file must not kill the front end with SIGBUS
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 #: bytes that `trim` withdraws from use at once, while a thread returns them
 TRIM_BYTES = 64 << 20
-#: bytes of one call to the kernel, which holds the file's lock meanwhile: about a millisecond
-STEP = 4 << 20
-
 #: bytes of a label that the kernel takes are 249 (memfd_create(2))
 _LONGEST_LABEL = 200
 
@@ -44,11 +41,6 @@ _IDLE_RUN = re.compile(b"\x03+")
 _MANY = (256 << 20) // PAGE
 _SOON_IDLE_RUN = re.compile(b"[\x02\x03]+")
 _AGE = bytes.maketrans(b"\x01\x02", b"\x02\x03")
-
-#: fallocate(2): the pages are returned, the size of the file stays
-_PUNCH_HOLE = 0x01 | 0x02
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
 
 
 def default_capacity() -> int:
@@ -61,14 +53,16 @@ class Budget:
     """Bytes that all slots of the server may hold together.
 
     Attributes:
+        pinned: the pool for pages that workers register with a device.
         warm: arenas that have memory, used or idle.
     """
 
-    __slots__ = ("limit", "used", "warm")
+    __slots__ = ("limit", "pinned", "used", "warm")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, pinned: PinnedPool | None = None) -> None:
         self.limit = limit
         self.used = 0
+        self.pinned = pinned or PinnedPool()
         self.warm: set[Arena] = set()
 
     def take(self, nbytes: int) -> bool:
@@ -170,6 +164,7 @@ class Arena:
 
     Attributes:
         fd: -1 = it is closed.
+        pinned: the pages that stay, because a worker has registered them with a device.
         on_close: called when it closes: other models' workers may have it mapped.
     """
 
@@ -185,6 +180,10 @@ class Arena:
         self._states = bytearray()
         #: what threads do with the file now
         self._jobs = 0
+        #: threads that return pages now, and what waits for their end
+        self._returning = 0
+        self._after_return: list[Callable[[], None]] = []
+        self.pinned = PinnedPages(self, budget.pinned)
         self.on_close: list[Callable[[Arena], None]] = []
 
     @property
@@ -237,7 +236,7 @@ class Arena:
             self._tear_down()
 
         size = (end - start) * PAGE
-        work(size, partial(_reserve, self.fd, start * PAGE, size), done)
+        work(size, partial(reserve, self.fd, start * PAGE, size), done)
         if slot.error is not None:
             slot.release()
             raise slot.error
@@ -275,7 +274,7 @@ class Arena:
         while runs := self._withdraw(limit // PAGE):
             size = sum(pages for _, pages in runs) * PAGE
             returned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            work(size, partial(_punch, self._file, runs), partial(self._put_back, runs, returned))
+            work(size, partial(punch, self._file, runs), partial(self._put_back, runs, returned))
             await asyncio.shield(returned)
             total += size
         return total
@@ -300,10 +299,12 @@ class Arena:
             self._extents.take_at(first, pages)
         if runs:
             self._jobs += 1
+            self._returning += 1
         return runs
 
     def _put_back(self, runs: list[tuple[int, int]], returned: asyncio.Future[None], error: Exception | None) -> None:
         self._jobs -= 1
+        self._returning -= 1
         for first, pages in runs:
             self._extents.give(first, pages)
             self._states[first : first + pages] = bytes(pages) if error is None else b"\x01" * pages
@@ -311,6 +312,10 @@ class Arena:
         del self._states[end:]
         if not end:
             self._budget.warm.discard(self)
+        if not self._returning:
+            waiting, self._after_return = self._after_return, []
+            for start in waiting:
+                start()
         if not returned.done():
             if error is None:
                 returned.set_result(None)
@@ -319,8 +324,38 @@ class Arena:
         self._tear_down()
 
     def _touched_gaps(self) -> list[tuple[int, int]]:
-        high = len(self._states)
-        return [(start, min(start + count, high)) for start, count in self._extents.free() if start < high]
+        """Return the free pages that have memory and may be trimmed, as (first, end)."""
+        low, high = self.pinned.count, len(self._states)
+        return [
+            (max(start, low), min(start + count, high))
+            for start, count in self._extents.free()
+            if start < high and start + count > low
+        ]
+
+    def pin(self, first: int, pages: int, done: Callable[[Exception | None], None]) -> None:
+        """Reserve memory for the pages from `first` up to `pages`, which are not trimmed any more (see `PinnedPages`),
+        once no thread returns pages.
+        """
+        self._jobs += 1
+
+        def reserved(error: Exception | None) -> None:
+            self._jobs -= 1
+            if error is None and self.fd >= 0:
+                states = self._states
+                states += bytes(max(0, pages - len(states)))
+                states[first:pages] = states[first:pages].replace(b"\0", b"\1")
+                self._budget.warm.add(self)
+            done(error)
+            self._tear_down()
+
+        def start() -> None:
+            size = (pages - first) * PAGE
+            work(size, partial(reserve, self._file, first * PAGE, size), reserved)
+
+        if self._returning:
+            self._after_return.append(start)
+        else:
+            start()
 
     def close(self) -> None:
         """No new slots; the memory goes when the last slot does."""
@@ -340,7 +375,7 @@ class Arena:
         touched = len(self._states)
         self._states = bytearray()
         self._budget.warm.discard(self)
-        work(touched * PAGE, partial(_dispose, self._map, file, touched), _ignore)
+        work(touched * PAGE, partial(dispose, self._map, file, touched), _ignore)
         del self._map
 
 
@@ -354,29 +389,6 @@ async def trim_idle(budget: Budget) -> None:
                 await arena.trim()
             except Exception:
                 log.exception("trimming the tensor memory of model %s failed", arena.name)
-
-
-def _reserve(fd: int, offset: int, size: int) -> None:
-    """Reserve memory step by step."""
-    for start in range(offset, offset + size, STEP):
-        os.posix_fallocate(fd, start, min(STEP, offset + size - start))
-
-
-def _punch(fd: int, runs: list[tuple[int, int]]) -> None:
-    """Return the memory of runs of pages step by step."""
-    for first, pages in runs:
-        end = (first + pages) * PAGE
-        for start in range(first * PAGE, end, STEP):
-            if _libc.fallocate(fd, _PUNCH_HOLE, start, min(STEP, end - start)):
-                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-
-
-def _dispose(mapped: mmap.mmap, fd: int, pages: int) -> None:
-    """Return the memory, then the file and its address space: each would take long for all pages at once."""
-    try:
-        _punch(fd, [(0, pages)])
-    finally:
-        os.close(fd)
 
 
 def _ignore(error: Exception | None) -> None:

@@ -161,6 +161,8 @@ class HostCuda:
         self._opened = _Memory()
         self._pinned = _Memory()
         self._registered: dict[int, PinnedPages] = {}
+        #: of `_registered`; a stream may take it while another thread has `_lock` and waits for the stream
+        self._registration_lock = threading.Lock()
         self._sticky: CudaError | None = None
         self._scripted: dict[str, list[tuple[int, int]]] = {}
 
@@ -264,8 +266,9 @@ class HostCuda:
         with self._lock:
             if self._pinned.start_of(pointer) is not None or self._pinned.start_of(pointer + nbytes - 1) is not None:
                 raise _error("cudaHostRegister", _ALREADY_REGISTERED)
-            self._registered[pointer] = PinnedPages(pointer, nbytes)
-            self._pinned.add(pointer, nbytes)
+            with self._registration_lock:
+                self._registered[pointer] = PinnedPages(pointer, nbytes)
+                self._pinned.add(pointer, nbytes)
 
     def host_unregister(self, pointer: int) -> None:
         self._enter("cudaHostUnregister")
@@ -273,8 +276,9 @@ class HostCuda:
             if pointer not in self._registered:
                 raise _error("cudaHostUnregister", _NOT_REGISTERED)
             self._drain()
-            self._pinned.remove(pointer)
-            self._registered.pop(pointer).close()
+            with self._registration_lock:
+                self._pinned.remove(pointer)
+                self._registered.pop(pointer).close()
 
     def host_device_pointer(self, pointer: int) -> int:
         self._enter("cudaHostGetDevicePointer")
@@ -285,6 +289,10 @@ class HostCuda:
     def memcpy_async(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Copy in the order of the stream; ordinary memory of the host is read before this returns, as by CUDA."""
         self._enter("cudaMemcpyAsync")
+        with self._registration_lock:
+            for address in (target, source):
+                if not self._is_one_kind(address, nbytes):
+                    raise _error("cudaMemcpyAsync", _INVALID_VALUE)
         runs = self._stream(stream, "cudaMemcpyAsync")
         if runs.captured is None and self._is_ordinary(source):
             data = ctypes.string_at(source, nbytes)
@@ -312,15 +320,31 @@ class HostCuda:
     def _copy(self, target: int, source: int, nbytes: int) -> None:
         for address in (target, source):
             self._check_range(address, nbytes)
+        with self._registration_lock:  # memory may be registered while a copy of it is under way
+            parts = [self._read(start, size) for start, size in self._runs(source, nbytes)]
+            self._write(target, b"".join(parts))
+
+    def _read(self, source: int, nbytes: int) -> bytes:
         pages = self._pages(source)
-        self._write(target, pages.read(source, nbytes) if pages else ctypes.string_at(source, nbytes))
+        return pages.read(source, nbytes) if pages else ctypes.string_at(source, nbytes)
+
+    def _runs(self, address: int, nbytes: int) -> list[tuple[int, int]]:
+        """Return the parts of a range, each of which is in one registration or in none."""
+        ends = {end for start in self._registered for end in (start, start + self._pinned.sizes[start])}
+        cuts = [address, *sorted(end for end in ends if address < end < address + nbytes), address + nbytes]
+        return [(start, end - start) for start, end in itertools.pairwise(cuts)]
+
+    def _is_one_kind(self, address: int, nbytes: int) -> bool:
+        """Return whether a range is in one registration, or in none: CUDA refuses others."""
+        return nbytes == 0 or len(self._runs(address, nbytes)) == 1
 
     def _write(self, target: int, data: bytes) -> None:
-        pages = self._pages(target)
-        if pages:
-            pages.write(target, data)
-        else:
-            ctypes.memmove(target, data, len(data))
+        for start, size in self._runs(target, len(data)):
+            part, pages = data[start - target : start - target + size], self._pages(start)
+            if pages:
+                pages.write(start, part)
+            else:
+                ctypes.memmove(start, part, size)
 
     def _pages(self, address: int) -> PinnedPages | None:
         return self._registered.get(self._pinned.start_of(address) or 0)

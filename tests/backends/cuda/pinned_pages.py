@@ -18,18 +18,19 @@ class PinnedPages:
     MADV_REMOVE the program has other pages, and the device goes on with the old ones.
     """
 
-    _CHUNK = 1 << 20  # bytes of a pipe, the most without privileges
+    _CHUNK = 1 << 16  # bytes of a pipe: reading some of them costs reading all; 1 MiB is the most without privileges
 
     def __init__(self, start: int, nbytes: int) -> None:
         self._start = start
         self._scratch = self._pipe()
-        self._chunks = []
+        self._chunks: list[int] = []
         for at in range(start, start + nbytes, self._CHUNK):
             pipe, size = self._pipe(), min(self._CHUNK, start + nbytes - at)
             vector = (ctypes.c_size_t * 2)(at, size)  # struct iovec
             if _libc.vmsplice(pipe[1], vector, 1, 0) != size:
                 raise OSError(ctypes.get_errno(), "vmsplice: the start of the memory must lie on a page")
-            self._chunks.append(pipe)
+            os.close(pipe[1])
+            self._chunks.append(pipe[0])
 
     def read(self, address: int, nbytes: int) -> bytes:
         first, last = ((at - self._start) // self._CHUNK for at in (address, address + nbytes - 1))
@@ -50,11 +51,11 @@ class PinnedPages:
             at = end
 
     def close(self) -> None:
-        for end in (*self._scratch, *(end for pipe in self._chunks for end in pipe)):
+        for end in (*self._scratch, *self._chunks):
             os.close(end)
 
-    def _content(self, pipe: tuple[int, int]) -> bytes:
-        size, data = _libc.tee(pipe[0], self._scratch[1], self._CHUNK, 0), b""
+    def _content(self, pipe: int) -> bytes:
+        size, data = _libc.tee(pipe, self._scratch[1], self._CHUNK, 0), b""
         while len(data) < size:
             data += os.read(self._scratch[0], size - len(data))
         return data

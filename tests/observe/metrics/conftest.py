@@ -46,6 +46,9 @@ class FakeSource:
     def tensor_memory(self) -> int:
         return 8192
 
+    def pinned_memory(self) -> tuple[int, int]:
+        return 1 << 28, 1 << 23
+
     def custom(self) -> Iterable[CustomFamily]:
         return self.families
 

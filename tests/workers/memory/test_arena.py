@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from edge_serve.errors import Unavailable
-from edge_serve.workers.memory.arena import PAGE, Arena, Budget, Slot, trim_idle
+from edge_serve.workers.memory.arena import Arena, Budget, Slot, trim_idle
 from edge_serve.workers.memory.extents import Extents
+from edge_serve.workers.memory.pages import PAGE
 
 MIB = 1 << 20
 

@@ -1,0 +1,107 @@
+"""The part of a model's arena that is registered with its device, which copies from and to it by itself (ADR 26)."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+
+from edge_serve.backends import host
+from edge_serve.backends.base import ArenaMemory
+from edge_serve.backends.cuda.api import CudaApi, CudaError
+from edge_serve.backends.cuda.tensor_path import RegisteredMemory, address_of
+from edge_serve.errors import EdgeServeError
+
+#: bytes that are registered at once: some milliseconds
+STEP = 8 << 20
+
+
+class RegisteredArena(RegisteredMemory):
+    """Registers an arena step by step from its low end, which is the part in use, as far as tensors lie there.
+
+    A thread asks for a step and registers it, so no batch waits for that; until then its tensors are copied as those in
+    ordinary memory. After a refusal the rest stays ordinary memory.
+
+    Args:
+        model: its name, for the log.
+        device: of the model's first instance; the registration counts for all.
+        step: bytes of a step.
+    """
+
+    def __init__(self, cuda: CudaApi, model: str, device: int, memory: ArenaMemory, step: int = STEP) -> None:
+        self._cuda = cuda
+        self._model = model
+        self._device = device
+        self._memory = memory
+        self._step = step
+        self._start = address_of(memory.view)
+        self._end = self._start + len(memory.view)
+        #: addresses of the ends of what is registered; the device copies from one step at a time
+        self._ends: list[int] = []
+        self._registered = self._start
+        self._grower: threading.Thread | None = None
+        self._refused = False
+        self._users = 0
+        self.lock = threading.Lock()
+
+    @property
+    def nbytes(self) -> int:
+        """Return how many bytes are registered."""
+        return self._registered - self._start
+
+    def covers(self, address: int, nbytes: int) -> bool:
+        """Return whether these bytes are registered. If they lie in the arena and are not, they soon may be."""
+        if not self._start <= address < self._end:
+            return False
+        if address + nbytes <= self._registered:
+            return True
+        if self._grower is None and not self._refused:
+            self._grower = threading.Thread(target=self._grow, args=(address + nbytes - self._start,), daemon=True)
+            self._grower.start()
+        return False
+
+    def pieces(self, address: int, nbytes: int) -> list[int]:
+        """Return the sizes of the pieces that each lie in one step, or in none. Call it and copy with `lock`."""
+        if not self._start <= address < self._registered:
+            return [nbytes]
+        cuts = [address, *(end for end in self._ends if address < end < address + nbytes), address + nbytes]
+        return [end - start for start, end in itertools.pairwise(cuts)]
+
+    def _grow(self, wanted: int) -> None:
+        """Register further steps, until `wanted` bytes are registered."""
+        try:
+            self._cuda.set_device(self._device)
+            while self.nbytes < wanted:
+                goal = min(self.nbytes + self._step, self._end - self._start)
+                self._memory.pin(goal)
+                with self.lock:
+                    self._cuda.host_register(self._registered, self._start + goal - self._registered)
+                    self._registered = self._start + goal
+                    self._ends.append(self._registered)
+        except EdgeServeError as error:
+            self._refused = True
+            host.log(
+                "WARNING",
+                f"model '{self._model}': {self.nbytes} bytes of its tensor memory are registered with the device, and "
+                f"no more: {error.message}; copies of the rest are slower",
+            )
+        finally:
+            self._grower = None
+
+    def acquire(self) -> None:
+        """Count one more instance that copies from it."""
+        self._users += 1
+
+    def release(self) -> None:
+        """Unregister everything with the last instance. Nothing may still be copied."""
+        self._users -= 1
+        if self._users:
+            return
+        grower, self._refused = self._grower, True
+        if grower is not None:
+            grower.join()
+        starts, self._ends = [self._start, *self._ends[:-1]][: len(self._ends)], []
+        self._registered = self._start
+        for start in starts:
+            with contextlib.suppress(CudaError):  # a device that is lost takes its registrations along
+                self._cuda.host_unregister(start)

@@ -1,0 +1,135 @@
+"""The registration of an arena with a device, step by step, on the host CudaApi."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from edge_serve.backends import host
+from edge_serve.backends.base import ArenaMemory, Timing
+from edge_serve.backends.cuda.registered_arena import RegisteredArena
+from edge_serve.backends.cuda.tensor_path import PlainOutputs, TensorPath, address_of
+from edge_serve.errors import Unavailable
+from tests.backends.cuda.counting import CountingCuda
+
+STEP = 64 * 1024
+
+
+class Front:
+    """The front end's side of an arena of four steps."""
+
+    def __init__(self) -> None:
+        self.memory = mmap.mmap(-1, 4 * STEP)
+        self.asked: list[int] = []
+        self.limit = 4 * STEP
+
+    def pin(self, nbytes: int) -> int:
+        self.asked.append(nbytes)
+        if nbytes > self.limit:
+            raise Unavailable("no pinned memory left")
+        return nbytes
+
+
+@pytest.fixture
+def front() -> Front:
+    return Front()
+
+
+@pytest.fixture
+def cuda() -> CountingCuda:
+    return CountingCuda()
+
+
+@pytest.fixture
+def arena(front: Front, cuda: CountingCuda) -> Iterator[RegisteredArena]:
+    view = memoryview(front.memory)
+    made = RegisteredArena(cuda, "m", 0, ArenaMemory(view, front.pin), STEP)
+    made.acquire()
+    yield made
+    made.release()
+
+
+def settle(arena: RegisteredArena) -> None:
+    """Wait until no step is being registered."""
+    if (grower := arena._grower) is not None:
+        grower.join(20)
+
+
+def start(front: Front) -> int:
+    return address_of(memoryview(front.memory))
+
+
+def test_steps_are_registered_as_far_as_tensors_lie(arena: RegisteredArena, front: Front) -> None:
+    assert not arena.covers(start(front) + 100, STEP)
+    settle(arena)
+
+    assert front.asked == [STEP, 2 * STEP]
+    assert arena.covers(start(front) + 100, STEP)
+    assert not arena.covers(start(front) - 1, 2)
+    assert arena.nbytes == 2 * STEP
+
+
+def test_copy_over_the_end_of_a_step_is_made_in_pieces(
+    arena: RegisteredArena, front: Front, cuda: CountingCuda
+) -> None:
+    """CUDA refuses a copy of memory that lies in two registrations."""
+    view = memoryview(front.memory)
+    view[:] = np.random.default_rng(1).bytes(len(view))
+    arena.covers(start(front), 2 * STEP)
+    settle(arena)
+    path, device = TensorPath(cuda, registered=arena), cuda.malloc(4 * STEP)
+    seat = path.take()
+
+    path.copy_in(seat, [(device, [view[100:]])])
+    path.ran(seat)
+    path.copy_out(seat, [(device, 4 * STEP - 100)], PlainOutputs(), 0)
+    assert path.finish(seat, Timing()) == [bytes(view[100:])]
+
+    assert [one.nbytes for one in cuda.copies[:-1]] == [STEP - 100, STEP, 2 * STEP]
+    path.close()
+
+
+def test_refusal_is_one_line_in_the_log_and_the_rest_stays_ordinary(
+    arena: RegisteredArena, front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(host, "log", lambda level, text: lines.append(text))
+    front.limit = STEP
+    for _ in range(3):
+        assert not arena.covers(start(front), 2 * STEP)
+        settle(arena)
+
+    assert arena.covers(start(front), STEP)
+    assert lines == [
+        "model 'm': 65536 bytes of its tensor memory are registered with the device, and no more: no pinned memory "
+        "left; copies of the rest are slower"
+    ]
+
+
+def test_registration_that_fails_leaves_the_memory_ordinary(
+    arena: RegisteredArena, front: Front, cuda: CountingCuda
+) -> None:
+    cuda.fail("cudaHostRegister", 2)
+    arena.covers(start(front), STEP)
+    settle(arena)
+
+    assert not arena.covers(start(front), STEP)
+    assert arena.pieces(start(front), STEP) == [STEP]
+
+
+def test_last_instance_unregisters_everything(front: Front, cuda: CountingCuda) -> None:
+    before = cuda.open_handles()
+    arena = RegisteredArena(cuda, "m", 0, ArenaMemory(memoryview(front.memory), front.pin), STEP)
+    paths = [TensorPath(cuda, registered=arena) for _ in range(2)]
+    arena.covers(start(front), 3 * STEP)
+    settle(arena)
+    paths[0].close()
+    assert arena.covers(start(front), STEP)
+
+    paths[1].close()
+
+    assert not arena.covers(start(front), STEP)
+    assert cuda.open_handles() == before
