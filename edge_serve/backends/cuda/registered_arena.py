@@ -9,7 +9,8 @@ import threading
 from edge_serve.backends import host
 from edge_serve.backends.base import ArenaMemory
 from edge_serve.backends.cuda.api import CudaApi, CudaError
-from edge_serve.backends.cuda.tensor_path import RegisteredMemory, address_of
+from edge_serve.backends.cuda.device_data import address_of
+from edge_serve.backends.cuda.tensor_path import RegisteredMemory
 from edge_serve.errors import EdgeServeError
 
 #: bytes that are registered at once: some milliseconds

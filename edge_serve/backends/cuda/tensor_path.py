@@ -205,7 +205,8 @@ class TensorPath:
                 size, address = len(one), address_of(one)
                 if not size:
                     continue
-                if joins and size <= JOINED and not (is_on_device(one) or self._registered.covers(address, size)):
+                is_reached = is_on_device(one) or self._registered.covers(address, size)
+                if joins and size <= JOINED and not is_reached:
                     seat.staged_in.view[used : used + size] = one
                     used += size
                     continue

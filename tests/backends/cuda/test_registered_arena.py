@@ -10,8 +10,9 @@ import pytest
 
 from edge_serve.backends import host
 from edge_serve.backends.base import ArenaMemory, Timing
+from edge_serve.backends.cuda.device_data import address_of
 from edge_serve.backends.cuda.registered_arena import RegisteredArena
-from edge_serve.backends.cuda.tensor_path import PlainOutputs, TensorPath, address_of
+from edge_serve.backends.cuda.tensor_path import PlainOutputs, TensorPath
 from edge_serve.errors import Unavailable
 from tests.backends.cuda.counting import CountingCuda
 
