@@ -79,6 +79,7 @@ def test_copy_over_the_end_of_a_step_is_made_in_pieces(
     """CUDA refuses a copy of memory that lies in two registrations."""
     view = memoryview(front.memory)
     view[:] = np.random.default_rng(1).bytes(len(view))
+    front.limit = 2 * STEP
     arena.covers(start(front), 2 * STEP)
     settle(arena)
     path, device = TensorPath(cuda, registered=arena), cuda.malloc(4 * STEP)
