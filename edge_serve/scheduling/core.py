@@ -90,9 +90,8 @@ class Scheduler(Protocol):
     def next(self, now_ns: int) -> Decision:
         """Return the next decision."""
 
-    def done(self, instance: int, end_ns: int = 0) -> None:
-        """Note that an instance finished its batch at `end_ns` (0 = it was not executed), and is idle again, unless it
-        has a second one."""
+    def done(self, instance: int) -> None:
+        """Note that an instance finished its batch, and is idle again, unless it has a second one."""
 
     def lost(self, instance: int) -> None:
         """Note that an instance's worker died. It gets no work until `back`."""
@@ -109,6 +108,11 @@ class Scheduler(Protocol):
     def add_second_seat(self, instance: int) -> None:
         """Note that an idle instance takes its next batch while one runs. Without effect where each batch needs the
         one before it, as in sequences."""
+        return
+
+    def ran(self, instance: int, ready_ns: int, end_ns: int) -> None:
+        """Note when the inputs of an instance's older batch were on its device, and when the batch ended; 0 = it was
+        not executed. Called before `done`, if an instance has a second seat."""
         return
 
     def has_instance(self, instance: int) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from edge_serve.scheduling.core import NOTHING, Decision, Entry, QueuePolicy, Run, Scheduler, Wait
 from edge_serve.scheduling.queue import Instances, PriorityQueue, stopping
-from edge_serve.scheduling.seats import LEAD_NS, SecondSeats
+from edge_serve.scheduling.seats import MARGIN_NS, SecondSeats
 
 
 class QueuedScheduler(Scheduler):
@@ -23,7 +23,7 @@ class QueuedScheduler(Scheduler):
         self._stopping = False
         #: of instances that take their next batch while one runs; None = there are none
         self._seats: SecondSeats | None = None
-        self._lead_ns = LEAD_NS
+        self._margin_ns = MARGIN_NS
 
     def add(self, entry: Entry, now_ns: int) -> None:
         """See `core.Scheduler`. Requests run in the order of their arrival."""
@@ -33,9 +33,14 @@ class QueuedScheduler(Scheduler):
         """See `core.Scheduler`."""
         self._instances = self._instances.ranked(rank)
 
-    def done(self, instance: int, end_ns: int = 0) -> None:
+    def ran(self, instance: int, ready_ns: int, end_ns: int) -> None:
         """See `core.Scheduler`."""
-        if self._seats is None or self._seats.end(instance, end_ns):
+        if self._seats is not None:
+            self._seats.ran(instance, ready_ns, end_ns)
+
+    def done(self, instance: int) -> None:
+        """See `core.Scheduler`."""
+        if self._seats is None or self._seats.end(instance):
             self._instances.done(instance)
 
     def lost(self, instance: int) -> None:
@@ -55,7 +60,7 @@ class QueuedScheduler(Scheduler):
     def add_second_seat(self, instance: int) -> None:
         """See `core.Scheduler`."""
         if self._seats is None:
-            self._seats = SecondSeats(self._lead_ns)
+            self._seats = SecondSeats(self._margin_ns)
         self._seats.add(instance)
 
     def retire_instance(self, instance: int) -> None:
@@ -151,14 +156,14 @@ class DirectScheduler(QueuedScheduler):
         self._looks_ahead = False
         super().prefer(rank)
 
-    def done(self, instance: int, end_ns: int = 0) -> None:
+    def done(self, instance: int) -> None:
         """See `core.Scheduler`."""
         if instance in self._ahead:
             self._ahead.remove(instance)
             return
         if instance == self._current:
             self._current = -1
-        super().done(instance, end_ns)
+        super().done(instance)
 
     def lost(self, instance: int) -> None:
         """See `core.Scheduler`."""

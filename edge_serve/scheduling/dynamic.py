@@ -53,7 +53,7 @@ class DynamicScheduler(QueuedScheduler):
         self._default_level = batching.default_priority_level if batching.priority_levels else 0
         self._growing: GrowingBatch | None = None
         if batching.eager:
-            self._lead_ns = EAGER_NS
+            self._margin_ns = EAGER_NS
 
     def add(self, entry: Entry, now_ns: int) -> None:
         """See `core.Scheduler`."""

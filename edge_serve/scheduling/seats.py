@@ -6,78 +6,88 @@ But a batch that takes the second seat cannot grow any more. So it takes it just
 
 from __future__ import annotations
 
+from collections import deque
+
 from edge_serve.scheduling.core import Run
 
-#: how long before the expected end of the running batch the next one is sent. It covers the way to the worker, the
-#: copies of its inputs, and a timer of the event loop, which is up to 1 ms late
-LEAD_NS = 1_000_000
-#: a lead that is longer than any batch runs
+#: how long before the device needs a batch its inputs should be there: a timer of the event loop is up to 1 ms late
+MARGIN_NS = 500_000
+#: a margin that is longer than any batch runs
 EAGER_NS = 1 << 62
 
 
 class SecondSeats:
-    """The instances that have a second seat, their batches, and how long batches run.
+    """The instances that have a second seat, their batches, and how long batches run and travel.
 
     Args:
-        lead_ns: how long before the expected end of the running batch the second seat is due.
+        margin_ns: how long before the expected end of a batch the inputs of the next one should be on the device.
     """
 
-    __slots__ = ("_closed", "_lead_ns", "_mean_ns", "_rows", "_since_ns")
-
-    def __init__(self, lead_ns: int = LEAD_NS) -> None:
-        self._lead_ns = lead_ns
-        #: by instance: the rows of its batches, the running one first
-        self._rows: dict[int, list[int]] = {}
+    def __init__(self, margin_ns: int = MARGIN_NS) -> None:
+        self._margin_ns = margin_ns
+        #: by instance: rows of its batches and when they were sent, the running one first
+        self._batches: dict[int, deque[tuple[int, int]]] = {}
         #: by instance: when its running batch began
         self._since_ns: dict[int, int] = {}
-        #: by rows: how long batches of this size run, a moving average
-        self._mean_ns: dict[int, int] = {}
+        #: by rows: how long batches of this size run, a moving average that follows shorter times faster
+        self._run_ns: dict[int, int] = {}
+        #: how long after it was sent a batch has its inputs on the device, an average that follows longer times faster
+        self._travel_ns = 0
         #: instances that get no second batch any more
         self._closed: set[int] = set()
 
     def add(self, instance: int) -> None:
         """Add an instance that is idle. No effect if it was added before."""
-        self._rows.setdefault(instance, [])
+        self._batches.setdefault(instance, deque())
 
     def close(self, instance: int) -> None:
         """Offer the second seat of an instance no more, and remove the instance once it is idle or lost."""
-        if self._rows.get(instance):
+        if self._batches.get(instance):
             self._closed.add(instance)
         else:
-            self._rows.pop(instance, None)
+            self._batches.pop(instance, None)
 
     def start(self, run: Run, now_ns: int) -> None:
         """Note that a batch was sent to an instance. No effect if that has one seat."""
-        rows = self._rows.get(run.instance)
-        if rows is None:
-            return
-        if not rows:
-            self._since_ns[run.instance] = now_ns
-        rows.append(sum(entry.rows or 1 for entry in run.entries))
+        batches = self._batches.get(run.instance)
+        if batches is not None:
+            if not batches:
+                self._since_ns[run.instance] = now_ns
+            batches.append((sum(entry.rows or 1 for entry in run.entries), now_ns))
 
-    def end(self, instance: int, end_ns: int) -> bool:
-        """Note that the running batch of an instance ended; `end_ns` 0 = it was not executed. Return whether the
-        instance is idle, as one with one seat always is."""
-        rows = self._rows.get(instance)
-        if not rows:
-            return True
-        size = rows.pop(0)
-        took_ns = end_ns - self._since_ns[instance]
-        if took_ns > 0:
-            mean_ns = self._mean_ns.get(size, took_ns)
-            self._mean_ns[size] = mean_ns + (took_ns - mean_ns) // 4
-            self._since_ns[instance] = end_ns
-        if not rows and instance in self._closed:
-            self.lost(instance)
-        return not rows
+    def ran(self, instance: int, ready_ns: int, end_ns: int) -> None:
+        """Learn from the times of the older batch of an instance; see `Scheduler.ran`."""
+        batches = self._batches.get(instance)
+        if not batches:
+            return
+        rows, sent_ns = batches[0]
+        took_ns, travelled_ns = end_ns - self._since_ns[instance], ready_ns - sent_ns
+        if took_ns <= 0 or travelled_ns < 0:
+            return
+        # what is unusual must not make the device wait in the runs that follow
+        more_ns = took_ns - self._run_ns.setdefault(rows, took_ns)
+        self._run_ns[rows] += more_ns // (8 if more_ns > 0 else 2)
+        more_ns = travelled_ns - self._travel_ns
+        self._travel_ns += more_ns // (2 if more_ns > 0 else 8)
+        self._since_ns[instance] = end_ns
+
+    def end(self, instance: int) -> bool:
+        """Note that the older batch of an instance ended. Return whether the instance is idle, as one with one seat
+        always is."""
+        batches = self._batches.get(instance)
+        if batches:
+            batches.popleft()
+            if not batches and instance in self._closed:
+                self.lost(instance)
+        return not batches
 
     def lost(self, instance: int) -> None:
         """Note that the worker of an instance died, and its batches with it."""
         if instance in self._closed:
             self._closed.discard(instance)
-            del self._rows[instance]
-        elif instance in self._rows:
-            self._rows[instance] = []
+            del self._batches[instance]
+        elif instance in self._batches:
+            self._batches[instance].clear()
 
     def soonest(self) -> tuple[int, int]:
         """Return the instance with a free second seat whose batch ends first, and when the seat is due; -1 = none.
@@ -85,13 +95,13 @@ class SecondSeats:
         Batches of a size that has not run yet are expected to end at once.
         """
         best, best_ns = -1, 0
-        for instance, rows in self._rows.items():
-            if len(rows) == 1 and instance not in self._closed:
-                due_ns = self._since_ns[instance] + self._mean_ns.get(rows[0], 0) - self._lead_ns
-                if best < 0 or due_ns < best_ns:
-                    best, best_ns = instance, due_ns
-        return best, best_ns
+        for instance, batches in self._batches.items():
+            if len(batches) == 1 and instance not in self._closed:
+                end_ns = self._since_ns[instance] + self._run_ns.get(batches[0][0], 0)
+                if best < 0 or end_ns < best_ns:
+                    best, best_ns = instance, end_ns
+        return best, best_ns - self._travel_ns - self._margin_ns
 
     def _check(self) -> None:
-        assert all(len(rows) <= 2 for rows in self._rows.values())
-        assert all(self._rows.get(instance) for instance in self._closed)
+        assert all(len(batches) <= 2 for batches in self._batches.values())
+        assert all(self._batches.get(instance) for instance in self._closed)

@@ -18,7 +18,7 @@ from typing import Any
 from edge_serve.messages.infer import InferRequest
 from edge_serve.scheduling.core import DynamicBatching, Entry, Run, Wait
 from edge_serve.scheduling.dynamic import DynamicScheduler
-from edge_serve.scheduling.seats import EAGER_NS, LEAD_NS, SecondSeats
+from edge_serve.scheduling.seats import EAGER_NS, MARGIN_NS, SecondSeats
 
 US = 1000
 #: measured with ONNX models on the CPU: what the front end computes for each request and reply, and the worker for each
@@ -28,7 +28,7 @@ RECEIVE, REPLY, ANSWER, HOP, BEGIN, FINISH = 120 * US, 30 * US, 60 * US, 40 * US
 TIMER = 1000 * US
 MAX_ROWS = 8
 #: the rule of the server
-CHOSEN = "1 ms before"
+CHOSEN = "0.5 ms before"
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,14 @@ class NoSmaller(SecondSeats):
     scheduler: DynamicScheduler
 
     def soonest(self) -> tuple[int, int]:
-        rows = self._rows[0]
-        is_large = len(rows) == 1 and self.scheduler._queue.rows >= rows[0]
+        batches = self._batches[0]
+        is_large = len(batches) == 1 and self.scheduler._queue.rows >= batches[0][0]
         return (0, 0) if is_large else (-1, 0)
 
 
-def _seats(lead_ns: int) -> Callable[[DynamicScheduler], None]:
+def _seats(margin_ns: int) -> Callable[[DynamicScheduler], None]:
     def add(scheduler: DynamicScheduler) -> None:
-        scheduler._lead_ns = lead_ns
+        scheduler._margin_ns = margin_ns
         scheduler.add_second_seat(0)
 
     return add
@@ -78,9 +78,10 @@ RULES: dict[str, Callable[[DynamicScheduler], object]] = {
     "at once": _seats(EAGER_NS),
     "full only": _seats(-EAGER_NS),
     "no smaller": _no_smaller,
-    "0.5 ms before": _seats(500 * US),
-    CHOSEN: _seats(LEAD_NS),
-    "2 ms before": _seats(2000 * US),
+    "0 ms before": _seats(0),
+    "0.25 ms before": _seats(250 * US),
+    CHOSEN: _seats(MARGIN_NS),
+    "1 ms before": _seats(1000 * US),
 }
 
 
@@ -95,15 +96,15 @@ class Device:
     #: computation of all batches so far
     taken: int = 0
 
-    def run(self, now: int, load: Load, rows: int) -> int:
-        """Return when the reply of a batch is written."""
+    def run(self, now: int, load: Load, rows: int) -> tuple[int, int]:
+        """Return when the inputs of a batch are on the device, and when its reply is written."""
         self.begin = max(now, self.begin) + BEGIN
         self.copy = max(self.begin, self.copy) + rows * load.copy
         taken = load.fixed + rows * load.row
         self.compute = max(self.copy, self.compute) + taken
         self.taken += taken
         self.finish = max(self.compute, self.finish) + FINISH
-        return self.finish
+        return self.copy, self.finish
 
     def busy(self, now: int) -> int:
         """Return for how long the device has computed until now."""
@@ -183,9 +184,10 @@ class Simulation:
         self._timer_at = 0
         self._pump()
 
-    def _on_reply(self, reply: tuple[int, int]) -> None:
-        rows, end = reply
-        self._scheduler.done(0, end)
+    def _on_reply(self, reply: tuple[int, int, int]) -> None:
+        rows, ready, end = reply
+        self._scheduler.ran(0, ready, end)
+        self._scheduler.done(0)
         self._pump()
         for _ in range(rows):
             self._do(ANSWER, self._answer, None)
@@ -198,8 +200,8 @@ class Simulation:
     # ---- worker -----------------------------------------------------------------------------------------------------
 
     def _execute(self, rows: int) -> None:
-        end = self.device.run(self.now, self._load, rows)
-        self._at(end + HOP, lambda reply: self._do(REPLY, self._on_reply, reply), (rows, end))
+        ready, end = self.device.run(self.now, self._load, rows)
+        self._at(end + HOP, lambda reply: self._do(REPLY, self._on_reply, reply), (rows, ready, end))
 
 
 def rate(load: Load, rule: str, seconds: float = 1.0) -> tuple[float, float, float]:

@@ -11,7 +11,7 @@ from edge_serve.scheduling.core import DynamicBatching, Entry, Run, Scheduler
 from edge_serve.scheduling.direct import DirectScheduler
 from edge_serve.scheduling.dynamic import DynamicScheduler
 from edge_serve.scheduling.policy import scheduler_for
-from edge_serve.scheduling.seats import LEAD_NS
+from edge_serve.scheduling.seats import MARGIN_NS
 from tests.examples import seeds
 
 from .device_simulation import CHOSEN, MODELS, Load, rate
@@ -29,8 +29,14 @@ def batcher(rows: int = 4, instances: int = 1, **settings: object) -> DynamicSch
     for size in (1, 2):
         scheduler.add(entry(-2 * RUN, rows=size), -2 * RUN)
         (run,) = settle(scheduler, -2 * RUN)[0]
-        scheduler.done(run.instance, -RUN)
+        finish(scheduler, run.instance, -2 * RUN, -RUN)
     return scheduler
+
+
+def finish(scheduler: Scheduler, instance: int, ready_ns: int, end_ns: int) -> None:
+    """The older batch of an instance is done, as the driver says it."""
+    scheduler.ran(instance, ready_ns, end_ns)
+    scheduler.done(instance)
 
 
 def add(scheduler: Scheduler, *names: str, now: int = 0, **more: int) -> None:
@@ -43,7 +49,7 @@ def test_batch_that_is_not_full_waits_until_shortly_before_the_running_one_ends(
     add(scheduler, "a")
     assert ids(settle(scheduler, 0)[0]) == [["a"]]
     add(scheduler, "b")
-    due = RUN - LEAD_NS
+    due = RUN - MARGIN_NS
     assert settle(scheduler, 0) == ([], [], due)
     add(scheduler, "c", now=due - 1)
     assert settle(scheduler, due - 1) == ([], [], due)
@@ -59,11 +65,23 @@ def test_second_batch_runs_from_the_end_of_the_first() -> None:
     add(scheduler, "a")
     settle(scheduler, 0)
     add(scheduler, "b")
-    settle(scheduler, RUN - LEAD_NS)
+    settle(scheduler, RUN - MARGIN_NS)
     add(scheduler, "c", now=RUN)
-    scheduler.done(0, RUN)
+    finish(scheduler, 0, 0, RUN)
 
-    assert settle(scheduler, RUN) == ([], [], 2 * RUN - LEAD_NS)
+    assert settle(scheduler, RUN) == ([], [], 2 * RUN - MARGIN_NS)
+
+
+def test_batch_is_sent_earlier_when_inputs_take_long_to_the_device() -> None:
+    scheduler = batcher()
+    add(scheduler, "a")
+    settle(scheduler, 0)
+    finish(scheduler, 0, 4 * MS, RUN)
+    add(scheduler, "b", now=RUN)
+    settle(scheduler, RUN)
+    add(scheduler, "c", now=RUN)
+
+    assert settle(scheduler, RUN) == ([], [], 2 * RUN - 2 * MS - MARGIN_NS), "a half of what was new"
 
 
 def test_full_batch_takes_the_second_seat_at_once() -> None:
@@ -93,10 +111,10 @@ def test_full_batch_waits_where_a_higher_priority_may_still_arrive() -> None:
     add(scheduler, "a", "b")
     settle(scheduler, 0)
     add(scheduler, "c", "d")
-    assert settle(scheduler, 0) == ([], [], RUN - LEAD_NS)
+    assert settle(scheduler, 0) == ([], [], RUN - MARGIN_NS)
     add(scheduler, "urgent", priority=1)
 
-    assert ids(settle(scheduler, RUN - LEAD_NS)[0]) == [["urgent", "c"]]
+    assert ids(settle(scheduler, RUN - MARGIN_NS)[0]) == [["urgent", "c"]]
 
 
 def test_delay_of_a_batch_counts_in_the_second_seat_too() -> None:
@@ -119,9 +137,9 @@ def test_idle_instance_comes_before_a_second_seat_and_then_the_one_that_ends_fir
     (second,) = settle(scheduler, MS)[0]
     assert {first.instance, second.instance} == {0, 1}
     add(scheduler, "c", now=MS)
-    assert settle(scheduler, MS) == ([], [], RUN - LEAD_NS)
+    assert settle(scheduler, MS) == ([], [], RUN - MARGIN_NS)
 
-    (third,) = settle(scheduler, RUN - LEAD_NS)[0]
+    (third,) = settle(scheduler, RUN - MARGIN_NS)[0]
     assert third.instance == first.instance
 
 
@@ -153,12 +171,12 @@ def test_batch_that_was_not_executed_teaches_nothing() -> None:
     scheduler = batcher()
     add(scheduler, "a")
     settle(scheduler, 0)
-    scheduler.done(0)
+    finish(scheduler, 0, 0, 0)
     add(scheduler, "b")
     settle(scheduler, 0)
     add(scheduler, "c")
 
-    assert settle(scheduler, 0) == ([], [], RUN - LEAD_NS)
+    assert settle(scheduler, 0) == ([], [], RUN - MARGIN_NS)
 
 
 def test_without_a_batcher_each_request_takes_any_free_seat() -> None:
@@ -173,7 +191,7 @@ def test_without_a_batcher_each_request_takes_any_free_seat() -> None:
     assert ([run.instance for run in runs], until_ns) == ([0, 1, 0], None)
     assert not any(run.each for run in runs)
 
-    scheduler.done(0, MS)
+    finish(scheduler, 0, 0, MS)
     assert ids(settle(scheduler, MS)[0]) == [["d"]]
 
 
@@ -198,7 +216,7 @@ def test_instance_that_retires_finishes_both_batches_and_takes_no_third() -> Non
     assert len(settle(scheduler, 0)[0]) == 2
     scheduler.retire_instance(0)
     for left in (True, False):
-        scheduler.done(0, RUN)
+        finish(scheduler, 0, 0, RUN)
         assert scheduler.has_instance(0) is left
         assert settle(scheduler, RUN)[0] == []
         scheduler._check()
@@ -241,7 +259,7 @@ def test_walk(seed: int, make: object) -> None:
             case 3 | 4 if busy:
                 instance = random.choice(busy)
                 running[instance] -= 1
-                scheduler.done(instance, random.choice([0, now]))
+                finish(scheduler, instance, *random.choice([(0, 0), (now, now)]))
             case 5 if busy:
                 instance = random.choice(busy)
                 running[instance] = 0

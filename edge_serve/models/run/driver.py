@@ -98,6 +98,8 @@ class Driver(Runner):
         #: whether it is idle only when its open sequences have ended
         self._awaits_sequences = False
         self._gathering = False
+        #: whether an instance takes its next batch while one runs
+        self._has_seats = False
         #: instances that get no new work -> what to call when they have none left
         self._retiring: dict[int, Callable[[], None]] = {}
         self._outage = WorkerOutage(name, loop, self._on_outage)
@@ -110,6 +112,7 @@ class Driver(Runner):
 
     def _add_seats(self, instance: int) -> None:
         if self.model.seats(instance) > 1:
+            self._has_seats = True
             self._scheduler.add_second_seat(instance)
 
     def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Job:
@@ -250,7 +253,9 @@ class Driver(Runner):
         """Give the instance its next batch, then answer the requests of the one that is done."""
         jobs = self._batches.pop(reply.batch_id)[1]
         if not reply.last:
-            self._scheduler.done(instance, reply.end_ns)
+            if self._has_seats:
+                self._scheduler.ran(instance, reply.input_end_ns, reply.end_ns)
+            self._scheduler.done(instance)
             if self.statistics.pending or self._is_stateful:
                 self._pump()
         self._answer(jobs, reply)

@@ -114,7 +114,7 @@ class SequenceScheduler(Scheduler, ABC):
             until_ns = earlier(until_ns, self._idle_from_ns)
         return Wait(until_ns) if until_ns else NOTHING
 
-    def done(self, instance: int, end_ns: int = 0) -> None:
+    def done(self, instance: int) -> None:
         """See `core.Scheduler`."""
         self._instances.done(instance)
         self._finished += self._running[instance]
