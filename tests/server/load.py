@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,6 +97,13 @@ class Load:
                 if status != 200 or answer["outputs"][0]["data"] != [2] * 16:
                     self.failures.append((status, answer))
         client.close()
+
+    def wait_for_answers(self, more: int) -> None:
+        """Wait until so many further requests were answered."""
+        end, enough = time.monotonic() + PATIENCE, self.answered + more
+        while self.answered < enough and not self.failures:
+            assert time.monotonic() < end, f"{self.answered} answers, expected {enough}"
+            time.sleep(0.005)
 
     def adds_up(self, port: int, model: str, number: int, length: int) -> None:
         """One sequence after the other, each to its end; each answer must be the sum so far."""

@@ -72,13 +72,13 @@ def test_a_link_that_is_turned_under_load_loses_nothing(tmp_path: Path, mode: st
         clients = Load()
 
         def turn() -> None:
-            time.sleep(0.2)
+            clients.wait_for_answers(25)
             for name in ("det", "sums"):
                 point(tmp_path, name, f"{name}/17")
             (load if tell is load else notice)(server)
             for name in ("det", "sums"):
                 wait_for_version(server, name, "17")
-            time.sleep(0.2)
+            clients.wait_for_answers(25)
 
         work = [partial(clients.add_sub, server.http, "det")] * 4
         work += [partial(clients.adds_up, server.http, "sums", number, 50) for number in range(1, 5)]

@@ -191,34 +191,32 @@ def test_sigbus_is_explained() -> None:
 STRINGS = join_bytes([b"ab", b"", b"c" * 9])
 
 
-@pytest.mark.parametrize(
-    ("shape", "size", "text"),
-    [
-        ((1, 2), len(STRINGS), "[request id: 7] unexpected number of string elements 3 for inference input 'INPUT0' "
-                               "for model 'echo', expecting 2"),
-        ((1, 4), len(STRINGS), "[request id: 7] expected 4 string elements for inference input 'INPUT0' for model "
-                               "'echo', got 3"),
-        ((1, 3), len(STRINGS) - 1, "incomplete string data for inference input 'INPUT0', expecting string of length 9 "
-                                   "but only 8 bytes available"),
-    ],
-)  # fmt: skip
-def test_strings_are_checked_in_the_worker(
-    tmp_path: Path, client: Client, shape: tuple[int, ...], size: int, text: str
-) -> None:
+BAD_STRINGS = [
+    ((1, 2), len(STRINGS), "[request id: 7] unexpected number of string elements 3 for inference input 'INPUT0' "
+                           "for model 'echo', expecting 2"),
+    ((1, 4), len(STRINGS), "[request id: 7] expected 4 string elements for inference input 'INPUT0' for model "
+                           "'echo', got 3"),
+    ((1, 3), len(STRINGS) - 1, "incomplete string data for inference input 'INPUT0', expecting string of length 9 "
+                               "but only 8 bytes available"),
+]  # fmt: skip
+
+
+def test_strings_are_checked_in_the_worker(tmp_path: Path, client: Client) -> None:
     async def work() -> None:
         async with serving(tmp_path, config(dims=-1, datatype="TYPE_STRING")) as served:
             client.put(STRINGS)
             good = client.input(DataType.BYTES, (1, 3), 0, len(STRINGS))
-            bad = client.input(DataType.BYTES, shape, 0, size)
-            place = client.regions.find("r", OUT, 100)
-            outputs = [RequestedOutput("OUTPUT0", place=place)]
-            answer = await served.ask(
-                InferRequest("echo", id="7", inputs=[bad], shared=True),
-                InferRequest("echo", inputs=[good], outputs=outputs, shared=True),
-            )
-            assert refusal(answer.replies[0]) == text
-            assert answer.replies[1].error is None
-            assert client.path.read_bytes()[OUT : OUT + len(STRINGS)] == STRINGS
+            outputs = [RequestedOutput("OUTPUT0", place=client.regions.find("r", OUT, 100))]
+            for shape, size, text in BAD_STRINGS:
+                client.put(bytes(len(STRINGS)), OUT)
+                bad = client.input(DataType.BYTES, shape, 0, size)
+                answer = await served.ask(
+                    InferRequest("echo", id="7", inputs=[bad], shared=True),
+                    InferRequest("echo", inputs=[good], outputs=outputs, shared=True),
+                )
+                assert refusal(answer.replies[0]) == text
+                assert answer.replies[1].error is None
+                assert client.path.read_bytes()[OUT : OUT + len(STRINGS)] == STRINGS
 
     run(work())
 
