@@ -1,7 +1,8 @@
 """TensorRT's own Python bindings in the cache of the tests, with the stand-in libnvinfer beside them.
 
 `python -m tests.nvinfer.genuine` installs and builds everything (2 MB from the package index, a C++ compiler). The
-tests build the stand-in again when its sources change, and never use the package index.
+tests build the stand-in again when its sources change, and never use the package index. `--cuda` builds the stand-in
+with nvcc too, for a machine with a GPU (tests/gpu/test_bindings.py); that machine needs neither nvcc nor the index.
 """
 
 from __future__ import annotations
@@ -20,22 +21,26 @@ STAND_INS = ROOT / "tests/stand_ins"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "edge-serve" / "tensorrt-bindings"
 #: version of TensorRT -> the distribution with its bindings
 DISTRIBUTIONS = {"10.3.0": "tensorrt-cu12-bindings==10.3.0", "11.4.0": "tensorrt-cu13-bindings==11.4.0.106"}
-#: the package `tensorrt` re-exports the bindings; here it also connects the stand-in to the devices
+#: the package `tensorrt` re-exports the bindings
 PACKAGE = """from tensorrt_bindings import *
 from tensorrt_bindings import __version__
-from tests.nvinfer.streams import connect
+"""
+#: here it also gives the stand-in the devices of the host CudaApi
+CONNECT = """from tests.nvinfer.streams import connect
 
 connect(__version__)
 """
+#: of nvcc: code that the driver compiles for GPUs from Turing on
+NVCC = ["nvcc", "-x", "cu", "-gencode=arch=compute_75,code=compute_75", "-Xcompiler", "-fPIC"]
 
 
 class Missing(Exception):
     """The bindings cannot be used here, with the reason and the remedy."""
 
 
-def place(version: str) -> Path:
-    """Return the folder for PYTHONPATH that has the bindings of a version."""
-    return CACHE / f"{version}-{sys.implementation.cache_tag}"
+def place(version: str, cuda: bool = False) -> Path:
+    """Return the folder for PYTHONPATH that has the bindings of a version, over the host or over CUDA."""
+    return CACHE / f"{version}-{sys.implementation.cache_tag}{'-cuda' if cuda else ''}"
 
 
 def ready(version: str) -> Path:
@@ -44,13 +49,12 @@ def ready(version: str) -> Path:
     Raises:
         Missing: the bindings are not installed, or there is no compiler.
     """
-    folder = place(version)
-    if not folder.is_dir():
-        raise Missing(f"{DISTRIBUTIONS[version]} is not installed: {Path(sys.executable).name} -m {__spec__.name}")
-    if shutil.which("g++") is None:
+    if not place(version).is_dir():
+        raise Missing(f"{DISTRIBUTIONS[version]} is not installed: .venv/bin/python -m tests.nvinfer.genuine")
+    if not is_built(version) and shutil.which("g++") is None:
         raise Missing("no g++ to build the stand-in libnvinfer with")
-    build(version, folder)
-    return folder
+    build(version)
+    return place(version)
 
 
 def environ(version: str) -> dict[str, str]:
@@ -58,13 +62,13 @@ def environ(version: str) -> dict[str, str]:
     return {"PYTHONPATH": f"{ready(version)}:{STAND_INS}:{ROOT}"}
 
 
-def install(version: str) -> None:
+def install(version: str, cuda: bool = False) -> None:
     """Install the bindings of a version, unless they are there.
 
     Raises:
         subprocess.CalledProcessError: pip fails.
     """
-    if place(version).is_dir():
+    if place(version, cuda).is_dir():
         return
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
@@ -73,36 +77,48 @@ def install(version: str) -> None:
         wheels = ["--no-deps", "--only-binary=:all:", "--target", str(made)]
         subprocess.run([*pip, *wheels, DISTRIBUTIONS[version]], check=True, timeout=120)
         (made / "tensorrt").mkdir()
-        (made / "tensorrt/__init__.py").write_text(PACKAGE)
-        made.rename(place(version))
+        (made / "tensorrt/__init__.py").write_text(PACKAGE if cuda else PACKAGE + CONNECT)
+        made.rename(place(version, cuda))
 
 
-def build(version: str, folder: Path) -> None:
-    """Build the stand-in for a version, unless the one in the folder has these sources."""
-    sources = b"".join(one.read_bytes() for one in sorted(HERE.glob("*.[ch]pp")))
-    digest = hashlib.sha256(sources + version.encode()).hexdigest()
-    mark, libraries = folder / "sources", folder / "tensorrt_bindings"
-    if mark.is_file() and mark.read_text() == digest:
+def sources(version: str) -> str:
+    """Return a digest of the sources of the stand-in."""
+    content = b"".join(one.read_bytes() for one in sorted(HERE.glob("*.[ch]pp")))
+    return hashlib.sha256(content + version.encode()).hexdigest()
+
+
+def is_built(version: str, cuda: bool = False) -> bool:
+    """Return whether the stand-in is built from the present sources."""
+    mark = place(version, cuda) / "sources"
+    return mark.is_file() and mark.read_text() == sources(version)
+
+
+def build(version: str, cuda: bool = False) -> None:
+    """Build the stand-in for a version, unless it is built from the present sources."""
+    if is_built(version, cuda):
         return
-    major = version.partition(".")[0]
+    libraries, major = place(version, cuda) / "tensorrt_bindings", version.partition(".")[0]
     name = f"libnvinfer.so.{major}"
     made = libraries / f"{name}.{os.getpid()}"
-    defines = [f"-DSTAND_IN_MAJOR={major}", f'-DSTAND_IN_VERSION="{version}"']
-    command = ["g++", "-shared", "-fPIC", "-std=c++17", "-O1", f"-Wl,-soname,{name}", *defines]
-    subprocess.run([*command, "-o", str(made), str(HERE / "nvinfer.cpp")], check=True, timeout=120)
+    compiler = NVCC if cuda else ["g++", "-fPIC"]
+    options = ["-shared", "-std=c++17", "-O1", f"-DSTAND_IN_MAJOR={major}", f'-DSTAND_IN_VERSION="{version}"']
+    linker = ["-Xlinker", f"-soname={name}", "-o", str(made)]
+    subprocess.run([*compiler, *options, *linker, str(HERE / "nvinfer.cpp")], check=True, timeout=300)
     made.replace(libraries / name)
     for other in ("libnvonnxparser", "libnvinfer_plugin"):  # one library under three names
         link = libraries / f"{other}.so.{major}"
         if not link.is_symlink():
             link.symlink_to(name)
-    mark.write_text(digest)
+    (place(version, cuda) / "sources").write_text(sources(version))
 
 
 def main() -> None:
     """Install and build everything."""
     for version in DISTRIBUTIONS:
-        install(version)
-        print(ready(version))
+        for cuda in (False, True) if "--cuda" in sys.argv else (False,):
+            install(version, cuda)
+            build(version, cuda)
+            print(place(version, cuda))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The names of a module `tensorrt`, with the parameters of each function. `python -m tests.nvinfer.names` prints JSON.
+"""The names of a module `tensorrt`, with the parameters of each function.
 
 The parameters of a compiled function are in the signatures at the start of its docstring, one for each overload.
 """
@@ -6,7 +6,6 @@ The parameters of a compiled function are in the signatures at the start of its 
 from __future__ import annotations
 
 import inspect
-import json
 import re
 from typing import Any
 
@@ -66,12 +65,8 @@ def attributes() -> dict[str, list[str]]:
     return {type(one).__name__: [name for name in dir(one) if not name.startswith("_")] for one in objects}
 
 
-def main() -> None:
-    """Print the names that the module itself has, and those of objects."""
+def collect() -> dict[str, Any]:
+    """Return the names that the module itself has, and those of objects."""
     own = {name: one for name, one in vars(trt).items() if getattr(one, "__module__", "").startswith("tensorrt")}
     names = {name: describe(one) for name, one in own.items() if not name.startswith("_") and name not in OWN}
-    print(json.dumps({"module": names, "objects": attributes()}))
-
-
-if __name__ == "__main__":
-    main()
+    return {"module": names, "objects": attributes()}

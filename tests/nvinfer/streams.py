@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable
-from ctypes import c_int, c_long, c_size_t, c_void_p
-from pathlib import Path
+from ctypes import c_int, c_size_t, c_void_p
 from typing import Any
 
 from cuda.bindings.runtime import host
 
 from edge_serve.backends.cuda.api import CudaError
+from tests.nvinfer.library import loaded
 
 _CALLS = {
     "count": ctypes.CFUNCTYPE(c_int),
@@ -88,20 +88,12 @@ def _code(call: Callable[..., Any], *arguments: Any) -> int:
 _kept: list[Any] = []
 
 
-def connect(version: str) -> Any:
-    """Give the stand-in that the bindings have loaded the devices of this process. Return it."""
-    folder = Path(sys.modules["tensorrt_bindings"].__file__ or "").parent
-    library = ctypes.CDLL(str(folder / f"libnvinfer.so.{version.partition('.')[0]}"))
-    library.standInLiving.restype = c_long
+def connect(version: str) -> None:
+    """Give the stand-in that the bindings have loaded the devices of this process."""
+    library = loaded(version)
     for function in (library.standInRun, library.standInRelease):
         function.argtypes = [c_void_p]
     device = HostDevice(library)
     functions = _Device(**{name: kind(getattr(device, name)) for name, kind in _CALLS.items()})
     library.standInUse(ctypes.byref(functions))
-    _kept.append((library, functions))
-    return library
-
-
-def living() -> int:
-    """Return the objects of the stand-in that are not deleted."""
-    return int(_kept[0][0].standInLiving())
+    _kept.append(functions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -17,17 +18,6 @@ VERSIONS = sorted(DISTRIBUTIONS)
 OWN = {"plan", "logger"}
 
 
-def bindings(version: str) -> dict[str, str]:
-    try:
-        return environ(version)
-    except Missing as reason:
-        pytest.skip(str(reason))
-
-
-def stand_in(version: str) -> dict[str, str]:
-    return {"PYTHONPATH": f"{STAND_INS}:{ROOT}", "STAND_IN_TENSORRT": version}
-
-
 def output(module: str, path: dict[str, str]) -> Any:
     """Run a module in a process with these variables. Return the JSON that it prints."""
     command = [sys.executable, "-m", f"tests.nvinfer.{module}"]
@@ -36,10 +26,27 @@ def output(module: str, path: dict[str, str]) -> Any:
     return json.loads(done.stdout)
 
 
+def variables(version: str) -> dict[str, str]:
+    try:
+        return environ(version)
+    except Missing as reason:
+        pytest.skip(str(reason))
+
+
+@functools.cache
+def bindings(version: str) -> Any:
+    return output("checks", variables(version))
+
+
+@functools.cache
+def stand_in(version: str) -> Any:
+    return output("checks", {"PYTHONPATH": f"{STAND_INS}:{ROOT}", "STAND_IN_TENSORRT": version})
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("module", [bindings, stand_in], ids=["bindings", "stand-in"])
 def test_module_does_what_the_backend_counts_on(module: Any, version: str) -> None:
-    results = output("checks", module(version))
+    results = module(version)["checks"]
 
     assert len(results) > 15
     assert {name: failure for name, failure in results.items() if failure} == {}
@@ -47,7 +54,7 @@ def test_module_does_what_the_backend_counts_on(module: Any, version: str) -> No
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_stand_in_has_the_names_and_parameters_of_the_bindings(version: str) -> None:
-    genuine, own = output("names", bindings(version)), output("names", stand_in(version))
+    genuine, own = bindings(version), stand_in(version)
 
     assert len(own["module"]) >= 15
     assert different(own["module"], genuine["module"]) == []
@@ -69,7 +76,7 @@ def different(own: Any, genuine: Any, path: str = "") -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_10_000_executions_in_four_threads_leak_nothing(version: str) -> None:
-    result = output("load", bindings(version))
+    result = output("load", variables(version))
 
     seconds, grown = result.pop("seconds"), result.pop("grown")
     assert result == {"wrong": 0, "leaked": {}, "living": 0}
