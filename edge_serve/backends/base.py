@@ -31,10 +31,12 @@ class ArenaMemory:
         pin: asks the front end never to return the pages of the first bytes while the model is open, so they may be
             registered with a device. Returns for how many bytes it is so, at least those asked for. Raises
             EdgeServeError with the reason if it is not. It waits, so it must not be called for a batch.
+        registered: set by a backend: its registration with a device, which the instances of this opening share.
     """
 
     view: memoryview
     pin: Callable[[int], int]
+    registered: Any = None
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ import itertools
 import threading
 
 from edge_serve.backends import host
-from edge_serve.backends.base import ArenaMemory
+from edge_serve.backends.base import ArenaMemory, ModelSpec
 from edge_serve.backends.cuda.api import CudaApi, CudaError
 from edge_serve.backends.cuda.device_data import address_of
 from edge_serve.backends.cuda.tensor_path import RegisteredMemory
@@ -106,3 +106,13 @@ class RegisteredArena(RegisteredMemory):
         for start in starts:
             with contextlib.suppress(CudaError):  # a device that is lost takes its registrations along
                 self._cuda.host_unregister(start)
+
+
+def registered_memory(cuda: CudaApi, spec: ModelSpec, device: int) -> RegisteredMemory:
+    """Return the registration of a model's arena, one for all instances that are opened together."""
+    if spec.arena is None:
+        return RegisteredMemory()
+    if spec.arena.registered is None:
+        spec.arena.registered = RegisteredArena(cuda, spec.name, device, spec.arena)
+    registered: RegisteredArena = spec.arena.registered
+    return registered

@@ -180,6 +180,12 @@ class TensorPath:
         self._events.append(self._cuda.event_create(timing=True, blocking=not self._settings.busy_wait))
         return self._events[-1]
 
+    def use(self, registered: RegisteredMemory) -> None:
+        """Copy from and to this memory: for a path that was made before its model had an arena."""
+        registered.acquire()
+        self._registered.release()
+        self._registered = registered
+
     # ---- begin ----------------------------------------------------------------------------------------------------
 
     def take(self) -> Seat:

@@ -15,6 +15,7 @@ from typing import Any
 from edge_serve.backends import host
 from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.backends.cuda.api import CudaApi, load_cuda
+from edge_serve.backends.cuda.registered_arena import registered_memory
 from edge_serve.backends.cuda.tensor_path import TensorPath, path_settings
 from edge_serve.backends.onnxruntime import session as sessions
 from edge_serve.backends.onnxruntime import settings as settings
@@ -122,6 +123,7 @@ class OnnxRuntimeBackend:
             self._text_sessions.append(gpu)
             return instance
         most = int(spec.config.get("max_batch_size", 0))
+        gpu.path.use(registered_memory(gpu.cuda, spec, gpu.device))
         return OnnxGpuInstance(gpu, plan, sessions.run_options(made, NO_WAIT), _seats(spec), most)
 
     def _gpu_session(self, spec: ModelSpec, device: int) -> GpuSession | None:

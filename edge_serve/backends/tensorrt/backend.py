@@ -11,7 +11,7 @@ from typing import Any
 
 from edge_serve.backends import host
 from edge_serve.backends.base import InstanceSpec, ModelSpec
-from edge_serve.backends.cuda.registered_arena import RegisteredArena
+from edge_serve.backends.cuda.registered_arena import registered_memory
 from edge_serve.backends.cuda.tensor_path import TensorPath
 from edge_serve.backends.tensorrt.bindings import BindingRole, input_bindings
 from edge_serve.backends.tensorrt.checks import check_tensorrt
@@ -69,10 +69,9 @@ class TensorRtBackend:
         for note in (*backend_settings(spec.backend_config).notes, *model_settings(spec.config).notes):
             host.log("WARNING", f"model '{spec.name}': {note}")
         opened: list[TensorRtInstance] = []
-        arenas: list[RegisteredArena] = []
         try:
             for one in instances:
-                opened.append(self._open_one(spec, one, arenas))
+                opened.append(self._open_one(spec, one))
         except BaseException:
             for made in opened:
                 made.close()
@@ -83,7 +82,7 @@ class TensorRtBackend:
         """Let go of the engines."""
         self._engines.clear()
 
-    def _open_one(self, spec: ModelSpec, one: InstanceSpec, arenas: list[RegisteredArena]) -> TensorRtInstance:
+    def _open_one(self, spec: ModelSpec, one: InstanceSpec) -> TensorRtInstance:
         check_kind(one.kind, spec.name)
         group = group_of(spec.config, one.name)
         loaded = self._engine(spec, one.device_id, dla_core(group, one.name, spec.name), one.name)
@@ -93,10 +92,8 @@ class TensorRtBackend:
         cuda.set_device(one.device_id)
         states = [entry["output_name"] for entry in (spec.config.get("sequence_batching") or {}).get("state") or ()]
         seats = 1 if states or loaded.info.has_shape_tensors else 2
-        if spec.arena is not None and not arenas:
-            arenas.append(RegisteredArena(cuda, spec.name, one.device_id, spec.arena))
         priority = stream_priority(settings.priority, *cuda.stream_priority_range())
-        path = TensorPath(cuda, seats, settings.path, priority, next(iter(arenas), None))
+        path = TensorPath(cuda, seats, settings.path, priority, registered_memory(cuda, spec, one.device_id))
         contexts: list[Context] = []
         batches = int(spec.config.get("max_batch_size", 0)) > 0
         try:
