@@ -23,6 +23,7 @@ from typing import Any
 from edge_serve import __version__
 from edge_serve.aio.offload import offload
 from edge_serve.aio.tasks import gathered, repeat
+from edge_serve.backends.onnxruntime.libraries import has_cuda
 from edge_serve.clock import MonotonicClock
 from edge_serve.config.model.layout import advice_on_repository
 from edge_serve.config.settings.server import ServerConfig
@@ -328,6 +329,8 @@ class ServerProcess:
             self._budget.pinned.limit = self._config.pinned_memory_pool_byte_size
         for device in devices.found:
             log.info("%s", device)
+        if devices.found and not has_cuda():
+            log.info("ONNX models run on the CPU: for the GPU put onnxruntime-gpu[cuda,cudnn] in place of onnxruntime")
         if devices.reason:
             log.warning("no GPU is used: %s", with_advice(devices.reason, devices.advice))
 

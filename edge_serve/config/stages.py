@@ -72,17 +72,22 @@ def load_model_config(
 
 
 def settle_instances(
-    config: pb.ModelConfig, gpus: Sequence[int] | None = None, min_compute_capability: float = 0.0
+    config: pb.ModelConfig,
+    gpus: Sequence[int] | None = None,
+    min_compute_capability: float = 0.0,
+    *,
+    auto: bool = True,
 ) -> pb.ModelConfig:
     """`config` with its instance groups filled in for this machine.
 
     Args:
         gpus: ids of the usable GPUs; None = this server has no GPU support.
+        auto: KIND_AUTO may be a GPU: the backend can use one.
 
     Raises:
         InvalidArgument: a group asks for what the machine does not have.
     """
-    settled = normalise_instance_groups(config, gpus or ())
+    settled = normalise_instance_groups(config, gpus or (), auto=auto)
     check_instance_groups(settled, gpus, min_compute_capability)
     return settled
 

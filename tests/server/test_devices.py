@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from edge_serve.backends.onnxruntime.libraries import has_cuda
+from tests.backends.onnx_models import identity
 from tests.devices import stand_in
 from tests.server.running import python_model, running
 
@@ -54,8 +56,13 @@ def test_instances_run_on_the_devices_that_the_configuration_names(library: Path
     }
     places = {"auto": "GPU [01]", "cpu": "CPU 0", "gpu": "GPU [01]", "second": "GPU 1"}
     prefix = stand_in.prefix(library, devices=2)
-    with running(models(tmp_path, groups), "--exit-on-error=false", prefix=prefix) as server:
+    repository = models(tmp_path, groups)
+    identity(tmp_path / "onnx" / "1" / "model.onnx")
+    with running(repository, "--exit-on-error=false", prefix=prefix) as server:
         log = server.log()
+        if not has_cuda():
+            assert "ONNX models run on the CPU: for the GPU put onnxruntime-gpu" in log
+            assert server.get("/v2/models/onnx/ready")[0] == 200
         assert re.search(r"GPU 1: Stand-in GPU 1, compute capability 8\.7, memory 8\.0 GiB", log)
         assert (
             "instance group fifth_0 of model fifth specifies invalid or unsupported gpu id 5. GPUs with at least the "

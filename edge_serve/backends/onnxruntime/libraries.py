@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import importlib.util
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -110,6 +112,14 @@ def _loads(name: str, load: Load) -> bool:
     except OSError:
         return False
     return True
+
+
+@functools.cache
+def has_cuda() -> bool:
+    """Return whether the installed library was built for CUDA, without importing it. True if it is not installed."""
+    found = importlib.util.find_spec("onnxruntime")
+    folders = found.submodule_search_locations if found is not None else None
+    return not folders or any((Path(folder) / "capi" / _FILES[CUDA]).exists() for folder in folders)
 
 
 def _version(package: str) -> str:

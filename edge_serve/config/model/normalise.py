@@ -112,11 +112,12 @@ def _name_backend_after_model(config: pb.ModelConfig) -> None:
     config.default_model_filename = f"model.{backend}"
 
 
-def normalise_instance_groups(config: pb.ModelConfig, gpus: Sequence[int] = ()) -> pb.ModelConfig:
+def normalise_instance_groups(config: pb.ModelConfig, gpus: Sequence[int] = (), *, auto: bool = True) -> pb.ModelConfig:
     """`config` with the name, kind, count and GPUs of each instance group filled in; ensembles have none.
 
     Args:
         gpus: ids of the usable GPUs.
+        auto: KIND_AUTO may be a GPU: the backend can use one.
     """
     result = pb.ModelConfig()
     result.CopyFrom(config)
@@ -127,7 +128,7 @@ def normalise_instance_groups(config: pb.ModelConfig, gpus: Sequence[int] = ()) 
     for index, group in enumerate(result.instance_group):
         group.name = group.name or f"{result.name}_{index}"
         if group.kind == pb.ModelInstanceGroup.KIND_AUTO:
-            fits = bool(gpus) and all(gpu in gpus for gpu in group.gpus)
+            fits = auto and bool(gpus) and all(gpu in gpus for gpu in group.gpus)
             group.kind = pb.ModelInstanceGroup.KIND_GPU if fits else pb.ModelInstanceGroup.KIND_CPU
         on_cpu = group.kind == pb.ModelInstanceGroup.KIND_CPU
         if group.count < 1:

@@ -14,6 +14,7 @@ from google.protobuf import text_format
 
 from edge_serve.aio.offload import offload
 from edge_serve.backends.base import ModelSpec
+from edge_serve.backends.onnxruntime.libraries import has_cuda
 from edge_serve.backends.tensorrt.plan import BUILT_PLAN, PLATFORM
 from edge_serve.clock import Clock
 from edge_serve.config.checks.io import check_inputs_and_outputs
@@ -211,7 +212,8 @@ class Loader:
             InvalidArgument: a group asks for what the machine does not have.
         """
         least = self._options.least_compute_capability
-        return settle_instances(config, self.devices.ids(least), least)
+        auto = config.backend != "onnxruntime" or has_cuda()
+        return settle_instances(config, self.devices.ids(least), least, auto=auto)
 
     def _measured(self, plan: LoadPlan) -> AbstractAsyncContextManager[dict[str, int]]:
         if self.device_memory is None or not (gpus := self.gpus(plan.config)):

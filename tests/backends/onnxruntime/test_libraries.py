@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import metadata
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
 
-from edge_serve.backends.onnxruntime.libraries import Installed, missing
+from edge_serve.backends.onnxruntime.libraries import Installed, has_cuda, missing
 from edge_serve.backends.onnxruntime.providers import CUDA, OPENVINO, TENSORRT
 
 GPU = Installed("1.23.2", Path("/onnxruntime"), [TENSORRT, CUDA, "CPUExecutionProvider"])
@@ -41,6 +42,16 @@ def test_a_library_that_is_missing(provider: str, name: str, text: str) -> None:
     told = missing(provider, GPU, load=lacking(name)).message
     assert told.startswith(f"onnxruntime has no {provider}, which the model asks for (")
     assert text in told
+
+
+def test_whether_the_package_was_built_for_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = ModuleSpec("onnxruntime", None, is_package=True)
+    found.submodule_search_locations = [str(tmp_path)]
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: found)
+    (tmp_path / "capi").mkdir()
+    assert not has_cuda.__wrapped__()
+    (tmp_path / "capi" / "libonnxruntime_providers_cuda.so").touch()
+    assert has_cuda.__wrapped__()
 
 
 def test_another_major_version_of_cuda() -> None:

@@ -142,6 +142,12 @@ def test_instance_groups(
     assert _groups(text, gpus, backend) == found
 
 
+def test_kind_auto_is_the_cpu_for_a_backend_that_cannot_use_a_gpu() -> None:
+    config = parse_model_config('name: "m" instance_group [ {}, { kind: KIND_GPU } ]')
+    kinds = [group.kind for group in normalise_instance_groups(config, [0], auto=False).instance_group]
+    assert kinds == [ModelInstanceGroup.KIND_CPU, ModelInstanceGroup.KIND_GPU]
+
+
 def test_ensembles_get_no_instance_group() -> None:
     config = parse_model_config('platform: "ensemble" ensemble_scheduling {}')
 
