@@ -41,7 +41,7 @@ from edge_serve.systemd.unit import environment_of, find_unit
 from edge_serve.workers.launch.environments import own_interpreter
 
 GOOD, BAD = 0, 1
-#: of the JSON document; raised when a member changes its meaning or goes
+#: version of the JSON document; raised when a member changes its meaning or is removed
 SCHEMA = 1
 _REPOSITORY = "EDGE_SERVE_MODEL_REPOSITORY"
 _ONNX = ".onnx"
@@ -95,7 +95,7 @@ def document(built: Sequence[BuiltEngine], error: str) -> dict[str, Any]:
 
 
 def report(one: BuiltEngine) -> str:
-    """Return what was built, for people."""
+    """Return the report about an engine, for people."""
     how = "from the cache" if one.cached else f"built in {one.seconds:.1f} s"
     device = f"{one.device}, " if one.device else ""
     lines = [
@@ -131,7 +131,7 @@ def cache_of(directory: str, most_mb: int, timing_cache: str, environ: Mapping[s
 
 
 def _of_file(onnx: Path, output: str, cache: CacheSettings, options: EngineOptions, device: int) -> EngineRequest:
-    """Return the request for one ONNX file; if it lies in a version of a model, with the model's configuration."""
+    """Return the request for one ONNX file; with the model's configuration if the file is in a version directory."""
     plan = Path(output) if output else onnx.with_name(DEFAULT_FILENAME)
     gpus = find_devices()
     model = onnx.absolute().parent.parent

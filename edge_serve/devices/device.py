@@ -38,7 +38,7 @@ class Gpus:
     Attributes:
         cuda: the newest CUDA that the driver runs, (13, 0); (0, 0) = no driver answered.
         reason: why there is no GPU to use, for people; "" = there is one, or nothing hints at one.
-        advice: what to do about the reason.
+        advice: the fix for the reason.
     """
 
     found: tuple[Gpu, ...] = ()

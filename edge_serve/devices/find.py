@@ -20,7 +20,7 @@ PROBE_SECONDS = 30.0
 #: device files of a driver for GPUs: of a card, of a Jetson (two generations), of Windows below WSL
 _NODES = ("dev/nvidiactl", "dev/nvhost-gpu", "dev/nvgpu", "dev/dxg")
 
-#: CUresult (cuda.h) -> what to do
+#: CUresult (cuda.h) -> the fix
 _ADVICE = {
     0: f"install NVIDIA's driver, which brings {LIBRARY}; in a container, give it the driver (--gpus all)",
     34: "remove the stub of the CUDA toolkit (.../lib/stubs) from LD_LIBRARY_PATH",
@@ -38,7 +38,7 @@ def find_devices(root: Path = Path("/"), environ: Mapping[str, str] = os.environ
     """Return the GPUs that CUDA programs of this process's children see. Takes up to `PROBE_SECONDS`: in a thread.
 
     Args:
-        root: stands in for / in tests.
+        root: the root directory; another one in tests.
         environ: CUDA_VISIBLE_DEVICES and LD_LIBRARY_PATH count.
     """
     if not _hinted(root, environ):

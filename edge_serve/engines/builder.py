@@ -34,7 +34,7 @@ Report = Callable[[str, "int | None"], None]
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
-    """A plan in memory, and what it was built with.
+    """A plan in memory, and the profiles and flags that it was built with.
 
     Attributes:
         profiles: input -> range, for every input.
@@ -109,7 +109,7 @@ def _parse(library: Library, network: Any, request: EngineRequest) -> None:
 
 
 def _error_text(error: Any) -> str:
-    """Return an error of the parser; 8.6 tells the number of a node only."""
+    """Return an error of the parser as text. 8.6 reports only the number of a node."""
     name, operator = (str(getattr(error, part)()) if hasattr(error, part) else "" for part in
                       ("node_name", "node_operator"))  # fmt: skip
     named = f"node {name or error.node()}" + (f", operator {operator}" if operator else "")
@@ -181,7 +181,7 @@ def _add_profile(
 
 
 def _set_workspace(library: Library, config: Any, wanted: int) -> int:
-    """Set the workspace to what is wanted, at most a share of the free memory. Return it."""
+    """Set the size of the workspace: as wanted, but at most a share of the free memory. Return the size."""
     free, _ = library.cuda.memory_info()
     most = int(free * WORKSPACE_SHARE)
     if wanted > most:
@@ -223,7 +223,7 @@ def _monitor(module: Any, report: Report) -> Any:
 
 
 class Phases:
-    """The nested phases of a build, and the percentage of the outermost one. It never falls within a phase."""
+    """The nested phases of a build, and the percentage of the outermost one, which never falls within a phase."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -233,13 +233,13 @@ class Phases:
         self._reported: dict[str, int] = {}
 
     def start(self, name: str, parent: str, steps: int) -> None:
-        """A phase begins; parent "" = it is an outermost one."""
+        """Record that a phase has started; parent "" = an outermost one."""
         with self._lock:
             self._phases[name] = (parent, max(1, steps), 0)
             self._tell(name)
 
     def step(self, name: str, done: int) -> None:
-        """A phase has done so many of its steps."""
+        """Record how many of its steps a phase has done."""
         with self._lock:
             if name in self._phases:
                 parent, steps, _ = self._phases[name]

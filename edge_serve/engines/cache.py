@@ -112,7 +112,7 @@ class EngineCache:
             return None
 
     def _clean(self) -> None:
-        """Remove what a killed build left."""
+        """Remove the incomplete files of killed builds."""
         for path in self._directory.iterdir():
             if path.name.startswith(".") and path.name.endswith(_STAGE):
                 path.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
 """Builds one engine: `python -m edge_serve.engines.child PARENT`, with the request on standard input.
 
-A process of its own, because TensorRT may crash, hang, or exhaust the memory while it builds. It yields to the server:
-it is nice, and the kernel kills it first when memory runs out. It dies with its parent. Standard output has one JSON
-document a line: progress, at last `done` or `error`. The standard library and TensorRT only.
+A process of its own, because TensorRT may crash, hang, or exhaust the memory while it builds. It runs at a low
+priority, the kernel kills it first when memory runs out, and it ends with its parent. Standard output has one JSON
+document a line: progress, at last `done` or `error`. It imports the standard library and TensorRT only.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def plan_output(version_directory: Path, config: Json) -> Path:
 
 
 def batch_hints(config: Json) -> BatchHints:
-    """Return what a configuration tells about shapes."""
+    """Return the shapes and batch sizes of a configuration."""
     dims = {}
     for entry in config.get("input") or ():
         shape = (entry.get("reshape") or {}).get("shape", entry.get("dims") or ())

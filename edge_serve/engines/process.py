@@ -23,7 +23,7 @@ from edge_serve.messages.line import shortened
 log = logging.getLogger(__name__)
 
 CHILD = "edge_serve.engines.child"
-#: between two reports of a phase that tells no percentage, seconds
+#: between two reports of a phase without a percentage, seconds
 TICK = 1.0
 #: last lines of its standard error that explain a crash
 _LINES = 20
@@ -35,7 +35,7 @@ OnProgress = Callable[[BuildProgress], None]
 
 @dataclass(slots=True)
 class _Answer:
-    """What the child said.
+    """The last report of the child process, and its result.
 
     Attributes:
         phase, percent: last reported.

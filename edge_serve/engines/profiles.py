@@ -11,7 +11,7 @@ from edge_serve.errors import InvalidArgument
 
 #: smallest, best, and largest shape of an input; of a shape tensor its values
 Range = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-#: the side that stands in for one that is not given, by side, first one first
+#: by side, the sides that replace it if it is not given, in this order
 _STAND_INS = {"min": ("opt", "max"), "opt": ("max", "min"), "max": ("opt", "min")}
 
 
@@ -31,7 +31,7 @@ class NetworkInput:
 
 @dataclass(frozen=True, slots=True)
 class BatchHints:
-    """What a configuration tells about shapes.
+    """The shapes and batch sizes of a configuration.
 
     Attributes:
         max_batch: `max_batch_size`; 0 = the model does not batch, or the configuration leaves it open.
@@ -115,7 +115,7 @@ def _check_shape(one: NetworkInput, shape: Sequence[int], flag: str) -> None:
 
 
 def _full_dims(one: NetworkInput, hints: BatchHints) -> tuple[int, ...]:
-    """Return the shape of an input with what the configuration tells filled in; -1 = neither tells.
+    """Return the shape of an input, completed from the configuration; -1 = the configuration leaves it open, too.
 
     Raises:
         InvalidArgument: the two contradict each other.

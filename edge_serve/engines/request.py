@@ -25,7 +25,7 @@ class EngineRequest:
 
     Attributes:
         onnx: the ONNX file.
-        root: directory that the file's external data must lie in.
+        root: the directory that must contain the file's external data.
         cache: directory of built engines.
         cache_bytes: size of the cache above which the engines that were not used for longest are removed.
         timing_cache: file of TensorRT's timing cache; "" = in the cache.
@@ -100,7 +100,7 @@ class BuildProgress:
 
     Attributes:
         phase: of TensorRT, or our own: waiting, parsing, building, writing.
-        percent: of the phase; None = TensorRT before 9.1 tells none.
+        percent: of the phase; None = unknown, as with TensorRT before 9.1.
         seconds: since the build began.
     """
 

@@ -82,7 +82,7 @@ class CudaApi(Protocol):
 
     # memory
     def allocation_size(self, pointer: int) -> int:
-        """Return the bytes from `pointer` to the end of the device memory that it lies in."""
+        """Return the bytes from `pointer` to the end of the allocation that contains it."""
 
     def malloc(self, nbytes: int) -> int: ...
     def free(self, pointer: int) -> None: ...
@@ -116,7 +116,7 @@ class CudaApi(Protocol):
     def event_destroy(self, event: int) -> None: ...
     def event_record(self, event: int, stream: int) -> None: ...
     def event_query(self, event: int) -> bool:
-        """Return whether what was recorded has happened."""
+        """Return whether the stream has reached the event."""
 
     def event_synchronize(self, event: int) -> None: ...
     def event_elapsed_time(self, start: int, end: int) -> float:
@@ -148,7 +148,7 @@ def load_cuda(load: Callable[[str], object] = import_module) -> CudaApi:
     """Return the best implementation that is installed and finds a device.
 
     Raises:
-        Unavailable: there is none, with the reason of each and what to do.
+        Unavailable: no implementation finds a device. The text has the reason of each, and the fix.
     """
     reasons, installed = [], False
     for name, path in _CHOICES.items():

@@ -22,10 +22,10 @@ IPC_BYTES = 64
 
 
 def _call(function: Any, *arguments: Any) -> Any:
-    """Call the runtime. Return what it returns after its status: None, a value, or a tuple.
+    """Call the runtime. Return its results without the status: None, a value, or a tuple.
 
     Raises:
-        CudaError: it failed.
+        CudaError: the call failed.
     """
     status, *values = function(*arguments)
     if status != _ERRORS.cudaSuccess:

@@ -32,7 +32,7 @@ def process_cuda() -> CudaApi:
 
 @dataclass(slots=True)
 class DeviceData:
-    """Bytes in the memory of a GPU. They are written: nothing on any stream is still to be waited for.
+    """Bytes in the memory of a GPU. They are complete: no stream still writes them.
 
     Attributes:
         pointer: their address; device: the number of the GPU.

@@ -18,7 +18,7 @@ STEP = 8 << 20
 
 
 class RegisteredArena(RegisteredMemory):
-    """Registers an arena step by step from its low end, which is the part in use, as far as tensors lie there.
+    """Registers an arena step by step from its low end, which is the part in use, as far as it has tensors.
 
     A thread asks for a step and registers it, so no batch waits for that; until then its tensors are copied as those in
     ordinary memory. After a refusal the rest stays ordinary memory.
@@ -37,7 +37,7 @@ class RegisteredArena(RegisteredMemory):
         self._step = step
         self._start = address_of(memory.view)
         self._end = self._start + len(memory.view)
-        #: addresses of the ends of what is registered; the device copies from one step at a time
+        #: addresses at which registered steps end; one copy of the device must stay within a step
         self._ends: list[int] = []
         self._registered = self._start
         self._grower: threading.Thread | None = None
@@ -51,7 +51,7 @@ class RegisteredArena(RegisteredMemory):
         return self._registered - self._start
 
     def covers(self, address: int, nbytes: int) -> bool:
-        """Return whether these bytes are registered. If they lie in the arena and are not, they soon may be."""
+        """Return whether these bytes are registered. If not, start to register the arena up to them."""
         if not self._start <= address < self._end:
             return False
         if address + nbytes <= self._registered:

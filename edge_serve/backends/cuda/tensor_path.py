@@ -85,7 +85,7 @@ class RegisteredMemory:
 
 
 class PlainOutputs:
-    """`OutputMemory` for outputs that stay in this process: they lie in ordinary memory of their own."""
+    """`OutputMemory` for outputs that stay in this process, each in ordinary memory of its own."""
 
     inline = 1 << 62
 

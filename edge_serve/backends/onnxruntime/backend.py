@@ -48,7 +48,7 @@ class OnnxRuntimeBackend:
         self._text_sessions: list[GpuSession] = []
         self._sessions: dict[tuple[str, int], sessions.Session] = {}
         self._shared: dict[tuple[str, int], SharedSession] = {}
-        #: how many instances were opened on each device, and what their second session was made with
+        #: number of instances that were opened on each device, and the settings of their second session
         self._opened: Counter[tuple[str, int]] = Counter()
         self._divided: dict[tuple[str, int], settings.SessionSettings] = {}
 

@@ -16,7 +16,7 @@ _ORT_ERROR = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
 
 #: the library's own text for a failed call of CUDA, with its cudaError_t
 _CUDA_FAILURE = re.compile(r"\bCUDA failure (\d+):")
-#: the same from libraries that do not tell the number
+#: the same errors of libraries whose texts have no number
 _STICKY = re.compile(
     r"illegal memory access|unspecified launch failure|misaligned address|illegal instruction|device-side assert"
     r"|uncorrectable ECC|hardware stack error|CUDA_ERROR_(?:ILLEGAL_ADDRESS|LAUNCH_FAILED|ASSERT)",
@@ -33,7 +33,7 @@ _ON_CPU = "assigned to the default CPU EP, but fallback to CPU EP has been expli
 
 
 def translated(error: Exception) -> EdgeServeError:
-    """Return an error of the library as Triton tells it: `onnx runtime error <code>: <text>`."""
+    """Return an error of the library in Triton's words: `onnx runtime error <code>: <text>`."""
     text = str(error)
     if text.startswith(_BOUND):
         text = text.removeprefix(_BOUND)

@@ -81,7 +81,7 @@ class GpuSession:
 
 
 class Binding:
-    """The memory of one seat on the device for inputs, and what the session is bound to there.
+    """The memory of one seat on the device for inputs, and the session's binding to it.
 
     Args:
         full: the largest number of rows of a batch; memory is allocated for as many. 0 = the model does not batch.
@@ -103,7 +103,7 @@ class Binding:
         Raises:
             CudaError: the device has no memory for them.
         """
-        if self._bound.keys() != {name for name, _, _ in inputs}:  # an optional input comes or goes
+        if self._bound.keys() != {name for name, _, _ in inputs}:  # an optional input was added or left out
             self._io.clear_binding_inputs()
             self._bound.clear()
         places = []

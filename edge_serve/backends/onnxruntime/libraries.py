@@ -19,7 +19,7 @@ from edge_serve.errors import Unavailable
 _PACKAGES = ("onnxruntime", "onnxruntime-gpu")
 _FILES = {CUDA: "libonnxruntime_providers_cuda.so", TENSORRT: "libonnxruntime_providers_tensorrt.so"}
 _GPU = "pip install 'onnxruntime-gpu[cuda,cudnn]'"
-#: what to install for a provider that the installed package does not have
+#: the fix for a provider that the installed package does not have
 _HINTS = {
     CUDA: f"{_GPU} in place of onnxruntime",
     TENSORRT: f"{_GPU} in place of onnxruntime, and TensorRT's libraries",
@@ -77,7 +77,7 @@ def missing(provider: str, installed: Installed, load: Load = ctypes.CDLL) -> Un
 
 
 def _not_loaded(provider: str, installed: Installed, load: Load) -> tuple[str, str]:
-    """Return why the library of a provider does not load, and what to do."""
+    """Return the reason why the library of a provider does not load, and the fix."""
     doctor = "see: edge-serve doctor"
     if provider not in _FILES:
         return "its libraries do not load", _HINTS.get(provider, doctor)

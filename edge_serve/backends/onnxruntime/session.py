@@ -179,8 +179,8 @@ def bind(binding: Any, name: str, device: int, datatype: DataType, shape: Shape,
 def run_bound(
     session: Session, binding: Any, names: Sequence[str], device: int, options: RunOptions | None
 ) -> list[tuple[str, int, Shape]]:
-    """Run with bound inputs. Return the outputs of these names: the address on the GPU, and the shape. They are the
-    binding's until its next run.
+    """Run with bound inputs. Return the outputs of these names: the address on the GPU, and the shape. The
+    binding owns them, and its next run overwrites them.
 
     Raises:
         Internal: the model failed, or refuses the inputs. DeviceLost: this process can use the device no more.

@@ -47,7 +47,7 @@ class TensorRtBackend:
         self._engines: dict[tuple[int, int], LoadedEngine] = {}
 
     def complete_config(self, spec: ModelSpec) -> dict[str, Any]:
-        """Return the configuration with what the engine tells filled in.
+        """Return the configuration, completed from the engine.
 
         Raises:
             EdgeServeError: the plan does not load, or contradicts the configuration.
@@ -79,7 +79,7 @@ class TensorRtBackend:
         return opened
 
     def close(self) -> None:
-        """Let go of the engines."""
+        """Release the engines."""
         self._engines.clear()
 
     def _open_one(self, spec: ModelSpec, one: InstanceSpec) -> TensorRtInstance:
@@ -132,7 +132,7 @@ def _check_supported(spec: ModelSpec) -> None:
 
 
 def _largest(spec: ModelSpec, loaded: LoadedEngine, choice: Choice) -> dict[str, Shape]:
-    """Return the largest shape of each input that its memory must hold."""
+    """Return the largest shape of each input, for which memory is allocated."""
     most = int(spec.config.get("max_batch_size", 0))
     dims = {
         binding.name: binding.full_dims(most)

@@ -177,8 +177,8 @@ class Context:
             raise DeviceLost(error.message) if logged.is_sticky else error
 
     def output(self, seat: int, name: str, shape: Shape) -> tuple[int, Shape]:
-        """Return where an output lies on the device, and its shape. Where the data decide about an output, call it when
-        the run has ended.
+        """Return the address of an output on the device, and its shape. If the data decide about the shape, call this
+        when the run has ended.
         """
         allocator = self._dynamic.get(name)
         if allocator is not None:
@@ -187,7 +187,7 @@ class Context:
 
     @property
     def is_data_dependent(self) -> bool:
-        """Return whether only the run tells the shape of an output."""
+        """Return whether the shape of an output depends on the data, and is known after the run only."""
         return bool(self._dynamic)
 
     def capture(self, plan: GraphPlan) -> None:

@@ -120,7 +120,7 @@ def load_plugins(library: Library, paths: Sequence[str]) -> None:
 
 def _allocator(module: Any, cuda: CudaApi, errors: ErrorLog) -> Any:
     class Allocator(module.IOutputAllocator):  # type: ignore[misc]
-        """Memory that grows with the output, and its shape, which the run tells.
+        """Memory that grows with the output, and the shape that the run reports.
 
         TensorRT takes 0 as a refusal and no exception, so the reason goes where TensorRT's own errors go.
         """

@@ -18,7 +18,7 @@ from edge_serve.errors import Internal
 
 @dataclass(slots=True)
 class LoadedEngine:
-    """An engine and what it came from.
+    """An engine, its file, and its device.
 
     Attributes:
         runtime: kept, because an engine must not outlive it.

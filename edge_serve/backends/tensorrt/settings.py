@@ -126,7 +126,7 @@ def stream_priority(priority: str, least: int, greatest: int) -> int:
 
     Args:
         priority: `optimization.priority`.
-        least, greatest: of the device (`CudaApi.stream_priority_range`); a smaller number goes first.
+        least, greatest: of the device (`CudaApi.stream_priority_range`); the smaller number is the higher priority.
     """
     return {"PRIORITY_MAX": greatest, "PRIORITY_MIN": least}.get(priority, 0)
 
