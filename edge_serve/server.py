@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Coroutine
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,14 @@ from edge_serve import __version__
 from edge_serve.aio.offload import offload
 from edge_serve.aio.tasks import gathered, repeat
 from edge_serve.backends.onnxruntime.libraries import has_cuda
+from edge_serve.backends.tensorrt.plan import PLATFORM
 from edge_serve.clock import MonotonicClock
 from edge_serve.config.model.layout import advice_on_repository
 from edge_serve.config.settings.server import ServerConfig
 from edge_serve.devices.watch import DeviceWatch
 from edge_serve.door_settings import DoorGuards, quarter_of_memory, raise_file_limit
 from edge_serve.draining import DrainReport
+from edge_serve.engines.model import cache_settings
 from edge_serve.errors import EdgeServeError, with_advice
 from edge_serve.frontends import WAIT_BEFORE_DOORS, Frontends, SocketSource
 from edge_serve.messages.log_fields import DISPLAY, model_fields
@@ -102,7 +105,7 @@ class ServerProcess:
         limits = WorkerLimits(silence=silence, hang=config.hang_timeout_secs, memory=memory)
         self._devices = DeviceWatch()
         hooks = Hooks(metric=custom.apply, gone=custom.gone, gpu_trouble=self._devices.trouble)
-        self._sandbox = sandbox = Sandbox.of(config, os.environ)
+        self._sandbox = sandbox = _sandbox(config)
         environments = _environments(config, sandbox)
         poll_policy = poll_policy or make_poll_policy(config.busy_poll_microseconds)
         self._workers = Workers(limits, self._clock, hooks, environments, poll_policy, sandbox)
@@ -427,6 +430,14 @@ def _settle() -> None:
     gc.freeze()
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def _sandbox(config: ServerConfig) -> Sandbox | None:
+    sandbox = Sandbox.of(config, os.environ)
+    if sandbox is None:
+        return None
+    engines = cache_settings(config.backend_settings(PLATFORM), os.environ).directory
+    return replace(sandbox, engines=engines.absolute())
 
 
 def _environments(config: ServerConfig, sandbox: Sandbox | None) -> Environments:

@@ -124,8 +124,7 @@ def _printer(request: EngineRequest, *, quiet: bool) -> Callable[[BuildProgress]
 
 def cache_of(directory: str, most_mb: int, timing_cache: str, environ: Mapping[str, str] = os.environ) -> CacheSettings:
     """Return the cache that the options name, or else the user's."""
-    home = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    found = cache_settings({}, environ.get("CACHE_DIRECTORY", ""), home)
+    found = cache_settings({}, environ)
     times = os.path.abspath(timing_cache) if timing_cache else ""
     return CacheSettings(Path(directory) if directory else found.directory, most_mb, times)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from edge_serve.backends.tensorrt.plan import PlanMeta, meta_path, read_meta, write_meta
@@ -18,6 +19,7 @@ from edge_serve.errors import EdgeServeError
 _LOCK = "build.lock"
 _PLAN = ".plan"
 _STAGE = ".new"
+_BLOCK = 1 << 20
 
 
 class EngineLease:
@@ -94,7 +96,7 @@ class EngineCache:
             OSError: the disk does not take it.
         """
         plan = self._path(key)
-        write_durably(plan, content)
+        write_durably(plan, [content])
         write_meta(plan, meta)
         sync_directory(self._directory)
         self._evict(plan)
@@ -134,9 +136,11 @@ class EngineCache:
                 total -= size
 
 
-def default_directory(cache_directory: str, home: str) -> Path:
-    """Return the cache below systemd's CacheDirectory=, or in the user's cache; "" = it is not set."""
-    return Path(cache_directory.partition(":")[0] or Path(home, "edge-serve"), "engines")
+def default_directory(environ: Mapping[str, str]) -> Path:
+    """Return the cache below $CACHE_DIRECTORY (systemd's CacheDirectory=), or in the user's cache."""
+    if given := environ.get("CACHE_DIRECTORY", "").partition(":")[0]:
+        return Path(given, "engines")
+    return Path(environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "edge-serve", "engines")
 
 
 def hold(plan: Path) -> int:
@@ -156,7 +160,7 @@ def hold(plan: Path) -> int:
     return descriptor
 
 
-def write_durably(path: Path, content: memoryview) -> None:
+def write_durably(path: Path, blocks: Iterable[bytes | memoryview]) -> None:
     """Write a file beside its place, bring it to the disk, and rename it.
 
     Raises:
@@ -165,7 +169,8 @@ def write_durably(path: Path, content: memoryview) -> None:
     stage = path.with_name(f".{path.name}.{os.getpid()}{_STAGE}")
     try:
         with stage.open("wb") as file:
-            file.write(content)
+            for block in blocks:
+                file.write(block)
             file.flush()
             os.fsync(file.fileno())
         stage.replace(path)
@@ -182,7 +187,8 @@ def export(plan: Path, meta: PlanMeta, target: Path) -> None:
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     meta_path(target).unlink(missing_ok=True)
-    write_durably(target, memoryview(plan.read_bytes()))
+    with plan.open("rb") as file:
+        write_durably(target, iter(partial(file.read, _BLOCK), b""))
     write_meta(target, meta)
     sync_directory(target.parent)
 

@@ -45,19 +45,18 @@ class CacheSettings:
     timing_cache: str = ""
 
 
-def cache_settings(backend_config: Mapping[str, str], cache_directory: str, home: str) -> CacheSettings:
+def cache_settings(backend_config: Mapping[str, str], environ: Mapping[str, str]) -> CacheSettings:
     """Return the cache of a server.
 
     Args:
-        cache_directory: systemd's $CACHE_DIRECTORY; "" = it is not set.
-        home: the user's directory for caches.
+        environ: $CACHE_DIRECTORY counts, else $XDG_CACHE_HOME.
 
     Raises:
         InvalidArgument: a setting cannot be read.
     """
     size = _number(backend_config, CACHE_SIZE_SETTING, DEFAULT_CACHE_MB)
     given = backend_config.get(CACHE_SETTING, "")
-    return CacheSettings(Path(given) if given else default_directory(cache_directory, home), size)
+    return CacheSettings(Path(given) if given else default_directory(environ), size)
 
 
 def build_limit(backend_config: Mapping[str, str]) -> float:

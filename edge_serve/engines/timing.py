@@ -46,7 +46,7 @@ def save(path: Path, config: Any) -> str:
                 other = config.create_timing_cache(path.read_bytes())
                 if other is not None:
                     cache.combine(other, False)
-            write_durably(path, memoryview(cache.serialize()))
+            write_durably(path, [memoryview(cache.serialize())])
     except Exception as error:  # the engine is built: a cache that cannot be kept costs time only
         return f"timing cache {path} cannot be written ({one_line(str(error))}): the next build measures again"
     return ""

@@ -112,5 +112,7 @@ def test_plan_that_was_removed_cannot_be_held(tmp_path: Path) -> None:
 
 
 def test_cache_of_a_service_lies_in_its_cache_directory() -> None:
-    assert default_directory("/var/cache/edge-serve:/x", "/home/u/.cache") == Path("/var/cache/edge-serve/engines")
-    assert default_directory("", "/home/u/.cache") == Path("/home/u/.cache/edge-serve/engines")
+    home = {"XDG_CACHE_HOME": "/home/u/.cache"}
+    service = {**home, "CACHE_DIRECTORY": "/var/cache/edge-serve:/x"}
+    assert default_directory(service) == Path("/var/cache/edge-serve/engines")
+    assert default_directory(home) == Path("/home/u/.cache/edge-serve/engines")

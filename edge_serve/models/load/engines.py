@@ -7,10 +7,12 @@ a worker's load does not apply, other models keep serving, and an unload cancels
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 
 from edge_serve.aio.offload import offload
 from edge_serve.backends.base import ModelSpec
@@ -22,7 +24,7 @@ from edge_serve.engines.process import run_build
 from edge_serve.engines.request import BuildProgress, BuiltEngine, EngineRequest
 from edge_serve.errors import Cancelled, Internal, InvalidArgument, Unavailable
 from edge_serve.messages.log_fields import model_fields
-from edge_serve.workers.launch.environments import own_interpreter
+from edge_serve.workers.launch.environments import Interpreter
 
 log = logging.getLogger(__name__)
 
@@ -37,15 +39,22 @@ class EngineBuilds:
 
     Args:
         settings: `--backend-config=tensorrt`.
+        interpreter_for: returns our interpreter, confined to the files of one model and those that are named.
         environ: $CACHE_DIRECTORY counts.
 
     Attributes:
         on_progress: called about once a second with the model, the version, and the progress as text.
     """
 
-    def __init__(self, settings: Callable[[], Mapping[str, str]], environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        settings: Callable[[], Mapping[str, str]],
+        interpreter_for: Callable[[list[Path]], Awaitable[Interpreter]],
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
         self.on_progress: OnBuild = lambda name, version, text: None
         self._settings = settings
+        self._interpreter_for = interpreter_for
         self._environ = environ
         self._running: dict[tuple[str, int], asyncio.Task[BuiltEngine]] = {}
 
@@ -69,12 +78,13 @@ class EngineBuilds:
                 f"plan on each ({rebuild_command(spec.name)} --device=N), and name them in cc_model_filenames"
             )
         settings = self._settings()
-        home = self._environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        cache = cache_settings(settings, self._environ.get("CACHE_DIRECTORY", ""), home)
+        cache = cache_settings(settings, self._environ)
         request = await offload(
             model_request, spec.config, spec.version_directory, cache, gpus, settings, device=used[0].id
         )
-        built = await self._build(name, spec.version, request, build_limit(settings))
+        await offload(_make_directory, cache.directory)
+        interpreter = await self._interpreter_for([spec.model_directory, cache.directory.absolute()])
+        built = await self._build(name, spec.version, request, build_limit(settings), interpreter)
         extra = model_fields(name, spec.version)
         how = "is in the cache" if built.cached else f"was built in {built.seconds:.1f} s"
         log.info("model %s version %d: the engine %s: %s", name, spec.version, how, built.plan, extra=extra)
@@ -89,8 +99,9 @@ class EngineBuilds:
             if model == name:
                 task.cancel()
 
-    async def _build(self, name: str, version: int, request: EngineRequest, limit: float) -> BuiltEngine:
-        interpreter = own_interpreter()
+    async def _build(
+        self, name: str, version: int, request: EngineRequest, limit: float, interpreter: Interpreter
+    ) -> BuiltEngine:
         tell = _Teller(name, version, self.on_progress)
         building = run_build(request, interpreter.command, interpreter.variables, tell)
         task = self._running[name, version] = asyncio.create_task(building, name=f"build {name}")
@@ -129,6 +140,12 @@ class _Teller:
             self._logged = time.monotonic()
             extra = model_fields(self._name, self._version)
             log.info("model %s version %d: %s", self._name, self._version, progress, extra=extra)
+
+
+def _make_directory(path: Path) -> None:
+    """Make the cache: the process that builds may write below it, and not beside it. It says why it cannot."""
+    with contextlib.suppress(OSError):
+        path.mkdir(mode=0o750, parents=True, exist_ok=True)
 
 
 def _gpus_of(spec: ModelSpec, gpus: Gpus) -> list[Gpu]:

@@ -118,7 +118,7 @@ class Loader:
         gate: RateLimitGate | None = None,
     ) -> None:
         self.devices = Gpus()
-        self.builds = EngineBuilds(lambda: options.backend_settings(PLATFORM))
+        self.builds = EngineBuilds(lambda: options.backend_settings(PLATFORM), lambda own: workers.interpreter_for(own))
         self.device_memory: DeviceMemory | None = None
         self._workers = workers
         self._budget = budget

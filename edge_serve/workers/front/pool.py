@@ -13,6 +13,7 @@ from typing import Any
 from edge_serve.aio.offload import offload
 from edge_serve.aio.tasks import start_task
 from edge_serve.backends.base import InstanceSpec, ModelSpec
+from edge_serve.backends.tensorrt.plan import BUILT_PLAN, meta_path
 from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.log_fields import model_fields
@@ -27,7 +28,7 @@ from edge_serve.workers.front.placement import ModelPlacement
 from edge_serve.workers.front.process import ProcessLimits
 from edge_serve.workers.front.worker import Worker
 from edge_serve.workers.launch.cgroups import MEMORY_PARAMETER, ControlGroup, Groups, parse_bytes
-from edge_serve.workers.launch.environments import Environment, Environments, own_interpreter
+from edge_serve.workers.launch.environments import Environment, Environments, Interpreter, own_interpreter
 from edge_serve.workers.launch.sandbox import Sandbox
 from edge_serve.workers.memory.arena import Arena
 from edge_serve.workers.wire.layout import TensorLayout
@@ -224,7 +225,7 @@ class Workers:
         found = await self._environments.take(spec) if backend in ALONE else None
         environment = found or Environment(own_interpreter())
         if self._sandbox is not None:
-            await self._confine(self._sandbox, environment, None if shared else [spec.model_directory])
+            await self._confine(self._sandbox, environment, None if shared else _own_files(spec))
         worker = self._groups.get(backend) if shared else None
         if worker is None or worker.gone:
             try:
@@ -240,6 +241,17 @@ class Workers:
                 self._groups[backend] = worker
         worker.claims += 1
         return worker
+
+    async def interpreter_for(self, own: list[Path]) -> Interpreter:
+        """Return our interpreter for a process that works on the files of one model, confined as a worker.
+
+        Raises:
+            Internal: see `_confine`.
+        """
+        environment = Environment(own_interpreter())
+        if self._sandbox is not None:
+            await self._confine(self._sandbox, environment, own)
+        return environment.interpreter
 
     async def _confine(self, sandbox: Sandbox, environment: Environment, own: list[Path] | None) -> None:
         """Confine the environment of a worker; the paths of what is closed are looked up in a thread.
@@ -289,6 +301,12 @@ class Workers:
 def _parameter(spec: ModelSpec, parameter: str) -> str:
     text: str = (spec.config.get("parameters") or {}).get(parameter, {}).get("string_value", "0")
     return text
+
+
+def _own_files(spec: ModelSpec) -> list[Path]:
+    """Return the files and directories of a version that its worker reads: those of the model, and a built engine."""
+    plan = spec.backend_config.get(BUILT_PLAN)
+    return [spec.model_directory, *((Path(plan), meta_path(Path(plan))) if plan else ())]
 
 
 def _memory(spec: ModelSpec) -> int:

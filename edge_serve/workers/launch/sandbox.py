@@ -43,12 +43,14 @@ class Sandbox:
         closed: files and directories of the server's own.
         state: directories whose files are the server's, and whose directories are not.
         cache: where environments are unpacked: a worker can read the one that it runs with.
+        engines: the cache of engines: the worker of one model can read the engine of this model.
     """
 
     repositories: tuple[Path, ...] = ()
     closed: tuple[Path, ...] = ()
     state: tuple[Path, ...] = ()
     cache: Path | None = None
+    engines: Path | None = None
 
     @staticmethod
     def of(config: ServerConfig, environ: Mapping[str, str]) -> Sandbox | None:
@@ -75,18 +77,22 @@ class Sandbox:
         """Return the interpreter, started in a domain that closes what is protected.
 
         Args:
-            own: directories of the one model that it is for; None: of several, which may be any.
+            own: files and directories of the one model that it is for; None: of several, which may be any.
             root: the environment that it belongs to.
         """
         readable = [Path(_CONTROL_GROUPS)]
         protected = [place.resolve() for place in (*self.repositories, *self._caches())]
         if root is not None and any(root.is_relative_to(place) for place in protected):
             readable.append(root)
+        closed = [*self.closed, *self._caches()]
+        if own is not None and self.engines is not None:
+            closed.append(self.engines)
+            readable += [path for path in own if self.engines in path.parents]
         rules: dict[str, object] = {
-            "closed": _texts([*self.closed, *self._caches()]),
+            "closed": _texts(closed),
             "readable": _texts(readable),
             "open": _scratch(),
-            "own": _texts(own or ()),
+            "own": _texts([path for path in own or () if path not in readable]),
             "listed": _texts(self.state),
             "repositories": _texts(self.repositories if own is not None else ()),
         }

@@ -23,6 +23,7 @@ from edge_serve.models.repository.override import Override
 from edge_serve.models.repository.repository import FoundModel, Repository, fingerprint, versions
 from edge_serve.models.run.runner import OnResponse, Runner, Ticket
 from edge_serve.models.versions.lineage import Lineage
+from edge_serve.workers.front.pool import Workers
 
 
 class Idle(Runner):
@@ -75,7 +76,7 @@ class FakeLoader:
     """Opens whatever it is asked for, but for what `broken` names."""
 
     def __init__(self) -> None:
-        self.builds = EngineBuilds(dict)
+        self.builds = EngineBuilds(dict, Workers().interpreter_for)
         self.broken: dict[tuple[str, int], EdgeServeError] = {}
         self.opened: list[FakeServed] = []
         self.busy = False

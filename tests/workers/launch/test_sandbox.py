@@ -38,6 +38,21 @@ def test_the_sandbox_can_be_switched_off() -> None:
     assert sandbox_of("--worker-sandbox=false") is None
 
 
+def test_the_worker_of_one_model_reads_its_own_engine_alone() -> None:
+    plan, sandbox = Path("/cache/engines/a.plan"), Sandbox(engines=Path("/cache/engines"))
+
+    def rules(own: list[Path] | None) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = json.loads(sandbox.confine(own_interpreter(), own).command[-1])
+        return found
+
+    alone = rules([Path("/models/m"), plan])
+    assert alone["closed"] == ["/cache/engines"]
+    assert str(plan) in alone["readable"]
+    assert alone["own"] == ["/models/m"]
+    assert rules([Path("/models/m"), Path("/cache/engines")])["own"] == ["/models/m", "/cache/engines"], "a build"
+    assert rules(None)["closed"] == []
+
+
 def test_an_interpreter_of_others_is_confined_by_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its libraries are for it alone: ours would load them before it is confined."""
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
