@@ -262,3 +262,24 @@ def test_sticky_error_fails_both_batches(host: HostCuda, tmp_path: Path) -> None
             instance.finish(one)
 
     assert not instance.is_ready()
+
+
+def test_output_for_which_there_is_no_memory_fails_the_batch_and_says_so(host: HostCuda, tmp_path: Path) -> None:
+    found = [tensor("INPUT0", "INPUT", "FLOAT", (-1,)), tensor("OUTPUT0", "OUTPUT", "INT64", (1, -1))]
+    config = {
+        "input": [{"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [-1]}],
+        "output": [{"name": "OUTPUT0", "data_type": "TYPE_INT64", "dims": [1, -1]}],
+    }
+    content = plan("nonzero", found, [{"INPUT0": ((1,), (8,), (64,))}])
+    backend, instance = opened(host, spec(tmp_path, content, **config))
+    host.fail("cudaMalloc", 2)
+
+    with pytest.raises(
+        EdgeServeError, match=r"no memory for 16 bytes of output 'OUTPUT0'.*the device ran out of memory"
+    ):
+        instance.execute([request(np.array([0, 1, 1], np.float32))], Timing())
+
+    (reply,) = instance.execute([request(np.array([0, 1, 1], np.float32))], Timing())
+    assert values(reply).tolist() == [[1, 2]]
+    instance.close()
+    backend.close()
