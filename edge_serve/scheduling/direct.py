@@ -128,7 +128,7 @@ class DirectScheduler(QueuedScheduler):
     second one would only contend with it, unless a run takes longer than planned. That instance gets its next run
     before it has finished one, so that it need not sleep until its reply has been read and answered.
 
-    Where instances have second seats, each request travels alone: a request that waits takes any free seat.
+    Where instances have second seats, waiting requests take any free seat.
 
     Args:
         calls: whether executions may call other models, and so wait for this one. Then no run is sent ahead, because a
@@ -180,8 +180,6 @@ class DirectScheduler(QueuedScheduler):
 
     def pace(self, execution_ns: int) -> None:
         """See `core.Scheduler`. The mean of recent executions decides how many requests may travel together."""
-        if self._seats is not None:
-            return
         self._mean_ns += (execution_ns - self._mean_ns) // 8
         self._burst = min(BURST_REQUESTS, BURST_NS // max(1, self._mean_ns)) or 1
 
@@ -202,7 +200,8 @@ class DirectScheduler(QueuedScheduler):
         instance = self._instances.take() if self._instances.idle else seats.soonest()[0]
         if instance < 0:
             return self._wait(0)
-        run = Run(instance, self._queue.take(1))
+        entries = self._queue.take(min(self._burst, len(self._queue)))
+        run = Run(instance, entries, each=len(entries) > 1)
         seats.start(run, now_ns)
         return run
 

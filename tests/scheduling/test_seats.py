@@ -182,17 +182,25 @@ def test_batch_that_was_not_executed_teaches_nothing() -> None:
 def test_without_a_batcher_each_request_takes_any_free_seat() -> None:
     scheduler = DirectScheduler(2)
     scheduler.add_second_seat(0)
-    for _ in range(100):
-        scheduler.pace(10_000)
     add(scheduler, *"abcd")
     runs, _, until_ns = settle(scheduler, 0)
 
     assert ids(runs) == [["a"], ["b"], ["c"]], "instance 1 has one seat"
     assert ([run.instance for run in runs], until_ns) == ([0, 1, 0], None)
-    assert not any(run.each for run in runs)
-
     finish(scheduler, 0, 0, MS)
     assert ids(settle(scheduler, MS)[0]) == [["d"]]
+
+
+def test_short_executions_without_a_batcher_share_a_hop_in_both_seats() -> None:
+    scheduler = DirectScheduler(1)
+    scheduler.add_second_seat(0)
+    for _ in range(100):
+        scheduler.pace(50_000)
+    add(scheduler, *"abcdefghi")
+    runs, _, until_ns = settle(scheduler, 0)
+
+    assert [(ids([run]), run.each) for run in runs] == [([[*"abcd"]], True), ([[*"efgh"]], True)]
+    assert (scheduler.pending(), until_ns) == (1, None)
 
 
 def test_sequences_get_no_second_batch() -> None:

@@ -44,6 +44,9 @@ class Opened:
         self.running: dict[int, tuple[int, Sequence[InferRequest]]] = {}
         self.told: list[tuple[int, int]] = []
 
+    def seats(self, instance: int) -> int:
+        return 2
+
     def execute(self, instance: int, batch_id: int, requests: Sequence[InferRequest], each: bool = False) -> None:
         assert instance not in self.running
         self.running[instance] = (batch_id, requests)
@@ -205,6 +208,20 @@ def test_an_idle_instance_that_can_run_now_is_taken(loop: asyncio.AbstractEventL
     assert list(both.opened.running) == [0]
     holder.opened.finish()
     assert sorted(both.opened.running) == [0, 1]
+
+
+def test_limited_instance_holds_its_resources_for_one_batch_though_it_has_two_seats(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    model = Model(RateLimitGate(RateLimiter()), "m", loop, group(R=1))
+    model.opened.die()
+    model.limited.on_back(0)
+    for id in "ab":
+        model.ask(id)
+
+    assert model.opened.ids == ["a"]
+    model.opened.finish()
+    assert model.opened.ids == ["b"]
 
 
 def test_a_model_that_could_never_run_is_not_admitted() -> None:
