@@ -57,6 +57,13 @@ class Installed:
     providers: Sequence[str]
 
 
+def absent_provider(text: str) -> str | None:
+    """Return the provider whose libraries do not load, if an error of the library says so, which does not name them."""
+    if "GPU requirements page" not in text:
+        return None
+    return TENSORRT if "TensorRT" in text else CUDA
+
+
 def missing(provider: str, installed: Installed, load: Load = ctypes.CDLL) -> Unavailable:
     """Return the error for a provider that the model asks for, and without which the library starts a session.
 

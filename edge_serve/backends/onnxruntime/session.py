@@ -16,7 +16,7 @@ import onnxruntime
 
 from edge_serve.backends.onnxruntime.advice import advice_on
 from edge_serve.backends.onnxruntime.errors import translated, translated_on_gpu
-from edge_serve.backends.onnxruntime.libraries import Installed, missing
+from edge_serve.backends.onnxruntime.libraries import Installed, absent_provider, missing
 from edge_serve.backends.onnxruntime.providers import ON_GPU, Provider
 from edge_serve.backends.onnxruntime.settings import SessionSettings
 from edge_serve.backends.python.api import dlpack as python_dlpack
@@ -84,6 +84,8 @@ def make(path: Path, settings: SessionSettings, wanted: list[Provider], name: st
         # without the fallback of the Python module, which prints the error and starts a session on the CPU
         session = Session(str(path), _options(settings), providers=named, enable_fallback=0)
     except Exception as error:
+        if (absent := absent_provider(str(error))) is not None:
+            raise missing(absent, installed) from error
         told = translated_on_gpu(error) if on_gpu else translated(error)
         advice = advice_on(told.message, path, onnxruntime.__version__, name)
         raise type(told)(with_advice(told.message, advice)) from error

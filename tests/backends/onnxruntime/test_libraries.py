@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve.backends.onnxruntime.libraries import Installed, has_cuda, missing
+from edge_serve.backends.onnxruntime.libraries import Installed, absent_provider, has_cuda, missing
 from edge_serve.backends.onnxruntime.providers import CUDA, OPENVINO, TENSORRT
 
 GPU = Installed("1.23.2", Path("/onnxruntime"), [TENSORRT, CUDA, "CPUExecutionProvider"])
@@ -58,6 +58,16 @@ def test_another_major_version_of_cuda() -> None:
     told = missing(CUDA, GPU, load=lacking("libcublasLt.so.12", "libcudart.so.11", "libcudart.so.14")).message
     assert "(libcublasLt.so.12 is not found, which is of CUDA 12; this machine has CUDA 13)" in told
     assert "(it is in the package nvidia-cublas)" in told
+
+
+def test_the_library_raises_an_error_that_names_no_file() -> None:
+    text = (
+        "[ONNXRuntimeError] : 1 : FAIL : Please install {} as mentioned in the GPU requirements page, make sure they're "
+        "in the PATH or LD_LIBRARY_PATH, and that your GPU is supported."
+    )
+    assert absent_provider(text.format("TensorRT libraries")) == TENSORRT
+    assert absent_provider(text.format("the correct version of CUDA and cuDNN")) == CUDA
+    assert absent_provider("[ONNXRuntimeError] : 1 : FAIL : Load model failed") is None
 
 
 def test_libraries_that_are_there() -> None:
