@@ -27,7 +27,7 @@ _MEMORY = re.compile(
     r"Failed to allocate memory for requested buffer of size (\d+)|CUDA failure 2:|STATUS_ALLOC_FAILED"
     r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
 )
-_DRIVER = re.compile(r"CUDA failure (?:35|100|802|803|804|999):")
+_DRIVER = re.compile(r"CUDA failure (?:3|34|35|100|802|803|804|999):")
 _NO_KERNEL = re.compile(r"CUDA failure (?:209|222|223):|no kernel image is available")
 _ON_CPU = "assigned to the default CPU EP, but fallback to CPU EP has been explicitly disabled"
 

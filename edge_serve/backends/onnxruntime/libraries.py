@@ -101,6 +101,8 @@ def _not_loaded(provider: str, installed: Installed, load: Load) -> tuple[str, s
 
 
 def _not_found(name: str, major: int, installed: Installed, load: Load) -> tuple[str, str]:
+    if name == "libcuda":
+        return f"{name}.so.{major} of the NVIDIA driver is not found", "install the driver, and see: edge-serve doctor"
     package = next((package for start, package in _OWNERS if name.startswith(start)), "")
     reason = f"{name}.so.{major} is not found"
     if name.startswith(("libcublas", "libcudart")):

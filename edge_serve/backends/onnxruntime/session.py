@@ -9,6 +9,7 @@ import contextlib
 import io
 from collections.abc import Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -17,7 +18,7 @@ import onnxruntime
 from edge_serve.backends.onnxruntime.advice import advice_on
 from edge_serve.backends.onnxruntime.errors import translated, translated_on_gpu
 from edge_serve.backends.onnxruntime.libraries import Installed, absent_provider, missing
-from edge_serve.backends.onnxruntime.providers import ON_GPU, Provider
+from edge_serve.backends.onnxruntime.providers import ON_GPU, TENSORRT, Provider
 from edge_serve.backends.onnxruntime.settings import SessionSettings
 from edge_serve.backends.python.api import dlpack as python_dlpack
 from edge_serve.config.model.complete import FoundTensor
@@ -78,7 +79,7 @@ def make(path: Path, settings: SessionSettings, wanted: list[Provider], name: st
             raise missing(provider.name, installed)
     on_gpu = any(provider.name in ON_GPU for provider in wanted)
     if on_gpu:
-        _preload()
+        _preload(tensorrt=any(provider.name == TENSORRT for provider in wanted))
     named = [(provider.name, provider.options) for provider in wanted]
     try:
         # without the fallback of the Python module, which prints the error and starts a session on the CPU
@@ -98,12 +99,15 @@ def make(path: Path, settings: SessionSettings, wanted: list[Provider], name: st
 
 
 @cache
-def _preload() -> None:
-    """Load the libraries of CUDA that came with pip, where the dynamic linker does not look; once in a process."""
+def _preload(*, tensorrt: bool) -> None:
+    """Load the libraries that came with pip, where the dynamic linker does not look; once in a process."""
     load = getattr(onnxruntime, "preload_dlls", None)  # since 1.21
-    if load is not None:
-        with contextlib.redirect_stdout(io.StringIO()):  # `missing` says which one does not load
+    with contextlib.redirect_stdout(io.StringIO()):  # `missing` says which one does not load
+        if load is not None:
             load()
+        if tensorrt:
+            with contextlib.suppress(Exception):  # the package may be missing, or of another version
+                import_module("tensorrt")
 
 
 def run_options(settings: SessionSettings, more: Mapping[str, str] | None = None) -> RunOptions | None:

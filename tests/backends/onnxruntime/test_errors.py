@@ -44,6 +44,9 @@ def test_an_error_that_ends_the_use_of_the_device(text: str) -> None:
         ("CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED", "the device ran out of memory: unload models"),
         (f"CUDA failure 35: CUDA driver version is insufficient for CUDA runtime version ; {_PLACE}",
          "no NVIDIA driver answers, or it is older than the CUDA of onnxruntime-gpu: see: edge-serve doctor"),
+        ('Parse Failed to parse provider option "device_id": CUDA failure 34: CUDA driver is '
+         "a stub library ; GPU=-1 ; hostname=vm ; line=70 ; expr=cudaGetDeviceCount(&num_devices);",
+         "no NVIDIA driver answers"),
         (f"CUDA failure 209: no kernel image is available for execution on the device ; {_PLACE}",
          "this onnxruntime-gpu has no code for this device"),
     ],

@@ -34,6 +34,7 @@ def lacking(*names: str) -> Callable[[str], None]:
     [
         (CUDA, "libcudnn.so.9", "(libcudnn.so.9 is not found): pip install 'onnxruntime-gpu[cuda,cudnn]==1.23.2' "
                                 "(it is in the package nvidia-cudnn), and see: edge-serve doctor"),
+        (CUDA, "libcuda.so.1", "(libcuda.so.1 of the NVIDIA driver is not found): install the driver"),
         (CUDA, "libcufft.so.11", "(it is in the package nvidia-cufft)"),
         (TENSORRT, "libnvinfer.so.10", "(libnvinfer.so.10 is not found): pip install 'tensorrt==10.*', or remove"),
     ],
@@ -62,8 +63,8 @@ def test_another_major_version_of_cuda() -> None:
 
 def test_the_library_raises_an_error_that_names_no_file() -> None:
     text = (
-        "[ONNXRuntimeError] : 1 : FAIL : Please install {} as mentioned in the GPU requirements page, make sure they're "
-        "in the PATH or LD_LIBRARY_PATH, and that your GPU is supported."
+        "[ONNXRuntimeError] : 1 : FAIL : Please install {} as mentioned in the GPU requirements page, and make "
+        "sure that they are in the PATH"
     )
     assert absent_provider(text.format("TensorRT libraries")) == TENSORRT
     assert absent_provider(text.format("the correct version of CUDA and cuDNN")) == CUDA
