@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_serve.backends.base import BackendRequest, InstanceSpec, ModelSpec, Reply
+from edge_serve.backends.cuda.device_data import outputs_on_host
 from edge_serve.backends.python.api.request import InferenceRequest
 from edge_serve.backends.python.api.response import InferenceResponse
 from edge_serve.backends.python.api.sender import InferenceResponseSender
@@ -152,6 +153,7 @@ class PythonModel:
             mismatches.look(key, reply, reply.outputs, names or None)
         if problems:
             raise AssertionError("\n".join(problems))
+        outputs_on_host(reply)
         response = InferResponse(self._spec.name, "", outputs=reply.outputs, error=reply.error)
         reshape_outputs(response, self._signature)
         return outputs_of(response)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,56 @@ input { name: "INPUT0" data_type: TYPE_INT32 dims: [ -1 ] }
 input { name: "INPUT1" data_type: TYPE_INT32 dims: [ -1 ] }
 output { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ -1 ] }
 output { name: "OUTPUT1" data_type: TYPE_INT32 dims: [ -1 ] }
+"""
+
+
+ON_GPU_CONFIG = """
+backend: "python"
+input { name: "X" data_type: TYPE_INT32 dims: [ -1 ] }
+output { name: "Y" data_type: TYPE_INT32 dims: [ -1 ] }
+output { name: "ABOUT" data_type: TYPE_STRING dims: [ -1 ] }
+"""
+KEEP = 'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "no" } }'
+#: adds 1 on its GPU; says where the input was, and where it runs itself
+ON_GPU = """
+import json
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from gpu_arrays import GpuArray
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.about = [args["model_instance_kind"], args["model_instance_device_id"]]
+
+    def execute(self, requests):
+        replies = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "X")
+            values = x.as_numpy() if x.is_cpu() else GpuArray.from_dlpack(x).numpy()
+            y = pb_utils.Tensor.from_dlpack("Y", GpuArray(values + 1, int(self.about[1])))
+            about = np.array([str(x.__dlpack_device__()), *self.about], object)
+            replies.append(pb_utils.InferenceResponse([y, pb_utils.Tensor("ABOUT", about)]))
+        return replies
+"""
+#: calls `gpu` with a tensor on GPU 0, wants its output there, and streams it twice
+CALLER = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from gpu_arrays import GpuArray
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            x = GpuArray(pb_utils.get_input_tensor_by_name(request, "X").as_numpy())
+            call = pb_utils.InferenceRequest(
+                model_name="gpu", requested_output_names=["Y", "ABOUT"], inputs=[pb_utils.Tensor.from_dlpack("X", x)],
+                preferred_memory=pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_GPU, 0))
+            y, about = call.exec().output_tensors()
+            about = pb_utils.Tensor("ABOUT", np.append(about.as_numpy(), str(y.__dlpack_device__())).astype(object))
+            sender = request.get_response_sender()
+            for _ in range(2):
+                sender.send(pb_utils.InferenceResponse([y, about]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
 
 
@@ -76,8 +127,10 @@ def cudashm(real: bool) -> Iterator[Any]:
 def server(real: bool, prefix: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     root = tmp_path_factory.mktemp("models")
     python_model(root, "simple", ADD_SUB, CONFIG)
-    if not real:  # a plan of the stand-in for TensorRT
+    if not real:  # of the stand-ins
         write_plan(root, "plan", addsub("INT32"))
+        python_model(root, "gpu", ON_GPU, f"{ON_GPU_CONFIG} instance_group {{ kind: KIND_GPU gpus: [ 1 ] }} {KEEP}")
+        python_model(root, "caller", CALLER, f"{ON_GPU_CONFIG} model_transaction_policy {{ decoupled: true }} {KEEP}")
     flags = ("--allow-client-shm=true", "--allow-grpc=true", "--grpc-port=0")
     with running(f"--model-repository={root}", *flags, prefix=prefix) as served:
         yield served
@@ -125,13 +178,17 @@ class Client:
             self.cudashm.destroy_shared_memory_region(region)
 
 
-@pytest.fixture(params=["http", "grpc"])
+@pytest.fixture(params=["http"])
 def client(request: pytest.FixtureRequest, cudashm: Any, server: Running) -> Iterator[Client]:
     made = Client(cudashm, server, request.param)
     yield made
     made.close()
 
 
+BOTH = pytest.mark.parametrize("client", ["http", "grpc"], indirect=True)
+
+
+@BOTH
 @pytest.mark.parametrize("count", [16, COUNT])
 def test_tensors_lie_in_the_memory_of_a_gpu(client: Client, count: int) -> None:
     client.make("in", 8 * count)
@@ -175,6 +232,7 @@ def test_region_of_another_gpu(client: Client, real: bool) -> None:
     assert client.get("far", 16) == list(range(1, 17))
 
 
+@BOTH
 def test_status_and_unregistering(client: Client) -> None:
     client.make("a", 64)
     client.make("b", 128)
@@ -225,6 +283,45 @@ def test_parts_beyond_a_region_are_refused(client: Client) -> None:
         client.ask.infer("simple", [client.input(name, "in", 16) for name in ("INPUT0", "INPUT1")], outputs=outputs)
 
 
+def x_of(api: Any, count: int) -> Any:
+    made = api.InferInput("X", [count], "INT32")
+    made.set_data_from_numpy(np.arange(count, dtype=np.int32))
+    return made
+
+
+@pytest.mark.parametrize("count", [16, COUNT])
+def test_python_model_on_a_gpu_gets_and_returns_tensors_there(client: Client, real: bool, count: int) -> None:
+    if real:
+        pytest.skip("the model uses the stand-in for CUDA: tests/gpu has one with PyTorch")
+    client.make("in", 4 * count)
+    client.make("out", 4 * count)
+    client.put("in", np.arange(count))
+    there = client.api.InferInput("X", [count], "INT32")
+    there.set_shared_memory("in", 4 * count)
+    about = client.api.InferRequestedOutput("ABOUT")
+    for given, device in ((x_of(client.api, count), "(1, 0)"), (there, "(2, 0)")):
+        answer = client.ask.infer("gpu", [given])
+        assert answer.as_numpy("Y").tolist() == list(range(1, count + 1))
+        assert answer.as_numpy("ABOUT").tolist() == [device.encode(), b"GPU", b"1"]
+
+        client.ask.infer("gpu", [given], outputs=[client.output("Y", "out", 4 * count), about])
+        assert client.get("out", count) == list(range(1, count + 1))
+
+
+@pytest.mark.parametrize("client", ["grpc"], indirect=True)
+def test_python_model_calls_another_with_tensors_on_a_gpu_and_streams(client: Client, real: bool) -> None:
+    if real:
+        pytest.skip("the model uses the stand-in for CUDA")
+    answers: SimpleQueue[Any] = SimpleQueue()
+    client.ask.start_stream(lambda result, error: answers.put(error or result))
+    client.ask.async_stream_infer("caller", [x_of(client.api, COUNT)])
+    for _ in range(2):
+        answer = answers.get(timeout=20)
+        assert answer.as_numpy("Y").tolist() == list(range(1, COUNT + 1))
+        assert answer.as_numpy("ABOUT").tolist() == [b"(1, 0)", b"GPU", b"1", b"(2, 0)"]
+    client.ask.stop_stream()
+
+
 #: registers a region over HTTP, and dies without a word
 DYING = """
 import os, sys
@@ -238,7 +335,6 @@ os._exit(0)
 """
 
 
-@pytest.mark.parametrize("client", ["http"], indirect=True)
 def test_client_that_died_fails_its_own_requests_alone(server: Running, client: Client, real: bool) -> None:
     paths = [] if real else [str(STAND_INS), str(ROOT)]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

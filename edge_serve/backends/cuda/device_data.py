@@ -15,7 +15,7 @@ from typing import TypeGuard
 
 import numpy as np
 
-from edge_serve.backends.base import DeviceLost
+from edge_serve.backends.base import DeviceLost, Reply
 from edge_serve.backends.cuda.api import CudaApi, CudaError, load_cuda
 from edge_serve.messages.tensors import Buffer
 
@@ -32,7 +32,7 @@ def process_cuda() -> CudaApi:
 
 @dataclass(slots=True)
 class DeviceData:
-    """Bytes in the memory of a GPU. They are complete: no stream still writes them.
+    """Bytes in the memory of a GPU. They are complete, or work on the default stream completes them.
 
     Attributes:
         pointer: their address; device: the number of the GPU.
@@ -68,6 +68,13 @@ class DeviceData:
 def is_on_device(data: object) -> TypeGuard[DeviceData]:
     """Return whether the data of a tensor are in the memory of a GPU."""
     return type(data) is DeviceData
+
+
+def outputs_on_host(reply: Reply) -> None:
+    """Copy the outputs of a reply that lie on a GPU to the host. Raises as `DeviceData.on_host`."""
+    for tensor in reply.outputs:
+        if is_on_device(tensor.data):
+            tensor.data = tensor.data.on_host()
 
 
 def address_of(data: Buffer | DeviceData) -> int:

@@ -204,7 +204,7 @@ def run_bound(
 
 def _array(value: Any) -> Array:
     if value.data_type() == "tensor(bfloat16)":
-        return python_dlpack.take(value._ortvalue.to_dlpack())[0]
+        return cast(Array, python_dlpack.take(value._ortvalue.to_dlpack())[0])
     return cast(Array, value.numpy())
 
 

@@ -23,11 +23,14 @@ from edge_serve.backends.python.api.request import REQUEST_RELEASE_RESCHEDULE, I
 from edge_serve.backends.python.api.response import InferenceResponse
 from edge_serve.backends.python.api.sender import InferenceResponseSender
 from edge_serve.backends.python.events import EventLoop
-from edge_serve.errors import Internal, InvalidArgument
+from edge_serve.errors import Internal, InvalidArgument, Unsupported, with_advice
 from edge_serve.messages.infer import SEQUENCE_START
 
 #: limit for a model's own is_ready()
 READY_SECONDS = 5.0
+
+#: parameter of a model: "yes" (default) copies inputs that lie on a GPU to the host
+CPU_INPUTS = "FORCE_CPU_ONLY_INPUT_TENSORS"
 
 _NO_ANSWER = (
     "the model returned None for a request and sent no response for it. A model that is not decoupled must answer "
@@ -66,14 +69,16 @@ class PythonInstance:
 
     Attributes:
         model: the object of the model's class.
+        takes_device_memory: inputs that lie on a GPU stay there (`FORCE_CPU_ONLY_INPUT_TENSORS` = `no`).
     """
 
     def __init__(self, model_class: type[Any], spec: ModelSpec, instance: InstanceSpec) -> None:
         """Make the model and call its `initialize`.
 
         Raises:
-            Internal: it raised.
+            Internal: it raised. Unsupported: the parameter `FORCE_CPU_ONLY_INPUT_TENSORS` has another value.
         """
+        self.takes_device_memory = not _forces_cpu_inputs(spec)
         self._name = instance.name
         self._model_name, self._model_version = spec.name, spec.version
         self._decoupled = bool(spec.config.get("model_transaction_policy", {}).get("decoupled", False))
@@ -288,6 +293,14 @@ class PythonInstance:
         except BaseException as error:
             host.log("ERROR", f"Model '{self._name}': finalize() failed: {describe(error, sys._getframe())}")
         del self.model
+
+
+def _forces_cpu_inputs(spec: ModelSpec) -> bool:
+    value = (spec.config.get("parameters") or {}).get(CPU_INPUTS, {}).get("string_value", "yes")
+    if value not in ("yes", "no"):
+        text = f"Incorrect value for {CPU_INPUTS}: {value}'"  # Triton's words (python_backend src/python_be.cc)
+        raise Unsupported(with_advice(text, 'write "yes" or "no"'))
+    return bool(value == "yes")
 
 
 def _initialize_args(spec: ModelSpec, instance: InstanceSpec) -> dict[str, str]:

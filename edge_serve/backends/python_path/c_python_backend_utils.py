@@ -15,8 +15,8 @@ from edge_serve.backends.python.api.request import InferenceTrace as InferenceTr
 from edge_serve.backends.python.api.request import MemoryType as MemoryType
 from edge_serve.backends.python.api.request import PreferredMemory as PreferredMemory
 from edge_serve.backends.python.api.response import InferenceResponse as InferenceResponse
-from edge_serve.backends.python.api.response import Tensor as Tensor
 from edge_serve.backends.python.api.sender import InferenceResponseSender as InferenceResponseSender
+from edge_serve.backends.python.api.tensor import Tensor as Tensor
 
 COUNTER, GAUGE, HISTOGRAM = MetricKind
 TRITONSERVER_MEMORY_GPU, TRITONSERVER_MEMORY_CPU = MemoryType

@@ -25,8 +25,8 @@ from edge_serve.backends.python.api.request import REQUEST_RELEASE_ALL, REQUEST_
 from edge_serve.backends.python.api.request import InferenceRequest as InferenceRequest
 from edge_serve.backends.python.api.request import PreferredMemory as PreferredMemory
 from edge_serve.backends.python.api.response import InferenceResponse as InferenceResponse
-from edge_serve.backends.python.api.response import Tensor as Tensor
 from edge_serve.backends.python.api.sender import RESPONSE_COMPLETE_FINAL
+from edge_serve.backends.python.api.tensor import Tensor as Tensor
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START
 from edge_serve.messages.tensors import BY_CONFIG_NAME, BY_NUMBER, DataType, join_bytes
 

@@ -9,6 +9,7 @@ logger      `pb_utils.Logger`
 metrics     `pb_utils.MetricFamily` and `Metric`
 repository  `load_model`, `unload_model`, `is_model_ready`
 request     `InferenceRequest`
-response    `InferenceResponse` and `Tensor`
+response    `InferenceResponse`
 sender      `InferenceResponseSender`
+tensor      `Tensor`, in the memory of the host or of a GPU
 """

@@ -20,15 +20,17 @@ from edge_serve.errors import EdgeServeError
 class Replies:
     """The responses to one call. `next` waits for them, in order; `cancel` may be called any time."""
 
-    def __init__(self, call: host.ModelCall, on_first: Callable[[], None] | None = None) -> None:
+    def __init__(self, call: host.ModelCall, on_first: Callable[[], None] | None = None, gpu: int = -1) -> None:
         """Ask. A call that cannot be made is answered with an error, as in Triton.
 
         Args:
+            gpu: where the outputs should lie; -1 = on the host.
             on_first: called by another thread once `next` need not wait.
         """
         self.finished = False
         self._queue: SimpleQueue[tuple[Reply, bool]] = SimpleQueue()
         self._on_first = on_first
+        self._gpu = gpu
         self._cancel: host.Cancel = lambda: None  # there is nothing to cancel
         try:
             self._cancel = host.current().infer(call, self._put)
@@ -44,7 +46,7 @@ class Replies:
     def next(self) -> InferenceResponse:
         """The next response; not to be called once `finished`."""
         reply, self.finished = self._queue.get()
-        return InferenceResponse.of(reply)
+        return InferenceResponse.of(reply, self._gpu)
 
     def cancel(self) -> None:
         """No more of them is wanted. The last one still comes."""
@@ -82,13 +84,13 @@ class ResponseIterator:
             self._replies.cancel()
 
 
-def ask(call: host.ModelCall) -> InferenceResponse | ResponseIterator:
-    """The answer, or an iterator over the answers; waits for the first."""
-    replies = Replies(call)
+def ask(call: host.ModelCall, gpu: int = -1) -> InferenceResponse | ResponseIterator:
+    """The answer, or an iterator over the answers; waits for the first. `gpu` as for `Replies`."""
+    replies = Replies(call, gpu=gpu)
     return ResponseIterator(replies) if call.decoupled else replies.next()
 
 
-def ask_async(call: host.ModelCall) -> asyncio.Future[InferenceResponse | ResponseIterator]:
+def ask_async(call: host.ModelCall, gpu: int = -1) -> asyncio.Future[InferenceResponse | ResponseIterator]:
     """The same as a future of the running loop, which asks at once. Cancelling it cancels the call."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[InferenceResponse | ResponseIterator] = loop.create_future()
@@ -101,7 +103,7 @@ def ask_async(call: host.ModelCall) -> asyncio.Future[InferenceResponse | Respon
         with contextlib.suppress(RuntimeError):  # the loop is closed: the model is being unloaded
             loop.call_soon_threadsafe(settle)
 
-    replies = Replies(call, on_first)
+    replies = Replies(call, on_first, gpu)
     future.add_done_callback(lambda done: replies.cancel() if done.cancelled() else None)
     return future
 

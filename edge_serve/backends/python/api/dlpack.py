@@ -6,18 +6,22 @@ Layout: dlpack.h, `DLManagedTensor` of version 0.x (what `__dlpack__()` gives wi
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
 from collections.abc import Callable
 from ctypes import pythonapi
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from edge_serve.backends.cuda.device_data import DeviceData, process_cuda
 from edge_serve.backends.python.api.errors import TritonModelException
-from edge_serve.messages.tensors import Array, DataType
+from edge_serve.errors import Unavailable, with_advice
+from edge_serve.messages.tensors import Array, DataType, Shape
 
 CPU = 1
-_CUDA = 2
+CUDA = 2
 _CUDA_HOST = 3
 
 NOT_CONTIGUOUS = (
@@ -26,6 +30,12 @@ NOT_CONTIGUOUS = (
 
 _INT, _UINT, _FLOAT, _BFLOAT, _BOOL = 0, 1, 2, 4, 6
 _CODES = {"i": _INT, "u": _UINT, "f": _FLOAT, "b": _BOOL}
+#: (code, bits) -> the data type
+_DATATYPES = {
+    (_BFLOAT if datatype is DataType.BF16 else _CODES[datatype.numpy.kind], datatype.size * 8): datatype
+    for datatype in DataType
+    if datatype is not DataType.BYTES
+}
 
 
 class _Device(ctypes.Structure):
@@ -62,6 +72,8 @@ _is_valid = pythonapi.PyCapsule_IsValid
 _is_valid.restype, _is_valid.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
 _pointer = pythonapi.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+_set_name = pythonapi.PyCapsule_SetName
+_set_name.restype, _set_name.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
 # The destructor gets the capsule as a bare address: it is being freed, and may not be counted up again.
 _dying_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", pythonapi))
 _dying_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
@@ -69,7 +81,7 @@ _dying_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_ch
 )
 
 # What exported capsules point at, by address, until their consumer calls the deleter.
-_exported: dict[int, tuple[_Managed, Any, Array]] = {}
+_exported: dict[int, tuple[_Managed, Any, object]] = {}
 
 
 # A capsule may be freed after this module, when the interpreter ends: nothing of the module may be touched then
@@ -94,18 +106,27 @@ _keep_for_ever(_DESTRUCTOR)
 
 def export(array: Array, datatype: DataType) -> object:
     """Return a capsule over the memory of `array`, which lives until the consumer releases it."""
-    code = _BFLOAT if datatype is DataType.BF16 else _CODES[array.dtype.kind]
-    shape = (ctypes.c_int64 * array.ndim)(*array.shape)
+    return _capsule(array.ctypes.data, _Device(CPU, 0), datatype, array.shape, array)
+
+
+def export_gpu(data: DeviceData, datatype: DataType, shape: Shape) -> object:
+    """The same over memory of a GPU."""
+    return _capsule(data.pointer, _Device(CUDA, data.device), datatype, shape, data)
+
+
+def _capsule(pointer: int, device: _Device, datatype: DataType, dims: Shape, owner: object) -> object:
+    code = _BFLOAT if datatype is DataType.BF16 else _CODES[datatype.numpy.kind]
+    shape = (ctypes.c_int64 * len(dims))(*dims)
     tensor = _DLTensor(
-        data=array.ctypes.data,
-        device=_Device(CPU, 0),
-        ndim=array.ndim,
-        dtype=_DataType(code, array.dtype.itemsize * 8, 1),
+        data=pointer,
+        device=device,
+        ndim=len(dims),
+        dtype=_DataType(code, datatype.size * 8, 1),
         shape=ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64)),
     )
     managed = _Managed(tensor=tensor, deleter=_DELETER)
     address = ctypes.addressof(managed)
-    _exported[address] = (managed, shape, array)
+    _exported[address] = (managed, shape, owner)
     return _new(address, b"dltensor", _DESTRUCTOR)
 
 
@@ -122,11 +143,20 @@ class _Capsule:
         return CPU, 0
 
 
-def take(tensor: object) -> tuple[Array, DataType | None]:
+@dataclass(frozen=True, slots=True)
+class OnGpu:
+    """The content of a capsule in the memory of a GPU. The producer's memory lives as long as `data`."""
+
+    data: DeviceData
+    datatype: DataType
+    shape: Shape
+
+
+def take(tensor: object) -> tuple[Array | OnGpu, DataType | None]:
     """The values of a capsule, or of an object that exports one; BF16 come as uint16 and are said to be BF16.
 
     Raises:
-        TritonModelException: neither of the two, memory of a GPU or another device, or not contiguous.
+        TritonModelException: neither of the two, memory of a device that cannot be used, or not contiguous.
     """
     if type(tensor).__name__ != "PyCapsule":
         tensor = _ask(tensor)
@@ -138,6 +168,8 @@ def take(tensor: object) -> tuple[Array, DataType | None]:
     code, bits = content.dtype.code, content.dtype.bits
     if content.dtype.lanes != 1 or code not in (_INT, _UINT, _FLOAT, _BFLOAT, _BOOL):
         raise TritonModelException("DLPack dtype is not supported.")
+    if content.device.type == CUDA:
+        return _take_gpu(tensor, content), None
     if code in (_BFLOAT, _BOOL):
         # NumPy knows neither (booleans only in late versions): taken as unsigned, in the same bytes.
         content.dtype.code = _UINT
@@ -147,6 +179,33 @@ def take(tensor: object) -> tuple[Array, DataType | None]:
     return array, DataType.BF16 if code == _BFLOAT and bits == 16 else None
 
 
+#: the name of a capsule that was consumed; a capsule refers to it until it is freed
+_USED = ctypes.create_string_buffer(b"used_dltensor")
+_keep_for_ever(_USED)
+
+
+class _Owner:
+    """Calls the deleter of a producer with the last reference to it."""
+
+    def __init__(self, address: int) -> None:
+        self._managed = _Managed.from_address(address)
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing() and self._managed.deleter:
+            self._managed.deleter(self._managed)
+
+
+def _take_gpu(capsule: object, content: Any) -> OnGpu:
+    datatype = _DATATYPES.get((content.dtype.code, content.dtype.bits))
+    if datatype is None:
+        raise TritonModelException("DLPack dtype is not supported.")
+    shape = tuple(content.shape[: content.ndim])
+    owner = _Owner(_pointer(capsule, b"dltensor"))
+    _set_name(capsule, _USED)
+    pointer = (content.data or 0) + content.byte_offset
+    return OnGpu(DeviceData(pointer, math.prod(shape) * datatype.size, content.device.id, owner), datatype, shape)
+
+
 def _ask(tensor: object) -> object:
     export_, device = getattr(tensor, "__dlpack__", None), getattr(tensor, "__dlpack_device__", None)
     if export_ is None or device is None:
@@ -154,16 +213,23 @@ def _ask(tensor: object) -> object:
             "Provided tensor is not supported. Tensor must be a DLPack capsule "
             "or have `__dlpack__` and `__dlpack_device__` attributes"
         )
-    _check_device(int(device()[0]))
-    return export_(stream=None)
+    kind = int(device()[0])
+    _check_device(kind)
+    # 1 is the default stream, on which outputs are copied: the producer lets it wait for its own stream
+    return export_(stream=1 if kind == CUDA else None)
 
 
 def _check_device(device: int) -> None:
-    if device == _CUDA:
-        raise TritonModelException(
-            "DLPack capsule passed pointer to memory allocated on GPU device, when GPU is not available. "
-            "Copy the tensor to CPU memory first, for example with `tensor.cpu()`."
-        )
+    if device == CUDA:
+        try:
+            process_cuda()
+        except Unavailable as error:
+            text = (
+                "DLPack capsule passed pointer to memory allocated on GPU device, when GPU is not available. "
+                "Copy the tensor to CPU memory first, for example with `tensor.cpu()`."
+            )
+            raise TritonModelException(with_advice(text, error.message)) from error
+        return
     if device not in (CPU, _CUDA_HOST):
         raise TritonModelException(f"DLDevice type {device} is not support by Python backend.")
 

@@ -15,8 +15,9 @@ from edge_serve.backends import host
 from edge_serve.backends.base import BackendRequest
 from edge_serve.backends.python.api.calls import ResponseIterator, ask, ask_async
 from edge_serve.backends.python.api.errors import MODULE, TritonModelException, as_text
-from edge_serve.backends.python.api.response import InferenceResponse, Tensor, check_parameters
+from edge_serve.backends.python.api.response import InferenceResponse, check_parameters
 from edge_serve.backends.python.api.sender import InferenceResponseSender
+from edge_serve.backends.python.api.tensor import Tensor
 from edge_serve.messages.infer import Parameter
 
 REQUEST_RELEASE_ALL = 1
@@ -31,14 +32,16 @@ class MemoryType(IntEnum):
 
 
 class PreferredMemory:
-    """A wish for the memory of a call's outputs; this server always answers in CPU memory."""
+    """A wish for the memory of a call's outputs. `_gpu` is -1 for memory of the host."""
 
-    __slots__ = ()
+    __slots__ = ("_gpu",)
 
     def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
-        """Raises TypeError unless the type is TRITONSERVER_MEMORY_CPU or _GPU."""
+        """Raises TypeError unless the type is TRITONSERVER_MEMORY_CPU or _GPU, and the device a number from 0."""
         if not isinstance(preferred_memory_type, MemoryType):
             raise TypeError("PreferredMemory(preferred_memory_type): pb_utils.TRITONSERVER_MEMORY_CPU or _GPU")
+        _check_range("preferred_device_id", preferred_device_id, 31)
+        self._gpu = preferred_device_id if preferred_memory_type is MemoryType.TRITONSERVER_MEMORY_GPU else -1
 
 
 class InferenceTrace:
@@ -243,11 +246,14 @@ class InferenceRequest:
         call = self._call(decoupled)
         # `execute` runs in the main thread: nothing else does until it returns
         call.blocking = not decoupled and threading.current_thread() is threading.main_thread()
-        return ask(call)
+        return ask(call, self._gpu())
 
     def async_exec(self, decoupled: bool = False) -> asyncio.Future[InferenceResponse | ResponseIterator]:
         """`exec`, to be awaited; cancelling it cancels the call."""
-        return ask_async(self._call(decoupled))
+        return ask_async(self._call(decoupled), self._gpu())
+
+    def _gpu(self) -> int:
+        return -1 if self._preferred_memory is None else self._preferred_memory._gpu
 
     def _call(self, decoupled: bool) -> host.ModelCall:
         if type(host.current()) is host.Alone:
@@ -256,7 +262,7 @@ class InferenceRequest:
             raise TritonModelException("BLS is only supported during the 'execute' function.")
         trace = self._trace._number if isinstance(self._trace, InferenceTrace) else -1
         return host.ModelCall(
-            self._model_name, self._model_version, [tensor.as_wire() for tensor in self.inputs()],
+            self._model_name, self._model_version, [tensor.as_host_wire() for tensor in self.inputs()],
             self._wire.requested_outputs, self._wire.id, self._wire.correlation_id, self._wire.flags,
             self._wire.timeout_us, self._wire.parameters, decoupled, trace=trace,
         )  # fmt: skip

@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from edge_serve.backends.base import Reply
-from edge_serve.backends.cuda.device_data import is_on_device
+from edge_serve.backends.cuda.device_data import address_of, is_on_device
 from edge_serve.workers.wire.layout import INLINE, padded
 
 
@@ -54,7 +52,7 @@ class OutputRoom:
             self.token, self.offset, self.capacity = self._need(self._batch_id, nbytes)
             self._allocated = None
         view = self._arena[self.offset : self.offset + nbytes]
-        start = _address(view) if nbytes else 0
+        start = address_of(view) if nbytes else 0
         first = self._allocated.start if self._allocated else start
         self._advance(nbytes)
         self._allocated = range(first, start + nbytes)
@@ -74,7 +72,7 @@ class OutputRoom:
     def put(self, data: Any) -> int:
         """Copy `data` in, unless it lies there. Return where it starts."""
         if self._allocated is not None and self.has(data):
-            return _address(data) - _address(self._arena)
+            return address_of(data) - address_of(self._arena)
         start = self.offset
         size = len(data)
         if is_on_device(data):
@@ -87,16 +85,12 @@ class OutputRoom:
     def has(self, data: Any) -> bool:
         """Return whether `data` lies in memory of `allocate`."""
         allocated = self._allocated
-        return allocated is not None and _address(data) in allocated
+        return allocated is not None and address_of(data) in allocated
 
     def _advance(self, nbytes: int) -> None:
         step = padded(nbytes)
         self.offset += step
         self.capacity -= step
-
-
-def _address(data: Any) -> int:
-    return int(np.frombuffer(data, np.uint8).__array_interface__["data"][0]) if len(data) else 0
 
 
 def large_bytes(

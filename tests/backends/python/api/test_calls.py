@@ -15,7 +15,8 @@ from edge_serve.backends.base import Reply
 from edge_serve.backends.host import Cancel, ModelCall, OnReply
 from edge_serve.backends.python.api.calls import ResponseIterator, ask, ask_async
 from edge_serve.backends.python.api.request import InferenceRequest
-from edge_serve.backends.python.api.response import InferenceResponse, Tensor
+from edge_serve.backends.python.api.response import InferenceResponse
+from edge_serve.backends.python.api.tensor import Tensor
 from edge_serve.errors import Unavailable
 from tests.backends.hosting import installed, number
 

@@ -13,7 +13,8 @@ from edge_serve.backends.base import BackendRequest, Reply
 from edge_serve.backends.host import Cancel, ModelCall, OnReply
 from edge_serve.backends.python.api.errors import TritonModelException
 from edge_serve.backends.python.api.request import InferenceRequest
-from edge_serve.backends.python.api.response import InferenceResponse, Tensor
+from edge_serve.backends.python.api.response import InferenceResponse
+from edge_serve.backends.python.api.tensor import Tensor
 from edge_serve.errors import NotFound, Unavailable
 from edge_serve.messages.infer import Parameter
 from tests.backends.hosting import PythonScene, installed, model_source, number, request, run, tensor, text_of

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from edge_serve.backends.python.api.errors import TritonModelException
-from edge_serve.backends.python.api.response import Tensor
+from edge_serve.backends.python.api.tensor import Tensor
 from edge_serve.messages import tensors
 from edge_serve.messages.tensors import BY_NUMBER, Array, DataType
 from tests.backends.hosting import tensor
@@ -155,7 +155,7 @@ def test_capsules_that_outlive_the_interpreter_do_no_harm() -> None:
     program = """
 import sys
 import numpy as np
-from edge_serve.backends.python.api.response import Tensor
+from edge_serve.backends.python.api.tensor import Tensor
 
 class Exporter:
     def __init__(self, capsule): self.capsule = capsule
