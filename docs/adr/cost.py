@@ -43,6 +43,8 @@ PATHS = {
     24: ["edge_serve/models/extras/wait_for_graph.py", "edge_serve/models/extras/calls.py",
          "edge_serve/observe/log/native.py", "edge_serve/observe/log/journal.py",
          "edge_serve/supervision/crash_loop.py", "edge_serve/supervision/safe_mode.py"],
+    26: [*(f"edge_serve/backends/cuda/{name}.py" for name in ("tensor_path", "registered_arena", "pinned_buffer")),
+         f"{_WORKERS}/child/pipelined.py", f"{_WORKERS}/child/memory/output_room.py", f"{_WORKERS}/memory/pinned.py"],
     27: ["edge_serve/scheduling/seats.py", "tests/scheduling/device_simulation.py"],
 }  # fmt: skip
 

@@ -68,6 +68,11 @@ class RegisteredArena(RegisteredMemory):
         cuts = [address, *(end for end in self._ends if address < end < address + nbytes), address + nbytes]
         return [end - start for start, end in itertools.pairwise(cuts)]
 
+    def device_address(self, address: int) -> int:
+        """See `RegisteredMemory`. The steps may lie elsewhere for the device."""
+        start = max((end for end in self._ends if end <= address), default=self._start)
+        return self._cuda.host_device_pointer(start) + address - start
+
     def _grow(self, wanted: int) -> None:
         """Register further steps, until `wanted` bytes are registered."""
         try:

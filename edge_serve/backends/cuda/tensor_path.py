@@ -31,6 +31,8 @@ from edge_serve.messages.tensors import Buffer
 
 #: outputs start on this, in slots and in pinned memory
 ALIGNMENT = 64
+#: of tensors that the device uses where they lie in host memory; cudaMalloc gives it to all others
+BINDING_ALIGNMENT = 256
 #: inputs in ordinary memory up to this size are joined in pinned memory first: one copy to the device for all of them
 JOINED = 64 * 1024
 
@@ -77,6 +79,10 @@ class RegisteredMemory:
         """Return the sizes of the pieces in which these bytes must be copied."""
         return [nbytes]
 
+    def device_address(self, address: int) -> int:
+        """Return the device's address of a registered byte."""
+        return address
+
     def acquire(self) -> None:
         """Count one more path that copies from it."""
 
@@ -113,6 +119,7 @@ class Seat:
 
     Attributes:
         index: of the buffers on the device that are the batch's.
+        slot: memory of the reply that `bind_outputs` has acquired and cannot use.
         start, copied, ran, done: events: the copies of the inputs start, and end; the run ends; the outputs are there.
     """
 
@@ -124,6 +131,7 @@ class Seat:
     staged_in: PinnedBuffer
     staged_out: PinnedBuffer
     outputs: list[_Output] = field(default_factory=list)
+    slot: memoryview | None = None
     start_ns: int = 0
 
 
@@ -154,6 +162,7 @@ class TensorPath:
         self._cuda = cuda
         self._settings = settings or PathSettings()
         self._registered = registered or RegisteredMemory()
+        self._integrated = cuda.is_integrated(cuda.get_device())
         self._registered.acquire()
         self._streams: list[int] = []
         self._events: list[int] = []
@@ -241,6 +250,50 @@ class TensorPath:
             self._cuda.memcpy_async(target, seat.staged_in.address + first, end - first, self._input_stream)
         return target + end - first
 
+    def bound_input(self, data: Sequence[Buffer]) -> int:
+        """Return the device's address of an input that need not be copied: the device is integrated, and the requests'
+        data follow each other in registered memory. 0 = it must be copied.
+        """
+        if not self._integrated:
+            return 0
+        start = end = address_of(data[0])
+        for one in data:
+            if address_of(one) != end or is_on_device(one):
+                return 0
+            end += len(one)
+        return self._bound(start, end - start)
+
+    def _bound(self, address: int, nbytes: int) -> int:
+        registered = self._registered
+        if address % BINDING_ALIGNMENT or not registered.covers(address, nbytes):
+            return 0
+        return registered.device_address(address) if len(registered.pieces(address, nbytes)) == 1 else 0
+
+    def bind_outputs(self, seat: Seat, sizes: Sequence[int], memory: OutputMemory, largest: int) -> list[int]:
+        """Return the device's addresses of the outputs in the reply's slot, where an integrated device writes them by
+        itself; call `bound` after the run then, and not `copy_out`. Empty = they must be copied.
+        """
+        if not self._integrated or largest <= memory.inline:
+            return []
+        steps = [-(-size // BINDING_ALIGNMENT) * BINDING_ALIGNMENT for size in sizes]
+        slot = seat.slot = _slot(memory, sum(steps) + BINDING_ALIGNMENT)
+        if slot is None:
+            return []
+        at = -address_of(slot) % BINDING_ALIGNMENT
+        device = self._bound(address_of(slot) + at, sum(steps))
+        if not device:
+            return []
+        found = []
+        for size, step in zip(sizes, steps, strict=True):
+            found.append(device)
+            seat.outputs.append(_Output(None, slot[at : at + size]))
+            device, at = device + step, at + step
+        return found
+
+    def bound(self, seat: Seat) -> None:
+        """Note that the outputs are there once the run has ended."""
+        self._cuda.event_record(seat.done, self.compute_stream)
+
     def ran(self, seat: Seat) -> None:
         """Note that the run is enqueued."""
         self._cuda.event_record(seat.ran, self.compute_stream)
@@ -255,7 +308,9 @@ class TensorPath:
             largest: the bytes of the outputs of the request that has most.
         """
         cuda, stream = self._cuda, self._output_stream
-        slot = _slot(memory, sum(map(_aligned, (nbytes for _, nbytes in outputs)))) if largest > memory.inline else None
+        slot = seat.slot
+        if slot is None and largest > memory.inline:
+            slot = _slot(memory, sum(map(_aligned, (nbytes for _, nbytes in outputs))))
         direct = slot is not None and (
             not self._settings.pinned_output or self._registered.covers(address_of(slot), len(slot))
         )
@@ -300,6 +355,7 @@ class TensorPath:
     def release(self, seat: Seat) -> None:
         """Let the next batch take the seat."""
         seat.outputs.clear()
+        seat.slot = None
         self._free.put(seat)
 
     def abort(self, seat: Seat) -> None:

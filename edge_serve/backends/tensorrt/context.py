@@ -150,25 +150,38 @@ class Context:
                 raise failure(Step.RUN, self._loaded.library.errors.take(), self._loaded.model)
         return {tensor.name: tuple(context.get_tensor_shape(tensor.name)) for tensor in info.outputs}
 
-    def run(
+    def prepare(
         self, seat: int, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Sequence[int]]
-    ) -> dict[str, Shape]:
-        """Enqueue a batch whose inputs are in the `inputs_of` its seat. Return the shapes of the outputs.
+    ) -> tuple[dict[str, Shape], int]:
+        """Set the shapes of a batch for `run`. Return those of the outputs, and the graph for it; 0 = none.
+
+        Raises:
+            Internal: TensorRT refuses them.
+        """
+        graph = self._plan.find([shapes[tensor.name] for tensor in self._loaded.info.inputs]) if self._graphs else None
+        captured = self._graphs.get((seat, graph), 0) if graph is not None else 0
+        if graph is None or not captured:
+            return self.infer(shapes, values), 0
+        names = [tensor.name for tensor in self._loaded.info.inputs]
+        return self.infer(dict(zip(names, graph.shapes, strict=True)), {}), captured
+
+    def run(self, seat: int, graph: int, bound: Mapping[str, int]) -> None:
+        """Enqueue the batch of the last `prepare`, whose inputs are in the `inputs_of` its seat.
+
+        Args:
+            graph: as `prepare` returned it.
+            bound: other places of tensors; there are none with a graph, which has its own.
 
         Raises:
             Internal: TensorRT refuses. CudaError: a graph cannot be launched.
         """
-        graph = self._plan.find([shapes[tensor.name] for tensor in self._loaded.info.inputs]) if self._graphs else None
-        captured = self._graphs.get((seat, graph)) if graph is not None else None
-        if graph is not None and captured is not None:
-            names = [tensor.name for tensor in self._loaded.info.inputs]
-            found = self.infer(dict(zip(names, graph.shapes, strict=True)), {})
-            self._cuda.graph_launch(captured, self._stream)
-            return found
-        found = self.infer(shapes, values)
+        if graph:
+            self._cuda.graph_launch(graph, self._stream)
+            return
         self._use(seat)
+        for name, pointer in bound.items():
+            self._context.set_tensor_address(name, pointer)
         self._enqueue()
-        return found
 
     def _enqueue(self) -> None:
         if not self._context.execute_async_v3(self._stream):

@@ -29,7 +29,7 @@ class _Begun:
     Attributes:
         rows: of each request; 0 = the model does not batch.
         tensors: outputs that a request wants; found: their shapes as far as they were known at `begin`.
-        shapes: of `tensors`, once their copies are enqueued.
+        shapes: of `tensors`; largest: the bytes of the outputs of the request that has most. `_sizes` sets both.
     """
 
     seat: Seat
@@ -41,6 +41,7 @@ class _Begun:
     outputs: OutputMemory
     timing: Timing
     shapes: list[Shape]
+    largest: int
 
 
 class TensorRtInstance:
@@ -94,25 +95,42 @@ class TensorRtInstance:
             rows = [request.inputs[0].shape[0] if self._batches and request.inputs else 0 for request in batch]
             shapes, values = self._shapes(batch, sum(rows))
             context = self._by_choice[choose([one.choice for one in self._contexts], shapes, values, self._name).index]
-            places = context.inputs_of(seat.index)
-            self._path.copy_in(
-                seat, [(place, [_input(one, name).data for one in batch]) for name, place in places.items()]
-            )
-            found = context.run(seat.index, shapes, values)
-            self._path.ran(seat)
             wanted = {name for request in batch for name in request.requested_outputs}.union(self._states)
             tensors = [tensor for tensor in self._loaded.info.outputs if tensor.name in wanted]
-            begun = _Begun(seat, context, batch, rows, tensors, found, outputs, timing, [])
-            if not context.is_data_dependent:
-                self._copy_out(begun)
+            found, graph = context.prepare(seat.index, shapes, values)
+            begun = _Begun(seat, context, batch, rows, tensors, found, outputs, timing, [], 0)
+            bound = self._copy_in(begun, graph)
+            sizes = [] if context.is_data_dependent else self._sizes(begun)
+            places = [] if graph else self._path.bind_outputs(seat, sizes, outputs, begun.largest)
+            bound.update(zip((tensor.name for tensor in tensors), places, strict=False))
+            context.run(seat.index, graph, bound)
+            self._path.ran(seat)
+            if places:
+                self._path.bound(seat)
+            elif not context.is_data_dependent:
+                self._copy_out(begun, sizes)
             return begun
+
+    def _copy_in(self, begun: _Begun, graph: int) -> dict[str, int]:
+        """Enqueue the copies of the inputs. Return the places of those that the device reads where they lie."""
+        bound: dict[str, int] = {}
+        places: list[tuple[int, Sequence[Buffer]]] = []
+        for name, place in begun.context.inputs_of(begun.seat.index).items():
+            data = [_input(one, name).data for one in begun.batch]
+            address = 0 if graph else self._path.bound_input(data)
+            if address:
+                bound[name] = address
+            else:
+                places.append((place, data))
+        self._path.copy_in(begun.seat, places)
+        return bound
 
     def finish(self, begun: _Begun) -> list[Reply]:
         """See `QueueingInstance`."""
         with self._failing(begun.seat):
             if begun.context.is_data_dependent:
                 self._path.wait_run(begun.seat)
-                self._copy_out(begun)
+                self._copy_out(begun, self._sizes(begun))
             replies = self._replies(begun, self._path.finish(begun.seat, begun.timing))
         self._path.release(begun.seat)
         return replies
@@ -158,19 +176,25 @@ class TensorRtInstance:
                 shapes[tensor.name] = (rows, *first.shape[1:]) if self._batches else tuple(first.shape)
         return shapes, values
 
-    def _copy_out(self, begun: _Begun) -> None:
-        """Enqueue the copies of the outputs, without the rows that pad a batch to its graph."""
-        copies, largest, total = [], 0, sum(begun.rows)
+    def _sizes(self, begun: _Begun) -> list[int]:
+        """Return the bytes of the outputs without the rows that pad a batch to its graph; note shapes and `largest`."""
+        sizes, total = [], sum(begun.rows)
         for tensor in begun.tensors:
-            pointer, shape = begun.context.output(begun.seat.index, tensor.name, begun.found[tensor.name])
+            _, shape = begun.context.output(begun.seat.index, tensor.name, begun.found[tensor.name])
             if self._batches and (not shape or shape[0] < total):
                 raise Internal(f"output '{tensor.name}' of {self._name} has shape {list(shape)}, expected {total} rows")
             size = nbytes(tensor, shape)
             each = size // shape[0] if self._batches and total else size
-            copies.append((pointer, each * total if self._batches else size))
-            largest += each * max(begun.rows) if self._batches else size
+            sizes.append(each * total if self._batches else size)
+            begun.largest += each * max(begun.rows) if self._batches else size
             begun.shapes.append(shape)
-        self._path.copy_out(begun.seat, copies, begun.outputs, largest)
+        return sizes
+
+    def _copy_out(self, begun: _Begun, sizes: Sequence[int]) -> None:
+        """Enqueue the copies of the outputs."""
+        index, context = begun.seat.index, begun.context
+        pointers = [context.output(index, tensor.name, ())[0] for tensor in begun.tensors]
+        self._path.copy_out(begun.seat, list(zip(pointers, sizes, strict=True)), begun.outputs, begun.largest)
 
     def _replies(self, begun: _Begun, found: Sequence[Buffer]) -> list[Reply]:
         replies = [Reply() for _ in begun.batch]

@@ -24,7 +24,7 @@ from edge_serve.transport.grpc_service.stream import InferStream
 from edge_serve.transport.v2.infer import InferService, report_unencodable
 
 #: alignment in the arena of a large message's first raw content
-_ALIGNMENT = 64
+_ALIGNMENT = 256
 _DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 _EXITING = "GRPC server is shutting down and has stopped accepting new requests."
 
@@ -53,7 +53,7 @@ class GrpcInference:
         self._arrive = None if tracing is None else _make_arrive(tracing, streams=False)
 
     def place(self, beginning: bytes, length: int) -> Room | None:
-        """Return memory in the model's arena for a large message, with its first raw content aligned to 64 bytes.
+        """Return memory in the model's arena for a large message, with its first raw content aligned to 256 bytes.
 
         Raises:
             Unavailable: the arena is full.

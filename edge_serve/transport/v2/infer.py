@@ -37,7 +37,7 @@ from edge_serve.workers.memory.regions import SharedMemoryRegions
 log = logging.getLogger(__name__)
 
 _BINARY = "application/octet-stream"
-_ALIGNMENT = 64
+_ALIGNMENT = 256
 _UNBOUNDED = 1 << 62
 
 
@@ -112,7 +112,7 @@ class Inference:
             raise refuse_json_size(length, self._max_input_size)
 
     def place(self, v2_request: V2Request, length: int) -> Room | None:
-        """Return tensor memory for a binary body, its first tensor aligned to 64 bytes, or for one for the codec."""
+        """Return tensor memory for a binary body, its first tensor aligned to 256 bytes, or for one for the codec."""
         text = v2_request.length_text
         shift = 0
         if v2_request.refusal is not None or v2_request.compressed or text is None:

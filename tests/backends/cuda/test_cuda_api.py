@@ -247,7 +247,8 @@ def test_graph_runs_what_was_captured_as_often_as_launched(cuda: CudaApi, stream
     assert get(cuda, target, 8, stream) == bytes(8), "nothing has run yet"
 
     for value in (b"\x02", b"\x03"):
-        cuda.memcpy_async(source, address(value * KIB), KIB, stream)
+        data = value * KIB  # which must live until the copy is made
+        cuda.memcpy_async(source, address(data), KIB, stream)
         cuda.stream_synchronize(stream)
         cuda.graph_launch(graph, stream)
         assert get(cuda, target, 8, stream) == b"\x05" * 4 + value * 4

@@ -46,7 +46,7 @@ def test_a_large_message_lies_aligned_in_tensor_memory() -> None:
     for request, lease in zip(service.requests, service.leases, strict=True):
         (tensor,) = request.inputs
         start = tensor.offset - lease.offset
-        assert tensor.offset % 64 == 0
+        assert tensor.offset % 256 == 0
         assert bytes(lease.view[start : start + len(LARGE)]) == LARGE
         assert lease.released == 1
 

@@ -176,19 +176,19 @@ def placed(door: Door, body: bytes, headers: dict[str, str]) -> FakeExchange:
 
 
 @pytest.mark.parametrize("padding", range(0, 64, 7))
-def test_the_first_tensor_of_a_placed_body_lies_on_64_bytes(padding: int) -> None:
+def test_the_first_tensor_of_a_placed_body_lies_on_256_bytes(padding: int) -> None:
     door = Door()
     body, headers = binary_request(id="x" * padding)
     exchange = placed(door, body, headers)
     door.application.handle(exchange)
     assert exchange.status == 200
     (tensor,) = door.service.requests[0].inputs
-    assert tensor.offset % 64 == 0
+    assert tensor.offset % 256 == 0
     lease = door.service.leases[0]
     start = tensor.offset - lease.offset
     lease.view[start] = 77
     assert tensor.data[0] == 77  # the tensor is that memory
-    assert start + 8 <= door.service.lease_sizes[0] < len(body) + 64
+    assert start + 8 <= door.service.lease_sizes[0] < len(body) + 256
     assert lease.released == 1
 
 
