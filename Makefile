@@ -97,9 +97,10 @@ install-system:
 	install -d '$(UNITDIR)/edge-serve.service.d' '$(DESTDIR)/usr/bin' '$(DESTDIR)/usr/lib/edge-serve' \
 	  '$(DESTDIR)/etc/edge-serve/conf.d' '$(DESTDIR)/usr/share/doc/edge-serve'
 	install -m 644 systemd/*.service systemd/*.socket systemd/*.timer '$(UNITDIR)'
-	install -m 644 systemd/edge-serve.service.d/10-nvidia.conf '$(UNITDIR)/edge-serve.service.d'
-	if [ '$(MACHINE)' = aarch64 ]; then \
-	  install -m 644 systemd/edge-serve.service.d/11-tegra.conf '$(UNITDIR)/edge-serve.service.d'; fi
+	for unit in edge-serve edge-ota-build@ edge-ota-trial@; do \
+	  install -D -m 644 -t "$(UNITDIR)/$$unit.service.d" systemd/edge-serve.service.d/10-nvidia.conf; \
+	  if [ '$(MACHINE)' = aarch64 ]; then \
+	    install -m 644 systemd/edge-serve.service.d/11-tegra.conf "$(UNITDIR)/$$unit.service.d"; fi; done
 	for file in systemd/edge-serve.service.d/50-systemd-*.conf; do version=$${file##*-}; \
 	  if [ $${version%.conf} -le $(SYSTEMD) ]; then install -m 644 $$file '$(UNITDIR)/edge-serve.service.d'; fi; done
 	for name in edge-serve edge-ota; do \

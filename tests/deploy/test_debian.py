@@ -36,11 +36,13 @@ def test_systemd_of_each_release_knows_every_drop_in(name: str, tmp_path: Path) 
     assert sorted(asked) == sorted(number for number in offered if number <= systemd)
 
 
-def test_tegra_devices_are_for_arm_only(tmp_path: Path) -> None:
-    tegra = f"{UNITS}/edge-serve.service.d/11-tegra.conf"
+def test_units_that_run_models_get_the_devices_of_their_processor(tmp_path: Path) -> None:
+    """The service, and the builds of engines and trials of releases, which edge-ota starts."""
+    pc, jetson = installed(tmp_path / "pc", 252), installed(tmp_path / "jetson", 249, "aarch64")
 
-    assert not (installed(tmp_path / "pc", 252) / tegra).exists()
-    assert (installed(tmp_path / "jetson", 249, "aarch64") / tegra).exists()
+    for unit in ("edge-serve", "edge-ota-build@", "edge-ota-trial@"):
+        found = [sorted(path.name for path in (root / UNITS / f"{unit}.service.d").glob("1*")) for root in (pc, jetson)]
+        assert found == [["10-nvidia.conf"], ["10-nvidia.conf", "11-tegra.conf"]]
 
 
 def test_reinstallation_keeps_the_configuration(tmp_path: Path) -> None:

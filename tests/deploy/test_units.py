@@ -73,6 +73,20 @@ def test_settings_that_are_too_new_are_found() -> None:
     ]  # fmt: skip
 
 
+def test_devices_of_nvidia_are_all_that_is_opened_for_them() -> None:
+    opened = {
+        (path.name, name, value.partition(" ")[0])
+        for path, _ in shipped()
+        if path.name in ("10-nvidia.conf", "11-tegra.conf")
+        for name, value in lines(path.read_text())
+    }
+
+    assert {name for _, name, _ in opened} == {"DeviceAllow", "SupplementaryGroups"}
+    devices = {device for _, name, device in opened if name == "DeviceAllow"}
+    assert {one for one in devices if not re.match(r"char-nv|/dev/(nv|host1x|dri/)", one)} == set()
+    assert {"char-nvidia*", "char-nvhost*", "char-nvgpu*", "/dev/nvmap"} <= devices
+
+
 def test_only_inference_and_metrics_are_open_to_the_network() -> None:
     """Check the sockets that listen on all addresses (a port without an address): not gRPC, and not administration."""
     opened = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -74,6 +75,31 @@ def test_our_interpreter_confines_itself_before_the_worker_begins() -> None:
     assert found.command[: len(own.command)] == own.command
     assert found.command[len(own.command)] == landlock.__name__
     assert json.loads(found.command[-1])["repositories"] == [], "of several models"
+
+
+@pytest.mark.skipif(landlock.version() < landlock.OLDEST, reason="this kernel has no Landlock")
+def test_files_that_cuda_opens_are_open_to_a_worker(tmp_path: Path) -> None:
+    """Drivers from 570 on write the names of their threads, and CUDA fails with error 304 when that is refused."""
+    home, models = tmp_path / "home", tmp_path / "models"
+    for place in (home, models / "m", models / "other", tmp_path / "state"):
+        place.mkdir(parents=True)
+    sandbox = sandbox_of(f"--model-repository={models}", f"--state-directory={tmp_path / 'state'}")
+    assert sandbox is not None
+    rules = sandbox.confine(own_interpreter(), [models / "m"]).command[-1]
+    script = """
+import os, pathlib, tempfile, threading
+pathlib.Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text("cuda-EvtHandlr")
+pathlib.Path(os.environ["HOME"], ".nv/ComputeCache").mkdir(parents=True)
+tempfile.TemporaryFile(dir="/dev/shm").write(b"x")
+os.close(os.memfd_create("cuda"))
+os.close(os.open("/dev/null", os.O_RDWR))
+print(sorted(os.listdir("/proc/driver"))[:0], len(os.listdir("/sys/bus")) > 0)
+"""
+    command = [sys.executable, "-I", "-S", landlock.__file__, rules, sys.executable, "-I", "-c", script]
+
+    done = subprocess.run(command, env={**os.environ, "HOME": str(home)}, capture_output=True, text=True)
+
+    assert (done.stdout, done.stderr) == ("[] True\n", "")
 
 
 def test_a_kernel_without_landlock_is_logged_once(
