@@ -20,6 +20,8 @@ from typing import Any
 
 #: generous: test machines are shared
 PATIENCE = 30.0
+#: so that no server of a test meets another one
+FREE_PORTS = ("--http-port=0", "--metrics-port=0", "--allow-grpc=false")
 
 ADD_SUB = """
 import triton_python_backend_utils as pb_utils
@@ -144,9 +146,7 @@ def start(
     command = [
         *prefix,
         *([sys.executable, "-m", "edge_serve"] if cwd is None else [installed]),
-        "--http-port=0",
-        "--metrics-port=0",
-        "--allow-grpc=false",
+        *FREE_PORTS,
         *arguments,
     ]
     with os.fdopen(handle, "wb") as log:

@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
+from tests.forked import program
 from tests.server.running import PATIENCE, python_model
 
 
@@ -44,39 +45,39 @@ def test_check_shows_declared_beside_found_and_the_line(tmp_path: Path) -> None:
     python_model(tmp_path, "good")
     python_model(tmp_path, "typo", config="max_batch: 3\n")
 
-    done = command("check", str(tmp_path))
+    done = program("check", str(tmp_path))
 
-    assert done.returncode == 1
-    lines = done.stdout.splitlines()
+    assert done.status == 1
+    lines = done.output.splitlines()
     assert any(line.startswith("ok      good") for line in lines)
     assert any(
         "input IN" in line and "[-1, 5]" in line and "[-1, 4]" in line and "config.pbtxt line 3" in line
         for line in lines
     )
     assert not any("output OUT" in line and "differs" in line for line in lines)
-    assert "did you mean 'max_batch_size'" in done.stdout
+    assert "did you mean 'max_batch_size'" in done.output
     assert lines[-1] == "1 of 3 models can be served"
-    assert "Traceback" not in done.stdout + done.stderr
+    assert "Traceback" not in done.output
 
 
 def test_check_of_a_sound_repository_succeeds(tmp_path: Path) -> None:
     onnx_model(tmp_path, "fine", 'platform: "onnxruntime_onnx"\n')
 
-    assert command("check", str(tmp_path)).returncode == 0
+    assert program("check", str(tmp_path)).status == 0
 
 
 def test_check_names_a_directory_that_the_server_leaves_out_for_its_name(tmp_path: Path) -> None:
     python_model(tmp_path, "good")
     os.mkdir(os.fsencode(tmp_path) + b"/caf\xe9")
 
-    done = command("check", str(tmp_path))
+    done = program("check", str(tmp_path))
 
-    assert done.returncode == 1
-    failed = done.stdout.partition("FAILED")[2]
+    assert done.status == 1
+    failed = done.output.partition("FAILED")[2]
     assert r"'caf\udce9'" in failed
     assert "name is not UTF-8" in failed
     assert "rename it" in failed
-    assert done.stdout.splitlines()[-1] == "1 of 2 models can be served"
+    assert done.output.splitlines()[-1] == "1 of 2 models can be served"
 
 
 def test_a_repository_that_is_not_there_is_one_line() -> None:

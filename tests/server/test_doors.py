@@ -15,8 +15,9 @@ import pytest
 
 from edge_serve.access.credentials import new_token, read_tokens
 from edge_serve.access.roles import Role
+from tests.forked import program
 from tests.server.bad_requests import good_inputs
-from tests.server.running import PATIENCE, Running, python_model, running, start
+from tests.server.running import FREE_PORTS, PATIENCE, Running, python_model, running, start
 from tests.server.secured import Keys, UnixConnection, ask, tls
 from tests.server.test_commands import command
 
@@ -194,11 +195,10 @@ def test_impossible_settings_are_reported_at_the_start(
     tmp_path: Path, flags: list[str], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    server = start(f"--model-repository={tmp_path}", *flags)
-    assert server.process.wait(PATIENCE) == 1
-    assert text in server.log()
-    assert "Traceback" not in server.log()
-    server.log_path.unlink()
+    ended = program(f"--model-repository={tmp_path}", *FREE_PORTS, *flags)
+    assert (ended.status, ended.served) == (1, False)
+    assert text in ended.output
+    assert "Traceback" not in ended.output
 
 
 def test_the_command_that_makes_tokens(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
-from tests.server.running import PATIENCE, Running, python_model, running, start
+from tests.forked import program
+from tests.server.running import FREE_PORTS, Running, python_model, running
 
 SPAN = """
 import time
@@ -78,10 +79,11 @@ def test_off_means_that_nothing_is_limited_nor_refused(tmp_path: Path) -> None:
 
 def test_a_model_that_could_never_run_ends_the_start(tmp_path: Path) -> None:
     python_model(tmp_path, "a", SPAN, config(9))
-    server = start(f"--model-repository={tmp_path}", "--rate-limit=execution_count", "--rate-limit-resource=R:4")
+    limits = ("--rate-limit=execution_count", "--rate-limit-resource=R:4")
+    ended = program(f"--model-repository={tmp_path}", *FREE_PORTS, *limits)
 
-    assert server.process.wait(PATIENCE) == 1
+    assert ended.status == 1
     assert (
         'Resource count for "R" is limited to 4 which will prevent scheduling of one or more model instances, the '
-        "minimum required count is 9" in server.log()
+        "minimum required count is 9" in ended.output
     )

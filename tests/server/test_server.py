@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 import tritonclient.http as triton
 
+from tests.forked import program
 from tests.named_memory import named_memory
-from tests.server.running import ADD_SUB, ADD_SUB_CONFIG, PATIENCE, Running, python_model, running, start
+from tests.server.running import ADD_SUB, ADD_SUB_CONFIG, FREE_PORTS, PATIENCE, Running, python_model, running, start
 
 SLOW = ADD_SUB.replace("        replies = []", "        import time\n        time.sleep(0.7)\n        replies = []")
 STUCK = ADD_SUB.replace("        replies = []", "        import time\n        time.sleep(60)\n")
@@ -113,20 +114,21 @@ def test_a_broken_model_ends_the_start_by_default(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_command_line_is_one_clear_line(arguments: tuple[str, ...], status: int, text: str) -> None:
-    server = start(*arguments)
+    ended = program(*FREE_PORTS, *arguments)
 
-    assert server.process.wait(PATIENCE) == status
-    assert text in server.log()
-    assert "Traceback" not in server.log()
+    assert ended.status == status
+    assert text in ended.output
+    assert "Traceback" not in ended.output
 
 
 def test_a_taken_port_is_an_error(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        server = start(f"--model-repository={tmp_path}", f"--http-port={taken.getsockname()[1]}")
+        port = f"--http-port={taken.getsockname()[1]}"
+        ended = program(f"--model-repository={tmp_path}", *FREE_PORTS, port)
 
-        assert server.process.wait(PATIENCE) == 1
-    assert "Address already in use" in server.log()
-    assert "Traceback" not in server.log()
+    assert ended.status == 1
+    assert "Address already in use" in ended.output
+    assert "Traceback" not in ended.output
 
 
 def test_sigterm_loses_nothing_that_was_accepted(tmp_path: Path) -> None:
