@@ -200,10 +200,13 @@ def _parser() -> OptionParser:
     )
     parser.add_argument("--cache", metavar="DIR", default="", help="engines ($CACHE_DIRECTORY/engines)")
     parser.add_argument(
-        "--cache-mb", metavar="N", type=int, default=DEFAULT_CACHE_MB, help=f"size of the cache ({DEFAULT_CACHE_MB})"
-    )
+        "--cache-mb", metavar="N", type=build_options.number(0, 1 << 30), default=DEFAULT_CACHE_MB,
+        help=f"size of the cache ({DEFAULT_CACHE_MB})",
+    )  # fmt: skip
     parser.add_argument("--timing-cache", metavar="FILE", default="", help="times of kernels (in the cache)")
-    parser.add_argument("--device", metavar="N", type=int, default=0, help="GPU to build on and for (0)")
+    parser.add_argument(
+        "--device", metavar="N", type=build_options.number(0, 1 << 10), default=0, help="GPU to build on and for (0)"
+    )
     parser.add_argument("--plugin", metavar="FILE", action="append", default=[], help="library with plugins (repeat)")
     build_options.add_precisions(parser)
     build_options.add_options(parser)

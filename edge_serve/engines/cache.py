@@ -53,7 +53,7 @@ class EngineCache:
     """
 
     def __init__(self, directory: Path, most_bytes: int) -> None:
-        self._directory = directory
+        self.directory = directory
         self._most_bytes = most_bytes
 
     def find(self, key: str) -> tuple[Path, PlanMeta] | None:
@@ -76,8 +76,8 @@ class EngineCache:
         Raises:
             OSError: the directory cannot be made or written.
         """
-        self._directory.mkdir(mode=0o750, parents=True, exist_ok=True)
-        descriptor = os.open(self._directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        self.directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        descriptor = os.open(self.directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -98,12 +98,12 @@ class EngineCache:
         plan = self._path(key)
         write_durably(plan, [content])
         write_meta(plan, meta)
-        sync_directory(self._directory)
+        sync_directory(self.directory)
         self._evict(plan)
         return plan
 
     def _path(self, key: str) -> Path:
-        return self._directory / f"{key}{_PLAN}"
+        return self.directory / f"{key}{_PLAN}"
 
     def _whole(self, plan: Path) -> PlanMeta | None:
         """Return the description of a plan that was written to its end."""
@@ -115,16 +115,16 @@ class EngineCache:
 
     def _clean(self) -> None:
         """Remove the incomplete files of killed builds."""
-        for path in self._directory.iterdir():
+        for path in self.directory.iterdir():
             if path.name.startswith(".") and path.name.endswith(_STAGE):
                 path.unlink(missing_ok=True)
-        for plan in self._directory.glob(f"*{_PLAN}"):
+        for plan in self.directory.glob(f"*{_PLAN}"):
             if self._whole(plan) is None:
                 _remove(plan)
 
     def _evict(self, newest: Path) -> None:
         found = []
-        for plan in self._directory.glob(f"*{_PLAN}"):
+        for plan in self.directory.glob(f"*{_PLAN}"):
             with contextlib.suppress(OSError):
                 found.append((meta_path(plan).stat().st_mtime_ns, plan.stat().st_size, plan))
         total = sum(size for _, size, _ in found)

@@ -12,6 +12,7 @@ import ctypes
 import errno
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -35,6 +36,8 @@ _PR_SET_PDEATHSIG = 1
 #: the kernel kills it before the server and its workers
 _OOM_SCORE = "1000"
 _TIMING_CACHE = "timing.cache"
+#: a plan has at least this part of the ONNX file's bytes: FP32 weights as INT8
+_SMALLEST_PLAN = 4
 
 Tell = Callable[..., None]
 
@@ -75,6 +78,7 @@ def _build(
     request: EngineRequest, library: Library, cache: EngineCache, key: str, sha256: str, capability: str, tell: Tell
 ) -> tuple[tuple[Path, PlanMeta], float, int]:
     """Return a new engine of the cache, the seconds that the build took, and its workspace."""
+    _check_space(cache, Path(request.onnx))
     started = time.monotonic()
     timing_cache = Path(request.timing_cache or Path(request.cache, _TIMING_CACHE))
     made = build_plan(library, request, timing_cache, lambda phase, percent: tell(phase=phase, percent=percent))
@@ -86,6 +90,22 @@ def _build(
     )  # fmt: skip
     seconds = max(0.001, time.monotonic() - started)
     return (cache.store(key, made.content, meta), meta), seconds, made.workspace_bytes
+
+
+def _check_space(cache: EngineCache, onnx: Path) -> None:
+    """Check that the disk may hold the plan, before minutes are spent on it.
+
+    Raises:
+        Internal: it cannot.
+    """
+    weights = sum((onnx.parent / os.fsdecode(name)).stat().st_size for name in locations(onnx)) + onnx.stat().st_size
+    least, free = weights // _SMALLEST_PLAN, shutil.disk_usage(cache.directory).free
+    if free < least:
+        raise Internal(
+            f"the engine cache '{cache.directory}' has {free / 1e6:.0f} MB of free disk, and the plan of this ONNX "
+            f"file takes {least / 1e6:.0f} MB or more: free some space, or name another cache (--cache DIR, of a "
+            "server --backend-config=tensorrt,engine-cache=DIR)"
+        )
 
 
 def _use_device(library: Library, device: int) -> str:

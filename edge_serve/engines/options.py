@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NoReturn
 
@@ -61,14 +61,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{side}-shapes", metavar="SHAPES", action="append", default=[], help=text)
     parser.add_argument("--version-compatible", action="store_true", help="for later versions of TensorRT, too")
     parser.add_argument("--hardware-compatible", action="store_true", help="for all GPUs from compute capability 8.0")
-    parser.add_argument("--dla-core", metavar="N", type=_number(0, _MOST_DLA_CORES), default=-1, help="for this DLA")
+    parser.add_argument("--dla-core", metavar="N", type=number(0, _MOST_DLA_CORES), default=-1, help="for this DLA")
     parser.add_argument(
-        "--optimization-level", metavar="N", type=_number(0, 5), default=-1, help="0 builds fast, 5 runs fast"
+        "--optimization-level", metavar="N", type=number(0, 5), default=-1, help="0 builds fast, 5 runs fast"
     )
     parser.add_argument(
         "--workspace-mb",
         metavar="N",
-        type=_number(0, 1 << 20),
+        type=number(0, 1 << 20),
         default=0,
         help="memory for one layer (half of the free)",
     )
@@ -180,17 +180,15 @@ class _TextParser(argparse.ArgumentParser):
         raise InvalidArgument(f"{self._where}: {message}; 'edge-serve build --help' lists the options of a build")
 
 
-class _number:  # noqa: N801  # used as a function
-    """Type of an option that takes a number in a range."""
+def number(least: int, most: int) -> Callable[[str], int]:
+    """Return the type of an option that takes a number in a range."""
 
-    def __init__(self, least: int, most: int) -> None:
-        self._least = least
-        self._most = most
-
-    def __call__(self, text: str) -> int:
-        if text.isascii() and text.isdigit() and self._least <= int(text) <= self._most:
+    def parse(text: str) -> int:
+        if text.isascii() and text.isdigit() and least <= int(text) <= most:
             return int(text)
-        raise argparse.ArgumentTypeError(f"found '{text}', expected {self._least} to {self._most}")
+        raise argparse.ArgumentTypeError(f"found '{text}', expected {least} to {most}")
+
+    return parse
 
 
 def from_json(document: Mapping[str, Any]) -> EngineOptions:

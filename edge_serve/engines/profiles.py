@@ -158,8 +158,9 @@ def _configured(one: NetworkInput, hints: BatchHints) -> Range:
 
 def _needed(one: NetworkInput) -> str:
     """Return the options that give an input its range, as an example."""
-    dims = ["1" if dim == -1 else str(dim) for dim in one.shape] or ["1"]
-    most = ["8" if number == 0 and dim == -1 else text for number, (dim, text) in
-            enumerate(zip(one.shape or (1,), dims, strict=True))]  # fmt: skip
-    low, high = "x".join(dims), "x".join(most)
-    return f"such as --min-shapes={one.name}:{low} --opt-shapes={one.name}:{high} --max-shapes={one.name}:{high}"
+    shape = (-1,) * (one.shape[0] if one.shape else 1) if one.is_shape else one.shape
+    low = ["1" if dim == -1 else str(dim) for dim in shape]
+    high = ["8" if shape[0] == -1 else low[0], *low[1:]]
+    return "such as " + " ".join(
+        f"--{side}-shapes={one.name}:{'x'.join(dims)}" for side, dims in (("min", low), ("opt", high), ("max", high))
+    )

@@ -163,6 +163,7 @@ def test_same_engine_that_is_asked_for_twice_is_built_once(tmp_path: Path, monke
 def test_cancelled_build_leaves_no_process_and_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STAND_IN_BUILD", "milliseconds=60000")
     children: list[list[str]] = []
+    nice: list[int] = []
 
     async def cancelled() -> None:
         building = asyncio.Event()
@@ -171,6 +172,7 @@ def test_cancelled_build_leaves_no_process_and_no_engine(tmp_path: Path, monkeyp
         def tell(progress: BuildProgress) -> None:
             if progress.phase == "Building Engine" and not building.is_set():
                 children.append(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+                nice.extend(os.getpriority(os.PRIO_PROCESS, int(pid)) for pid in children[0])
                 building.set()
 
         task = asyncio.create_task(run_build(request(tmp_path), interpreter.command, interpreter.variables, tell))
@@ -181,7 +183,7 @@ def test_cancelled_build_leaves_no_process_and_no_engine(tmp_path: Path, monkeyp
 
     asyncio.run(cancelled())
     (pids,) = children
-    assert pids
+    assert nice == [min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10)]
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(int(pid), signal.SIG_DFL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -76,6 +77,9 @@ def main() -> None:
         "output in a file": outcome(request("add.onnx", output=str(FOLDER / "file" / "model.plan"))),
         "plugin": outcome(request("add.onnx", plugins=(str(FOLDER / "file"),))),
     }
+    disk, shutil.disk_usage = shutil.disk_usage, lambda path: disk(path)._replace(free=20)
+    found["full disk"] = outcome(request("add.onnx", "--opt-shapes=A:5x4,B:5x4"))
+    shutil.disk_usage = disk
     (FOLDER / "cache" / "timing.cache").write_bytes(b"damaged")
     found["damaged timing cache"] = outcome(request("add.onnx", "--opt-shapes=A:4x4,B:4x4"))
     timing = (FOLDER / "cache" / "timing.cache").read_bytes()

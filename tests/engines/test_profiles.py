@@ -60,7 +60,7 @@ def test_values_of_a_shape_tensor() -> None:
         (NetworkInput("x", (1, 4)), "", BatchHints(8, (), {"x": (4,)}), r"batch is always 1, and .* max_batch_size: 8"),
         (BATCHED, "", BatchHints(8, (), {"x": (5,)}), r"\[-1,4\], and config.pbtxt makes it \[-1,5\]"),
         (NetworkInput("s", (2,), is_shape=True), "--opt-shapes=s:1x2x3", None, "expected its 2 values"),
-        (NetworkInput("s", (2,), is_shape=True), "", BatchHints(8), "is a shape tensor: give its values"),
+        (NetworkInput("s", (2,), is_shape=True), "", BatchHints(8), r"give its values; such as --min-shapes=s:1x1 "),
     ],
 )  # fmt: skip
 def test_contradiction_is_named(one: NetworkInput, options: str, hints: BatchHints | None, text: str) -> None:
