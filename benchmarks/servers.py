@@ -79,7 +79,8 @@ def edge_serve(repository: Path, *flags: str) -> Iterator[Server]:
         sys.executable, "-m", "edge_serve", f"--model-repository={repository}", f"--http-port={http_port}",
         f"--grpc-port={grpc_port}", f"--metrics-port={metrics_port}", *flags,
     ]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path}
     with _running("edge-serve", command, environment, http_port) as server:
         server.grpc_port, server.metrics_port = grpc_port, metrics_port
         yield server
@@ -133,11 +134,10 @@ def _wait_ready(process: subprocess.Popen[bytes], port: int, seconds: float = 12
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and process.poll() is None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
-        with contextlib.suppress(OSError, http.client.HTTPException):
+        with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
             connection.request("GET", "/v2/health/ready")
             if connection.getresponse().status == 200:
                 return True
-        connection.close()
         time.sleep(0.002)
     return False
 

@@ -39,7 +39,9 @@ def _onnx(path: str, kind: str, batch: int) -> Callable[[], Any]:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     provider = "CUDAExecutionProvider" if kind == "GPU" else "CPUExecutionProvider"
-    session = onnxruntime.InferenceSession(path, options, providers=[provider])
+    session = onnxruntime.InferenceSession(
+        path, options, providers=[(provider, {"device_id": 0} if kind == "GPU" else {})]
+    )
     if provider not in session.get_providers():
         raise SystemExit(f"ONNX Runtime has no {provider} here")
     feed = {session.get_inputs()[0].name: models.rows(batch)}

@@ -47,30 +47,38 @@ def tests() -> Row:
     return told
 
 
-def build(name: str) -> Row:
-    """Build a plan twice: the second time it comes from the cache."""
-    seconds = []
+def build(name: str, precision: str = "") -> Row:
+    """Build a plan twice: the second time it comes from the cache.
+
+    Args:
+        precision: "fp16", or "" = that of the file.
+
+    Raises:
+        RuntimeError: there is no plan; the text says why.
+    """
+    tensor, path, seconds = models.ends(name)[0], plan(name, precision), []
+    shapes = [
+        f"--{side}-shapes={tensor}:{rows}x{'x'.join(map(str, models.SHAPE))}"
+        for side, rows in (("min", 1), ("opt", models.MAX_BATCH), ("max", models.MAX_BATCH))
+    ]
+    command = [
+        sys.executable, "-m", "edge_serve", "build", str(models.onnx_file(name)), "--output", str(path), "--json",
+        "--cache", str(FOLDER / "cache"), *shapes, *([f"--{precision}"] if precision else []),
+    ]  # fmt: skip
+    path.parent.mkdir(parents=True, exist_ok=True)
     for _ in range(2):
         started = time.monotonic()
-        command = [
-            sys.executable, "-m", "edge_serve", "build", str(models.onnx_file(name)), "--output", str(plan(name)),
-            "--cache", str(FOLDER / "cache"), "--max-batch", str(models.MAX_BATCH), "--json",
-        ]  # fmt: skip
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=3000)
         if done.returncode:
             raise RuntimeError(f"edge-serve build: {(done.stderr or done.stdout).strip()[-800:]}")
         seconds.append(time.monotonic() - started)
-    return {
-        "model": name,
-        "build s": seconds[0],
-        "from the cache s": seconds[1],
-        "plan bytes": plan(name).stat().st_size,
-    }
+    size = path.stat().st_size
+    return {"model": name, "build s": seconds[0], "from the cache s": seconds[1], "plan bytes": size}
 
 
-def plan(name: str) -> Path:
+def plan(name: str, precision: str = "") -> Path:
     """Return the place of a model's plan."""
-    return FOLDER / name / "model.plan"
+    return FOLDER / name / f"model{precision and '_'}{precision}.plan"
 
 
 def start(kind: str, plans: bool) -> Row:
@@ -101,11 +109,14 @@ def steps(kind: str, seconds: float) -> dict[str, Step]:
         told[f"onnx {name}: equal"] = partial(equal, name, kind)
         told[f"onnx {name}"] = partial(serving.beside_loop, name, kind, seconds)
     told["onnx: start"] = partial(start, kind, False)
+    for name in models.NAMES if kind == "GPU" else ():
+        for precision, most in (("", 1e-3), ("fp16", 1e-2)):
+            step, path = f"tensorrt {name} {precision}".rstrip(), plan(name, precision)
+            told[f"{step}: build"] = partial(build, name, precision)
+            told[f"{step}: equal"] = partial(equal, name, kind, path, most)
+            told[step] = partial(serving.beside_loop, name, kind, seconds, path)
+        told[f"tensorrt {name}: graphs"] = partial(serving.beside_loop, name, kind, seconds, plan(name), graphs=True)
     if kind == "GPU":
-        for name in models.NAMES:
-            told[f"tensorrt {name}: build"] = partial(build, name)
-            told[f"tensorrt {name}: equal"] = partial(equal, name, kind, plan(name))
-            told[f"tensorrt {name}"] = partial(serving.beside_loop, name, kind, seconds, plan(name))
         told["tensorrt: start"] = partial(start, kind, True)
     return told
 

@@ -11,6 +11,7 @@ from onnx import numpy_helper
 
 from benchmarks.make_models import make
 from benchmarks.peer import CACHE
+from edge_serve.backends.tensorrt.plan import meta_path
 
 NAMES = ("squeezenet", "resnet50")
 MAX_BATCH = 16
@@ -52,18 +53,21 @@ def rows(count: int, seed: int = 1) -> np.ndarray[tuple[int, ...], np.dtype[np.f
     return np.random.default_rng(seed).random((count, *SHAPE), dtype=np.float32)
 
 
-def write(repository: Path, name: str, kind: str, plan: Path | None = None) -> None:
+def write(repository: Path, name: str, kind: str, plan: Path | None = None, *, graphs: bool = False) -> None:
     """Write one model into a repository: its plan, or else its ONNX file.
 
     Args:
         kind: of the instance, GPU or CPU.
+        graphs: with CUDA graphs.
     """
     version = repository / name / "1"
     version.mkdir(parents=True)
     platform = "onnxruntime_onnx" if plan is None else "tensorrt_plan"
     config = f'platform: "{platform}"\n{_BATCHING}instance_group {{ kind: KIND_{kind} }}\n'
+    config += "optimization { cuda { graphs: true } }\n" if graphs else ""
     (repository / name / "config.pbtxt").write_text(config)
     if plan is None:
         shutil.copy(onnx_file(name), version / "model.onnx")
     else:
         shutil.copy(plan, version / "model.plan")
+        shutil.copy(meta_path(plan), meta_path(version / "model.plan"))

@@ -29,15 +29,16 @@ CONNECTIONS = 32
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 
-def beside_loop(name: str, kind: str, seconds: float, plan: Path | None = None) -> Row:
+def beside_loop(name: str, kind: str, seconds: float, plan: Path | None = None, *, graphs: bool = False) -> Row:
     """Measure one model: 32 connections beside a loop with the batches that the server formed, and one connection.
 
     Args:
         plan: what TensorRT serves; None = ONNX Runtime serves the ONNX file.
+        graphs: with CUDA graphs.
     """
     with tempfile.TemporaryDirectory(prefix="hw-check-") as folder:
         repository = Path(folder)
-        models.write(repository, name, kind, plan)
+        models.write(repository, name, kind, plan, graphs=graphs)
         request = bodies.picture_binary(name, models.ends(name)[0], models.rows(1))
         with edge_serve(repository) as server:
             load.latencies(server, request, 1.0)  # warm up
@@ -45,9 +46,10 @@ def beside_loop(name: str, kind: str, seconds: float, plan: Path | None = None) 
             full = _many(server, name, request, seconds)
             power = sampled_power(server)
         batch = max(1, round(float(full["mean batch"])))
+        library = "ONNX Runtime" if plan is None else f"TensorRT, {plan.stem}{', graphs' if graphs else ''}"
         bare = bare_loop.measure(plan or models.onnx_file(name), kind, batch, seconds)
     return {
-        "model": name, "library": "ONNX Runtime" if plan is None else "TensorRT", "kind": kind, **full,
+        "model": name, "library": library, "kind": kind, **full,
         "bare loop /s": bare, "ratio": float(full["served /s"]) / bare, **alone, "power W": power,
     }  # fmt: skip
 
@@ -59,7 +61,7 @@ def largest_difference(name: str, kind: str, plan: Path | None = None) -> float:
     input_name, output_name = models.ends(name)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(models.onnx_file(name), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(models.onnx_file(name), options, providers=[("CPUExecutionProvider", {})])
     values = models.rows(8)
     expected = session.run([output_name], {input_name: values})[0].reshape(8, -1)
     with tempfile.TemporaryDirectory(prefix="hw-check-") as folder:

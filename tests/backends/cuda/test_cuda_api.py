@@ -30,7 +30,14 @@ STAND_INS = ROOT / "tests/stand_ins"
 REAL = {"cuda-bindings": ("cuda", "bindings"), "pycuda": ("pycuda", "pycuda")}
 
 
-@pytest.fixture(params=["host", "bindings over the host", "pycuda over the host", *REAL])
+@pytest.fixture(
+    params=[
+        "host",
+        "bindings over the host",
+        "pycuda over the host",
+        *(pytest.param(name, marks=pytest.mark.gpu) for name in REAL),
+    ]
+)
 def cuda(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> CudaApi:
     """Return an implementation, with device 0 for this thread."""
     if request.param == "host":
