@@ -142,8 +142,9 @@ def apply(block: Block, tree: Path) -> int:
 
 
 def copy_code(tree: Path) -> None:
-    """Copy the code and its tests."""
-    for folder in ("edge_serve", "ota", "tests"):
+    """Copy the code and its tests. The byte code of files that no example changes stays valid."""
+    shutil.copytree(ROOT / "edge_serve", tree / "edge_serve")
+    for folder in ("ota", "tests"):
         shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tree)
 
