@@ -75,6 +75,7 @@ class OnnxGpuInstance:
         self._plan = plan
         self._bindings = [Binding(gpu, options, full) for _ in range(seats)]
         self._is_lost = False
+        self._is_integrated = gpu.cuda.is_integrated(gpu.device)
         self.seats = seats
 
     def execute(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
@@ -88,22 +89,56 @@ class OnnxGpuInstance:
         seat = self._path.take()
         with self._failing(seat):
             inputs, binding, plan = self._inputs(batch), self._bindings[seat.index], self._plan
-            places = binding.bind([(one.name, one.datatype, one.shape) for one in inputs])
-            self._path.copy_in(seat, [(place, one.data) for place, one in zip(places, inputs, strict=True)])
+            read = [self._path.bound_input(one.data) for one in inputs]
+            places = binding.bind(
+                [(one.name, one.datatype, one.shape, place) for one, place in zip(inputs, read, strict=True)]
+            )
+            copied = zip(inputs, places, read, strict=True)
+            self._path.copy_in(seat, [(place, one.data) for one, place, in_place in copied if not in_place])
             # Nodes of the model that run on the host read their inputs at once, not in the order of the stream.
             self._cuda.event_synchronize(seat.copied)
-            names = plan.wanted(batch)
-            found = binding.run(names) if names else {}
-            self._path.ran(seat)
             rows = [_rows(request) if plan.batches else 0 for request in batch]
-            copies, largest = [], 0
-            for name in names:
-                shape = found[name].shape
-                size = element_count(shape) * plan.outputs[name].size
-                largest += self._largest(name, shape, size, rows)
-                copies.append((found[name].pointer, size))
-            self._path.copy_out(seat, copies, outputs, largest)
-            return _Begun(seat, batch, rows, [(name, found[name].shape) for name in names], timing)
+            names = plan.wanted(batch)
+            shapes = self._run(seat, names, rows, outputs)
+            return _Begun(seat, batch, rows, list(zip(names, shapes, strict=True)), timing)
+
+    def _run(self, seat: Seat, names: Sequence[str], rows: Sequence[int], memory: OutputMemory) -> list[Shape]:
+        """Enqueue the run, and the copies of these outputs. Return their shapes."""
+        path, binding = self._path, self._bindings[seat.index]
+        bound = self._bind_outputs(seat, names, rows, memory) if self._is_integrated else []
+        outputs = bound or [sessions.Output(name, self._plan.outputs[name]) for name in names]
+        found = binding.run(outputs) if names else []
+        path.ran(seat)
+        shapes = [one.shape for one in found]
+        if bound:
+            path.bound(seat)
+        else:
+            sizes, largest = self._sizes(names, shapes, rows)
+            copies = [(one.pointer, size) for one, size in zip(found, sizes, strict=True)]
+            path.copy_out(seat, copies, memory, largest)
+        return shapes
+
+    def _bind_outputs(
+        self, seat: Seat, names: Sequence[str], rows: Sequence[int], memory: OutputMemory
+    ) -> list[sessions.Output]:
+        """Return the outputs with their places in the reply's slot; empty if they have to be copied there."""
+        shapes = self._plan.known_shapes(names, sum(rows))
+        if not shapes:
+            return []
+        sizes, largest = self._sizes(names, shapes, rows)
+        places = self._path.bind_outputs(seat, sizes, memory, largest)
+        return [
+            sessions.Output(name, self._plan.outputs[name], shape, place)
+            for name, shape, place in zip(names, shapes, places, strict=False)
+        ]
+
+    def _sizes(self, names: Sequence[str], shapes: Sequence[Shape], rows: Sequence[int]) -> tuple[list[int], int]:
+        """Return the bytes of outputs, and those that the request with most of them gets."""
+        sizes, largest = [], 0
+        for name, shape in zip(names, shapes, strict=True):
+            sizes.append(element_count(shape) * self._plan.outputs[name].size)
+            largest += self._largest(name, shape, sizes[-1], rows)
+        return sizes, largest
 
     def finish(self, begun: _Begun) -> list[Reply]:
         """See `QueueingInstance`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -97,18 +97,21 @@ class Binding:
         self._memory: dict[str, tuple[int, int]] = {}
         self._bound: dict[str, tuple[int, Shape]] = {}
 
-    def bind(self, inputs: Sequence[tuple[str, DataType, Shape]]) -> list[int]:
-        """Bind the inputs of a batch. Return their places on the device, which are the binding's own.
+    def bind(self, inputs: Sequence[tuple[str, DataType, Shape, int]]) -> list[int]:
+        """Bind the inputs of a batch. Return their places on the device.
+
+        Args:
+            inputs: name, type, shape, and the place where the device reads it; 0 = in memory of the binding's own.
 
         Raises:
             CudaError: the device has no memory for them.
         """
-        if self._bound.keys() != {name for name, _, _ in inputs}:  # an optional input was added or left out
+        if self._bound.keys() != {one[0] for one in inputs}:  # an optional input was added or left out
             self._io.clear_binding_inputs()
             self._bound.clear()
         places = []
-        for name, datatype, shape in inputs:
-            pointer = self._reserve(name, shape, prod(shape) * datatype.size)
+        for name, datatype, shape, place in inputs:
+            pointer = place or self._reserve(name, shape, prod(shape) * datatype.size)
             if self._bound.get(name) != (pointer, shape):
                 sessions.bind(self._io, name, self._device, datatype, shape, pointer)
                 self._bound[name] = (pointer, shape)
@@ -129,16 +132,14 @@ class Binding:
         self._memory[name] = (pointer, size)
         return pointer
 
-    def run(self, names: Sequence[str]) -> Mapping[str, Place]:
-        """Enqueue a run, whose inputs are there. Return the places of these outputs, where they are once it has ended.
+    def run(self, outputs: Sequence[sessions.Output]) -> list[Place]:
+        """Enqueue a run, whose inputs are there. Return the places of the outputs, where they are once it has ended.
 
         Raises:
             EdgeServeError: the library refuses or fails.
         """
-        return {
-            name: Place(pointer, shape)
-            for name, pointer, shape in sessions.run_bound(self._session, self._io, names, self._device, self._options)
-        }
+        found = sessions.run_bound(self._session, self._io, outputs, self._device, self._options)
+        return [Place(pointer, shape) for pointer, shape in found]
 
     def close(self) -> None:
         """Free the memory. Nothing may run on it any more."""

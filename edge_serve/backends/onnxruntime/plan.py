@@ -25,6 +25,7 @@ class BindingPlan:
         scalars: inputs of rank 0; requests give them as [1].
         flattened: inputs with `allow_ragged_batch`.
         scalar_outputs: outputs of rank 0, and the shape that the configuration gives them.
+        fixed_outputs: shapes of the outputs that are known before a run, but for the number of rows.
         states: outputs that carry a sequence's state; they are always wanted.
         through_values: some tensor is BF16, which NumPy does not know.
         has_text: some tensor has strings, which only the host has.
@@ -37,6 +38,7 @@ class BindingPlan:
     flattened: frozenset[str]
     batch_inputs: Sequence[ragged.BatchInput]
     batch_outputs: Mapping[str, ragged.BatchOutput]
+    fixed_outputs: Mapping[str, Shape]
     states: Sequence[str]
     through_values: bool
     has_text: bool
@@ -59,6 +61,13 @@ class BindingPlan:
         shapes = [input_of(request, 0, output.source_input).shape for request in batch]
         return ragged.scatter(array, output.dims, shapes)
 
+    def known_shapes(self, names: Sequence[str], rows: int) -> list[Shape]:
+        """Return the shapes of these outputs for a batch of so many rows; empty if only the run tells them."""
+        if any(name not in self.fixed_outputs or name in self.batch_outputs for name in names):
+            return []
+        fixed = [self.fixed_outputs[name] for name in names]
+        return [(rows, *shape[1:]) for shape in fixed] if self.batches else fixed
+
     def output_shape(self, name: str, shape: Shape) -> Shape:
         """Return the shape that a request gets of an output; a scalar has the one of the configuration."""
         return shape or self.scalar_outputs.get(name, ())
@@ -68,19 +77,25 @@ def make_plan(config: Mapping[str, Any], inputs: Iterable[FoundTensor], outputs:
     """Return the plan for a checked configuration and what the model's file says."""
     inputs, outputs = list(inputs), list(outputs)
     dims = {entry["name"]: tuple(int(dim) for dim in entry["dims"]) for entry in config.get("output", ())}
+    batches = config.get("max_batch_size", 0) > 0
     types = {tensor.data_type for tensor in [*inputs, *outputs]}
     return BindingPlan(
-        batches=config.get("max_batch_size", 0) > 0,
+        batches=batches,
         outputs={tensor.name: BY_CONFIG_NAME[tensor.data_type] for tensor in outputs if tensor.data_type},
         scalars=frozenset(tensor.name for tensor in inputs if not tensor.dims),
         scalar_outputs={tensor.name: dims.get(tensor.name, ()) for tensor in outputs if not tensor.dims},
         flattened=frozenset(entry["name"] for entry in config.get("input", ()) if entry.get("allow_ragged_batch")),
         batch_inputs=ragged.batch_inputs(config),
         batch_outputs={name: output for output in ragged.batch_outputs(config) for name in output.target_names},
+        fixed_outputs={tensor.name: tensor.dims for tensor in outputs if _is_fixed(tensor.dims, batches)},
         states=[state["output_name"] for state in (config.get("sequence_batching") or {}).get("state", ())],
         through_values="TYPE_BF16" in types,
         has_text="TYPE_STRING" in types,
     )
+
+
+def _is_fixed(dims: Shape, batches: bool) -> bool:
+    return bool(dims) and -1 not in dims[1 if batches else 0 :]
 
 
 def input_of(request: BackendRequest, index: int, name: str) -> InferTensor:

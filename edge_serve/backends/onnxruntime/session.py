@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -169,35 +170,54 @@ def _translated(error: Exception, session: Session) -> EdgeServeError:
     return translated_on_gpu(error) if on_gpu else translated(error)
 
 
+@dataclass(frozen=True, slots=True)
+class Output:
+    """An output of a bound run.
+
+    Attributes:
+        pointer: the place where the GPU writes it, in this shape; 0 = the library allocates it.
+    """
+
+    name: str
+    datatype: DataType
+    shape: Shape = ()
+    pointer: int = 0
+
+
 def bind(binding: Any, name: str, device: int, datatype: DataType, shape: Shape, pointer: int) -> None:
     """Bind an input to memory of a GPU.
 
     Raises:
         Internal: the library refuses.
     """
-    element = _BF16 if datatype is DataType.BF16 else datatype.numpy
     try:
-        binding.bind_input(name, "cuda", device, element, shape, pointer)
+        binding.bind_input(name, "cuda", device, _element(datatype), shape, pointer)
     except Exception as error:
         raise translated_on_gpu(error) from error
 
 
+def _element(datatype: DataType) -> Any:
+    return _BF16 if datatype is DataType.BF16 else datatype.numpy
+
+
 def run_bound(
-    session: Session, binding: Any, names: Sequence[str], device: int, options: RunOptions | None
-) -> list[tuple[str, int, Shape]]:
-    """Run with bound inputs. Return the outputs of these names: the address on the GPU, and the shape. The
-    binding owns them, and its next run overwrites them.
+    session: Session, binding: Any, outputs: Sequence[Output], device: int, options: RunOptions | None
+) -> list[tuple[int, Shape]]:
+    """Run with bound inputs. Return the addresses of the outputs on the GPU, and their shapes. Without a place of their
+    own they are the binding's until its next run.
 
     Raises:
         Internal: the model failed, or refuses the inputs. DeviceLost: this process can use the device no more.
     """
     try:
         binding.clear_binding_outputs()
-        for name in names:
-            binding.bind_output(name, "cuda", device)
+        for one in outputs:
+            if one.pointer:
+                binding.bind_output(one.name, "cuda", device, _element(one.datatype), one.shape, one.pointer)
+            else:
+                binding.bind_output(one.name, "cuda", device)
         session.run_with_iobinding(binding, options)
-        values = binding.get_outputs()
-        return [(name, value.data_ptr(), tuple(value.shape())) for name, value in zip(names, values, strict=True)]
+        return [(value.data_ptr(), tuple(value.shape())) for value in binding.get_outputs()]
     except Exception as error:
         raise translated_on_gpu(error) from error
 

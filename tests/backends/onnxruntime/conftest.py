@@ -11,9 +11,9 @@ from tests.stand_ins.onnxruntime import ON_GPU, session_on
 
 
 @pytest.fixture
-def host(monkeypatch: pytest.MonkeyPatch) -> CountingCuda:
-    """A device that the library's provider of CUDA computes on."""
-    made = CountingCuda()
+def host(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> CountingCuda:
+    """A device that the library's provider of CUDA computes on; with the parameter True an integrated one."""
+    made = CountingCuda(integrated=getattr(request, "param", False))
     available = [*ON_GPU, *onnxruntime.get_available_providers()]
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: available)
     monkeypatch.setattr(sessions, "Session", session_on(made, onnxruntime))

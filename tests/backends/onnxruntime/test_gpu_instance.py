@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,7 +12,8 @@ import numpy as np
 import onnx
 import pytest
 
-from edge_serve.backends.base import BackendRequest, DeviceLost, InstanceSpec, Timing
+from edge_serve.backends.base import ArenaMemory, BackendRequest, DeviceLost, InstanceSpec, Timing
+from edge_serve.backends.cuda.registered_arena import RegisteredArena
 from edge_serve.backends.onnxruntime import session as sessions
 from edge_serve.backends.onnxruntime.backend import OnnxRuntimeBackend
 from edge_serve.backends.onnxruntime.gpu_instance import OnnxGpuInstance
@@ -19,6 +21,7 @@ from edge_serve.backends.onnxruntime.instance import OnnxInstance
 from edge_serve.backends.onnxruntime.providers import Provider
 from edge_serve.backends.onnxruntime.settings import SessionSettings
 from edge_serve.errors import Internal, InvalidArgument, Unavailable
+from edge_serve.messages.tensors import Array, DataType, InferTensor
 from tests.backends import onnx_models as models
 from tests.backends.cuda.counting import CountingCuda
 from tests.backends.hosting import RecordingHost, installed, model_spec, request, tensor
@@ -151,6 +154,54 @@ def test_inputs_are_copied_from_their_own_slots_to_their_place_in_the_batch(scen
     assert [(copy.target, copy.nbytes) for copy in inputs] == [(start + n * columns * 4, columns * 4) for n in range(3)]
     # the outputs of the stand-in get to the device, and from there to the host, as one piece
     assert len(scene.host.copies) == len(inputs) + 2
+
+
+class Arena:
+    """Tensor memory of a model, and the slot of a reply in it."""
+
+    inline = 0
+    at = 1 << 20
+
+    def __init__(self) -> None:
+        self.view = memoryview(mmap.mmap(-1, 4 << 20))
+        self.memory = ArenaMemory(self.view, lambda nbytes: nbytes)
+
+    def allocate(self, nbytes: int) -> memoryview:
+        return self.view[self.at : self.at + nbytes]
+
+    def input(self, at: int, array: Array) -> InferTensor:
+        data = self.view[at : at + array.nbytes]
+        data[:] = array.tobytes()
+        return InferTensor("X", DataType.FP32, array.shape, data)
+
+
+@pytest.mark.parametrize("host", [True], indirect=True)
+def test_an_integrated_device_uses_tensors_where_they_lie(scene: Scene) -> None:
+    arena, rows = Arena(), [np.full((1, 64), value, np.float32) for value in (1, 2, 3)]
+    models.identity(scene.folder / "1/model.onnx", dims=["N", 64])
+    tensors = [{"name": name, "data_type": "TYPE_FP32", "dims": [64]} for name in "XY"]
+    spec = model_spec(scene.folder, {**CONFIG, "input": tensors[:1], "output": tensors[1:]})
+    spec.arena = arena.memory
+    scene.instances = scene.backend.open(spec, [InstanceSpec("m_0", "GPU")])
+    (instance,) = scene.instances
+    assert isinstance(instance, OnnxGpuInstance)
+
+    def ask_for(*places: int) -> tuple[list[Any], int]:
+        batch = [request(arena.input(at, row), outputs=["Y"]) for at, row in zip(places, rows, strict=False)]
+        before = len(scene.host.copies)
+        replies = instance.finish(instance.begin(batch, arena, Timing()))
+        return [reply.outputs[0].array()[0, 0] for reply in replies], len(scene.host.copies) - before
+
+    answers, copies = ask_for(0)
+    assert (answers, copies > 0) == ([1], True)  # nothing is registered yet
+    registered = instance._path._registered
+    assert isinstance(registered, RegisteredArena)
+    while (grower := registered._grower) is not None:
+        grower.join()
+    assert ask_for(0) == ([1], 0)
+    assert ask_for(256, 512, 768) == ([1, 2, 3], 0)
+    answers, copies = ask_for(0, 4096)  # not one after the other
+    assert (answers, copies) == ([1, 2], 2)
 
 
 def test_memory_on_the_device_is_that_of_the_largest_batch_and_stays(scene: Scene) -> None:

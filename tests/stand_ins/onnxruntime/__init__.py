@@ -50,22 +50,33 @@ class StandInValue:
 def session_on(host: Any, onnxruntime: Any) -> Any:
     """Return the class InferenceSession of `onnxruntime`, with the providers of a GPU on the host CudaApi."""
 
+    def reached(pointer: int) -> None:
+        """Raise CudaError for memory that a device does not reach."""
+        try:
+            host.allocation_size(pointer)
+        except CudaError:
+            host.host_device_pointer(pointer)
+
     class StandInBinding(onnxruntime.IOBinding):  # type: ignore[misc]
         def __init__(self, session: Any) -> None:
             super().__init__(session)
             self.memory: dict[int, tuple[int, int]] = {}
             self.values: list[StandInValue] = []
+            self.placed = False
 
         def bind_input(
             self, name: str, device_type: str, device_id: int, element_type: Any, shape: Any, buffer_ptr: int
         ) -> None:
             assert device_type == "cuda"
-            host.allocation_size(buffer_ptr)  # raises for memory that is not the device's
+            reached(buffer_ptr)
             super().bind_input(name, "cpu", 0, element_type, shape, buffer_ptr)
 
-        def bind_output(self, name: str, device_type: str, device_id: int) -> None:
+        def bind_output(self, name: str, device_type: str, device_id: int, *placed: Any) -> None:
             assert device_type == "cuda"
-            super().bind_output(name, "cpu", 0)
+            if placed:
+                reached(placed[-1])
+            super().bind_output(name, "cpu", 0, *placed)
+            self.placed = bool(placed)
 
         def get_outputs(self) -> list[StandInValue]:
             return self.values
@@ -74,6 +85,9 @@ def session_on(host: Any, onnxruntime: Any) -> Any:
             """Let the outputs arrive on the device in the order of the stream."""
             self.values = []
             for index, value in enumerate(super().get_outputs()):
+                if self.placed:
+                    self.values.append(StandInValue(value.data_ptr(), value.shape()))
+                    continue
                 nbytes = value.tensor_size_in_bytes()
                 pointer, size = self.memory.get(index, (0, 0))
                 if not pointer or nbytes > size:
