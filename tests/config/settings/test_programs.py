@@ -103,7 +103,7 @@ def test_help_has_the_name_and_the_defaults_of_the_command() -> None:
         ("--allow-vertex-ai=true", "no Vertex AI endpoint"),
         ("--sagemaker-port=8081", "no SageMaker endpoint"),
         ("--cuda-memory-pool-byte-size=0:67108864", "backends acquire device memory at load"),
-        ("--pinned-memory-pool-byte-size=0", "no such pool"),
+        ("--grpc-infer-allocation-pool-size=1", "no such pool"),
         ("--host-policy=gpu_0,numa-node=0", "one NUMA node"),
         ("--backend-directory=/opt/tritonserver/backends", "not shared libraries"),
         ("--repoagent-directory=/x", "not shared libraries"),
