@@ -20,7 +20,11 @@ ROOT = HERE.parents[1]
 STAND_INS = ROOT / "tests/stand_ins"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "edge-serve" / "tensorrt-bindings"
 #: version of TensorRT -> the distribution with its bindings
-DISTRIBUTIONS = {"10.3.0": "tensorrt-cu12-bindings==10.3.0", "11.4.0": "tensorrt-cu13-bindings==11.4.0.106"}
+DISTRIBUTIONS = {
+    "8.6.1": "tensorrt-bindings==8.6.1",
+    "10.3.0": "tensorrt-cu12-bindings==10.3.0",
+    "11.4.0": "tensorrt-cu13-bindings==11.4.0.106",
+}
 #: the package `tensorrt` re-exports the bindings
 PACKAGE = """from tensorrt_bindings import *
 from tensorrt_bindings import __version__
@@ -105,7 +109,7 @@ def build(version: str, cuda: bool = False) -> None:
     linker = ["-Xlinker", f"-soname={name}", "-o", str(made)]
     subprocess.run([*compiler, *options, *linker, str(HERE / "nvinfer.cpp")], check=True, timeout=300)
     made.replace(libraries / name)
-    for other in ("libnvonnxparser", "libnvinfer_plugin"):  # one library under three names
+    for other in ("libnvonnxparser", "libnvinfer_plugin", "libnvparsers"):  # one library under three names
         link = libraries / f"{other}.so.{major}"
         if not link.is_symlink():
             link.symlink_to(name)

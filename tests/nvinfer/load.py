@@ -23,7 +23,7 @@ from edge_serve.backends.tensorrt.instance import TensorRtInstance
 from edge_serve.backends.tensorrt.library import load_library
 from edge_serve.errors import EdgeServeError
 from tests.backends.tensorrt.test_instance import request
-from tests.nvinfer.checks import BATCHED, VERSION, host, tensors
+from tests.nvinfer.checks import BATCHED, INDEX, VERSION, host, tensors
 from tests.nvinfer.library import living
 from tests.stand_ins.plans import plan, tensor
 
@@ -100,10 +100,10 @@ def main(count: int) -> dict[str, Any]:
     used, wrong = getattr(host, "open_handles", lambda: {"memory": host.memory_info()[0]}), list[object]()
     before = used()
     both = [tensors()[0], tensors()[2]]
-    found = [tensor("INPUT0", "INPUT", "FLOAT", (-1,)), tensor("OUTPUT0", "OUTPUT", "INT64", (1, -1))]
+    found = [tensor("INPUT0", "INPUT", "FLOAT", (-1,)), tensor("OUTPUT0", "OUTPUT", INDEX[0], (1, -1))]
     without_batches = {
         "input": [{"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [-1]}],
-        "output": [{"name": "OUTPUT0", "data_type": "TYPE_INT64", "dims": [1, -1]}],
+        "output": [{"name": "OUTPUT0", "data_type": f"TYPE_{INDEX[0]}", "dims": [1, -1]}],
     }
     with tempfile.TemporaryDirectory() as name:
         same = Model(Path(name), "same", plan("identity", both, [{"INPUT0": BATCHED}], VERSION, device_memory=4096))

@@ -1,6 +1,6 @@
 // A stand-in for libnvinfer, libnvonnxparser and libnvinfer_plugin under TensorRT's own Python bindings. It runs the plans of
 // tests/stand_ins/plans.py, and refuses what the Python stand-in for `tensorrt` refuses, with the same texts.
-//   STAND_IN_MAJOR    10 or 11: which interface (interface.hpp)
+//   STAND_IN_MAJOR    8, 10 or 11: which interface (interface.hpp)
 //   STAND_IN_VERSION  the version that it compares with that of a plan
 
 #include <atomic>
@@ -28,7 +28,7 @@ using Shape = std::vector<int64_t>;
 
 Dims dims_of(const Shape &shape) {
     Dims made{int32_t(shape.size()), {}};
-    for (size_t n = 0; n < shape.size() && n < 8; n++) made.sizes[n] = shape[n];
+    for (size_t n = 0; n < shape.size() && n < 8; n++) made.sizes[n] = decltype(+made.sizes[0])(shape[n]);
     return made;
 }
 const Dims UNKNOWN{-1, {}};
@@ -145,7 +145,7 @@ public:
 class Engine : public EngineInterface, Counted {
     Plan plan;
     Logger &logger;
-    // of shape tensors, as getProfileTensorValues wants them
+    // of shape tensors, as the calls up to TensorRT 10 want them
     std::map<std::string, std::vector<std::vector<std::vector<int32_t>>>> values;
 
     template <typename T, typename F> T about(const char *name, T otherwise, F get) const {
@@ -207,11 +207,14 @@ public:
     int32_t getTensorVectorizedDim(const char *name) const noexcept override {
         return about(name, -1, [](const Tensor &tensor) { return tensor.vectorized_dim; });
     }
+#if STAND_IN_MAJOR >= 10
     int32_t getTensorComponentsPerElementV2(const char *name, int32_t) const noexcept override {
         return getTensorComponentsPerElement(name);
     }
     int32_t getTensorFormatV2(const char *name, int32_t) const noexcept override { return getTensorFormat(name); }
     int32_t getTensorVectorizedDimV2(const char *name, int32_t) const noexcept override { return getTensorVectorizedDim(name); }
+    int64_t getDeviceMemorySizeV2() const noexcept override { return plan.device_memory; }
+#endif
     Dims getProfileShape(const char *name, int32_t profile, Selector which) const noexcept override {
         auto found = range(name, profile, which);
         return found ? dims_of(*found) : UNKNOWN;
@@ -220,10 +223,24 @@ public:
     const char *getIOTensorName(int32_t index) const noexcept override {
         return index < 0 || size_t(index) >= plan.tensors.size() ? nullptr : plan.tensors[index].name.c_str();
     }
-    int64_t getDeviceMemorySizeV2() const noexcept override { return plan.device_memory; }
 #if STAND_IN_MAJOR < 11
     size_t getDeviceMemorySize() const noexcept override { return size_t(plan.device_memory); }
     bool hasImplicitBatchDimension() const noexcept override { return false; }
+#endif
+#if STAND_IN_MAJOR < 10
+    int32_t getNbBindings() const noexcept override { return getNbIOTensors() * getNbOptimizationProfiles(); }
+    int32_t getBindingIndex(const char *name) const noexcept override {
+        auto found = plan.find(name);
+        return found ? int32_t(found - plan.tensors.data()) : -1;
+    }
+    bool bindingIsInput(int32_t binding) const noexcept override { return plan.tensors[binding].is_input; }
+    Dims getBindingDimensions(int32_t binding) const noexcept override { return dims_of(plan.tensors[binding].shape); }
+    bool isShapeBinding(int32_t binding) const noexcept override { return plan.tensors[binding].is_shape; }
+    const int32_t *getProfileShapeValues(int32_t profile, int32_t input, Selector which) const noexcept override {
+        auto name = getIOTensorName(input);
+        return name && range(name, profile, which) ? values.at(name)[profile][which].data() : nullptr;
+    }
+#elif STAND_IN_MAJOR < 11
     const int32_t *getProfileTensorValues(const char *name, int32_t profile, Selector which) const noexcept override {
         return range(name, profile, which) ? values.at(name)[profile][which].data() : nullptr;
     }
@@ -282,7 +299,7 @@ void *Context::target(const Tensor &tensor, const Shape &shape, void *stream) {
     auto found = allocators.find(tensor.name);
     auto before = const_cast<void *>(place(tensor.name));
     if (found == allocators.end()) return before;
-    auto made = found->second->reallocateOutputAsync(tensor.name.c_str(), before, volume(shape) * TYPES[tensor.type].bytes, 256, stream);
+    auto made = found->second->reallocate(tensor.name.c_str(), before, volume(shape) * TYPES[tensor.type].bytes, stream);
     if (made) found->second->notifyShape(tensor.name.c_str(), dims_of(shape));
     else refuse("enqueueV3: Error Code 1: Myelin (Output allocator returned nullptr for tensor " + tensor.name + ")");
     return made;
@@ -305,7 +322,9 @@ bool Context::find_nonzero(void *stream) {
     auto &output = *plan.find("OUTPUT0");
     auto made = target(output, {rank, count}, stream);
     if (!made) return false;
-    if (!code && count) code = device.copy(made, rows.data(), rows.size() * 8, stream);
+    std::vector<int32_t> narrow(rows.begin(), rows.end());
+    const void *from_here = output.type == 3 ? static_cast<const void *>(narrow.data()) : rows.data();
+    if (!code && count) code = device.copy(made, from_here, rows.size() * TYPES[output.type].bytes, stream);
     return !code || refuse(std::string("enqueueV3: Error Code 1: Cuda Runtime (") + text_of(code) + ")");
 }
 
@@ -439,5 +458,15 @@ int32_t getNvOnnxParserVersion() { return STAND_IN_MAJOR * 10000; }
 void *getPluginRegistry() { return nullptr; }
 void *getBuilderPluginRegistry(int32_t) { return nullptr; }
 bool initLibNvInferPlugins(void *, const char *) { return true; }
+#if STAND_IN_MAJOR < 10  // libnvparsers: Caffe and UFF
+void *createUffParser() __asm__("_ZN11nvuffparser15createUffParserEv");
+void *createUffParser() { return nullptr; }
+void makeFieldMap() __asm__("_ZN11nvuffparser8FieldMapC1EPKcPKvNS_9FieldTypeEi");
+void makeFieldMap() {}
+void *createCaffeParser() __asm__("_ZN14nvcaffeparser117createCaffeParserEv");
+void *createCaffeParser() { return nullptr; }
+void shutdownProtobufLibrary() __asm__("_ZN14nvcaffeparser123shutdownProtobufLibraryEv");
+void shutdownProtobufLibrary() {}
+#endif
 
 }  // extern "C"

@@ -27,7 +27,10 @@ class Served:
     version: str
 
 
-@pytest.fixture(scope="module", params=["10.3.0", pytest.param("11.4.0", marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="module",
+    params=["10.3.0", *(pytest.param(version, marks=pytest.mark.slow) for version in ("8.6.1", "11.4.0"))],
+)
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Yield a server with several plans, of which some do not load."""
     version, root = request.param, tmp_path_factory.mktemp("models")
@@ -37,17 +40,18 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         pytest.skip(str(reason))
     write(root, "slow", addsub(milliseconds=20, version=version), "max_batch_size: 8 dynamic_batching { }\n")
     write(root, "half", addsub("HALF", version=version), "optimization { cuda { graphs: true } }\n")
-    found = [tensor("INPUT0", "INPUT", "FLOAT", (-1,)), tensor("OUTPUT0", "OUTPUT", "INT64", (1, -1))]
+    kind = "INT32" if version.startswith("8.") else "INT64"
+    found = [tensor("INPUT0", "INPUT", "FLOAT", (-1,)), tensor("OUTPUT0", "OUTPUT", kind, (1, -1))]
     write(root, "nonzero", plan("nonzero", found, [{"INPUT0": ((1,), (8,), (64,))}], version=version),
           'input { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }\n'
-          'output { name: "OUTPUT0" data_type: TYPE_INT64 dims: [ 1, -1 ] }\n')  # fmt: skip
+          f'output {{ name: "OUTPUT0" data_type: TYPE_{kind} dims: [ 1, -1 ] }}\n')  # fmt: skip
     both = [tensor("INPUT0", "INPUT", "FLOAT", (-1, -1)), tensor("OUTPUT0", "OUTPUT", "FLOAT", (-1, -1))]
     profiles = [{"INPUT0": ((1, 1), (1, 4), (2, 8))}, {"INPUT0": ((1, 8), (4, 64), (8, 64))}]
     write(root, "two", plan("identity", both, profiles, version=version))
     config = root / "two" / "config.pbtxt"
     config.write_text(config.read_text().replace("KIND_GPU", 'KIND_GPU profile: ["0", "1"]'))
     write(root, "lost", plan("fail", both, profiles, version=version))
-    write(root, "old", addsub(version="8.6.1"))
+    write(root, "old", addsub(version="7.2.3"))
     write(root, "truncated", addsub(version=version)[:60])
     library = stand_in.build(tmp_path_factory.mktemp("cuda"))
     # the Python stand-in for `tensorrt` would refuse every plan
@@ -107,7 +111,7 @@ def test_plan_that_cannot_be_served_says_why(served: Served) -> None:
     _, body = served.server.post("/v2/repository/index", {})
     reasons = {entry["name"]: entry.get("reason", "") for entry in json.loads(body)}
 
-    assert f"expecting library version {served.version} got 8.6.1" in reasons["old"]
+    assert f"expecting library version {served.version} got 7.2.3" in reasons["old"]
     assert re.search("unable to load plan file to auto complete config|unexpected end of archive", reasons["truncated"])
 
 

@@ -50,15 +50,19 @@ class TensorFormat(Enum):
 
 
 class DataType(Enum):
-    FLOAT, HALF, INT8, INT32, BOOL, UINT8, FP8, BF16, INT64, INT4 = range(10)
+    FLOAT, HALF, INT8, INT32, BOOL, UINT8, FP8 = range(7)
+    if MAJOR >= 10:
+        BF16, INT64, INT4 = range(7, 10)
 
 
 class LayerInformationFormat(Enum):
     ONELINE, JSON = range(2)
 
 
-class ExecutionContextAllocationStrategy(Enum):
-    STATIC, ON_PROFILE_CHANGE, USER_MANAGED = range(3)
+if MAJOR >= 10:
+
+    class ExecutionContextAllocationStrategy(Enum):
+        STATIC, ON_PROFILE_CHANGE, USER_MANAGED = range(3)
 
 
 class ILogger:
@@ -194,7 +198,21 @@ class ICudaEngine:
     def create_engine_inspector(self) -> EngineInspector:
         return EngineInspector(self)
 
-    def create_execution_context(self, strategy: Any = None) -> IExecutionContext | None:
+    if MAJOR >= 10:
+
+        def create_execution_context(self, strategy: Any = None) -> IExecutionContext | None:
+            return self._create_context()
+    else:
+
+        def create_execution_context(self) -> IExecutionContext | None:  # type: ignore[misc]  # of another version
+            return self._create_context()
+
+        def get_profile_shape_input(self, profile_index: int, binding: str) -> list[list[int]]:
+            """As the genuine one: as many values as the tensor has dimensions."""
+            count = len(self.get_tensor_shape(binding))
+            return [list(values)[:count] for values in self.plan["profiles"][profile_index][binding]]
+
+    def _create_context(self) -> IExecutionContext | None:
         try:
             return IExecutionContext(self)
         except Exception as error:
@@ -318,7 +336,7 @@ class IExecutionContext:
             return address
         arguments: list[Any] = [name, address, int(np.prod(shape)) * self._dtype(name).itemsize, 256]
         try:
-            if hasattr(allocator, "reallocate_output_async"):
+            if MAJOR >= 10 and hasattr(allocator, "reallocate_output_async"):
                 address = allocator.reallocate_output_async(*arguments, stream)
             else:
                 address = allocator.reallocate_output(*arguments)

@@ -43,7 +43,8 @@ def _script() -> dict[str, str]:
 class NetworkDefinitionCreationFlag(Enum):
     if MAJOR < 11:
         EXPLICIT_BATCH = 0
-    STRONGLY_TYPED = 1 if MAJOR < 11 else 0
+    if MAJOR >= 10:
+        STRONGLY_TYPED = 1 if MAJOR < 11 else 0
 
 
 class BuilderFlag(Enum):
@@ -53,8 +54,8 @@ class BuilderFlag(Enum):
     if MAJOR == 10:
         BF16 = 17
     GPU_FALLBACK = 3
-    VERSION_COMPATIBLE = 13 if MAJOR < 11 else 12
-    EXCLUDE_LEAN_RUNTIME = 14 if MAJOR < 11 else 13
+    VERSION_COMPATIBLE = {8: 15, 10: 13}.get(MAJOR, 12)
+    EXCLUDE_LEAN_RUNTIME = VERSION_COMPATIBLE + 1
 
 
 class MemoryPoolType(Enum):
