@@ -8,7 +8,8 @@ done when the call returns. Worker's side: the standard library and NumPy only.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeGuard
@@ -97,13 +98,16 @@ def copy(target: int, source: int, nbytes: int, device: int) -> None:
 
 
 @contextmanager
-def on_device(device: int) -> Iterator[CudaApi]:
+def on_device(device: int, cuda: CudaApi | None = None) -> Iterator[CudaApi]:
     """Let this thread use a device for a while: a model of the same thread may have chosen another one.
+
+    Args:
+        cuda: None = as this process uses it.
 
     Raises:
         Unavailable: CUDA cannot be used. DeviceLost: an error that ends the context was raised inside.
     """
-    cuda = process_cuda()
+    cuda = cuda or process_cuda()
     try:
         before = cuda.get_device()
         cuda.set_device(device)
@@ -126,14 +130,21 @@ def upload(data: Buffer, device: int) -> DeviceData:
 
 
 class _Allocation:
-    """Memory of a GPU that frees itself."""
+    """Memory of a GPU that is freed with the last reference to it."""
+
+    __slots__ = ("__weakref__", "pointer")
 
     def __init__(self, nbytes: int, device: int) -> None:
         with on_device(device) as cuda:
             self.pointer = cuda.malloc(max(1, nbytes))
-            self._free = cuda.free  # still there when the interpreter ends
+        release_with(self, cuda, device, cuda.free, self.pointer)
 
-    def __del__(self) -> None:
-        if hasattr(self, "pointer"):
-            with suppress(CudaError):  # the device is lost, and its memory with it
-                self._free(self.pointer)
+
+def release_with(owner: object, cuda: CudaApi, device: int, release: Callable[[int], None], pointer: int) -> None:
+    """Call `release` on the device with the last reference to `owner`, in any thread."""
+    weakref.finalize(owner, _release, cuda, device, release, pointer).atexit = False
+
+
+def _release(cuda: CudaApi, device: int, release: Callable[[int], None], pointer: int) -> None:
+    with suppress(CudaError, DeviceLost), on_device(device, cuda):  # a device that is lost has taken it back
+        release(pointer)

@@ -27,6 +27,19 @@ def test_answers_come_in_the_order_of_the_requests(scene: PythonScene) -> None:
     assert [reply.outputs[0].array().tolist() for reply in replies] == [[2], [6]]
 
 
+@pytest.mark.parametrize(("value", "takes"), [(None, False), ("yes", False), ("no", True)])
+def test_inputs_stay_on_a_gpu_if_the_model_wants_it(scene: PythonScene, value: str | None, takes: bool) -> None:
+    parameters = {"FORCE_CPU_ONLY_INPUT_TENSORS": {"string_value": value}} if value else {}
+    assert scene.open(model_source("pass"), {"parameters": parameters}).takes_device_memory is takes
+
+
+def test_another_word_about_inputs_on_a_gpu_is_refused(scene: PythonScene) -> None:
+    config = {"parameters": {"FORCE_CPU_ONLY_INPUT_TENSORS": {"string_value": "No"}}}
+    with pytest.raises(Unsupported) as refused:
+        scene.open(model_source("pass"), config)
+    assert refused.value.message == ('Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: No\'; write "yes" or "no"')
+
+
 def test_outputs_that_were_not_asked_for_are_left_out(scene: PythonScene) -> None:
     body = "t = requests[0].inputs()[0].as_numpy()\n" + (
         "return [pb_utils.InferenceResponse([pb_utils.Tensor('A', t), pb_utils.Tensor('B', t)])]"

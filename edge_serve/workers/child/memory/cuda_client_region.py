@@ -7,12 +7,9 @@ when nothing refers to the region any more. Backends that take device memory get
 from __future__ import annotations
 
 import threading
-import weakref
-from collections.abc import Callable
-from contextlib import suppress
 
 from edge_serve.backends.cuda.api import CudaError
-from edge_serve.backends.cuda.device_data import DeviceData, address_of, copy, is_on_device, on_device
+from edge_serve.backends.cuda.device_data import DeviceData, address_of, copy, is_on_device, on_device, release_with
 from edge_serve.errors import InvalidArgument, Unavailable
 from edge_serve.messages.tensors import Buffer
 
@@ -64,10 +61,5 @@ class CudaClientRegion:
                     raise Unavailable(
                         f"CUDA shared memory region '{self.name}' cannot be used by this model: {error.message}"
                     ) from error
-                weakref.finalize(self, _close, cuda.ipc_close, self._pointer).atexit = False
+                release_with(self, cuda, self.device, cuda.ipc_close, self._pointer)
             return self._pointer
-
-
-def _close(ipc_close: Callable[[int], None], pointer: int) -> None:
-    with suppress(CudaError):  # the device is lost, and the mapping with it
-        ipc_close(pointer)

@@ -73,7 +73,8 @@ class SharedRequest:
         return InferTensor(name, datatype, shape, data)
 
     def _read(self, region: AnyRegion, name: str, datatype: DataType, shape: Shape, offset: int, size: int) -> Buffer:
-        if datatype.size and self._on_device and isinstance(region, CudaClientRegion):
+        aligned = datatype.size and offset % datatype.size == 0  # a kernel that reads other data ends the context
+        if aligned and self._on_device and isinstance(region, CudaClientRegion):
             return cast(Buffer, region.on_device(offset, size))
         if datatype.size:
             return region.read(offset, size, copy=self._copies or offset % datatype.size != 0)

@@ -11,7 +11,7 @@ import pytest
 from edge_serve.backends.base import Reply
 from edge_serve.backends.cuda import device_data
 from edge_serve.backends.cuda.api import CudaApi
-from edge_serve.backends.cuda.device_data import is_on_device, upload
+from edge_serve.backends.cuda.device_data import is_on_device, outputs_on_host, upload
 from edge_serve.backends.python.api import dlpack, request
 from edge_serve.backends.python.api.errors import TritonModelException
 from edge_serve.backends.python.api.request import MemoryType, PreferredMemory
@@ -126,6 +126,12 @@ def test_large_output_is_copied_when_its_place_is_known(cuda: CountingCuda) -> N
     output.data.copy_into(slot)
     assert np.frombuffer(slot, np.float32).tolist() == list(range(LARGE))
     assert [one.nbytes for one in cuda.copies] == [4 * LARGE]
+
+
+def test_outputs_outside_of_a_worker_are_taken_to_the_host(cuda: CountingCuda) -> None:
+    reply = InferenceResponse([Tensor.from_dlpack("OUT", Producer(np.ones(LARGE)))]).as_reply({"OUT"})
+    outputs_on_host(reply)
+    assert reply.outputs[0].array().sum() == LARGE
 
 
 def test_thread_keeps_its_device(cuda: CountingCuda) -> None:

@@ -123,9 +123,12 @@ def test_input_stays_on_the_device_for_a_backend_that_takes_it(cuda: CountingCud
 
     request = shared(imports, stays)
     numbers = request.input(found, "A", DataType.INT32, (2,), 1 << OFFSET_BITS | 8, 8)
+    odd = request.input(found, "C", DataType.INT32, (1,), 1 << OFFSET_BITS | 9, 4)
     text = request.input(found, "B", DataType.BYTES, (1,), 1 << OFFSET_BITS | 8, 8)
 
     assert (is_on_device(numbers.data), bytes(numbers.data)) == (stays, NUMBERS[8:16])
+    assert not is_on_device(odd.data), "a kernel that reads it would end the context"
+    assert bytes(odd.data) == NUMBERS[9:13]
     assert not is_on_device(text.data), "strings are checked"
     assert "incomplete string data" in str(request.error)
     imports.remove(1)
