@@ -16,7 +16,7 @@ from edge_serve.backends.base import BackendRequest, DeviceLost, OutputMemory, R
 from edge_serve.backends.cuda.api import CudaError
 from edge_serve.backends.cuda.tensor_path import PlainOutputs, Seat
 from edge_serve.backends.onnxruntime import session as sessions
-from edge_serve.backends.onnxruntime.gpu_session import Binding, GpuSession
+from edge_serve.backends.onnxruntime.gpu_session import GpuSession, SeatBinding
 from edge_serve.backends.onnxruntime.plan import BindingPlan, input_of, not_joined, wrong_rows
 from edge_serve.errors import Internal, with_advice
 from edge_serve.messages.tensors import Buffer, DataType, InferTensor, Shape, element_count, from_array
@@ -73,7 +73,7 @@ class OnnxGpuInstance:
         self._cuda = gpu.cuda
         self._path = gpu.path
         self._plan = plan
-        self._bindings = [Binding(gpu, options, full) for _ in range(seats)]
+        self._bindings = [SeatBinding(gpu, options, full) for _ in range(seats)]
         self._is_lost = False
         self._is_integrated = gpu.cuda.is_integrated(gpu.device)
         self.seats = seats

@@ -26,7 +26,7 @@ _LEAST_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DevicePlace:
     """An output on the device, until the binding runs again."""
 
     pointer: int
@@ -80,7 +80,7 @@ class GpuSession:
                 self.close()
 
 
-class Binding:
+class SeatBinding:
     """The memory of one seat on the device for inputs, and the session's binding to it.
 
     Args:
@@ -132,14 +132,14 @@ class Binding:
         self._memory[name] = (pointer, size)
         return pointer
 
-    def run(self, outputs: Sequence[sessions.Output]) -> list[Place]:
+    def run(self, outputs: Sequence[sessions.Output]) -> list[DevicePlace]:
         """Enqueue a run, whose inputs are there. Return the places of the outputs, where they are once it has ended.
 
         Raises:
             EdgeServeError: the library refuses or fails.
         """
         found = sessions.run_bound(self._session, self._io, outputs, self._device, self._options)
-        return [Place(pointer, shape) for pointer, shape in found]
+        return [DevicePlace(pointer, shape) for pointer, shape in found]
 
     def close(self) -> None:
         """Free the memory. Nothing may run on it any more."""
