@@ -26,11 +26,14 @@ from benchmarks.report import Row
 from benchmarks.servers import Server, edge_serve
 
 CONNECTIONS = 32
+#: a limited instance has one batch at a time (ADR 27)
+ONE_SEAT = "--rate-limit=execution_count"
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 
 def beside_loop(name: str, kind: str, seconds: float, plan: Path | None = None, *, graphs: bool = False) -> Row:
-    """Measure one model: 32 connections beside a loop with the batches that the server formed, and one connection.
+    """Measure one model: 32 connections beside a loop with the batches that the server formed, 32 connections while an
+    instance has one batch at a time, and one connection.
 
     Args:
         plan: what TensorRT serves; None = ONNX Runtime serves the ONNX file.
@@ -45,12 +48,16 @@ def beside_loop(name: str, kind: str, seconds: float, plan: Path | None = None, 
             alone = _alone(server, name, request, seconds / 2)
             full = _many(server, name, request, seconds)
             power = sampled_power(server)
+        with edge_serve(repository, ONE_SEAT) as server:
+            load.latencies(server, request, 1.0)  # warm up
+            one_seat = _answered(server, request, seconds) / seconds
         batch = max(1, round(float(full["mean batch"])))
         library = "ONNX Runtime" if plan is None else f"TensorRT, {plan.stem}{', graphs' if graphs else ''}"
         bare = bare_loop.measure(plan or models.onnx_file(name), kind, batch, seconds)
     return {
         "model": name, "library": library, "kind": kind, **full,
-        "bare loop /s": bare, "ratio": float(full["served /s"]) / bare, **alone, "power W": power,
+        "one seat /s": one_seat, "bare loop /s": bare, "ratio": float(full["served /s"]) / bare, **alone,
+        "power W": power,
     }  # fmt: skip
 
 

@@ -50,6 +50,7 @@ def test_rehearsal_on_the_cpu() -> None:
     row = serving.beside_loop("squeezenet", "CPU", 1.0)
     assert row["served /s"] > 1
     assert row["mean batch"] > 1
+    assert row["one seat /s"] > 1
     assert row["bare loop /s"] > 1
     assert serving.largest_difference("squeezenet", "CPU") < 1e-5
     assert models.rows(2).shape == (2, 3, 224, 224)

@@ -299,9 +299,11 @@ def test_time_limit_of_a_batch_starts_when_the_one_before_it_is_answered() -> No
             first, second = made.channel._pending.values()
             assert first.timer is not None
             assert second.timer is None, "it does not run yet"
+            assert made.channel.running() == 1
             made.theirs.sendall(made.reply(await made.receive(), [output(64)]))
             await made.listener.reply()
             assert second.timer is not None
+            assert made.channel.running() == 2, "its time without progress counts from now"
 
     run(work())
 
