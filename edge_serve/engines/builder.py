@@ -84,6 +84,7 @@ def build_plan(library: Library, request: EngineRequest, timing_cache: Path, rep
 
 def _made(make: Callable[[], Any], library: Library, request: EngineRequest) -> Any:
     """Return an object of TensorRT, whose constructor raises TypeError if the library returned none."""
+    library.errors.take()
     try:
         found = make()
     except (TypeError, RuntimeError) as error:
@@ -247,9 +248,13 @@ class Phases:
                 self._tell(name)
 
     def finish(self, name: str) -> None:
-        """A phase ends."""
+        """A phase ends. TensorRT does not tell the last step of each."""
         with self._lock:
-            self._phases.pop(name, None)
+            parent, steps, _ = self._phases.get(name, ("", 1, 0))
+            if name in self._phases:
+                self._phases[name] = (parent, steps, steps)
+                self._tell(name)
+                del self._phases[name]
 
     def _tell(self, name: str) -> None:
         share = 0.0

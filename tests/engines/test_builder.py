@@ -125,7 +125,7 @@ def test_nested_phases_add_up_and_no_percentage_falls() -> None:
         phases.step("tactics", done)
     phases.finish("tactics")
     phases.step("build", 1)
-    phases.step("build", 2)
+    phases.finish("build")
     phases.step("unknown", 1)
     phases.start("empty", "", 0)
     assert told == [("build", share) for share in (0, *range(5, 55, 5), 100)] + [("empty", 0)]
