@@ -36,7 +36,7 @@ settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("repeatable")
 
 #: of these folders, single tests last seconds
-LONG = {"docs", "ota", "server", "supervision", "workers"}
+LONG = {"docs", "ota", "server", "supervision", "systemd", "transport", "workers"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
