@@ -19,6 +19,7 @@ import numpy as np
 import tensorrt as trt
 
 from edge_serve.backends.cuda.api import CudaError, load_cuda
+from edge_serve.backends.tensorrt.engine import Range, read_engine
 from tests.nvinfer.library import living
 from tests.nvinfer.names import collect
 from tests.stand_ins.plans import plan, tensor
@@ -266,6 +267,20 @@ def shape_tensors_are_read_from_host_memory() -> None:
     session.close()
 
 
+def ranges_of_shape_tensors_are_those_of_the_profile() -> None:
+    shapes = [tensor(name, "INPUT", "INT32", (1,), shape_tensor=True) for name in ("OTHER", "SIZE")]
+    low, high = ((1,), (2,), (3,)), ((4,), (5,), (6,))
+    profiles = [{"OTHER": low, "SIZE": high}, {"OTHER": high, "SIZE": low}]
+    output = tensor("OUTPUT0", "OUTPUT", "FLOAT", (-1,))
+    session = Session(plan("sized", [*shapes, output], profiles, version=VERSION))
+    found = [profile.values for profile in read_engine(session.engine).profiles]
+    if MAJOR >= 10:
+        assert found == [{name: Range(*ranges) for name, ranges in profile.items()} for profile in profiles]
+    else:  # that of 8.6 exchanges the numbers of the profile and of the tensor
+        assert found == [{"OTHER": Range(*low)}, {"SIZE": Range(*low)}]
+    session.close()
+
+
 def inputs_may_be_written_again_after_their_event() -> None:
     session, event = Session(addsub(milliseconds=1)), host.event_create()
     array = np.ones((1, 4), "f4")
@@ -381,6 +396,7 @@ CHECKS = [
     an_allocator_takes_an_output_whose_size_the_data_decide,
     an_allocator_without_memory_fails_the_run,
     shape_tensors_are_read_from_host_memory,
+    ranges_of_shape_tensors_are_those_of_the_profile,
     inputs_may_be_written_again_after_their_event,
     a_captured_run_repeats,
     the_inspector_tells_the_layers,

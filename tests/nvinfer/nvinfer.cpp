@@ -238,7 +238,7 @@ public:
     bool isShapeBinding(int32_t binding) const noexcept override { return plan.tensors[binding].is_shape; }
     const int32_t *getProfileShapeValues(int32_t profile, int32_t input, Selector which) const noexcept override {
         auto name = getIOTensorName(input);
-        return name && range(name, profile, which) ? values.at(name)[profile][which].data() : nullptr;
+        return name && values.count(name) && range(name, profile, which) ? values.at(name)[profile][which].data() : nullptr;
     }
 #elif STAND_IN_MAJOR < 11
     const int32_t *getProfileTensorValues(const char *name, int32_t profile, Selector which) const noexcept override {

@@ -194,12 +194,15 @@ def _shape_range(engine: Any, tensor: TensorInfo, index: int) -> Range:
 def _value_range(engine: Any, name: str, index: int) -> Range | None:
     """Return the range of a shape tensor's values; None = the engine does not report it.
 
-    Both methods take the profile first, whatever the documentation of the newer one says. That of 8.6 returns as many
-    values as the tensor has dimensions, which is the first value alone.
+    The method takes the profile first, whatever its documentation says. That of 8.6 returns as many values as the
+    tensor has dimensions, which is the first value alone. It also exchanges the numbers of the profile and of the
+    tensor, so it is asked only where they are equal.
     """
-    read = getattr(engine, "get_tensor_profile_values", None) or getattr(engine, "get_profile_shape_input", None)
+    read = getattr(engine, "get_tensor_profile_values", None)
     if read is None:
-        return None
+        read = getattr(engine, "get_profile_shape_input", None)
+        if read is None or index >= engine.num_io_tensors or engine.get_tensor_name(index) != name:
+            return None
     try:
         values = [tuple(int(value) for value in each) for each in read(index, name)]
     except RuntimeError:  # the tensor's size is unknown before it runs

@@ -44,10 +44,12 @@ def test_tensors_and_profiles(kind: type[FakeEngine]) -> None:
 
 
 def test_values_of_shape_tensors_by_release() -> None:
-    newer, older = (read_engine(made(kind, IMAGE, SIZE)) for kind in (FakeEngine, FakeEngine8))
+    newer, older = (read_engine(made(kind, SIZE, IMAGE)) for kind in (FakeEngine, FakeEngine8))
 
     assert newer.profiles[0].values == {"size": Range((1, 2, 3), (4, 5, 6), (7, 8, 9))}
     assert older.profiles[0].values == {"size": Range((1,), (4,), (7,))}
+    # the bindings of 8.6 would return those of tensor 0 in profile 1
+    assert read_engine(made(FakeEngine8, IMAGE, SIZE)).profiles[0].values == {}
 
 
 def test_values_that_an_engine_does_not_tell() -> None:

@@ -208,9 +208,11 @@ class ICudaEngine:
             return self._create_context()
 
         def get_profile_shape_input(self, profile_index: int, binding: str) -> list[list[int]]:
-            """As the genuine one: as many values as the tensor has dimensions."""
-            count = len(self.get_tensor_shape(binding))
-            return [list(values)[:count] for values in self.plan["profiles"][profile_index][binding]]
+            """As the genuine one, which exchanges the numbers of profile and tensor, and returns the first values."""
+            name, profiles = self.get_tensor_name(profile_index), self.plan["profiles"]
+            number, count = list(self._tensors).index(binding), len(self.get_tensor_shape(binding))
+            known = number < len(profiles) and self.is_shape_inference_io(name)
+            return [list(values)[:count] for values in profiles[number][name]] if known else []
 
     def _create_context(self) -> IExecutionContext | None:
         try:
