@@ -18,6 +18,7 @@ from pathlib import Path
 
 from edge_serve.aio.offload import offload
 from edge_serve.backends.base import ModelSpec
+from edge_serve.check.engine import BACKENDS, EngineReport, describe_engines, engine_lines
 from edge_serve.check.golden import GoldenTrial, record, try_all
 from edge_serve.check.golden import report as report_trial
 from edge_serve.check.infer import SentRequest, ask_all
@@ -72,6 +73,7 @@ class ModelVerdict:
         notes: what the model is served without, although its author may think otherwise.
         golden: one for each version, where the model has a golden test.
         recorded: what was recorded as its golden test; "" = nothing was asked to be.
+        engines: the plans of a TensorRT model, of the newest version that was checked.
     """
 
     name: str
@@ -83,6 +85,7 @@ class ModelVerdict:
     asked: list[SentRequest] = field(default_factory=list)
     golden: list[GoldenTrial] = field(default_factory=list)
     recorded: str = ""
+    engines: list[EngineReport] = field(default_factory=list)
 
     @property
     def good(self) -> bool:
@@ -222,6 +225,8 @@ async def check_model(
         repository.read(found, lambda: read_golden(found.directory))
         verdict.failed = "load"
         for version in verdict.versions if config.backend else ():
+            if config.backend in BACKENDS:
+                verdict.engines = await offload(describe_engines, found.directory / str(version), config)
             model = await _described(found, config, version, workers)
             verdict.lines = _compare(found, config, model)
         await registry.load(found.name, own_worker=own_worker)
@@ -331,7 +336,8 @@ def report(verdict: ModelVerdict) -> str:
         where = f", see {CONFIG_FILE} line {line.line}" if line.line else ""
         mark = "" if line.agrees else f"   <- differs{where}"
         rows.append(f"          {line.what:<{width}}  {line.declared or '-':<{wide}}  {line.found or '-'}{mark}")
-    texts = [*verdict.error.splitlines(), *(f"note: {text}" for text in verdict.notes)]
+    texts = [text for engine in verdict.engines for text in engine_lines(engine)]
+    texts += [*verdict.error.splitlines(), *(f"note: {text}" for text in verdict.notes)]
     texts += [text for asked in verdict.asked for text in _answer(asked)]
     texts += [verdict.recorded] if verdict.recorded else []
     texts += [text for trial in verdict.golden for text in report_trial(trial)]
