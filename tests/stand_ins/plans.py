@@ -36,6 +36,9 @@ OPERATIONS: dict[str, Callable[[Arrays], dict[str, Any]]] = {
         "OUTPUT1": inputs["INPUT0"] - inputs["INPUT1"],
     },
     "rowsum": lambda inputs: {"OUTPUT0": inputs["INPUT0"].reshape(len(inputs["INPUT0"]), -1).sum(1, keepdims=True)},
+    "segments": lambda inputs: {
+        "OUTPUT0": np.array([[part.sum()] for part in np.split(inputs["INPUT0"], inputs["ENDS"])[:-1]], "f4")
+    },
     "nonzero": lambda inputs: {"OUTPUT0": np.argwhere(inputs["INPUT0"]).T},
     "sized": _sized,
     "fail": _fail,

@@ -13,7 +13,7 @@ from edge_serve.backends import host
 from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.backends.cuda.registered_arena import registered_memory
 from edge_serve.backends.cuda.tensor_path import TensorPath
-from edge_serve.backends.tensorrt.bindings import BindingRole, input_bindings
+from edge_serve.backends.tensorrt.bindings import BindingRole, input_bindings, ragged_batch
 from edge_serve.backends.tensorrt.checks import check_tensorrt
 from edge_serve.backends.tensorrt.complete import complete_tensorrt
 from edge_serve.backends.tensorrt.context import Context
@@ -30,7 +30,6 @@ from edge_serve.backends.tensorrt.settings import (
     model_settings,
     stream_priority,
 )
-from edge_serve.errors import Unsupported
 from edge_serve.messages.tensors import Shape
 
 
@@ -65,7 +64,6 @@ class TensorRtBackend:
         Raises:
             EdgeServeError: the plan does not load, or contradicts the configuration.
         """
-        _check_supported(spec)
         for note in (*backend_settings(spec.backend_config).notes, *model_settings(spec.config).notes):
             host.log("WARNING", f"model '{spec.name}': {note}")
         opened: list[TensorRtInstance] = []
@@ -95,6 +93,7 @@ class TensorRtBackend:
         priority = stream_priority(settings.priority, *cuda.stream_priority_range())
         path = TensorPath(cuda, seats, settings.path, priority, registered_memory(cuda, spec, one.device_id))
         contexts: list[Context] = []
+        ragged = ragged_batch(spec.config)
         batches = int(spec.config.get("max_batch_size", 0)) > 0
         try:
             for choice in choices:
@@ -102,15 +101,16 @@ class TensorRtBackend:
                 sets = (path.compute_stream, seats, path.output_sets)
                 contexts.append(Context(loaded, choice, largest, settings.strategy, *sets))
                 if wants_graphs(spec.config) and cuda.has_graphs:
-                    graphs = plan_graphs(graph_specs(spec.config), loaded.info, choice, one.name)
+                    graphs = plan_graphs(graph_specs(spec.config), loaded.info, choice, one.name, ragged.names)
                     # only further rows of a batch can be cut off again
-                    contexts[-1].capture(graphs if batches else replace(graphs, padded=False))
+                    by_rows = batches and not ragged.names
+                    contexts[-1].capture(graphs if by_rows else replace(graphs, padded=False))
         except BaseException:
             for context in contexts:
                 context.close()
             path.close()
             raise
-        return TensorRtInstance(one.name, loaded, one.device_id, contexts, path, batches=batches, states=states)
+        return TensorRtInstance(one.name, loaded, one.device_id, contexts, path, ragged, batches=batches, states=states)
 
     def _engine(self, spec: ModelSpec, device: int, core: int, instance: str) -> LoadedEngine:
         loaded = self._engines.get((device, core))
@@ -120,15 +120,6 @@ class TensorRtBackend:
                 load_plugins(self._library, backend_settings(spec.backend_config).plugins)
             loaded = self._engines[device, core] = load_engine(self._library, spec, device, core, instance)
         return loaded
-
-
-def _check_supported(spec: ModelSpec) -> None:
-    ragged = [one["name"] for one in spec.config.get("input") or () if one.get("allow_ragged_batch")]
-    if ragged or spec.config.get("batch_input") or spec.config.get("batch_output"):
-        raise Unsupported(
-            f"model '{spec.name}': ragged batches (allow_ragged_batch, batch_input, batch_output) are not supported by "
-            "backend 'tensorrt' here: remove them, or serve the ONNX model with backend 'onnxruntime'"
-        )
 
 
 def _largest(spec: ModelSpec, loaded: LoadedEngine, choice: Choice) -> dict[str, Shape]:

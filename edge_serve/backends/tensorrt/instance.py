@@ -5,19 +5,33 @@ It is a `QueueingInstance`: the inputs of the next batch are copied, and its run
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+
+import numpy as np
 
 from edge_serve.backends.base import BackendRequest, DeviceLost, OutputMemory, Reply, Timing
 from edge_serve.backends.cuda.api import CudaApi, CudaError
 from edge_serve.backends.cuda.tensor_path import PlainOutputs, Seat, TensorPath
+from edge_serve.backends.tensorrt.bindings import RaggedBatch
 from edge_serve.backends.tensorrt.context import Context, nbytes
 from edge_serve.backends.tensorrt.engine import TensorInfo
 from edge_serve.backends.tensorrt.loaded_engine import LoadedEngine
 from edge_serve.backends.tensorrt.profiles import batch_values, choose
 from edge_serve.errors import Internal, InvalidArgument
-from edge_serve.messages.tensors import BY_CONFIG_NAME, Buffer, InferTensor, Shape, to_array
+from edge_serve.messages.ragged import make, scatter
+from edge_serve.messages.tensors import (
+    BY_CONFIG_NAME,
+    Array,
+    Buffer,
+    DataType,
+    InferTensor,
+    Shape,
+    element_count,
+    from_array,
+    to_array,
+)
 
 _PLAIN = PlainOutputs()
 
@@ -50,6 +64,7 @@ class TensorRtInstance:
     Args:
         contexts: one for each profile of the instance.
         path: with the stream of the contexts, the instance's own.
+        ragged: the tensors that are joined otherwise than by rows.
         states: outputs that carry a sequence's state; they are always wanted.
 
     Attributes:
@@ -66,6 +81,7 @@ class TensorRtInstance:
         device: int,
         contexts: Sequence[Context],
         path: TensorPath,
+        ragged: RaggedBatch,
         *,
         batches: bool,
         states: Sequence[str] = (),
@@ -77,6 +93,7 @@ class TensorRtInstance:
         self._contexts = contexts
         self._by_choice = {context.choice.index: context for context in contexts}
         self._path = path
+        self._ragged = ragged
         self._batches = batches
         self._states = states
         self._is_lost = False
@@ -93,13 +110,14 @@ class TensorRtInstance:
         seat = self._path.take()
         with self._failing(seat):
             rows = [request.inputs[0].shape[0] if self._batches and request.inputs else 0 for request in batch]
-            shapes, values = self._shapes(batch, sum(rows))
+            made = self._made(batch)
+            shapes, values = self._shapes(batch, sum(rows), made)
             context = self._by_choice[choose([one.choice for one in self._contexts], shapes, values, self._name).index]
             wanted = {name for request in batch for name in request.requested_outputs}.union(self._states)
             tensors = [tensor for tensor in self._loaded.info.outputs if tensor.name in wanted]
             found, graph = context.prepare(seat.index, shapes, values)
             begun = _Begun(seat, context, batch, rows, tensors, found, outputs, timing, [], 0)
-            bound = self._copy_in(begun, graph)
+            bound = self._copy_in(begun, graph, made)
             sizes = [] if context.is_data_dependent else self._sizes(begun)
             places = [] if graph else self._path.bind_outputs(seat, sizes, outputs, begun.largest)
             bound.update(zip((tensor.name for tensor in tensors), places, strict=False))
@@ -111,12 +129,15 @@ class TensorRtInstance:
                 self._copy_out(begun, sizes)
             return begun
 
-    def _copy_in(self, begun: _Begun, graph: int) -> dict[str, int]:
+    def _copy_in(self, begun: _Begun, graph: int, made: Mapping[str, Array]) -> dict[str, int]:
         """Enqueue the copies of the inputs. Return the places of those that the device reads where they lie."""
         bound: dict[str, int] = {}
         places: list[tuple[int, Sequence[Buffer]]] = []
         for name, place in begun.context.inputs_of(begun.seat.index).items():
-            data = [_input(one, name).data for one in begun.batch]
+            if name in made:
+                data: list[Buffer] = [made[name].reshape(-1).view(np.uint8).data]
+            else:
+                data = [_input(one, name).data for one in begun.batch]
             address = 0 if graph else self._path.bound_input(data)
             if address:
                 bound[name] = address
@@ -163,17 +184,32 @@ class TensorRtInstance:
             self._is_lost = self._is_lost or isinstance(error, DeviceLost)
             raise
 
-    def _shapes(self, batch: Sequence[BackendRequest], rows: int) -> tuple[dict[str, Shape], dict[str, Shape]]:
+    def _made(self, batch: Sequence[BackendRequest]) -> dict[str, Array]:
+        """Return the inputs that are made from the shapes of others (`batch_input`)."""
+        made: dict[str, Array] = {}
+        for one in self._ragged.made:
+            shapes = [_input(request, one.source_input).shape for request in batch]
+            made.update(dict.fromkeys(one.target_names, make(one.kind, one.datatype, shapes)))
+        return made
+
+    def _shapes(
+        self, batch: Sequence[BackendRequest], rows: int, made: Mapping[str, Array]
+    ) -> tuple[dict[str, Shape], dict[str, Shape]]:
         """Return the shapes of a batch's inputs, and the values of its shape tensors."""
         shapes: dict[str, Shape] = {}
         values: dict[str, Shape] = {}
-        for tensor in self._loaded.info.inputs:
-            first = _input(batch[0], tensor.name)
-            if tensor.is_shape:
+        for name, is_shape in ((tensor.name, tensor.is_shape) for tensor in self._loaded.info.inputs):
+            if name in made:
+                shapes[name] = made[name].shape
+                continue
+            first = _input(batch[0], name)
+            if is_shape:
                 row = [int(one) for one in to_array(bytes(first.data), first.datatype, first.shape).reshape(-1)]
-                values[tensor.name] = batch_values(row, rows, batching=self._batches)
+                values[name] = batch_values(row, rows, batching=self._batches)
+            elif name in self._ragged.flattened:
+                shapes[name] = (sum(element_count(_input(one, name).shape) for one in batch),)
             else:
-                shapes[tensor.name] = (rows, *first.shape[1:]) if self._batches else tuple(first.shape)
+                shapes[name] = (rows, *first.shape[1:]) if self._batches else tuple(first.shape)
         return shapes, values
 
     def _sizes(self, begun: _Begun) -> list[int]:
@@ -181,12 +217,13 @@ class TensorRtInstance:
         sizes, total = [], sum(begun.rows)
         for tensor in begun.tensors:
             _, shape = begun.context.output(begun.seat.index, tensor.name, begun.found[tensor.name])
-            if self._batches and (not shape or shape[0] < total):
+            by_rows = self._batches and tensor.name not in self._ragged.scattered
+            if by_rows and (not shape or shape[0] < total):
                 raise Internal(f"output '{tensor.name}' of {self._name} has shape {list(shape)}, expected {total} rows")
             size = nbytes(tensor, shape)
-            each = size // shape[0] if self._batches and total else size
-            sizes.append(each * total if self._batches else size)
-            begun.largest += each * max(begun.rows) if self._batches else size
+            each = size // shape[0] if by_rows and total else size
+            sizes.append(each * total if by_rows else size)
+            begun.largest += each * max(begun.rows) if by_rows else size
             begun.shapes.append(shape)
         return sizes
 
@@ -203,6 +240,9 @@ class TensorRtInstance:
             if not self._batches:
                 replies[0].outputs.append(InferTensor(tensor.name, datatype, shape, data))
                 continue
+            if tensor.name in self._ragged.scattered:
+                self._scatter(begun, replies, tensor.name, datatype, data)
+                continue
             each, view = len(data) // max(1, sum(begun.rows)), memoryview(data)
             for request, reply, rows in zip(begun.batch, replies, begun.rows, strict=True):
                 if tensor.name in request.requested_outputs or tensor.name in self._states:
@@ -210,6 +250,15 @@ class TensorRtInstance:
                     reply.outputs.append(InferTensor(tensor.name, datatype, (rows, *shape[1:]), part))
                 at += rows * each
         return replies
+
+    def _scatter(self, begun: _Begun, replies: Sequence[Reply], name: str, datatype: DataType, data: Buffer) -> None:
+        """Give each request the part of an output that the shape of one of its inputs asks for."""
+        output = self._ragged.scattered[name]
+        shapes = [_input(request, output.source_input).shape for request in begun.batch]
+        parts = scatter(np.frombuffer(data, datatype.numpy), output.dims, shapes)
+        for request, reply, part in zip(begun.batch, replies, parts, strict=True):
+            if name in request.requested_outputs:
+                reply.outputs.append(InferTensor(name, datatype, part.shape, from_array(part, datatype)))
 
 
 def _input(request: BackendRequest, name: str) -> InferTensor:

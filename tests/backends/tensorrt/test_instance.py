@@ -182,12 +182,44 @@ def test_error_that_is_not_sticky_fails_one_batch(host: HostCuda, tmp_path: Path
     assert (values(instance.execute([request(array)], Timing())[0]) == array).all()
 
 
-def test_ragged_models_are_refused(host: HostCuda, tmp_path: Path) -> None:
-    entry = {"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [4], "allow_ragged_batch": True}
-    backend = TensorRtBackend(lambda: load_library(cuda=lambda: host))
+RAGGED = {"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [-1], "allow_ragged_batch": True}
 
-    with pytest.raises(EdgeServeError, match=r"ragged batches .* are not supported by backend 'tensorrt'"):
-        backend.open(spec(tmp_path, identity(), input=[entry]), [InstanceSpec("m_0_0", "GPU", 0)])
+
+def test_requests_of_a_ragged_batch_are_joined_with_an_input_made_from_their_shapes(
+    host: HostCuda, tmp_path: Path
+) -> None:
+    tensors = [
+        tensor("INPUT0", "INPUT", "FLOAT", (-1,)),
+        tensor("ENDS", "INPUT", "INT32", (-1,)),
+        tensor("OUTPUT0", "OUTPUT", "FLOAT", (-1, 1)),
+    ]
+    made = {"kind": "BATCH_ACCUMULATED_ELEMENT_COUNT", "target_name": ["ENDS"], "data_type": "TYPE_INT32",
+            "source_input": ["INPUT0"]}  # fmt: skip
+    output = {"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [1]}
+    config = {"max_batch_size": 4, "input": [RAGGED], "output": [output], "batch_input": [made]}
+    content = plan("segments", tensors, [{"INPUT0": ((1,), (8,), (64,)), "ENDS": ((1,), (2,), (4,))}])
+    _, instance = opened(host, spec(tmp_path, content, **config))
+    rows = [np.array([row], np.float32) for row in ([1, 2], [3, 4, 5], [6])]
+
+    for batch, sums in ((rows, [3, 12, 6]), (rows[1:2], [12])):
+        replies = instance.execute([request(row) for row in batch], Timing())
+        assert [values(reply).tolist() for reply in replies] == [[[total]] for total in sums]
+
+
+def test_output_is_divided_by_the_shapes_of_its_source(host: HostCuda, tmp_path: Path) -> None:
+    both = [tensor("INPUT0", "INPUT", "FLOAT", (-1,)), tensor("OUTPUT0", "OUTPUT", "FLOAT", (-1,))]
+    config = {
+        "max_batch_size": 4, "input": [RAGGED],
+        "output": [{"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [-1]}],
+        "batch_output": [{"kind": "BATCH_SCATTER_WITH_INPUT_SHAPE", "target_name": ["OUTPUT0"],
+                          "source_input": ["INPUT0"]}],
+    }  # fmt: skip
+    _, instance = opened(host, spec(tmp_path, plan("identity", both, [{"INPUT0": ((1,), (8,), (64,))}]), **config))
+    rows = [np.array([row], np.float32) for row in ([1, 2], [3, 4, 5])]
+
+    replies = instance.execute([request(row) for row in rows], Timing())
+
+    assert [values(reply).tolist() for reply in replies] == [row.tolist() for row in rows]
 
 
 def test_library_that_is_missing_says_what_to_install(host: HostCuda) -> None:
