@@ -324,6 +324,48 @@ def test_python_model_calls_another_with_tensors_on_a_gpu_and_streams(client: Cl
     client.ask.stop_stream()
 
 
+def maps_of(server: Running) -> str:
+    return "".join(Path(f"/proc/{pid}/maps").read_text() for pid in server.workers())
+
+
+def test_worker_closes_a_region_that_is_unregistered(server: Running, client: Client, real: bool) -> None:
+    client.make("in")
+    client.put("in", np.arange(COUNT))
+    inputs = [client.input(name, "in", COUNT) for name in ("INPUT0", "INPUT1")]
+    client.ask.infer("simple", inputs)
+    assert real or "edge-serve-cuda-" in maps_of(server)
+
+    client.ask.unregister_cuda_shared_memory("in")
+
+    with pytest.raises(InferenceServerException, match="Unable to find shared memory region: 'in'"):
+        client.ask.infer("simple", inputs)
+    for name in ("INPUT0", "INPUT1"):
+        inputs[int(name[-1])].set_data_from_numpy(np.zeros((1, COUNT), np.int32))
+    client.ask.infer("simple", inputs)  # the worker has heard of it before this
+    assert "edge-serve-cuda-" not in maps_of(server)
+
+
+@pytest.mark.slow
+def test_worker_whose_device_is_lost_is_started_again(
+    cudashm: Any, real: bool, prefix: list[str], tmp_path: Path
+) -> None:
+    if real:
+        pytest.skip("a real device is not broken on purpose")
+    python_model(tmp_path, "simple", ADD_SUB, CONFIG)
+    flags = ("--allow-client-shm=true", "--allow-grpc=true", "--grpc-port=0")
+    broken = [*prefix, "STAND_IN_CUDA_FAILS=cudaIpcOpenMemHandle=719@1"]  # the second region that a process opens
+    with running(f"--model-repository={tmp_path}", *flags, prefix=broken) as server:
+        client = Client(cudashm, server, "http")
+        for region in ("a", "b"):
+            client.make(region, 64)
+        client.ask.infer("simple", [client.input(name, "a", 16) for name in ("INPUT0", "INPUT1")])
+        with pytest.raises(InferenceServerException, match="cudaIpcOpenMemHandle failed with"):
+            client.ask.infer("simple", [client.input("INPUT0", "a", 16), client.input("INPUT1", "b", 16)])
+        server.wait_for_log("the worker ends because its device is lost")
+        client.ask.infer("simple", [client.input(name, "b", 16) for name in ("INPUT0", "INPUT1")])
+        client.close()
+
+
 #: registers a region over HTTP, and dies without a word
 DYING = """
 import os, sys
@@ -337,6 +379,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.slow
 def test_client_that_died_fails_its_own_requests_alone(server: Running, client: Client, real: bool) -> None:
     paths = [] if real else [str(STAND_INS), str(ROOT)]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

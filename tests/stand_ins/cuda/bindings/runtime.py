@@ -27,6 +27,11 @@ host = HostCuda(_described("devices", 2), _described("memory", 1 << 30), integra
 
 #: of the driver, and of the runtime in cuda-bindings
 _DRIVER, _RUNTIME = _described("version", 13000), 13000
+#: "cudaIpcOpenMemHandle=719@1": the second such call of each process fails with this code
+if _script := os.environ.get("STAND_IN_CUDA_FAILS"):
+    _call, _, _rest = _script.partition("=")
+    host.fail(_call, *map(int, _rest.split("@")))
+
 _NAMES = {
     0: "cudaSuccess",
     OLD_DRIVER: "cudaErrorInsufficientDriver",
