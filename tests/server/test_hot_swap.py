@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -86,53 +87,64 @@ def test_open_sequences_end_with_the_limit(tmp_path: Path) -> None:
         client.close()
 
 
-def test_a_sequence_that_restarts_starts_in_the_new_version(tmp_path: Path) -> None:
-    python_model(tmp_path, "adds_up", ADDS_UP, ADDS_UP_CONFIG)
-    with running(f"--model-repository={tmp_path}", *EXPLICIT) as server:
-        client = Client(server.http)
-        client.infer("adds_up", adds_up_body(7, 1, start=True))
-        python_model(tmp_path, "adds_up", ADDS_UP.replace("[[self.sums[key]]]", "[[-self.sums[key]]]"), ADDS_UP_CONFIG)
-        assert server.post("/v2/repository/models/adds_up/load")[0] == 200
-        assert client.infer("adds_up", adds_up_body(7, 1))[1]["outputs"][0]["data"] == [2]
-
-        assert client.infer("adds_up", adds_up_body(7, 5, start=True))[1]["outputs"][0]["data"] == [-5]
-        server.wait_for_log(r"adds_up version 1 unloaded")  # nothing of the old one is open any more
-        assert client.infer("adds_up", adds_up_body(7, 5, end=True))[1]["outputs"][0]["data"] == [-10]
-        client.close()
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, Path]]:
+    """A server for tests that load a model each, and its repository."""
+    root = tmp_path_factory.mktemp("models")
+    with running(f"--model-repository={root}", "--model-control-mode=explicit") as server:
+        yield server, root
 
 
-def test_a_sequence_stays_in_the_version_that_a_higher_one_replaced(tmp_path: Path) -> None:
-    python_model(tmp_path, "adds_up", ADDS_UP, ADDS_UP_CONFIG)
-    with running(f"--model-repository={tmp_path}", *EXPLICIT) as server:
-        client = Client(server.http)
-        client.infer("adds_up", adds_up_body(7, 1, start=True))
-        client.infer("adds_up/versions/1", adds_up_body(8, 1, start=True))
-        python_model(tmp_path, "adds_up", ADDS_UP, ADDS_UP_CONFIG, version=2)
-        assert server.post("/v2/repository/models/adds_up/load")[0] == 200
+def test_a_sequence_that_restarts_starts_in_the_new_version(shared: tuple[Running, Path]) -> None:
+    server, root = shared
+    python_model(root, "restarts", ADDS_UP, ADDS_UP_CONFIG)
+    assert server.post("/v2/repository/models/restarts/load")[0] == 200
+    client = Client(server.http)
+    client.infer("restarts", adds_up_body(7, 1, start=True))
+    python_model(root, "restarts", ADDS_UP.replace("[[self.sums[key]]]", "[[-self.sums[key]]]"), ADDS_UP_CONFIG)
+    assert server.post("/v2/repository/models/restarts/load")[0] == 200
+    assert client.infer("restarts", adds_up_body(7, 1))[1]["outputs"][0]["data"] == [2]
 
-        assert client.infer("adds_up", adds_up_body(9, 1, start=True, end=True))[1]["model_version"] == "2"
-        answer = client.infer("adds_up", adds_up_body(7, 1, end=True))[1]
-        assert (answer["model_version"], answer["outputs"][0]["data"]) == ("1", [2])
-        answer = client.infer("adds_up/versions/1", adds_up_body(8, 1, end=True))[1]
-        assert (answer["model_version"], answer["outputs"][0]["data"]) == ("1", [2])
-        server.wait_for_log(r"adds_up version 1 unloaded")
-        assert client.infer("adds_up/versions/1", adds_up_body(8, 1, start=True))[0] == 503
-        client.close()
+    assert client.infer("restarts", adds_up_body(7, 5, start=True))[1]["outputs"][0]["data"] == [-5]
+    server.wait_for_log(r"restarts version 1 unloaded")  # nothing of the old one is open any more
+    assert client.infer("restarts", adds_up_body(7, 5, end=True))[1]["outputs"][0]["data"] == [-10]
+    client.close()
 
 
-def test_unloading_does_not_wait_for_open_sequences(tmp_path: Path) -> None:
-    python_model(tmp_path, "adds_up", ADDS_UP, ADDS_UP_CONFIG)
-    with running(f"--model-repository={tmp_path}", *EXPLICIT) as server:
-        client = Client(server.http)
-        client.infer("adds_up", adds_up_body(7, 1, start=True))
-        touch(tmp_path / "adds_up")
-        assert server.post("/v2/repository/models/adds_up/load")[0] == 200
-        began = time.monotonic()
-        assert server.post("/v2/repository/models/adds_up/unload")[0] == 200
-        assert time.monotonic() - began < 20
-        assert client.infer("adds_up", adds_up_body(7, 1))[0] == 404
-        server.wait_for_log(r"(?s)adds_up version 1 unloaded.*adds_up version 1 unloaded")
-        client.close()
+def test_a_sequence_stays_in_the_version_that_a_higher_one_replaced(shared: tuple[Running, Path]) -> None:
+    server, root = shared
+    python_model(root, "replaced", ADDS_UP, ADDS_UP_CONFIG)
+    assert server.post("/v2/repository/models/replaced/load")[0] == 200
+    client = Client(server.http)
+    client.infer("replaced", adds_up_body(7, 1, start=True))
+    client.infer("replaced/versions/1", adds_up_body(8, 1, start=True))
+    python_model(root, "replaced", ADDS_UP, ADDS_UP_CONFIG, version=2)
+    assert server.post("/v2/repository/models/replaced/load")[0] == 200
+
+    assert client.infer("replaced", adds_up_body(9, 1, start=True, end=True))[1]["model_version"] == "2"
+    answer = client.infer("replaced", adds_up_body(7, 1, end=True))[1]
+    assert (answer["model_version"], answer["outputs"][0]["data"]) == ("1", [2])
+    answer = client.infer("replaced/versions/1", adds_up_body(8, 1, end=True))[1]
+    assert (answer["model_version"], answer["outputs"][0]["data"]) == ("1", [2])
+    server.wait_for_log(r"replaced version 1 unloaded")
+    assert client.infer("replaced/versions/1", adds_up_body(8, 1, start=True))[0] == 503
+    client.close()
+
+
+def test_unloading_does_not_wait_for_open_sequences(shared: tuple[Running, Path]) -> None:
+    server, root = shared
+    python_model(root, "unloaded", ADDS_UP, ADDS_UP_CONFIG)
+    assert server.post("/v2/repository/models/unloaded/load")[0] == 200
+    client = Client(server.http)
+    client.infer("unloaded", adds_up_body(7, 1, start=True))
+    touch(root / "unloaded")
+    assert server.post("/v2/repository/models/unloaded/load")[0] == 200
+    began = time.monotonic()
+    assert server.post("/v2/repository/models/unloaded/unload")[0] == 200
+    assert time.monotonic() - began < 20
+    assert client.infer("unloaded", adds_up_body(7, 1))[0] == 404
+    server.wait_for_log(r"(?s)unloaded version 1 unloaded.*unloaded version 1 unloaded")
+    client.close()
 
 
 @pytest.mark.slow
