@@ -7,6 +7,7 @@ with nvcc too, for a machine with a GPU (tests/gpu/test_bindings.py); that machi
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -110,17 +111,20 @@ def build(version: str, cuda: bool = False) -> None:
     subprocess.run([*compiler, *options, *linker, str(HERE / "nvinfer.cpp")], check=True, timeout=300)
     made.replace(libraries / name)
     for other in ("libnvonnxparser", "libnvinfer_plugin", "libnvparsers"):  # one library under three names
-        link = libraries / f"{other}.so.{major}"
-        if not link.is_symlink():
-            link.symlink_to(name)
+        with contextlib.suppress(FileExistsError):
+            (libraries / f"{other}.so.{major}").symlink_to(name)
     (place(version, cuda) / "sources").write_text(sources(version))
 
 
 def main() -> None:
-    """Install and build everything."""
-    for version in DISTRIBUTIONS:
+    """Install and build everything that the package index has for this Python."""
+    for version, distribution in DISTRIBUTIONS.items():
         for cuda in (False, True) if "--cuda" in sys.argv else (False,):
-            install(version, cuda)
+            try:
+                install(version, cuda)
+            except subprocess.CalledProcessError:
+                print(f"{distribution} cannot be installed here: its tests are skipped", file=sys.stderr)
+                continue
             build(version, cuda)
             print(place(version, cuda))
 

@@ -13,7 +13,8 @@ import pytest
 
 from tests.nvinfer.genuine import DISTRIBUTIONS, ROOT, STAND_INS, Missing, environ
 
-VERSIONS = sorted(DISTRIBUTIONS)
+#: one of them in the slow tests alone, for the time
+VERSIONS = [pytest.param(one, marks=[pytest.mark.slow] if one == "8.6.1" else []) for one in DISTRIBUTIONS]
 #: attributes that the objects of the stand-in have for itself
 OWN = {"plan", "logger"}
 
