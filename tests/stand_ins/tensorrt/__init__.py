@@ -308,9 +308,7 @@ class IExecutionContext:
 
     def _enqueue(self, stream: int) -> bool:
         names, op = self._names(TensorIOMode.OUTPUT), operation(self.engine.plan)
-        if (
-            self.engine.plan["op"] == "nonzero"
-        ):  # the size is known when the kernel has run: the genuine call waits, too
+        if self._is_data_dependent:  # the size is known when the kernel has run: the genuine call waits, too
             host.stream_synchronize(stream)
             shapes = {name: Dims(array.shape) for name, array in op(self._inputs()()).items()}
         else:
@@ -378,9 +376,14 @@ class IExecutionContext:
                 found[name] = np.zeros(shape, self._dtype(name))
         return found
 
+    @property
+    def _is_data_dependent(self) -> bool:
+        """Return whether the data decide the size of an output."""
+        return bool(self.engine.plan["op"] == "nonzero" or self.engine.plan.get("data_dependent"))
+
     def _outputs_of(self, inputs: dict[str, Any]) -> dict[str, Dims]:
         op = self.engine.plan["op"]
-        if op == "nonzero" or len(inputs) < len(self._names(TensorIOMode.INPUT)):
+        if self._is_data_dependent or len(inputs) < len(self._names(TensorIOMode.INPUT)):
             return {}
         outputs = (OPERATIONS["identity"] if op == "fail" else operation(self.engine.plan))(inputs)
         return {name: Dims(array.shape) for name, array in outputs.items()}

@@ -319,6 +319,7 @@ class Builder:
             "onnx", tensors, profiles, __version__, os.environ.get("STAND_IN_CAPABILITY", "8.7"),
             onnx=base64.b64encode(network.model.SerializeToString()).decode(), workspace=config.workspace,
             version_compatible=BuilderFlag.VERSION_COMPATIBLE in config.flags,
+            data_dependent=any(node.op_type == "NonZero" for node in network.model.graph.node),
             flags=sorted(flag.name for flag in config.flags), dla_core=config.DLA_core,
         )  # fmt: skip
 
