@@ -22,6 +22,8 @@ ROOT = Path(__file__).parents[2]
 STAND_INS = Path(__file__).parents[1] / "stand_ins"
 GROUP = "instance_group { kind: KIND_GPU }\n"
 BATCHED = ((1, 4), (4, 4), (8, 4))
+#: floats of a row that lies in the arena
+LARGE = 150_528
 
 
 def write(root: Path, name: str, content: bytes, config: str = "") -> None:
@@ -58,6 +60,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
           'output { name: "OUTPUT0" data_type: TYPE_INT64 dims: [ 1, -1 ] }\n')  # fmt: skip
     both = [tensor("INPUT0", "INPUT", "FLOAT", (-1, 4)), tensor("OUTPUT0", "OUTPUT", "FLOAT", (-1, 4))]
     write(root, "lost", plan("fail", both, [{"INPUT0": BATCHED}]))
+    both = [tensor("INPUT0", "INPUT", "FLOAT", (-1, LARGE)), tensor("OUTPUT0", "OUTPUT", "FLOAT", (-1, LARGE))]
+    write(root, "large", plan("identity", both, [{"INPUT0": ((1, LARGE), (2, LARGE), (4, LARGE))}]))
     write(root, "old", addsub(version="8.6.1"))
     write(root, "foreign", addsub(capability="9.0"))
     write(root, "truncated", addsub()[:60])
@@ -128,6 +132,22 @@ def test_requests_are_batched_and_each_gets_its_own_rows(server: Running) -> Non
     counts = {line.partition("{")[0]: float(line.rsplit(" ", 1)[1]) for line in metrics if 'model="slow"' in line}
     assert counts["nv_inference_count"] == 40
     assert counts["nv_inference_exec_count"] < 30
+
+
+def pinned(server: Running, which: str) -> float:
+    """Return nv_pinned_memory_pool_<which>_bytes."""
+    metrics = server.get("/metrics", server.metrics)[1].decode()
+    return float(re.findall(rf"^nv_pinned_memory_pool_{which}_bytes (\S+)$", metrics, re.MULTILINE)[0])
+
+
+def test_memory_of_large_tensors_is_registered_and_shown(server: Running) -> None:
+    for seed in range(100):
+        array = np.random.default_rng(seed).random((1, LARGE), np.float32)
+        assert (infer_http(server, "large", INPUT0=array)["OUTPUT0"] == array).all()
+        if pinned(server, "used"):
+            break
+
+    assert (pinned(server, "used"), pinned(server, "total")) == (8 << 20, 256 << 20)
 
 
 def test_profile_is_chosen_by_the_shape(server: Running) -> None:

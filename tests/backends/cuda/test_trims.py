@@ -116,6 +116,20 @@ def test_every_answer_is_right_with_trims_between_the_requests(tmp_path: Path, c
     run(work())
 
 
+def test_slots_that_an_integrated_device_reads_and_writes_are_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN_CUDA", "integrated=1")
+
+    async def work() -> None:
+        async with serving(tmp_path) as served:
+            await until_registered(served)
+
+            assert await wrong_answers(served, 30, 3) == 0
+
+    run(work())
+
+
 def test_without_the_promise_answers_are_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above can fail: pages that are returned while they are registered are lost for the device."""
 
