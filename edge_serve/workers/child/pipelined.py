@@ -115,14 +115,23 @@ class PipelinedInstance(Instance):
     # ---- the thread that finishes ---------------------------------------------------------------------------------
 
     def _finish_all(self) -> None:
-        while (item := self._runs.get()) is not None:
-            one, run = item
-            if run is not None:
-                self._finish(one, run)
-                continue
-            with contextlib.suppress(OSError):  # the front end is gone; what has begun is finished nevertheless
-                self._answer(one)
-            self._answered()
+        while self._finish_next():
+            pass
+
+    def _finish_next(self) -> bool:
+        """Wait for the next run or end of a batch. Return False when none follows. A call of its own for each, so that
+        the last batch does not keep its tensors, and clients' memory, until the next one comes."""
+        item = self._runs.get()
+        if item is None:
+            return False
+        one, run = item
+        if run is not None:
+            self._finish(one, run)
+            return True
+        with contextlib.suppress(OSError):  # the front end is gone; what has begun is finished nevertheless
+            self._answer(one)
+        self._answered()
+        return True
 
     def _answered(self) -> None:
         """Count a batch that is done. When the device is lost, the last one ends the worker."""
