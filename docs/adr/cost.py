@@ -46,6 +46,7 @@ PATHS = {
     26: [*(f"edge_serve/backends/cuda/{name}.py" for name in ("tensor_path", "registered_arena", "pinned_buffer")),
          f"{_WORKERS}/child/pipelined.py", f"{_WORKERS}/child/memory/output_room.py", f"{_WORKERS}/memory/pinned.py"],
     27: ["edge_serve/scheduling/seats.py", "tests/scheduling/device_simulation.py"],
+    30: ["edge_serve/models/load/device_memory.py"],
 }  # fmt: skip
 
 _NO_CODE = {

@@ -114,6 +114,31 @@ def test_models_of_a_backend_share_a_worker_unless_told_otherwise(tmp_path: Path
     run(work())
 
 
+def test_models_on_gpus_share_a_worker_without_those_on_the_cpu(tmp_path: Path) -> None:
+    """A device that is lost ends the worker, and models on the CPU serve on."""
+
+    async def work() -> None:
+        workers = Workers()
+        configs = [{**config(), "instance_group": [{"kind": kind}]} for kind in ("KIND_GPU", "KIND_CPU", "KIND_GPU")]
+        arenas = [Arena("echo", Budget(1 << 20)) for _ in configs]
+        first, on_cpu, second = [
+            await workers.open(spec(tmp_path, one), "echo", [InstanceSpec("e", one["instance_group"][0]["kind"][5:])],
+                               Recorder(), arena)
+            for one, arena in zip(configs, arenas, strict=True)
+        ]  # fmt: skip
+        assert first.pids() == second.pids() != on_cpu.pids()
+        assert workers.runs("echo", on_gpus=True)
+        for model in (first, second):
+            await model.close()
+        assert workers.runs("echo")
+        assert not workers.runs("echo", on_gpus=True)
+        await on_cpu.close()
+        for arena in arenas:
+            arena.close()
+
+    run(work())
+
+
 def test_readiness_is_the_models_own(tmp_path: Path) -> None:
     async def work() -> None:
         async with serving(tmp_path) as served:

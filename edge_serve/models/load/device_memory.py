@@ -111,7 +111,8 @@ class DeviceMemory:
                 reserve=0,
                 replaced=measured if replaces else 0,
             )
-            ways.append(decide(name, figures, f"does not fit into the memory of GPU {gpu.id} ({gpu.name})"))
+            advice = "" if joins or measured else ", or let it share a worker (parameter EDGE_SERVE_WORKER: shared)"
+            ways.append(decide(name, figures, f"does not fit into the memory of GPU {gpu.id} ({gpu.name})", advice))
             needs[gpu.uuid] = figures.needed
         return max(ways, key=lambda way: (Way.BESIDE, Way.INSTEAD, Way.LATER).index(way)), needs
 

@@ -157,7 +157,7 @@ class Loader:
     def joins(self, plan: LoadPlan, *, own_worker: bool) -> bool:
         """Return whether `open` would load the model into a worker that already runs."""
         alone = plan.gets_own_worker(own_worker) or MEMORY_PARAMETER in plan.config.parameters
-        return not alone and self._workers.runs(plan.config.backend)
+        return not alone and self._workers.runs(plan.config.backend, on_gpus=bool(self.gpus(plan.config)))
 
     async def open(self, plan: LoadPlan, version: int, *, own_worker: bool) -> Served:
         """Load one version in a worker, warm it up, and run its golden test.

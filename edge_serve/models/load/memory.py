@@ -48,11 +48,11 @@ class MemoryFigures:
     replaced: int = 0
 
 
-def decide(name: str, figures: MemoryFigures, misfit: str = "does not fit into memory") -> Way:
+def decide(name: str, figures: MemoryFigures, misfit: str = "does not fit into memory", advice: str = "") -> Way:
     """Decide how to load the model.
 
     Args:
-        misfit: the start of the message, which names the memory.
+        misfit: the start of the message, which names the memory; advice: its end.
 
     Raises:
         Unavailable: the model does not fit; the text has the figures.
@@ -69,7 +69,7 @@ def decide(name: str, figures: MemoryFigures, misfit: str = "does not fit into m
     held = f", {_mib(figures.replaced)} come back from the version that serves" if figures.replaced else ""
     raise Unavailable(
         f"model '{name}' {misfit}: it needs {_mib(figures.needed)} ({source}), "
-        f"{', '.join(facts[:-1])} and {facts[-1]}{held}. Unload another model first"
+        f"{', '.join(facts[:-1])} and {facts[-1]}{held}. Unload another model first{advice}"
     )
 
 

@@ -102,9 +102,9 @@ class Workers:
         """Each of them, for the status document."""
         return sorted((worker.facts() for worker in self._all), key=lambda one: (one.label, one.pid))
 
-    def runs(self, backend: str) -> bool:
+    def runs(self, backend: str, *, on_gpus: bool = False) -> bool:
         """Whether the worker that models of this backend share is running."""
-        worker = self._groups.get(backend)
+        worker = self._groups.get(_group(backend, on_gpus))
         return worker is not None and not worker.gone
 
     async def describe(self, spec: ModelSpec, backend: str, *, own_worker: bool = False) -> dict[str, Any]:
@@ -226,11 +226,12 @@ class Workers:
         environment = found or Environment(own_interpreter())
         if self._sandbox is not None:
             await self._confine(self._sandbox, environment, None if shared else _own_files(spec))
-        worker = self._groups.get(backend) if shared else None
+        group = _group(backend, any(one.get("kind") == "KIND_GPU" for one in spec.config.get("instance_group") or ()))
+        worker = self._groups.get(group) if shared else None
         if worker is None or worker.gone:
             try:
                 worker = Worker(
-                    backend if shared else label, backend in ALONE, self._limits, self._clock, self._hooks, environment,
+                    group if shared else label, backend in ALONE, self._limits, self._clock, self._hooks, environment,
                     None if shared else model_fields(spec.name, spec.version), self._group_maker(own_limit),
                 )  # fmt: skip
             except BaseException:
@@ -238,7 +239,7 @@ class Workers:
                 raise
             self._all.add(worker)
             if shared:
-                self._groups[backend] = worker
+                self._groups[group] = worker
         worker.claims += 1
         return worker
 
@@ -296,6 +297,12 @@ class Workers:
             worker.environment.release()
         self._all.clear()
         self._groups.clear()
+
+
+def _group(backend: str, on_gpus: bool) -> str:
+    """Return the name of the worker that models of a backend share. Those on GPUs share one of their own: a device that
+    is lost ends it."""
+    return f"{backend}-gpu" if on_gpus else backend
 
 
 def _parameter(spec: ModelSpec, parameter: str) -> str:

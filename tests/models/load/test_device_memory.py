@@ -60,7 +60,8 @@ def test_model_that_does_not_fit_is_refused_with_both_values() -> None:
 
     assert refused.value.message == (
         "model 'm' does not fit into the memory of GPU 0 (card): it needs 601 MiB (estimated from its files), 600 MiB "
-        "are available and 0 MiB are promised to loads under way. Unload another model first"
+        "are available and 0 MiB are promised to loads under way. Unload another model first, or let it share a worker "
+        "(parameter EDGE_SERVE_WORKER: shared)"
     )
     assert asyncio.run(way(memory_of(board), 600, joins=True)) is Way.BESIDE, "without a context of its own"
 
