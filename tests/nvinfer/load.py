@@ -23,8 +23,8 @@ from edge_serve.backends.tensorrt.instance import TensorRtInstance
 from edge_serve.backends.tensorrt.library import load_library
 from edge_serve.errors import EdgeServeError
 from tests.backends.tensorrt.test_instance import request
-from tests.nvinfer.checks import BATCHED, INDEX, VERSION, host, tensors
 from tests.nvinfer.library import living
+from tests.nvinfer.session import BATCHED, INDEX, VERSION, host, tensors
 from tests.stand_ins.plans import plan, tensor
 
 THREADS = 4
