@@ -2,8 +2,9 @@
 
 batch           reads EXECUTE frames, writes REPLY and PARTIAL frames
 calling         pending calls from a model to other models, and the memory for their inputs
+cancellations   marks of requests whose clients have disconnected
 forks           handlers for a model's forks: signals, and the state that a child must not share
-instance        one instance: receives a batch, calls the backend, sends the replies; polling (ADR 17), cancellations
+instance        one instance: receives a batch, calls the backend, sends the replies; polling (ADR 17)
 lifetime_guard  ties the process to the front end's lifetime pipe
 main            loads models, starts their instances, and serves the control channel
 memory/         slots for outputs; memory of other models and of clients that a worker maps

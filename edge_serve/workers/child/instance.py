@@ -27,6 +27,7 @@ from edge_serve.workers.child.batch import (
     in_time,
     with_late,
 )
+from edge_serve.workers.child.cancellations import Cancellations
 from edge_serve.workers.child.memory.arena_imports import ArenaImports
 from edge_serve.workers.child.memory.output_room import OutputRoom
 from edge_serve.workers.child.memory.shared_request import SharedRequest
@@ -104,49 +105,6 @@ class Receiver:
                 return None
             rest = rest[count:]
         return made
-
-
-class Cancellations:
-    """Marks of requests whose clients have gone. A mark is removed with the last response of its request.
-
-    The control thread adds marks, the threads that answer requests remove them. There is no lock: `add` looks only
-    after it has added whether the request has been answered, and answering removes the mark last.
-
-    Attributes:
-        marks: `cancel_key`s; read by models' `is_cancelled`.
-    """
-
-    __slots__ = ("_latest", "_open", "marks")
-
-    def __init__(self) -> None:
-        self.marks: set[int] = set()
-        #: requests of a decoupled model whose last response has not been sent
-        self._open: set[int] = set()
-        #: the newest batch that has begun (decoupled) or is done: an older request is open, or has been answered
-        self._latest = 0
-
-    def add(self, batch_id: int, index: int) -> None:
-        """Mark a request, also one whose batch has not arrived yet: CANCEL may overtake it on its own channel."""
-        key = cancel_key(batch_id, index)
-        self.marks.add(key)
-        if batch_id <= self._latest and key not in self._open:
-            self.marks.discard(key)
-
-    def done(self, batch_id: int) -> None:
-        """The requests of this batch, and of all before it, have been answered."""
-        self._latest = batch_id
-        if self.marks:
-            self.marks.difference_update([key for key in tuple(self.marks) if key >> 16 <= batch_id])
-
-    def begin(self, batch_id: int, count: int) -> None:
-        """The requests of a decoupled model's batch stay open until `close`."""
-        self._open.update(range(cancel_key(batch_id, 0), cancel_key(batch_id, count)))
-        self._latest = batch_id
-
-    def close(self, key: int) -> None:
-        """The last response of a decoupled model's request has been sent."""
-        self._open.discard(key)
-        self.marks.discard(key)
 
 
 class Instance:
