@@ -32,6 +32,8 @@ __all__ = [
 ]  # fmt: skip
 #: onnx.TensorProto.DataType -> TensorRT's name
 _TYPES = {1: "FLOAT", 2: "UINT8", 3: "INT8", 6: "INT32", 7: "INT64", 9: "BOOL", 10: "HALF", 16: "BF16"}
+if MAJOR < 10:  # its parser makes INT32 of INT64
+    _TYPES[7] = "INT32"
 _TIMES = b"STAND-IN TIMES\n"
 _STEPS = 4
 
