@@ -74,6 +74,9 @@ class TensorRtBackend:
             for made in opened:
                 made.close()
             raise
+        if self._library is not None and wants_graphs(spec.config) and not self._library.cuda.has_graphs:
+            reason = "optimization.cuda.graphs has no effect with PyCUDA, which has no CUDA graphs"
+            host.log("WARNING", f"model '{spec.name}': {reason}: pip install 'edge-serve[cuda]'")
         return opened
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ from tests.backends.cuda.host import HostCuda
 from tests.stand_ins.plans import plan, tensor
 
 STAND_INS = Path(__file__).parents[2] / "stand_ins"
-STAND_IN_MODULES = ("cuda", "tensorrt")
+STAND_IN_MODULES = ("cuda", "pycuda", "tensorrt")
 SHAPES = ((1, 4), (2, 4), (8, 4))
 
 
@@ -315,3 +315,30 @@ def test_output_for_which_there_is_no_memory_fails_the_batch_and_says_so(host: H
     assert values(reply).tolist() == [[1, 2]]
     instance.close()
     backend.close()
+
+
+def test_plan_runs_over_pycuda_without_graphs(host: HostCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "edge_serve.backends.cuda.pycuda", raising=False)
+    module = import_module("edge_serve.backends.cuda.pycuda")
+    monkeypatch.setattr(module, "_libcuda", lambda: module.driver.libcuda)
+    model = spec(tmp_path, identity(), optimization={"priority": "PRIORITY_MAX", "cuda": {"graphs": True}})
+    lines: list[str] = []
+    monkeypatch.setattr("edge_serve.backends.host.log", lambda level, text: lines.append(text))
+    before = host.open_handles()
+    backend = TensorRtBackend(lambda: load_library(cuda=module.PyCuda))
+    model.config = backend.complete_config(model)
+    (instance,) = backend.open(model, [InstanceSpec("m_0_0", "GPU", 0)])
+    array = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+    for rows in (1, 3):
+        (reply,) = instance.execute([request(array[:rows])], Timing())
+        assert (values(reply) == array[:rows]).all()
+
+    assert host.open_handles()["graphs"] == 0
+    assert lines == [
+        "model 'm': optimization.cuda.graphs has no effect with PyCUDA, which has no CUDA graphs: pip install "
+        "'edge-serve[cuda]'"
+    ]
+    instance.close()
+    backend.close()
+    assert host.open_handles() == before
