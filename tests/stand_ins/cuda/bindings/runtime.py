@@ -135,6 +135,8 @@ def cudaGetErrorString(error: int) -> tuple[Any, bytes]:
 
 
 def cudaMalloc(size: int) -> tuple[Any, ...]:
+    if size < 0:
+        raise OverflowError("can't convert negative value to size_t")
     return _status(host.malloc, size)
 
 
