@@ -70,6 +70,7 @@ def outcomes(folder: Path) -> dict[str, Any]:
         "dynamic": built("add.onnx", f"{shapes} --optimization-level=1 --workspace-mb=64"),
         "fp16": built("add.onnx", f"{shapes} --fp16"),
         "contradiction": built("add.onnx", "--opt-shapes=A:2x4,B:3x4"),
+        "compatible": built("add.onnx", f"{shapes} --version-compatible"),
         "unsupported": built("zip_map.onnx", "--opt-shapes=X:1x4"),
         "broken": built("broken.onnx", shapes),
     }

@@ -35,5 +35,6 @@ def test_genuine_library_builds_what_the_stand_in_builds(tmp_path: Path) -> None
     assert percents[-1] == 100
     assert "has no precision FP16" in found["fp16"]["error"]
     assert "have contradictory IOptimizationProfile" in found["contradiction"]["error"]
+    assert "lean runtime, and libnvinfer_lean.so.1 is not installed" in found["compatible"]["error"]
     assert "(node 0, operator LinearClassifier)" in found["unsupported"]["error"]
     assert "cannot read broken.onnx: " in found["broken"]["error"]

@@ -191,6 +191,13 @@ def _on_builder(match: re.Match[str], case: _Case) -> str:
     )
 
 
+def _on_lean(match: re.Match[str], case: _Case) -> str:
+    return (
+        f"a version-compatible plan carries the lean runtime, and {match[1]} is not installed: install TensorRT's lean "
+        "runtime in the same version (pip install tensorrt-lean), or build without --version-compatible"
+    )
+
+
 def _on_implementation(match: re.Match[str], case: _Case) -> str:
     if case.logged.memory or any(_MEMORY.search(text) for text in case.logged.errors):
         return _on_memory(None, case)
@@ -269,6 +276,7 @@ _BY_TEXT: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], _Case], str]], .
     (re.compile(r"host ?code|version[- ]compatible", re.IGNORECASE), _on_host_code),
     (re.compile(r"CUDA initialization failure|insufficient for CUDA|no CUDA-capable device"), _on_driver),
     (re.compile(r"Unable to load library: (\S*builder_resource\S*?)[:,]?(?=\s|$)"), _on_builder),
+    (re.compile(r"Unable to load library: (\S*nvinfer_lean\S*?)[:,]?(?=\s|$)"), _on_lean),
     (re.compile(r"Could not find any implementation for (?:node )?(.*?)\.?\)?\s*\Z", re.DOTALL), _on_implementation),
     (_MEMORY, _on_memory),
     (

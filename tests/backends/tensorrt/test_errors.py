@@ -150,6 +150,11 @@ def test_builder_that_is_not_installed() -> None:
     assert "the library libnvinfer_builder_resource.so.10.3.0 is needed to build engines, and not to serve them" in text
 
 
+def test_lean_runtime_that_is_not_installed() -> None:
+    text = said(Step.BUILD, "(Unable to load library: libnvinfer_lean.so.10: libnvinfer_lean.so.10: cannot open)")
+    assert "carries the lean runtime, and libnvinfer_lean.so.10 is not installed" in text
+
+
 def test_known_cause_goes_before_what_follows_from_it() -> None:
     assert cause((AFTERWARDS, DEVICE)) == DEVICE
     assert cause(("strange", AFTERWARDS)) == "strange"

@@ -148,6 +148,7 @@ def test_a_build_that_hangs_ends_with_its_limit(tmp_path: Path) -> None:
         scene.build()
 
 
+@pytest.mark.slow
 def test_the_command_itself_builds_over_a_stand_in_for_tensorrt(tmp_path: Path) -> None:
     root, program = Path(__file__).parents[3], tmp_path / "edge-serve"
     program.write_text(
@@ -163,10 +164,6 @@ def test_the_command_itself_builds_over_a_stand_in_for_tensorrt(tmp_path: Path) 
     made = scene.layout.plans / "made"
     assert (made / "timing.cache").is_file()
     assert len(list((made / "cache").glob("*.plan.meta.json"))) == 1
-
-    broken = Scene(tmp_path / "broken", str(program), b"graph")
-    with pytest.raises(TrialFailed, match=r"the build of model.onnx failed: TensorRT 10.3.0 cannot read model.onnx"):
-        broken.build()
 
 
 def test_the_unit_builds_what_lies_in_releases_and_with_known_options_only(tmp_path: Path, program: str) -> None:
