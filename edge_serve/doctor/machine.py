@@ -22,7 +22,7 @@ _LEAST_BYTES, _LEAST_SHARE = 200 * _MIB, 0.02
 _BACKENDS = {
     "python": ("numpy", ("numpy",), ""),
     "onnxruntime": ("onnxruntime", ("onnxruntime-gpu", "onnxruntime"), "pip install onnxruntime"),
-    "tensorrt": ("tensorrt", ("tensorrt",), "not offered yet; export the model to ONNX and serve it with onnxruntime"),
+    "tensorrt": ("tensorrt", ("tensorrt",), "for plans on an NVIDIA GPU: pip install 'edge-serve[tensorrt]'"),
 }
 
 
