@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from edge_serve.backends import host
-from edge_serve.backends.base import BackendRequest, InstanceSpec, ModelSpec, Reply, Timing
+from edge_serve.backends.base import BackendRequest, DeviceLost, InstanceSpec, ModelSpec, Reply, Timing
 from edge_serve.errors import InvalidArgument, NotFound
 from edge_serve.messages.tensors import InferTensor
 
@@ -216,6 +216,8 @@ def _parameter(spec: ModelSpec, name: str) -> str:
 
 def _misbehave(deed: str) -> None:
     match deed:
+        case "lose_device":
+            raise DeviceLost("asked to lose the device")
         case "fail":
             raise InvalidArgument("asked to fail")
         case "raise":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +57,16 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     return Machine(tmp_path_factory.mktemp("machine"))
 
 
-@pytest.fixture(scope="module")
-def server(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    root, library = tmp_path_factory.mktemp("models"), stand_in.build(tmp_path_factory.mktemp("cuda"))
+@contextmanager
+def serving(machine: Machine, folder: Path, ops: Mapping[str, str], *arguments: str) -> Iterator[Running]:
+    """Run a server with plans (name -> op) and a model on the CPU."""
+    root, library = folder / "models", folder / "library"
+    for place in (root, library):
+        place.mkdir()
+    stand_in.build(library)
     (library / "libnvidia-ml.so.1").write_bytes((library / "libcuda.so.1").read_bytes())  # pynvml is a stand-in too
     both = [tensor("INPUT0", "INPUT", "FLOAT", (-1, 4)), tensor("OUTPUT0", "OUTPUT", "FLOAT", (-1, 4))]
-    for name, op in {"same": "identity", "poison": "fail", "more": "identity"}.items():
+    for name, op in ops.items():
         (root / name / "1").mkdir(parents=True)
         (root / name / "1" / "model.plan").write_bytes(plan(op, both, [{"INPUT0": ((1, 4), (4, 4), (8, 4))}]))
         (root / name / "config.pbtxt").write_text('platform: "tensorrt_plan"\ninstance_group { kind: KIND_GPU }\n')
@@ -70,9 +75,16 @@ def server(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         *stand_in.prefix(library), f"PYTHONPATH={STAND_INS}:{ROOT}", f"STAND_IN_CUDA_FILE={machine.driver}",
         f"STAND_IN_NVML={machine.nvml}",
     ]  # fmt: skip
-    arguments = [f"--model-repository={root}", "--model-control-mode=explicit", "--model-load-gpu-limit=0:0.9"]
+    with running(f"--model-repository={root}", *arguments, prefix=prefix) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def server(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    ops = {"same": "identity", "poison": "fail", "more": "identity"}
     loads = [f"--load-model={name}" for name in ("same", "poison", "on_cpu")]
-    with running(*arguments, *loads, prefix=prefix) as served:
+    arguments = ["--model-control-mode=explicit", "--model-load-gpu-limit=0:0.9", *loads]
+    with serving(machine, tmp_path_factory.mktemp("server"), ops, *arguments) as served:
         yield served
 
 
@@ -129,3 +141,22 @@ def test_device_that_is_lost_is_told_and_its_models_come_back_with_it(server: Ru
     until(lambda: server.get("/v2/health/ready")[0] == 200)
     status, body = server.post("/v2/models/same/infer", INPUT)
     assert (status, json.loads(body)["outputs"][0]["data"]) == (200, [1, 2, 3, 4])
+
+
+@pytest.mark.slow
+def test_sticky_error_is_found_by_self_inference_before_a_client_meets_it(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    with serving(machine, tmp_path, {"idle": "breaks"}, "--self-inference-interval-secs=0.5") as server:
+        until(lambda: idle_answers(server) > 0)  # it was asked, and will be compared with itself
+        before = server.workers()
+        machine.drive("broken=1")
+        server.wait_for_log("the worker ends because its device is lost: .*an illegal memory access was encountered")
+        server.wait_for_log("model idle is back in worker")
+        machine.drive("")
+        until(lambda: server.get("/v2/models/idle/ready")[0] == 200 and server.workers() != before)
+        assert server.post("/v2/models/idle/infer", INPUT)[0] == 200
+
+
+def idle_answers(server: Running) -> int:
+    row = next(one for one in status_of(server)["models"] if one["name"] == "idle")
+    return int(row["totals"]["requests"])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import functools
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,13 @@ def _sized(inputs: Arrays) -> dict[str, Any]:
     return {"OUTPUT0": np.zeros([max(0, int(n)) for n in inputs["SIZE"]], "f4")}
 
 
+def _breaks(inputs: Arrays) -> dict[str, Any]:
+    """Return the inputs, and fail while the file that describes the driver (tests/devices/libcuda.cpp) says so."""
+    if "broken=1" in Path(os.environ.get("STAND_IN_CUDA_FILE", os.devnull)).read_text():
+        raise RuntimeError("the device is broken")
+    return OPERATIONS["identity"](inputs)
+
+
 #: op of a plan -> inputs to outputs, by name
 OPERATIONS: dict[str, Callable[[Arrays], dict[str, Any]]] = {
     "identity": lambda inputs: {f"OUTPUT{name[5:]}": array for name, array in inputs.items()},
@@ -42,6 +51,7 @@ OPERATIONS: dict[str, Callable[[Arrays], dict[str, Any]]] = {
     "nonzero": lambda inputs: {"OUTPUT0": np.argwhere(inputs["INPUT0"]).T},
     "sized": _sized,
     "fail": _fail,
+    "breaks": _breaks,
 }
 
 

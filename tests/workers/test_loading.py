@@ -114,6 +114,21 @@ def test_models_of_a_backend_share_a_worker_unless_told_otherwise(tmp_path: Path
     run(work())
 
 
+def test_a_load_that_meets_a_lost_device_ends_its_worker_and_the_others_come_back(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path) as served:
+            bad = spec(tmp_path, config(on_open="lose_device"))
+            arena = Arena("bad", Budget(1 << 20))
+            with pytest.raises(EdgeServeError, match="asked to lose the device"):
+                await served.workers.open(bad, "echo", [InstanceSpec("bad")], Recorder(), arena)
+            error = await served.listener.lost()
+            assert "ended with exit status 75 (its GPU is lost)" in error.message
+            await survives(served)
+            arena.close()
+
+    run(work())
+
+
 def test_models_on_gpus_share_a_worker_without_those_on_the_cpu(tmp_path: Path) -> None:
     """A device that is lost ends the worker, and models on the CPU serve on."""
 

@@ -1,6 +1,17 @@
-"""When a worker that died is started again: at once, and ever later while it keeps dying. Pure; time is an argument."""
+"""When a worker that died is started again: at once, and ever later while it keeps dying; and not without its GPUs.
+
+The policy is pure: time is an argument.
+"""
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+#: seconds before the second question to the driver of GPUs that are lost
+_FIRST_QUESTION = 0.5
+#: the longest time between two of them, and between two starts of a worker that keeps losing its GPUs
+LONGEST_WITHOUT_GPU = 60.0
 
 
 class RestartPolicy:
@@ -50,3 +61,30 @@ class RestartPolicy:
         delay = min(self._first_ns << min(self._delays, 40), longest_ns or self._longest_ns)
         self._delays += 1
         return delay
+
+
+async def await_gpus(ask: Callable[[], Awaitable[str]], given_up: asyncio.Event, tell: Callable[[str], None]) -> None:
+    """Wait until the driver finds GPUs that are lost: before, each new process would only fail again.
+
+    Args:
+        ask: returns why it does not find them, "" = it does. Waits as long as the driver hangs.
+        given_up: ends the wait.
+        tell: takes each new reason, and "" once the GPUs are there again.
+    """
+    waiting = asyncio.ensure_future(given_up.wait())
+    delay, known = _FIRST_QUESTION, ""
+    while not waiting.done():
+        asking = asyncio.ensure_future(ask())
+        await asyncio.wait({asking, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if not asking.done():
+            asking.cancel()
+            break
+        trouble = asking.result()
+        if trouble != known:
+            tell(trouble)
+            known = trouble
+        if not trouble:
+            break
+        await asyncio.wait({waiting}, timeout=delay)
+        delay = min(2 * delay, LONGEST_WITHOUT_GPU)
+    waiting.cancel()

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from edge_serve.aio.tasks import notify, start_task
@@ -28,7 +29,7 @@ from edge_serve.workers.front.placement import (
     socket_pairs,
 )
 from edge_serve.workers.front.process import Process, ProcessLimits, ProcessLost
-from edge_serve.workers.front.restart import RestartPolicy
+from edge_serve.workers.front.restart import LONGEST_WITHOUT_GPU, RestartPolicy, await_gpus
 from edge_serve.workers.launch.cgroups import ControlGroup
 from edge_serve.workers.launch.environments import Environment
 from edge_serve.workers.wire.frames import Frame, FrameError, FrameKind
@@ -39,8 +40,6 @@ log = logging.getLogger(__name__)
 _REOPEN_FIRST, _REOPEN_LONGEST = 0.25, 5.0
 #: how long the index tells of a worker that died
 _NEWS_SECONDS = 60.0
-#: seconds between questions to the driver of GPUs that are lost, and between starts of a worker that keeps losing them
-_GPU_FIRST, _GPU_LONGEST = 0.5, 60.0
 _NO_PROCESS = "its worker is started again"
 #: the kernel passes at most 253 descriptors at once (SCM_MAX_FD), and one is the arena
 MOST_INSTANCES = 252
@@ -318,29 +317,25 @@ class Worker:
             reason = await asyncio.shield(self.process.exited)
             self._loss = now_ns, _ = self._clock.now_ns(), reason
             gpus = {spec.device_id for part in self._parts for spec in part.specs if spec.kind == "GPU"}
-            delay = self._policy.crashed(now_ns, int(_GPU_LONGEST * 1e9) if gpus else 0) / 1e9
+            delay = self._policy.crashed(now_ns, int(LONGEST_WITHOUT_GPU * 1e9) if gpus else 0) / 1e9
             self._lose(reason, delay)
             if gpus and self._hooks.gpu_trouble is not None:
-                await self._find_gpus(gpus, self._hooks.gpu_trouble)
+                await await_gpus(partial(self._hooks.gpu_trouble, gpus), self._wake, self._tell_trouble)
+                self._refusal = ""
             if delay:
                 await self._pause(delay)
             if not await self._restart():
                 return
             await self._revive(self.process)
 
-    async def _find_gpus(self, gpus: set[int], ask: Callable[[Collection[int]], Awaitable[str]]) -> None:
-        """Wait until the driver finds the GPUs of the models: before, each new process would only fail again."""
-        delay = _GPU_FIRST
-        while self._parts and not self._ending and (trouble := await ask(gpus)):
-            if trouble != self._refusal:  # one line for each reason, not for each question
-                self._refusal = trouble
-                text = "worker %s is not started: %s; the driver is asked again, at least every %g s"
-                log.error(text, self.label, trouble, _GPU_LONGEST, extra=self._about)
-            await self._pause(delay)
-            delay = min(2 * delay, _GPU_LONGEST)
-        if self._refusal and self._parts and not self._ending:
+    def _tell_trouble(self, trouble: str) -> None:
+        """Log why GPUs are not found, or that they are."""
+        self._refusal = trouble
+        if not trouble:
             log.info("the driver finds the GPUs of worker %s again", self.label, extra=self._about)
-        self._refusal = ""
+            return
+        text = "worker %s is not started: %s; the driver is asked again, at least every %g s"
+        log.error(text, self.label, trouble, LONGEST_WITHOUT_GPU, extra=self._about)
 
     async def _restart(self) -> bool:
         """Start a new process, however often the machine refuses. Return False when no model needs one any more."""

@@ -385,7 +385,7 @@ class IExecutionContext:
         op = self.engine.plan["op"]
         if self._is_data_dependent or len(inputs) < len(self._names(TensorIOMode.INPUT)):
             return {}
-        outputs = (OPERATIONS["identity"] if op == "fail" else operation(self.engine.plan))(inputs)
+        outputs = (OPERATIONS["identity"] if op in ("fail", "breaks") else operation(self.engine.plan))(inputs)
         return {name: Dims(array.shape) for name, array in outputs.items()}
 
     def _refuse(self, text: str) -> bool:
