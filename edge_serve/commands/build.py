@@ -19,6 +19,7 @@ from edge_serve.backends.tensorrt.plan import DEFAULT_FILENAME, meta_path
 from edge_serve.commands.options import OptionParser, fail
 from edge_serve.config.model.json_form import model_config_to_json
 from edge_serve.config.model.layout import CONFIG_FILE
+from edge_serve.config.settings.table import SEPARATOR
 from edge_serve.config.stages import load_model_config
 from edge_serve.devices.find import find_devices
 from edge_serve.engines import options as build_options
@@ -171,9 +172,9 @@ def find_model(name: str, repositories: Sequence[str], environ: Mapping[str, str
     """
     if os.sep in name and Path(name).is_dir():
         return Path(name).absolute()
-    roots = list(repositories) or environ.get(_REPOSITORY, "").split(os.pathsep)
+    roots = list(repositories) or environ.get(_REPOSITORY, "").split(SEPARATOR)
     if not any(roots) and (unit := find_unit()) is not None:
-        roots = environment_of(unit).values.get(_REPOSITORY, "").split(os.pathsep)
+        roots = environment_of(unit).values.get(_REPOSITORY, "").split(SEPARATOR)
     found = [Path(root, name) for root in roots if root and Path(root, name).is_dir()]
     if found:
         return found[0].absolute()

@@ -56,7 +56,7 @@ def test_model_of_a_repository_is_built_by_its_configuration_and_then_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     version = model(tmp_path / "models")
-    environ = {"CACHE_DIRECTORY": str(tmp_path / "cache"), "EDGE_SERVE_MODEL_REPOSITORY": str(tmp_path / "models")}
+    environ = {"CACHE_DIRECTORY": str(tmp_path / "cache"), "EDGE_SERVE_MODEL_REPOSITORY": f"/srv;{tmp_path / 'models'}"}
     assert command.run(["add"], environ) == 0
     text = capsys.readouterr().out
     assert f"{version}/model.plan: built in " in text
