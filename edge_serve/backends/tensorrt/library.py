@@ -6,6 +6,7 @@ Without a driver a runtime of TensorRT may end the process, so it is not touched
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -41,7 +42,7 @@ class Library:
 
     def allocator(self, cuda: CudaApi) -> Any:
         """Return an IOutputAllocator for one output: `pointer` and `shape` are those of the last run."""
-        return _allocator(self.module, cuda, self.errors)
+        return _allocator_class(self.module)(cuda, self.errors)
 
 
 def load_library(load: Callable[[str], Any] = import_module, cuda: Callable[[], CudaApi] = load_cuda) -> Library:
@@ -59,24 +60,28 @@ def load_library(load: Callable[[str], Any] = import_module, cuda: Callable[[], 
             reasons.append(f"{name}: {error}")
             continue
         errors = ErrorLog()
-        return Library(module, str(module.__version__), device, errors, _logger(module, errors))
+        return Library(module, str(module.__version__), device, errors, _logger_class(module)(errors))
     raise Unavailable(
         f"TensorRT cannot be loaded: {'; '.join(reasons)}; pip install 'edge-serve[tensorrt]' (on a Jetson: "
         "apt-get install tensorrt, and a virtual environment with --system-site-packages)"
     )
 
 
-def _logger(module: Any, errors: ErrorLog) -> Any:
+@functools.cache
+def _logger_class(module: Any) -> Any:
+    """Return one class for a module: the bindings keep what they record of each class that derives from theirs."""
+
     class TensorRtLogger(module.ILogger):  # type: ignore[misc]  # the base exists where TensorRT is installed only
-        def __init__(self) -> None:
+        def __init__(self, errors: ErrorLog) -> None:
             super().__init__()
+            self._errors = errors
 
         def log(self, severity: Any, msg: str) -> None:
-            errors.record(int(severity), msg)
+            self._errors.record(int(severity), msg)
             if int(severity) in _LEVELS:
                 host.current().log(_LEVELS[int(severity)], f"TensorRT: {msg}")
 
-    return TensorRtLogger()
+    return TensorRtLogger
 
 
 def make_runtime(library: Library, model: str, dla_core: int, *, host_code: bool) -> Any:
@@ -118,15 +123,19 @@ def load_plugins(library: Library, paths: Sequence[str]) -> None:
         register(library.logger, "")
 
 
-def _allocator(module: Any, cuda: CudaApi, errors: ErrorLog) -> Any:
+@functools.cache
+def _allocator_class(module: Any) -> Any:
+    """Return one class for a module, as `_logger_class`."""
+
     class Allocator(module.IOutputAllocator):  # type: ignore[misc]
         """Memory that grows with the output, and the shape that the run reports.
 
         TensorRT takes 0 as a refusal and no exception, so the reason goes where TensorRT's own errors go.
         """
 
-        def __init__(self) -> None:
+        def __init__(self, cuda: CudaApi, errors: ErrorLog) -> None:
             super().__init__()
+            self._cuda, self._errors = cuda, errors
             self.pointer = self._size = 0
             self.shape: tuple[int, ...] = ()
 
@@ -134,9 +143,9 @@ def _allocator(module: Any, cuda: CudaApi, errors: ErrorLog) -> Any:
             if size > self._size or not self.pointer:
                 self.close()
                 try:
-                    self.pointer, self._size = cuda.malloc(max(1, size)), size
+                    self.pointer, self._size = self._cuda.malloc(max(1, size)), size
                 except CudaError as error:
-                    errors.record(ERROR, f"no memory for {size} bytes of output '{tensor_name}': {error.message}")
+                    self._errors.record(ERROR, f"no memory for {size} bytes of output '{tensor_name}': {error.message}")
             return self.pointer
 
         def reallocate_output_async(self, tensor_name: str, memory: int, size: int, alignment: int, stream: int) -> int:
@@ -147,7 +156,7 @@ def _allocator(module: Any, cuda: CudaApi, errors: ErrorLog) -> Any:
 
         def close(self) -> None:
             if self.pointer:
-                cuda.free(self.pointer)
+                self._cuda.free(self.pointer)
                 self.pointer = self._size = 0
 
-    return Allocator()
+    return Allocator

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -25,9 +25,12 @@ class _NoRuntime:
         raise TypeError("pybind11::init(): factory function returned nullptr")
 
 
+MODULE = ModuleType("tensorrt")
+vars(MODULE).update(__version__="10.3.0", ILogger=_Logger, Runtime=_NoRuntime, IOutputAllocator=object)
+
+
 def library(host: HostCuda) -> Library:
-    module = SimpleNamespace(__version__="10.3.0", ILogger=_Logger, Runtime=_NoRuntime, IOutputAllocator=object)
-    return load_library(lambda name: module, lambda: host)
+    return load_library(lambda name: MODULE, lambda: host)
 
 
 def test_runtime_that_the_library_does_not_make_is_an_error_with_its_reason() -> None:
@@ -47,3 +50,14 @@ def test_allocator_without_memory_refuses_and_the_reason_is_logged() -> None:
     assert allocator.reallocate_output_async("OUTPUT0", 0, 4096, 256, 0) == allocator.pointer != 0
     allocator.close()
     assert host.open_handles()["memory"] == 0
+
+
+def test_loads_share_their_classes_but_not_their_errors() -> None:
+    """The bindings keep what they record of each class that derives from theirs."""
+    host = HostCuda()
+    first, second = library(host), library(host)
+
+    assert type(first.logger) is type(second.logger)
+    assert type(first.allocator(host)) is type(second.allocator(host))
+    first.logger.log(1, "no")
+    assert (len(first.errors.take().errors), len(second.errors.take().errors)) == (1, 0)
