@@ -149,6 +149,8 @@ class EchoInstance:
         self._outputs = [str(output["name"]) for output in spec.config.get("output", [])]
         self._ready_file = spec.model_directory / "not_ready"
         self._deeds = Deeds()
+        self._slow = _parameter(spec, "on_close") == "slowly"
+        self._closed = False
 
     def execute(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
         """See `Deeds`."""
@@ -172,11 +174,15 @@ class EchoInstance:
         return not self._ready_file.exists()
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Refuse a second time, as memory that is freed twice; slowly, if so configured."""
+        if self._closed:
+            raise InvalidArgument("the instance is closed already")
+        self._closed = True
+        time.sleep(0.05 if self._slow else 0)
 
 
 class EchoBackend:
-    """Any configuration will do; config parameters: `on_open` = fail | raise | exit | sleep, `on_close` = sleep."""
+    """Any configuration will do; parameters: `on_open` = fail | raise | exit | sleep, `on_close` = sleep | slowly."""
 
     def __init__(self) -> None:
         self._on_close = ""

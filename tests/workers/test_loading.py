@@ -180,6 +180,21 @@ def test_a_model_that_does_not_close_is_killed(tmp_path: Path, busy: bool) -> No
     run(work())
 
 
+def test_instances_that_are_closed_at_once_are_closed_one_after_the_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Some by themselves, and the others with the model: each once, and then the backend."""
+
+    async def work() -> None:
+        async with serving(tmp_path, config(on_close="slowly"), instances=5) as served:
+            removed = [asyncio.ensure_future(served.model.remove(number)) for number in range(3)]
+            await asyncio.sleep(0)
+            await asyncio.gather(*removed, served.close())
+
+    run(work())
+    assert not [line for line in caplog.messages if "did not close cleanly" in line]
+
+
 def test_stop_ends_everything(tmp_path: Path) -> None:
     async def work() -> None:
         workers = Workers(ProcessLimits(close=1))

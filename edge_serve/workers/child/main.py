@@ -58,6 +58,8 @@ class LoadedModel:
     #: by channel; one that runs in the main thread has none
     threads: dict[int, threading.Thread]
     in_main: bool
+    #: acquired to close instances, one at a time, of all that share the backend
+    closing: threading.Lock
 
     def of(self, channel: int | None) -> list[Instance]:
         """The instance of a channel; all of them when that is None."""
@@ -274,7 +276,8 @@ class Main:
             instance.number: threading.Thread(target=instance.run, name=instance.name, daemon=True)
             for instance in instances[1 if in_main else 0 :]
         }
-        self._loaded[value["model"]] = LoadedModel(backend, instances, threads, in_main)
+        closing = threading.Lock() if beside is None else beside.closing
+        self._loaded[value["model"]] = LoadedModel(backend, instances, threads, in_main, closing)
         self._instances.update((instance.number, instance) for instance in instances)
         if in_main:
             self.remote.calling.home = CallerArena(value["model"], arena)
@@ -291,11 +294,9 @@ class Main:
         else:
             for instance in loaded.of(channel):  # one that waits for a client would not come to its end
                 instance.wake_senders()
-            self._start(received.id, loaded.in_main, lambda: self._close(received.id, number, channel))
+            self._start(received.id, loaded.in_main, lambda: self._close(received.id, number, loaded, channel))
 
-    def _close(self, question: int, number: int, channel: int | None) -> bool:
-        loaded = self._loaded[number]
-
+    def _close(self, question: int, number: int, loaded: LoadedModel, channel: int | None) -> bool:
         def close() -> bytes:
             going = loaded.of(channel)
             for instance in going:  # they end because the front end has closed their channels
@@ -304,22 +305,23 @@ class Main:
             try:
                 for instance in going:
                     instance.backend.close()
-                if len(going) == len(loaded.instances) and not self._shares(number):
+                if going and len(going) == len(loaded.instances) and not self._shares(number):
                     loaded.backend.close()
             finally:
                 loaded.instances = [instance for instance in loaded.instances if instance not in going]
                 if not loaded.instances:
-                    del self._loaded[number]
+                    self._loaded.pop(number, None)
                 for instance in going:
                     del self._instances[instance.number]
             return json_frame(FrameKind.CLOSED, question, {})
 
-        return self._answer(question, close)
+        with loaded.closing:
+            return self._answer(question, close)
 
     def _shares(self, number: int) -> bool:
         """Whether other instances of a model, opened later or earlier, use its backend."""
         backend = self._loaded[number].backend
-        return any(other.backend is backend for key, other in self._loaded.items() if key != number)
+        return any(other.backend is backend for key, other in self._loaded.copy().items() if key != number)
 
     def _on_health(self, received: Frame) -> None:
         """Ask the model in a thread. Questions that come meanwhile get the same answer, so that a model whose
