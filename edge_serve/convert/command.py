@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import math
 import shutil
 import sys
 import tempfile
@@ -34,7 +36,9 @@ GOOD, BAD = 0, 1
 SCHEMA = 1
 #: samples that are compared, at most
 _SAMPLES = 32
-_REFERENCE = "onnxruntime"
+#: the largest --max-batch and --samples
+_MOST = 1 << 20
+_REFERENCE, _FASTEST = "onnxruntime", "fastest"
 _MS, _MB = "{:.2f} ms", "{:.1f} MB"
 
 
@@ -43,7 +47,7 @@ class Row:
     """One precision in the table; the first row is ONNX Runtime's on the CPU, the reference.
 
     Attributes:
-        problem: why it was not built or does not run; "" = it runs.
+        problem: why it was not built, does not run, or says little as a reference; "" = none.
     """
 
     name: str
@@ -81,16 +85,14 @@ def run(arguments: Sequence[str]) -> int:
     """Run the command; its exit status."""
     parser = _parser()
     options = parser.parse(arguments)
-    names = [name.strip().lower() for name in options.precisions.split(",")]
-    if unknown := [name for name in names if name not in PRECISIONS]:
-        parser.error(f"--precisions has '{unknown[0]}', expected {', '.join(PRECISIONS)}")
+    names = _precisions(parser, options)
     kept = error = ""
     rows: list[Row] = []
     try:
         with new_directory(options.model_repository, options.model) as place, tempfile.TemporaryDirectory() as folder:
             kept = _convert(options, names, place, Path(folder), rows)
             if not kept:
-                raise InvalidArgument("no precision has answers within its tolerance: nothing was written")
+                raise InvalidArgument(f"{_refusal(options, rows)}: nothing was written")
     except EdgeServeError as problem:
         error = problem.message.strip()
     except OSError as problem:
@@ -104,6 +106,26 @@ def run(arguments: Sequence[str]) -> int:
         return fail(error)
     print(f"\nwrote {options.model_repository / options.model}: {kept}, with a golden test of the reference's answers")
     return GOOD
+
+
+def _precisions(parser: OptionParser, options: argparse.Namespace) -> list[str]:
+    """Return the precisions to try, each once. Others that the options name are wrong use."""
+    names = list(dict.fromkeys(name.strip().lower() for name in options.precisions.split(",")))
+    if unknown := [name for name in names if name not in PRECISIONS]:
+        parser.error(f"--precisions has '{unknown[0]}', expected {', '.join(PRECISIONS)}")
+    named = [("--keep", options.keep), *(("--onnx-for", name) for name, _ in options.onnx_for)]
+    for option, name in named:
+        if name not in (_FASTEST, *names):
+            parser.error(f"{option} names {name}, which is not tried: --precisions={','.join([*names, name])}")
+    return names
+
+
+def _refusal(options: argparse.Namespace, rows: Sequence[Row]) -> str:
+    """Return why no precision is kept."""
+    tried = [row for row in rows[1:] if options.keep in (_FASTEST, row.name)]
+    if all(row.trial is None for row in tried):
+        return f"{' and '.join(row.name for row in tried)} cannot be built or run"
+    return "no precision has answers within its tolerance"
 
 
 def _convert(
@@ -124,10 +146,11 @@ def _convert(
     say(f"running {len(samples)} samples on ONNX Runtime (CPU)")
     work = Conversion(options, config, samples, scratch, say)
     reference = trial.run_trial(scratch / "reference", options.model, samples, list)
-    rows.append(Row(_REFERENCE, trial=reference, file_bytes=options.onnx.stat().st_size))
+    problem = trial.not_finite(reference)
+    rows.append(Row(_REFERENCE, trial=reference, file_bytes=options.onnx.stat().st_size, problem=problem))
     for name in names:
         rows.append(_try(work, name, reference))
-    wanted = [row for row in rows[1:] if row.fits and options.keep in ("fastest", row.name)]
+    wanted = [row for row in rows[1:] if row.fits and options.keep in (_FASTEST, row.name)]
     best = min(wanted, key=lambda row: row.trial.median_ms if row.trial else 0.0, default=None)
     if best is None:
         return ""
@@ -223,6 +246,13 @@ def _other_onnx(text: str) -> tuple[str, Path]:
     return name, Path(path)
 
 
+def _tolerated(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 <= (found := float(text)) < math.inf:
+            return found
+    raise argparse.ArgumentTypeError(f"found '{text}', expected a number from 0")
+
+
 def _parser() -> OptionParser:
     parser = OptionParser(
         "convert",
@@ -237,14 +267,16 @@ def _parser() -> OptionParser:
     parser.add_argument("--precisions", metavar="P,P", default="fp32,fp16", help=f"of {', '.join(PRECISIONS)}")
     parser.add_argument("--onnx-for", metavar="P=FILE", type=_other_onnx, action="append", default=[],
                         help="another ONNX file for a precision")  # fmt: skip
-    parser.add_argument("--keep", metavar="P", default="fastest", choices=("fastest", *PRECISIONS), help="write this")
-    parser.add_argument("--max-batch", metavar="N", type=int, default=8, help="most rows of a batch (8)")
-    parser.add_argument("--samples", metavar="N", type=int, default=_SAMPLES, help=argparse.SUPPRESS)
-    parser.add_argument("--rtol", metavar="T", type=float, help="tolerance (fp32 0.001, fp16 0.01, ...); so --atol")
-    parser.add_argument("--atol", metavar="T", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--keep", metavar="P", default=_FASTEST, choices=(_FASTEST, *PRECISIONS), help="write this")
+    count = build_options.number(1, _MOST)
+    parser.add_argument("--max-batch", metavar="N", type=count, default=8, help="most rows of a batch (8)")
+    parser.add_argument("--samples", metavar="N", type=count, default=_SAMPLES, help=argparse.SUPPRESS)
+    parser.add_argument("--rtol", metavar="T", type=_tolerated, help="tolerance (fp32 0.001, fp16 0.01); so --atol")
+    parser.add_argument("--atol", metavar="T", type=_tolerated, help=argparse.SUPPRESS)
     parser.add_argument("--model-repository", metavar="DIR", type=Path, default=Path("."), help="place of MODEL (here)")
     parser.add_argument("--cache", metavar="DIR", default="", help=argparse.SUPPRESS)
-    parser.add_argument("--cache-mb", metavar="N", type=int, default=DEFAULT_CACHE_MB, help=argparse.SUPPRESS)
+    size = build_options.number(0, 1 << 30)
+    parser.add_argument("--cache-mb", metavar="N", type=size, default=DEFAULT_CACHE_MB, help=argparse.SUPPRESS)
     parser.add_argument("--timing-cache", metavar="FILE", default="", help=argparse.SUPPRESS)
     build_options.add_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")

@@ -42,6 +42,8 @@ def read_samples(path: Path, config: pb.ModelConfig, most: int) -> list[Sample]:
 
 
 def _read(path: Path) -> dict[str, Array]:
+    if path.exists() and not path.is_file():
+        raise InvalidArgument(f"--inputs '{path}' is not a file; {HOW}")
     try:
         with path.open("rb") as stream:
             file = np.load(stream, allow_pickle=False)

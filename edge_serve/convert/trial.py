@@ -76,6 +76,16 @@ def run_trial(repository: Path, model: str, samples: Sequence[Sample], read_gpus
     return Trial(outputs, statistics.median(taken), statistics.quantiles(taken, n=20)[-1], used)
 
 
+def not_finite(reference: Trial) -> str:
+    """Return a warning about answers that a comparison says little about; "" = all numbers are finite."""
+    numbers = [array for outputs in reference.outputs for array in outputs.values() if array.dtype.kind == "f"]
+    count = sum(int((~np.isfinite(array)).sum()) for array in numbers)
+    if not count:
+        return ""
+    total = sum(array.size for array in numbers)
+    return f"{count} of its {total} numbers are NaN or infinite, which says nothing about accuracy: check --inputs"
+
+
 def compare(found: Trial, reference: Trial, rtol: float, atol: float) -> Difference:
     """Compare the answers of two trials with the same samples."""
     largest = relative = 0.0

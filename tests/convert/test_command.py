@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edge_serve.convert.command import run
 from tests.backends.onnx_models import FLOAT, node, save
 from tests.devices import stand_in
 
@@ -119,3 +120,34 @@ def test_wrong_use_is_status_2(files: Path, option: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "expected" in done.stderr or "choose from" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("--max-batch=0", "found '0', expected 1 to 1048576"),
+        ("--max-batch=-1", "found '-1', expected 1 to 1048576"),
+        ("--max-batch=99999999999999999999", "expected 1 to 1048576"),
+        ("--samples=0", "found '0', expected 1 to 1048576"),
+        ("--rtol=-1", "found '-1', expected a number from 0"),
+        ("--atol=nan", "found 'nan', expected a number from 0"),
+        ("--cache-mb=-1", "found '-1', expected 0 to"),
+        ("--keep=int8", "--keep names int8, which is not tried: --precisions=fp32,fp16,int8"),
+        ("--onnx-for=bf16=a", "--onnx-for names bf16, which is not tried: --precisions=fp32,fp16,bf16"),
+    ],
+)
+def test_values_that_an_option_cannot_have_are_refused_at_once(
+    option: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(["net", "--onnx=a", "--inputs=b", option])
+    assert ended.value.code == 2
+    assert text in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_builds_that_fail_are_not_told_as_wrong_answers(library: Path, files: Path) -> None:
+    status, found, _ = convert(library, files, "--precisions=fp32,fp32", "--dla-core=3")
+    assert status == 1
+    assert found["error"] == "fp32 cannot be built or run: nothing was written"
+    assert "DLA core 3 was asked for, and this device has 2" in found["precisions"][1]["problem"]

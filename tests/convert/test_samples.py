@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +77,9 @@ def test_a_missing_file_a_single_array_and_pickles_are_refused(tmp_path: Path) -
         read_samples(tmp_path / "one.npy", config(x=[4]), 32)
     with pytest.raises(InvalidArgument, match="allow_pickle"):
         read_samples(saved(tmp_path, x=np.array([{}], object)), config(x=[4]), 32)
+
+
+def test_pipe_is_refused_without_waiting_for_a_writer(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.npz")
+    with pytest.raises(InvalidArgument, match="is not a file"):
+        read_samples(tmp_path / "pipe.npz", config(x=[4]), 32)

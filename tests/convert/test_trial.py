@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_serve.convert.trial import Trial, compare
+from edge_serve.convert.trial import Trial, compare, not_finite
 
 
 def answers(**outputs: Any) -> Trial:
@@ -51,3 +51,8 @@ def test_strings_must_be_equal() -> None:
     ours, theirs = np.array([b"a", b"b"], object), np.array([b"a", b"c"], object)
     assert compare(answers(y=ours), answers(y=theirs), 1, 1).beyond == 1
     assert compare(answers(y=ours), answers(y=ours), 0, 0).fits
+
+
+def test_reference_without_numbers_is_told() -> None:
+    assert not_finite(answers(y=floats(1, 2), n=np.arange(2), s=np.array([b"a"], object))) == ""
+    assert "2 of its 3 numbers are NaN or infinite" in not_finite(answers(y=floats(np.nan, 2, np.inf)))
