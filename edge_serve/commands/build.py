@@ -133,6 +133,7 @@ def cache_of(directory: str, most_mb: int, timing_cache: str, environ: Mapping[s
 def _of_file(onnx: Path, output: str, cache: CacheSettings, options: EngineOptions, device: int) -> EngineRequest:
     """Return the request for one ONNX file; with the model's configuration if the file is in a version directory."""
     plan = Path(output) if output else onnx.with_name(DEFAULT_FILENAME)
+    _check_files(onnx, plan)
     gpus = find_devices()
     model = onnx.absolute().parent.parent
     if onnx.absolute().parent.name.isdigit() and (model / CONFIG_FILE).is_file():
@@ -141,6 +142,20 @@ def _of_file(onnx: Path, output: str, cache: CacheSettings, options: EngineOptio
     else:
         request = file_request(onnx, cache, gpus, options, device)
     return replace(request, output=str(plan.absolute()))
+
+
+def _check_files(onnx: Path, plan: Path) -> None:
+    """Check that the ONNX file is no pipe, and that the plan may replace the file in its place, if one is there.
+
+    Raises:
+        InvalidArgument: one is a directory, a device, or a pipe, or both are the same file.
+    """
+    if onnx.exists() and not onnx.is_file():
+        raise InvalidArgument(f"'{onnx}' is no regular file, expected an ONNX file")
+    if plan.exists() and not plan.is_file():
+        raise InvalidArgument(f"--output '{plan}' is there and is no regular file: name another place for the plan")
+    if plan.exists() and onnx.exists() and plan.samefile(onnx):
+        raise InvalidArgument(f"--output '{plan}' is the ONNX file itself: name another place for the plan")
 
 
 def _of_model(directory: Path, cache: CacheSettings, options: EngineOptions, device: int) -> list[EngineRequest]:

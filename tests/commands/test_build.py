@@ -71,6 +71,21 @@ def test_model_of_a_repository_is_built_by_its_configuration_and_then_found(
     assert found["engines"][0]["meta"] == f"{version}/model.plan.meta.json"
 
 
+def test_files_that_are_no_regular_files_are_neither_read_nor_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx = model(tmp_path) / "model.onnx"
+    before = onnx.read_bytes()
+    os.mkfifo(tmp_path / "pipe")
+    for output, text in ((onnx, "is the ONNX file itself"), (tmp_path, "no regular file"), (tmp_path / "pipe", "no r")):
+        assert command.run([str(onnx), "--output", str(output), "--cache", str(tmp_path / "cache")], {}) == 1
+        assert text in capsys.readouterr().err
+    assert onnx.read_bytes() == before
+    (tmp_path / "pipe").rename(tmp_path / "pipe.onnx")
+    assert command.run([str(tmp_path / "pipe.onnx")], {}) == 1
+    assert "expected an ONNX file" in capsys.readouterr().err
+
+
 def test_arguments_of_edge_ota_build_a_file_with_the_configuration_around_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

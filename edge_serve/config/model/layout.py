@@ -205,6 +205,8 @@ def _advice_on_files(found: _Folder, expected: str = "") -> str:
     names = expected or "model.onnx or model.py"
     if not found.files and not found.folders:
         return f"{found.shown}/ is empty: put the model's file there, as {names}"
+    if expected in found.files:  # and yet the caller does not find it
+        return f"{found.shown}/{expected} is a link whose target does not exist: copy the file itself there"
     holds = f"{found.shown}/ holds {found}; expected {names}"
     endings = [PurePath(expected).suffix] if expected else list(_SERVED)
     near = [name for name in found.files if PurePath(name).suffix.lower() in endings]

@@ -130,6 +130,10 @@ def test_what_lies_in_place_of_the_model_s_file(tmp_path: Path) -> None:
     assert advice_on_file(tmp_path / "none/1", "model.py", "none") == (
         "none/1/ is empty: put the model's file there, as model.py"
     )
+    (model / "1/model.plan").symlink_to("nowhere")
+    assert advice_on_file(model / "1", "model.plan", "m") == (
+        "m/1/model.plan is a link whose target does not exist: copy the file itself there"
+    )
 
 
 @pytest.mark.parametrize("name", ["Config.pbtxt", "config.pbtxt.txt", "config.txt", "1/config.pbtxt"])
