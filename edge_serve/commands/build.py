@@ -124,7 +124,13 @@ def _printer(request: EngineRequest, *, quiet: bool) -> Callable[[BuildProgress]
 
 
 def cache_of(directory: str, most_mb: int, timing_cache: str, environ: Mapping[str, str] = os.environ) -> CacheSettings:
-    """Return the cache that the options name, or else the user's."""
+    """Return the cache that the options name, or else the user's.
+
+    Raises:
+        InvalidArgument: the timing cache is a directory, a device, or a pipe.
+    """
+    if os.path.exists(timing_cache) and not os.path.isfile(timing_cache):
+        raise InvalidArgument(f"--timing-cache '{timing_cache}' is no regular file: name the file to keep it in")
     found = cache_settings({}, environ)
     times = os.path.abspath(timing_cache) if timing_cache else ""
     return CacheSettings(Path(directory) if directory else found.directory, most_mb, times)

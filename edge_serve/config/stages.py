@@ -75,6 +75,7 @@ def settle_instances(
     config: pb.ModelConfig,
     gpus: Sequence[int] | None = None,
     min_compute_capability: float = 0.0,
+    lack: str = "",
     *,
     auto: bool = True,
 ) -> pb.ModelConfig:
@@ -82,13 +83,14 @@ def settle_instances(
 
     Args:
         gpus: ids of the usable GPUs; None = this server has no GPU support.
+        lack: why no GPU is usable; "" = one is, or nothing hints at a GPU.
         auto: KIND_AUTO may be a GPU: the backend can use one.
 
     Raises:
         InvalidArgument: a group asks for what the machine does not have.
     """
     settled = normalise_instance_groups(config, gpus or (), auto=auto)
-    check_instance_groups(settled, gpus, min_compute_capability)
+    check_instance_groups(settled, gpus, min_compute_capability, lack)
     return settled
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from edge_serve.errors import with_advice
+
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
@@ -56,6 +58,15 @@ class Gpus:
         if not self.supported:
             return None
         return [device.id for device in self.found if _number(device.capability) >= capability]
+
+    def lack(self, capability: float) -> str:
+        """Return why no GPU of this compute capability can be used; "" = one can, or nothing hints at a GPU."""
+        if self.reason:
+            return with_advice(self.reason, self.advice)
+        if self.ids(capability) or not self.found:
+            return ""
+        found = ", ".join(f"{one.id} has {one.capability[0]}.{one.capability[1]}" for one in self.found)
+        return f"--min-supported-compute-capability is {capability:g}, and GPU {found}"
 
     def uuid(self, id: int) -> str:
         """Return the UUID of a GPU; "" = there is no such GPU."""

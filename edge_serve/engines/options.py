@@ -18,6 +18,8 @@ _SIDES = ("min", "opt", "max")
 #: name of the accelerator in `optimization.execution_accelerators` (Triton's model_config.proto)
 _ACCELERATOR = "tensorrt"
 _MOST_DLA_CORES = 8
+#: size of a dimension; TensorRT 8.6 has 32 bits for it
+_LARGEST = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,8 @@ def parse_shapes(text: str) -> dict[str, tuple[int, ...]]:
         if name in found:
             raise InvalidArgument(f"input '{name}' has two shapes in '{text}', expected one")
         found[name] = tuple(map(int, numbers))
+        if max(found[name]) > _LARGEST:
+            raise InvalidArgument(f"found the shape '{part}', expected numbers up to {_LARGEST}")
     return found
 
 

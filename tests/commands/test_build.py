@@ -84,6 +84,8 @@ def test_files_that_are_no_regular_files_are_neither_read_nor_replaced(
     (tmp_path / "pipe").rename(tmp_path / "pipe.onnx")
     assert command.run([str(tmp_path / "pipe.onnx")], {}) == 1
     assert "expected an ONNX file" in capsys.readouterr().err
+    assert command.run([str(onnx), "--timing-cache", str(tmp_path / "pipe.onnx")], {}) == 1
+    assert "name the file to keep it in" in capsys.readouterr().err
 
 
 def test_arguments_of_edge_ota_build_a_file_with_the_configuration_around_it(

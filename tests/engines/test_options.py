@@ -36,7 +36,7 @@ def test_every_option_that_edge_ota_lets_through_is_known() -> None:
     assert parse_options(" ".join(check_options(words)), "a manifest").precisions == ("BEST", "FP16", "BF16", "INT8")
 
 
-@pytest.mark.parametrize("text", ["x", "x:", "x:1x", "x:1x-1", ":1", "x:1,x:2"])
+@pytest.mark.parametrize("text", ["x", "x:", "x:1x", "x:1x-1", ":1", "x:1,x:2", "x:4294967296x4"])
 def test_shape_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="expected"):
         parse_shapes(text)

@@ -80,6 +80,19 @@ def test_engine_is_shown_beside_the_configuration(tmp_path: Path) -> None:
     assert lines[at : at + 5] == LINES
 
 
+def test_gpu_that_the_server_does_not_use_is_not_used_by_the_check(tmp_path: Path) -> None:
+    library = tmp_path / "library"
+    library.mkdir()
+    write(tmp_path / "models", identity(), META)
+    variables = stand_in.environ(stand_in.build(library), devices=1, capability="5.3")
+
+    command = [sys.executable, "-m", "edge_serve", "check", str(tmp_path / "models")]
+    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True)
+
+    assert done.returncode == 1
+    assert "--min-supported-compute-capability is 6, and GPU 0 has 5.3" in done.stdout
+
+
 def test_without_tensorrt_the_file_beside_the_plan_is_shown(tmp_path: Path) -> None:
     folder = write(tmp_path, identity(), META)
 

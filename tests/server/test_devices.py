@@ -83,7 +83,10 @@ def test_gpu_below_the_minimum_of_compute_capability_is_not_used(library: Path, 
     root = models(tmp_path, {"gpu": "kind: KIND_GPU", "auto": "kind: KIND_AUTO"})
     arguments = ("--exit-on-error=false", "--min-supported-compute-capability=9.0")
     with running(root, *arguments, prefix=stand_in.prefix(library)) as server:
-        assert "instance group gpu_0 of model gpu has kind KIND_GPU but no GPUs are available" in server.log()
+        assert (
+            "instance group gpu_0 of model gpu has kind KIND_GPU but no GPUs are available; "
+            "--min-supported-compute-capability is" in server.log()
+        )
         assert server.get("/v2/models/auto/ready")[0] == 200
 
 
@@ -95,5 +98,8 @@ def test_driver_that_does_not_work_costs_gpu_models_alone(library: Path, tmp_pat
             "no GPU is used: CUDA does not work: cuInit failed with CUDA_ERROR_SYSTEM_DRIVER_MISMATCH; the driver was "
             "replaced under the running kernel: restart the machine" in log
         )
-        assert "instance group gpu_0 of model gpu has kind KIND_GPU but server does not support GPUs" in log
+        assert (
+            "instance group gpu_0 of model gpu has kind KIND_GPU but server does not support GPUs; CUDA does not work: "
+            "cuInit failed with CUDA_ERROR_SYSTEM_DRIVER_MISMATCH; the driver was replaced" in log
+        )
         assert server.get("/v2/models/auto/ready")[0] == 200

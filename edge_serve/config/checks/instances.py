@@ -13,17 +13,20 @@ _NO_GPU = (
     "write kind: KIND_AUTO in its instance_group, which is a GPU where there is one and the CPU elsewhere, or "
     "kind: KIND_CPU; edge-serve doctor looks for GPUs"
 )
+#: of a GPU that is used, unless a setting says otherwise
+LEAST_COMPUTE_CAPABILITY = 6.0
 #: of one model. A slip of the finger must not fill the machine with processes, or the server with their descriptions
 MOST_INSTANCES = 1024
 
 
 def check_instance_groups(
-    config: pb.ModelConfig, gpus: Sequence[int] | None = None, min_compute_capability: float = 0.0
+    config: pb.ModelConfig, gpus: Sequence[int] | None = None, min_compute_capability: float = 0.0, lack: str = ""
 ) -> None:
     """Every group can have its instances on this machine, under a name of its own.
 
     Args:
         gpus: ids of the usable GPUs; None = this server has no GPU support at all.
+        lack: why no GPU is usable; "" = one is, or nothing hints at a GPU.
 
     Raises:
         InvalidArgument: with Triton's text. Group names used twice pass in Triton; metrics and logs then mix them up.
@@ -37,7 +40,7 @@ def check_instance_groups(
     seen: set[str] = set()
     for group in config.instance_group:
         where = f"instance group {group.name} of model {config.name}"
-        _check_kind(group, where, gpus, min_compute_capability)
+        _check_kind(group, where, gpus, min_compute_capability, lack)
         _check_profiles(group, where, config.platform)
         if group.name in seen:
             raise InvalidArgument(f"{where} has the name of another group of the model")
@@ -49,10 +52,12 @@ def check_instance_groups(
         raise InvalidArgument(f"model {config.name} asks for {count} instances, at most {MOST_INSTANCES} are possible")
 
 
-def _check_kind(group: pb.ModelInstanceGroup, where: str, gpus: Sequence[int] | None, capability: float) -> None:
+def _check_kind(
+    group: pb.ModelInstanceGroup, where: str, gpus: Sequence[int] | None, capability: float, lack: str
+) -> None:
     match group.kind:
         case pb.ModelInstanceGroup.KIND_GPU:
-            _check_gpus(group, where, gpus, capability)
+            _check_gpus(group, where, gpus, capability, lack)
         case pb.ModelInstanceGroup.KIND_CPU | pb.ModelInstanceGroup.KIND_MODEL:
             if group.gpus:
                 text = f"{where} has kind {_KIND.Name(group.kind)} but specifies one or more GPUs"
@@ -62,13 +67,16 @@ def _check_kind(group: pb.ModelInstanceGroup, where: str, gpus: Sequence[int] | 
             raise Internal(f"{where} has unexpected kind {kind}")
 
 
-def _check_gpus(group: pb.ModelInstanceGroup, where: str, gpus: Sequence[int] | None, capability: float) -> None:
+def _check_gpus(
+    group: pb.ModelInstanceGroup, where: str, gpus: Sequence[int] | None, capability: float, lack: str
+) -> None:
     if gpus is None:
         text = f"{where} has kind KIND_GPU but server does not support GPUs"
-        raise InvalidArgument(with_advice(text, f"{_NO_GPU}, and remove gpus: [...]" if group.gpus else _NO_GPU))
+        advice = f"{_NO_GPU}, and remove gpus: [...]" if group.gpus else _NO_GPU
+        raise InvalidArgument(with_advice(text, lack or advice))
     if not group.gpus:
-        lack = "specifies no GPUs" if gpus else "no GPUs are available"
-        raise InvalidArgument(with_advice(f"{where} has kind KIND_GPU but {lack}", "" if gpus else _NO_GPU))
+        reason = "specifies no GPUs" if gpus else "no GPUs are available"
+        raise InvalidArgument(with_advice(f"{where} has kind KIND_GPU but {reason}", "" if gpus else lack or _NO_GPU))
     for gpu in group.gpus:
         if gpu not in gpus:
             raise InvalidArgument(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Annotated, Any, get_type_hints
 
+from edge_serve.config.checks.instances import LEAST_COMPUTE_CAPABILITY
 from edge_serve.config.settings import server_values as values
 from edge_serve.config.settings.doors import DoorSettings
 from edge_serve.config.settings.kinds import (
@@ -332,7 +333,7 @@ class ServerConfig(DoorSettings):
     ] = ()
     min_supported_compute_capability: Annotated[
         float, _memory(number(0), "CUDA compute capability below which a GPU is not used.")
-    ] = 6.0
+    ] = LEAST_COMPUTE_CAPABILITY
     buffer_manager_thread_count: Annotated[
         int, _memory(COUNT, "Threads for copies.", ignored="tensors are not copied by threads")
     ] = 0

@@ -17,6 +17,7 @@ from edge_serve.backends.base import ModelSpec
 from edge_serve.backends.onnxruntime.libraries import has_cuda
 from edge_serve.backends.tensorrt.plan import BUILT_PLAN, PLATFORM
 from edge_serve.clock import Clock
+from edge_serve.config.checks.instances import LEAST_COMPUTE_CAPABILITY
 from edge_serve.config.checks.io import check_inputs_and_outputs
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.config.model.json_form import model_config_to_json
@@ -92,7 +93,7 @@ class LoaderOptions:
     summaries: bool = False
     histograms: bool = False
     proves: Callable[[str], bool] = lambda name: True
-    least_compute_capability: float = 0.0
+    least_compute_capability: float = LEAST_COMPUTE_CAPABILITY
 
 
 class Loader:
@@ -213,7 +214,7 @@ class Loader:
         """
         least = self._options.least_compute_capability
         auto = config.backend != "onnxruntime" or has_cuda()
-        return settle_instances(config, self.devices.ids(least), least, auto=auto)
+        return settle_instances(config, self.devices.ids(least), least, self.devices.lack(least), auto=auto)
 
     def _measured(self, plan: LoadPlan) -> AbstractAsyncContextManager[dict[str, int]]:
         if self.device_memory is None or not (gpus := self.gpus(plan.config)):
