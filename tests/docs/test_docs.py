@@ -70,3 +70,15 @@ def test_the_index_has_every_page_and_every_decision() -> None:
     assert [
         str(path) for page in pages if (path := str(page.relative_to(ROOT / "docs"))) not in {*listed, "README.md"}
     ] == []
+
+
+def test_tests_that_the_page_about_tensorrt_names_are_there() -> None:
+    """Each of its rows names its test: a file of the backend's tests, or a path."""
+    text = (ROOT / "docs/tensorrt.md").read_text()
+    named = [ROOT / f"tests/backends/tensorrt/{name}.py" for name in re.findall(r"`(test_\w+)`", text)]
+    named += [ROOT / path for path in re.findall(r"`(tests/[\w/.]+)`", text)]
+    assert len(named) > 30
+    assert [str(path) for path in named if not path.exists()] == []
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "feature of Triton" not in line]
+    table = text[text.index("| feature of Triton") : text.index("## Choose the library")]
+    assert [row for row in rows if row in table and "test" not in row] == []

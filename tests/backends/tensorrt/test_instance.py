@@ -84,6 +84,44 @@ def test_requests_of_a_batch_keep_their_rows(host: HostCuda, tmp_path: Path) -> 
     assert 0 < timing.input_end_ns <= timing.output_start_ns
 
 
+def test_settings_of_a_model_reach_cuda_and_tensorrt(
+    host: HostCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`busy_wait_events`, `priority`, `execution_context_allocation_strategy`; one engine for all instances."""
+    told: dict[str, set[Any]] = {"blocking": set(), "priority": set(), "strategy": set(), "engines": set()}
+    module = sys.modules["tensorrt"]
+    create_event, create_stream = host.event_create, host.stream_create
+    create_context = module.ICudaEngine.create_execution_context
+
+    def event(**flags: bool) -> int:
+        told["blocking"].add(flags["blocking"])
+        return create_event(**flags)
+
+    def stream(priority: int = 0) -> int:
+        told["priority"].add(priority)
+        return create_stream(priority)
+
+    def context(engine: Any, strategy: Any) -> Any:
+        told["strategy"].add(strategy.name)
+        told["engines"].add(engine)
+        return create_context(engine, strategy)
+
+    monkeypatch.setattr(host, "event_create", event)
+    monkeypatch.setattr(host, "stream_create", stream)
+    monkeypatch.setattr(module.ICudaEngine, "create_execution_context", context)
+    config = {
+        "optimization": {"priority": "PRIORITY_MAX", "cuda": {"busy_wait_events": True}},
+        "parameters": {"execution_context_allocation_strategy": {"string_value": "ON_PROFILE_CHANGE"}},
+    }
+    backend = TensorRtBackend(lambda: load_library(cuda=lambda: host))
+    model = spec(tmp_path, identity(), **config)
+    model.config = backend.complete_config(model)
+
+    assert len(backend.open(model, [InstanceSpec(f"m_0_{number}", "GPU", 0) for number in range(3)])) == 3
+    assert (told["blocking"], told["strategy"], len(told["engines"])) == ({False}, {"ON_PROFILE_CHANGE"}, 1)
+    assert host.stream_priority_range()[1] in told["priority"]
+
+
 def test_output_that_no_request_wants_is_not_copied(host: HostCuda, tmp_path: Path) -> None:
     _, instance = opened(host, spec(tmp_path, identity()))
     array = np.ones((1, 4), np.float32)
