@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,9 @@ _LOCK = "build.lock"
 _PLAN = ".plan"
 _STAGE = ".new"
 _BLOCK = 1 << 20
+#: keys and stage files of ours: the directory may have other files, which stay
+_KEY = re.compile(r"[0-9a-f]{64}")
+_STAGED = re.compile(rf"\.({_KEY.pattern}\.plan|timing\.cache).*\.\d+\.new")
 
 
 class EngineLease:
@@ -116,23 +120,26 @@ class EngineCache:
     def _clean(self) -> None:
         """Remove the incomplete files of killed builds."""
         for path in self.directory.iterdir():
-            if path.name.startswith(".") and path.name.endswith(_STAGE):
+            if _STAGED.fullmatch(path.name):
                 path.unlink(missing_ok=True)
-        for plan in self.directory.glob(f"*{_PLAN}"):
+        for plan in self._plans():
             if self._whole(plan) is None:
                 _remove(plan)
 
+    def _plans(self) -> list[Path]:
+        """Return the plans that are ours, whole or not."""
+        return [plan for plan in self.directory.glob(f"*{_PLAN}") if _KEY.fullmatch(plan.stem)]
+
     def _evict(self, newest: Path) -> None:
         found = []
-        for plan in self.directory.glob(f"*{_PLAN}"):
+        for plan in self._plans():
             with contextlib.suppress(OSError):
                 found.append((meta_path(plan).stat().st_mtime_ns, plan.stat().st_size, plan))
         total = sum(size for _, size, _ in found)
         for _, size, plan in sorted(found):
             if total <= self._most_bytes:
                 return
-            if plan != newest and not _is_held(plan):
-                _remove(plan)
+            if plan != newest and _remove_unless_held(plan):
                 total -= size
 
 
@@ -147,7 +154,7 @@ def hold(plan: Path) -> int:
     """Keep a plan in the cache until the descriptor that this returns is closed.
 
     Raises:
-        OSError: it is gone.
+        OSError: it is gone, or is being removed.
     """
     descriptor = os.open(plan, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -202,19 +209,20 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _is_held(plan: Path) -> bool:
-    """Return whether a server serves a plan."""
+def _remove_unless_held(plan: Path) -> bool:
+    """Remove an engine that no server serves. Return whether it was. No server can `hold` it meanwhile."""
     try:
         descriptor = os.open(plan, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _remove(plan)
     except BlockingIOError:
-        return True
+        return False
     finally:
         os.close(descriptor)
-    return False
+    return True
 
 
 def _remove(plan: Path) -> None:

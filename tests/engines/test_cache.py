@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 from pathlib import Path
@@ -19,18 +20,22 @@ def never() -> None:
     raise AssertionError("the lock is free")
 
 
-def stored(cache: EngineCache, key: str, used: int) -> Path:
+def key(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def stored(cache: EngineCache, name: str, used: int) -> Path:
     with cache.locked(never):
-        plan = cache.store(key, CONTENT, META)
+        plan = cache.store(key(name), CONTENT, META)
     os.utime(meta_path(plan), (used, used))
     return plan
 
 
 def test_engine_is_found_by_its_key_and_counts_as_used(tmp_path: Path) -> None:
     cache = EngineCache(tmp_path / "deep" / "cache", 1000)
-    assert cache.find("a") is None
+    assert cache.find(key("a")) is None
     plan = stored(cache, "a", 1)
-    assert cache.find("a") == (plan, META)
+    assert cache.find(key("a")) == (plan, META)
     assert meta_path(plan).stat().st_mtime > 1
 
 
@@ -55,16 +60,16 @@ def test_half_an_engine_is_never_used_and_is_removed_by_the_next_build(tmp_path:
     cache = EngineCache(tmp_path, 1000)
     plan = stored(cache, "a", 1)
     if left == "stage":
-        plan.rename(tmp_path / ".a.plan.77.new")
+        plan.rename(tmp_path / f".{plan.name}.77.new")
     elif left == "no description":
         meta_path(plan).unlink()
     elif left == "cut":
         plan.write_bytes(CONTENT[:50])
     else:
         meta_path(plan).write_text("{")
-    assert cache.find("a") is None
+    assert cache.find(key("a")) is None
     with cache.locked(never):
-        assert list(tmp_path.glob("*a.plan*.new")) + list(tmp_path.glob("*.plan")) == []
+        assert list(tmp_path.glob(".*.new")) + list(tmp_path.glob("*.plan")) == []
 
 
 def test_second_build_waits_for_the_first_and_says_so(tmp_path: Path) -> None:
@@ -72,14 +77,14 @@ def test_second_build_waits_for_the_first_and_says_so(tmp_path: Path) -> None:
 
     def second() -> None:
         with EngineCache(tmp_path, 1000).locked(waiting.set):
-            assert cache.find("a") is not None
+            assert cache.find(key("a")) is not None
             done.set()
 
     with cache.locked(never):
         thread = threading.Thread(target=second)
         thread.start()
         assert waiting.wait(10)
-        cache.store("a", CONTENT, META)
+        cache.store(key("a"), CONTENT, META)
         assert not done.is_set()
     thread.join()
     assert done.is_set()
@@ -93,7 +98,7 @@ def test_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     with cache.locked(never), monkeypatch.context() as patched:
         patched.setattr("edge_serve.engines.cache.os.fsync", full)
         with pytest.raises(OSError, match="No space"):
-            cache.store("a", CONTENT, META)
+            cache.store(key("a"), CONTENT, META)
     assert {path.name for path in tmp_path.iterdir()} == {"build.lock"}
 
 
@@ -104,6 +109,43 @@ def test_exported_plan_has_its_description_and_replaces_an_old_one(tmp_path: Pat
         assert target.read_bytes() == bytes(CONTENT)
         assert meta_path(target).exists()
     assert sorted(path.name for path in target.parent.iterdir()) == ["model.plan", "model.plan.meta.json"]
+
+
+def test_files_of_others_in_the_directory_stay(tmp_path: Path) -> None:
+    """The directory may be one in which plans of the user's own lie: `--cache .`"""
+    theirs = [tmp_path / name for name in ("model.plan", ".notes.new", f".{key('a')}.plan.old")]
+    for path in theirs:
+        path.write_bytes(b"theirs")
+    cache = EngineCache(tmp_path, 10)
+    stored(cache, "a", 1)
+    described = export_to(cache, tmp_path / "exported.plan")
+    stored(cache, "b", 2)
+
+    assert [path for path in (*theirs, described) if not path.exists()] == []
+    assert cache.find(key("a")) is None
+
+
+def export_to(cache: EngineCache, target: Path) -> Path:
+    found = cache.find(key("a"))
+    assert found is not None
+    export(*found, target)
+    return target
+
+
+def test_engine_that_is_being_removed_cannot_be_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server would serve a file that is gone by the time its worker opens it."""
+    cache, refused = EngineCache(tmp_path, 150), []
+
+    def remove(plan: Path) -> None:
+        try:
+            os.close(hold(plan))
+        except OSError:
+            refused.append(plan)
+
+    first = stored(cache, "first", 1)
+    monkeypatch.setattr("edge_serve.engines.cache._remove", remove)
+    stored(cache, "second", 2)
+    assert refused == [first]
 
 
 def test_plan_that_was_removed_cannot_be_held(tmp_path: Path) -> None:
