@@ -29,7 +29,7 @@ from edge_serve.backends.tensorrt.plan import PlanMeta
 from edge_serve.engines.builder import build_plan, check_builder, lost_memory
 from edge_serve.engines.cache import EngineCache, export
 from edge_serve.engines.request import BuiltEngine, EngineRequest, digest, engine_key
-from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable
 
 _NICE = 10
 _PR_SET_PDEATHSIG = 1
@@ -82,6 +82,12 @@ def _build(
     started = time.monotonic()
     timing_cache = Path(request.timing_cache or Path(request.cache, _TIMING_CACHE))
     made = build_plan(library, request, timing_cache, lambda phase, percent: tell(phase=phase, percent=percent))
+    if engine_key(request, _digests(request), library.version, capability) != key:
+        # it may have waited long for another build, and its key would name an engine of other files
+        raise Unavailable(
+            f"{Step.BUILD.value}: '{request.onnx}' was changed during the build, or a file that it refers to: build "
+            "again once all are there"
+        )
     tell(phase="writing", percent=None)
     meta = PlanMeta(
         library.version, capability, request.device_name, sha256,

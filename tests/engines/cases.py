@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,12 +30,19 @@ def request(name: str, options: str = "--opt-shapes=A:2x4,B:2x4", **more: Any) -
     )
 
 
-def outcome(asked: EngineRequest, script: str = "") -> dict[str, Any]:
+def change() -> None:
+    """Put another model in the place of one."""
+    onnx_models.add_sub(FOLDER / "add.onnx", ("M", 4), onnx_models.FLOAT)
+
+
+def outcome(asked: EngineRequest, script: str = "", meanwhile: Callable[[], object] = tuple) -> dict[str, Any]:
     os.environ["STAND_IN_BUILD"] = script
     told: list[Any] = []
 
     def tell(**fields: Any) -> None:
         told.append((fields["phase"], fields["percent"]))
+        if fields["phase"] == "parsing":
+            meanwhile()
 
     try:
         built = build_engine(asked, LIBRARY, tell)
@@ -77,6 +85,10 @@ def main() -> None:
         "output in a file": outcome(request("add.onnx", output=str(FOLDER / "file" / "model.plan"))),
         "plugin": outcome(request("add.onnx", plugins=(str(FOLDER / "file"),))),
     }
+    asked, before = request("add.onnx", "--opt-shapes=A:6x4,B:6x4"), (FOLDER / "add.onnx").read_bytes()
+    found["changed meanwhile"] = outcome(asked, meanwhile=change)
+    (FOLDER / "add.onnx").write_bytes(before)
+    found["changed back"] = outcome(asked)
     disk, shutil.disk_usage = shutil.disk_usage, lambda path: disk(path)._replace(free=20)
     found["full disk"] = outcome(request("add.onnx", "--opt-shapes=A:5x4,B:5x4"))
     shutil.disk_usage = disk

@@ -129,3 +129,12 @@ def test_nested_phases_add_up_and_no_percentage_falls() -> None:
     phases.step("unknown", 1)
     phases.start("empty", "", 0)
     assert told == [("build", share) for share in (0, *range(5, 55, 5), 100)] + [("empty", 0)]
+
+
+@pytest.mark.parametrize("version", [OLD, TEN, ELEVEN])
+def test_engine_of_an_onnx_file_that_was_replaced_meanwhile_is_not_cached(
+    version: str, outcomes: dict[str, Any]
+) -> None:
+    """It would be served for the file that was there before, once that is put back."""
+    assert "add.onnx' was changed during the build" in outcomes[version]["changed meanwhile"]["error"]
+    assert not outcomes[version]["changed back"]["cached"]
