@@ -97,17 +97,21 @@ async def _start(command: Sequence[str], variables: Mapping[str, str]) -> asynci
 
 async def _read(stream: asyncio.StreamReader, on_progress: OnProgress) -> _Answer:
     started, answer = time.monotonic(), _Answer()
-    while True:
-        try:
-            line = await asyncio.wait_for(stream.readline(), TICK)
-        except asyncio.TimeoutError:
-            line = None
-        if line == b"":
-            return answer
-        if line is not None:
-            _take(answer, json.loads(line))
-        if answer.done is None and answer.error is None:
-            on_progress(BuildProgress(answer.phase, answer.percent, time.monotonic() - started))
+    reading = asyncio.ensure_future(stream.readline())
+    try:
+        while True:
+            # before Python 3.12, `wait_for` loses a cancellation that comes together with a line
+            await asyncio.wait({reading}, timeout=TICK)
+            if reading.done():
+                line = reading.result()
+                if not line:
+                    return answer
+                _take(answer, json.loads(line))
+                reading = asyncio.ensure_future(stream.readline())
+            if answer.done is None and answer.error is None:
+                on_progress(BuildProgress(answer.phase, answer.percent, time.monotonic() - started))
+    finally:
+        reading.cancel()
 
 
 def _take(answer: _Answer, found: Mapping[str, Any]) -> None:

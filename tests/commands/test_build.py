@@ -17,7 +17,7 @@ from edge_serve.commands import build as command
 from edge_serve.devices.device import Gpus
 from edge_serve.engines.model import CacheSettings, file_request
 from edge_serve.engines.options import parse_options
-from edge_serve.engines.process import run_build
+from edge_serve.engines.process import _read, run_build
 from edge_serve.engines.request import BuildProgress, EngineRequest
 from edge_serve.errors import Internal
 from edge_serve.workers.launch.environments import own_interpreter
@@ -205,6 +205,26 @@ def test_cancelled_build_leaves_no_process_and_no_engine(tmp_path: Path, monkeyp
         with pytest.raises(ProcessLookupError):
             os.kill(int(pid), signal.SIG_DFL)
     assert {path.name for path in (tmp_path / "cache").iterdir()} == {"build.lock"}
+
+
+def test_cancellation_that_comes_together_with_a_line_is_not_lost() -> None:
+    """`asyncio.wait_for` before Python 3.12 returned the line, and the build ran to its end."""
+
+    async def cancelled() -> None:
+        stream, told = asyncio.StreamReader(), asyncio.Event()
+        reading = asyncio.create_task(_read(stream, lambda progress: told.set()))
+        stream.feed_data(b'{"phase": "parsing", "percent": null}\n')
+        await told.wait()
+        await asyncio.sleep(0)
+        stream.feed_data(b'{"phase": "building", "percent": null}\n')
+        await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.wait({reading}, timeout=1)
+        lost = not reading.cancelled()
+        stream.feed_eof()
+        assert not lost
+
+    asyncio.run(cancelled())
 
 
 @pytest.mark.slow
