@@ -44,6 +44,8 @@ class RegisteredArena(RegisteredMemory):
         self._refused = False
         self._users = 0
         self.lock = threading.Lock()
+        #: of `_grower`: instances have threads of their own
+        self._start_lock = threading.Lock()
 
     @property
     def nbytes(self) -> int:
@@ -57,9 +59,15 @@ class RegisteredArena(RegisteredMemory):
         if address + nbytes <= self._registered:
             return True
         if self._grower is None and not self._refused:
-            self._grower = threading.Thread(target=self._grow, args=(address + nbytes - self._start,), daemon=True)
-            self._grower.start()
+            self._start_grower(address + nbytes - self._start)
         return False
+
+    def _start_grower(self, wanted: int) -> None:
+        with self._start_lock:
+            if self._grower is None and not self._refused:
+                grower = threading.Thread(target=self._grow, args=(wanted,), daemon=True)
+                self._grower = grower
+                grower.start()
 
     def pieces(self, address: int, nbytes: int) -> list[int]:
         """Return the sizes of the pieces that each lie in one step, or in none. Call it and copy with `lock`."""
@@ -103,7 +111,8 @@ class RegisteredArena(RegisteredMemory):
         self._users -= 1
         if self._users:
             return
-        grower, self._refused = self._grower, True
+        with self._start_lock:
+            grower, self._refused = self._grower, True
         if grower is not None:
             grower.join()
         starts, self._ends = [self._start, *self._ends[:-1]][: len(self._ends)], []

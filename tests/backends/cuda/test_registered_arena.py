@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import mmap
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -120,6 +122,32 @@ def test_registration_that_fails_leaves_the_memory_ordinary(
 
     assert not arena.covers(start(front), STEP)
     assert arena.pieces(start(front), STEP) == [STEP]
+
+
+def test_two_instances_start_one_registration(
+    arena: RegisteredArena, front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two would register a step twice, and a batch would fail with the thread that is started twice."""
+    made, make = [], threading.Thread
+
+    def thread(**about: Any) -> threading.Thread:
+        made.append(make(**about))
+        if len(made) == 1:  # the second instance asks between the question and the answer of the first
+            other = make(target=arena.covers, args=(start(front), 10))
+            others.append(other)
+            other.start()
+            other.join(0.1)
+        return made[-1]
+
+    others: list[threading.Thread] = []
+    monkeypatch.setattr("edge_serve.backends.cuda.registered_arena.threading.Thread", thread)
+    assert not arena.covers(start(front), 10)
+    monkeypatch.undo()
+    others[0].join(20)
+    for grower in made:
+        grower.join(20)
+    assert len(made) == 1
+    assert arena.nbytes == STEP
 
 
 def test_last_instance_unregisters_everything(front: Front, cuda: CountingCuda) -> None:
