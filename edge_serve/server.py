@@ -330,6 +330,7 @@ class ServerProcess:
         devices = self._loader.devices = self.service.regions.gpus = await self._devices.start()
         if devices.found:
             self._budget.pinned.limit = self._config.pinned_memory_pool_byte_size
+            await self._loader.builds.make_directory()
         for device in devices.found:
             log.info("%s", device)
         if devices.found and not has_cuda():

@@ -11,8 +11,9 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
+from typing import Any
 
 from edge_serve.aio.offload import offload
 from edge_serve.backends.base import ModelSpec
@@ -21,7 +22,7 @@ from edge_serve.devices.device import Gpu, Gpus
 from edge_serve.engines.cache import EngineLease
 from edge_serve.engines.model import build_limit, builds_at_load, cache_settings, model_request
 from edge_serve.engines.process import run_build
-from edge_serve.engines.request import BuildProgress, BuiltEngine, EngineRequest
+from edge_serve.engines.request import BuildProgress, BuiltEngine
 from edge_serve.errors import Cancelled, Internal, InvalidArgument, Unavailable
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.workers.launch.environments import Interpreter
@@ -58,6 +59,11 @@ class EngineBuilds:
         self._environ = environ
         self._running: dict[tuple[str, int], asyncio.Task[BuiltEngine]] = {}
 
+    async def make_directory(self) -> None:
+        """Make the cache. Call it before the first worker starts: its sandbox closes directories that appear later."""
+        with contextlib.suppress(InvalidArgument):  # a setting that each build refuses
+            await offload(_make_directory, cache_settings(self._settings(), self._environ).directory)
+
     async def open(self, name: str, spec: ModelSpec, gpus: Gpus) -> EngineLease | None:
         """Return the engine of a version, from the cache or built now; None = its own plan is served.
 
@@ -78,13 +84,8 @@ class EngineBuilds:
                 f"plan on each ({rebuild_command(spec.name)} --device=N), and name them in cc_model_filenames"
             )
         settings = self._settings()
-        cache = cache_settings(settings, self._environ)
-        request = await offload(
-            model_request, spec.config, spec.version_directory, cache, gpus, settings, device=used[0].id
-        )
-        await offload(_make_directory, cache.directory)
-        interpreter = await self._interpreter_for([spec.model_directory, cache.directory.absolute()])
-        built = await self._build(name, spec.version, request, build_limit(settings), interpreter)
+        limit = build_limit(settings)
+        built = await self._run(name, spec.version, self._build(name, spec, gpus, used[0].id, settings), limit)
         extra = model_fields(name, spec.version)
         how = "is in the cache" if built.cached else f"was built in {built.seconds:.1f} s"
         log.info("model %s version %d: the engine %s: %s", name, spec.version, how, built.plan, extra=extra)
@@ -100,10 +101,21 @@ class EngineBuilds:
                 task.cancel()
 
     async def _build(
-        self, name: str, version: int, request: EngineRequest, limit: float, interpreter: Interpreter
+        self, name: str, spec: ModelSpec, gpus: Gpus, device: int, settings: Mapping[str, str]
     ) -> BuiltEngine:
-        tell = _Teller(name, version, self.on_progress)
-        building = run_build(request, interpreter.command, interpreter.variables, tell)
+        cache = cache_settings(settings, self._environ)
+        request = await offload(
+            model_request, spec.config, spec.version_directory, cache, gpus, settings, device=device
+        )
+        await offload(_make_directory, cache.directory)
+        interpreter = await self._interpreter_for([spec.model_directory, cache.directory.absolute()])
+        tell = _Teller(name, spec.version, self.on_progress)
+        return await run_build(request, interpreter.command, interpreter.variables, tell)
+
+    async def _run(
+        self, name: str, version: int, building: Coroutine[Any, Any, BuiltEngine], limit: float
+    ) -> BuiltEngine:
+        """Wait for a build. `cancel` and the limit end it, from its preparation on."""
         task = self._running[name, version] = asyncio.create_task(building, name=f"build {name}")
         try:
             await asyncio.wait({task}, timeout=limit)
@@ -143,7 +155,7 @@ class _Teller:
 
 
 def _make_directory(path: Path) -> None:
-    """Make the cache: the process that builds may write below it, and not beside it. It says why it cannot."""
+    """Make the cache, below which the process that builds may write; it reports a directory that is missing."""
     with contextlib.suppress(OSError):
         path.mkdir(mode=0o750, parents=True, exist_ok=True)
 

@@ -43,7 +43,8 @@ class Sandbox:
         closed: files and directories of the server's own.
         state: directories whose files are the server's, and whose directories are not.
         cache: where environments are unpacked: a worker can read the one that it runs with.
-        engines: the cache of engines: the worker of one model can read the engine of this model.
+        engines: the cache of engines: the worker of one model can read the engine of this model, and one of several
+            models can read all.
     """
 
     repositories: tuple[Path, ...] = ()
@@ -85,9 +86,9 @@ class Sandbox:
         if root is not None and any(root.is_relative_to(place) for place in protected):
             readable.append(root)
         closed = [*self.closed, *self._caches()]
-        if own is not None and self.engines is not None:
+        if self.engines is not None:  # a plan is code: only the process that builds writes one
             closed.append(self.engines)
-            readable += [path for path in own if self.engines in path.parents]
+            readable += [self.engines] if own is None else [path for path in own if self.engines in path.parents]
         rules: dict[str, object] = {
             "closed": _texts(closed),
             "readable": _texts(readable),
