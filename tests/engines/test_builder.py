@@ -91,7 +91,7 @@ def test_workspace_is_at_most_half_of_the_free_memory(outcomes: dict[str, Any]) 
         ("cache in a file", "Internal", r"cannot be written: Not a directory; name another .*--cache"),
         ("output in a file", "Internal", r"the plan '.*model.plan' cannot be written: (Not a directory|File exists)"),
         ("full disk", "Internal", r"has 0 MB of free disk, and the plan .* or more: free some space"),
-        ("plugin", "Internal", r"plugin library '.*' does not load"),
+        ("plugin", "Internal", r"plugin library '.*' does not load: .* --plugin"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("version", [OLD, TEN, ELEVEN])

@@ -115,7 +115,8 @@ def load_plugins(library: Library, paths: Sequence[str]) -> None:
                 ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
             except OSError as error:
                 raise Internal(
-                    f"plugin library '{path}' does not load: {error}; correct --backend-config=tensorrt,plugins=..."
+                    f"plugin library '{path}' does not load: {error}; correct --backend-config=tensorrt,plugins=..., "
+                    "or --plugin of edge-serve build"
                 ) from error
             _plugins.add(path)
     register = getattr(library.module, "init_libnvinfer_plugins", None)
