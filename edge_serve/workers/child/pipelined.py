@@ -6,8 +6,10 @@ Worker's side: the standard library and NumPy only.
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -87,6 +89,8 @@ class PipelinedInstance(Instance):
 
     def _serve(self, received: bytearray) -> int:
         with self._count_lock:
+            if self._lost:  # the process ends with the batches before it, however many still come
+                return 0
             self._unanswered += 1
         start = time.monotonic_ns()
         try:
@@ -115,8 +119,12 @@ class PipelinedInstance(Instance):
     # ---- the thread that finishes ---------------------------------------------------------------------------------
 
     def _finish_all(self) -> None:
-        while self._finish_next():
-            pass
+        try:
+            while self._finish_next():
+                pass
+        except BaseException:  # no batch would be answered any more: the front end restarts the worker
+            traceback.print_exc()
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def _finish_next(self) -> bool:
         """Wait for the next run or end of a batch. Return False when none follows. A call of its own for each, so that

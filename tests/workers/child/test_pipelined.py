@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator, Sequence
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import pytest
@@ -196,6 +196,54 @@ def test_lost_device_ends_the_worker_once_both_batches_are_answered(monkeypatch:
         assert ended.wait(PATIENCE)
 
     assert statuses[0] == instance_module.DEVICE_LOST
+
+
+def test_worker_that_has_lost_its_device_takes_no_further_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that go on sending would keep it alive, and each of their requests would fail."""
+    device, ended, statuses = Device(), threading.Event(), []
+
+    def note(status: int) -> None:
+        statuses.append(status)
+        ended.set()
+
+    monkeypatch.setattr(os, "_exit", note)
+    with scene(device) as one:
+        device.fails_in_finish = DeviceLost("gone")
+        one.send(1, request())
+        one.send(2, request())
+        first, second = device.begun.get(timeout=PATIENCE), device.begun.get(timeout=PATIENCE)
+        first.set()
+        assert one.receive()[0] == 1
+        one.send(3, request())
+        with contextlib.suppress(Empty):  # it begins only if the fault is there
+            device.begun.get(timeout=0.1).set()
+        second.set()
+        assert one.receive()[0] == 2
+        assert ended.wait(PATIENCE)
+        one.ours.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            one.ours.recv(1)
+        one.ours.setblocking(True)
+
+    assert statuses[0] == instance_module.DEVICE_LOST
+
+
+def test_channel_closes_when_no_batch_can_be_answered_any_more(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The front end then restarts the worker. Without it, each later request would wait without an end."""
+
+    def broken(*arguments: Any) -> bytes:
+        raise MemoryError("none left")
+
+    device = Device()
+    with scene(device) as one:
+        monkeypatch.setattr(one.instance, "_encode", broken)
+        one.ours.settimeout(2)
+        one.send(1, request())
+        device.begun.get(timeout=PATIENCE).set()
+        assert one.receiver.receive() is None
+    assert "MemoryError: none left" in capfd.readouterr().err
 
 
 def test_output_in_the_slot_of_its_reply_is_not_copied() -> None:
