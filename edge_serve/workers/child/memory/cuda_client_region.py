@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 
-from edge_serve.backends.cuda.api import CudaError
+from edge_serve.backends.cuda.api import CudaApi, CudaError
 from edge_serve.backends.cuda.device_data import DeviceData, address_of, copy, is_on_device, on_device, release_with
 from edge_serve.errors import InvalidArgument, Unavailable
 from edge_serve.messages.tensors import Buffer
@@ -45,13 +45,25 @@ class CudaClientRegion:
         device = data.device if is_on_device(data) else self.device
         copy(self._open() + offset, address_of(data), len(data), device)
 
+    def _opened(self, cuda: CudaApi) -> int:
+        """Open the handle. Its memory may be another one than at the registration: a client can free and allocate."""
+        pointer = cuda.ipc_open(self._handle)
+        found = cuda.allocation_size(pointer)
+        if found < self.byte_size:
+            cuda.ipc_close(pointer)
+            raise InvalidArgument(
+                f"CUDA shared memory region '{self.name}' has {self.byte_size} bytes, but the memory of its handle now "
+                f"has {found}: register it again"
+            )
+        return pointer
+
     def _open(self) -> int:
         """Return the address of the region. Opened by the first thread that asks."""
         with self._lock:
             if not self._pointer:
                 try:
                     with on_device(self.device) as cuda:
-                        self._pointer = cuda.ipc_open(self._handle)
+                        self._pointer = self._opened(cuda)
                 except CudaError as error:
                     raise InvalidArgument(
                         f"CUDA shared memory region '{self.name}' cannot be opened: {error.message}: does the client "

@@ -162,3 +162,11 @@ def test_probe_says_why_memory_may_not_be_registered(client: Client, asked: dict
     frame = {"name": "r", "device": 0, "byte_size": 64, "handle": client.handle.hex(), **asked}
     assert refusal(cuda, frame) == text
     assert opened(cuda) == 0
+
+
+def test_memory_that_became_smaller_is_refused(client: Client, cuda: CountingCuda) -> None:
+    """An access beyond its end would end the context of all models in the process."""
+    larger = CudaClientRegion("r", 0, 65, client.handle)
+    with pytest.raises(InvalidArgument, match="'r' has 65 bytes, but the memory of its handle now has 64"):
+        larger.read(0, 4)
+    assert not cuda._opened.sizes
