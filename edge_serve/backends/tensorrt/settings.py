@@ -49,13 +49,11 @@ class ModelSettings:
     """`optimization` and `parameters` of one model. `graphs` reads `optimization.cuda.graphs`.
 
     Attributes:
-        eager_batching: take the next batch while one runs.
         path: how tensors are copied.
         notes: settings that have no effect, for the log.
     """
 
     strategy: Strategy = Strategy.STATIC
-    eager_batching: bool = False
     priority: str = "PRIORITY_DEFAULT"
     path: PathSettings = field(default_factory=PathSettings)
     notes: tuple[str, ...] = ()
@@ -103,7 +101,6 @@ def model_settings(config: Json) -> ModelSettings:
         )
     return ModelSettings(
         _strategy(parameters, str(config.get("name", ""))),
-        bool(optimization.get("eager_batching")),
         str(optimization.get("priority") or "PRIORITY_DEFAULT"),
         path_settings(optimization),
         tuple(notes),

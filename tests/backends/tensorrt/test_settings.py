@@ -89,12 +89,12 @@ def test_multi_device_is_not_supported() -> None:
 
 def test_optimization_in_the_form_that_workers_receive() -> None:
     optimization = {
-        "eager_batching": True, "priority": "PRIORITY_MAX", "gather_kernel_buffer_threshold": 3,
+        "priority": "PRIORITY_MAX", "gather_kernel_buffer_threshold": 3,
         "input_pinned_memory": {"enable": False}, "output_pinned_memory": {"enable": True},
         "cuda": {"busy_wait_events": True, "output_copy_stream": True},
     }  # fmt: skip
     found = model_settings(model_config_to_json(model_config_from_json({"name": "m", "optimization": optimization})))
-    assert (found.eager_batching, found.priority) == (True, "PRIORITY_MAX")
+    assert found.priority == "PRIORITY_MAX"
     assert found.path == PathSettings(output_stream=True, busy_wait=True, pinned_input=False)
     assert [note.split(":")[0] for note in found.notes] == [
         "gather_kernel_buffer_threshold is not supported and has no effect"
