@@ -42,6 +42,7 @@ class _Begun:
 
     Attributes:
         rows: of each request; 0 = the model does not batch.
+        made: inputs that are made from the shapes of others; the device may still copy them.
         tensors: outputs that a request wants; found: their shapes as far as they were known at `begin`.
         shapes: of `tensors`; largest: the bytes of the outputs of the request that has most. `_sizes` sets both.
     """
@@ -50,6 +51,7 @@ class _Begun:
     context: Context
     batch: Sequence[BackendRequest]
     rows: Sequence[int]
+    made: Mapping[str, Array]
     tensors: list[TensorInfo]
     found: dict[str, Shape]
     outputs: OutputMemory
@@ -116,8 +118,8 @@ class TensorRtInstance:
             wanted = {name for request in batch for name in request.requested_outputs}.union(self._states)
             tensors = [tensor for tensor in self._loaded.info.outputs if tensor.name in wanted]
             found, graph = context.prepare(seat.index, shapes, values)
-            begun = _Begun(seat, context, batch, rows, tensors, found, outputs, timing, [], 0)
-            bound = self._copy_in(begun, graph, made)
+            begun = _Begun(seat, context, batch, rows, made, tensors, found, outputs, timing, [], 0)
+            bound = self._copy_in(begun, graph)
             sizes = [] if context.is_data_dependent else self._sizes(begun)
             places = [] if graph else self._path.bind_outputs(seat, sizes, outputs, begun.largest)
             bound.update(zip((tensor.name for tensor in tensors), places, strict=False))
@@ -129,13 +131,13 @@ class TensorRtInstance:
                 self._copy_out(begun, sizes)
             return begun
 
-    def _copy_in(self, begun: _Begun, graph: int, made: Mapping[str, Array]) -> dict[str, int]:
+    def _copy_in(self, begun: _Begun, graph: int) -> dict[str, int]:
         """Enqueue the copies of the inputs. Return the places of those that the device reads where they lie."""
         bound: dict[str, int] = {}
         places: list[tuple[int, Sequence[Buffer]]] = []
         for name, place in begun.context.inputs_of(begun.seat.index).items():
-            if name in made:
-                data: list[Buffer] = [made[name].reshape(-1).view(np.uint8).data]
+            if name in begun.made:
+                data: list[Buffer] = [begun.made[name].reshape(-1).view(np.uint8).data]
             else:
                 data = [_input(one, name).data for one in begun.batch]
             address = 0 if graph else self._path.bound_input(data)
