@@ -47,19 +47,29 @@ class PathSettings:
         busy_wait: `cuda.busy_wait_events`: the thread that waits for the device polls.
         pinned_input: `input_pinned_memory`: small inputs in ordinary memory are joined in pinned memory.
         pinned_output: `output_pinned_memory`: outputs for ordinary memory are copied through pinned memory.
+        priority: `priority`, of the streams: PRIORITY_MAX, PRIORITY_MIN, or PRIORITY_DEFAULT.
     """
 
     output_stream: bool = False
     busy_wait: bool = False
     pinned_input: bool = True
     pinned_output: bool = True
+    priority: str = "PRIORITY_DEFAULT"
+
+    def stream_priority(self, least: int, greatest: int) -> int:
+        """Return the priority of the streams on a device with this range (`CudaApi.stream_priority_range`)."""
+        return {"PRIORITY_MAX": greatest, "PRIORITY_MIN": least}.get(self.priority, 0)
 
 
 def path_settings(optimization: Mapping[str, Any]) -> PathSettings:
     """Return the settings in `optimization` of a configuration."""
     cuda = optimization.get("cuda") or {}
-    pinned = [(optimization.get(f"{side}_pinned_memory") or {}).get("enable", True) for side in ("input", "output")]
-    return PathSettings(bool(cuda.get("output_copy_stream")), bool(cuda.get("busy_wait_events")), *map(bool, pinned))
+    pinned_in, pinned_out = (
+        bool((optimization.get(f"{side}_pinned_memory") or {}).get("enable", True)) for side in ("input", "output")
+    )
+    priority = str(optimization.get("priority") or "PRIORITY_DEFAULT")
+    streams = bool(cuda.get("output_copy_stream")), bool(cuda.get("busy_wait_events"))
+    return PathSettings(*streams, pinned_in, pinned_out, priority)
 
 
 class RegisteredMemory:
@@ -140,7 +150,6 @@ class TensorPath:
 
     Args:
         seats: batches that may be on their way.
-        priority: of the streams.
         registered: the part of the model's arena that the device copies from and to by itself.
 
     Attributes:
@@ -156,7 +165,6 @@ class TensorPath:
         cuda: CudaApi,
         seats: int = 2,
         settings: PathSettings | None = None,
-        priority: int = 0,
         registered: RegisteredMemory | None = None,
     ) -> None:
         self._cuda = cuda
@@ -170,6 +178,7 @@ class TensorPath:
         self._free: SimpleQueue[Seat] = SimpleQueue()
         self.output_sets = seats if self._settings.output_stream else 1
         try:
+            priority = self._settings.stream_priority(*cuda.stream_priority_range())
             self.compute_stream = self._stream(priority)
             self._input_stream = self._stream(priority)
             self._output_stream = self._stream(priority) if self._settings.output_stream else self.compute_stream

@@ -25,7 +25,6 @@ from edge_serve.backends.onnxruntime.gpu_session import NO_WAIT, GpuSession
 from edge_serve.backends.onnxruntime.instance import OnnxInstance, SharedSession
 from edge_serve.backends.onnxruntime.plan import BindingPlan, make_plan
 from edge_serve.backends.onnxruntime.providers import CPU, Provider, notes, on_stream, providers
-from edge_serve.backends.tensorrt.settings import stream_priority
 from edge_serve.config.model.complete import DEFAULT_MAX_BATCH_SIZE, check_onnx, complete_onnx
 from edge_serve.config.model.layout import advice_on_file
 from edge_serve.errors import Unavailable, with_advice
@@ -139,8 +138,7 @@ class OnnxRuntimeBackend:
         optimization = spec.config.get("optimization") or {}
 
         def path() -> TensorPath:
-            priority = stream_priority(str(optimization.get("priority")), *cuda.stream_priority_range())
-            return TensorPath(cuda, _seats(spec), path_settings(optimization), priority)
+            return TensorPath(cuda, _seats(spec), path_settings(optimization))
 
         return GpuSession(cuda, device, path, lambda stream: self._make(spec, on_stream(wanted, stream)))
 

@@ -28,7 +28,6 @@ from edge_serve.backends.tensorrt.settings import (
     dla_core,
     group_of,
     model_settings,
-    stream_priority,
 )
 from edge_serve.messages.tensors import Shape
 
@@ -93,8 +92,7 @@ class TensorRtBackend:
         cuda.set_device(one.device_id)
         states = [entry["output_name"] for entry in (spec.config.get("sequence_batching") or {}).get("state") or ()]
         seats = 1 if states or loaded.info.has_shape_tensors else 2
-        priority = stream_priority(settings.priority, *cuda.stream_priority_range())
-        path = TensorPath(cuda, seats, settings.path, priority, registered_memory(cuda, spec, one.device_id))
+        path = TensorPath(cuda, seats, settings.path, registered_memory(cuda, spec, one.device_id))
         contexts: list[Context] = []
         ragged = ragged_batch(spec.config)
         batches = int(spec.config.get("max_batch_size", 0)) > 0

@@ -54,7 +54,6 @@ class ModelSettings:
     """
 
     strategy: Strategy = Strategy.STATIC
-    priority: str = "PRIORITY_DEFAULT"
     path: PathSettings = field(default_factory=PathSettings)
     notes: tuple[str, ...] = ()
 
@@ -101,7 +100,6 @@ def model_settings(config: Json) -> ModelSettings:
         )
     return ModelSettings(
         _strategy(parameters, str(config.get("name", ""))),
-        str(optimization.get("priority") or "PRIORITY_DEFAULT"),
         path_settings(optimization),
         tuple(notes),
     )
@@ -116,16 +114,6 @@ def _strategy(parameters: Mapping[str, str], model: str) -> Strategy:
             f"Invalid value for '{_STRATEGY}': '{text}' for model instance '{model}'. Supported values are 'STATIC' "
             "and 'ON_PROFILE_CHANGE'."
         ) from error
-
-
-def stream_priority(priority: str, least: int, greatest: int) -> int:
-    """Return the priority of the streams of a model.
-
-    Args:
-        priority: `optimization.priority`.
-        least, greatest: of the device (`CudaApi.stream_priority_range`); the smaller number is the higher priority.
-    """
-    return {"PRIORITY_MAX": greatest, "PRIORITY_MIN": least}.get(priority, 0)
 
 
 def check_kind(kind: str, model: str) -> None:

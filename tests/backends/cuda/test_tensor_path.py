@@ -234,3 +234,9 @@ def test_settings_of_a_configuration() -> None:
     assert path_settings({}) == PathSettings()
     told = {"cuda": {"output_copy_stream": True}, "output_pinned_memory": {"enable": False}}
     assert path_settings(told) == PathSettings(output_stream=True, pinned_output=False)
+
+
+def test_priority_of_streams() -> None:
+    found = [PathSettings(priority=f"PRIORITY_{name}").stream_priority(0, -5) for name in ("DEFAULT", "MAX", "MIN")]
+    assert found == [0, -5, 0]
+    assert PathSettings(priority="PRIORITY_MIN").stream_priority(2, -5) == 2

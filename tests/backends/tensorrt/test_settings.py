@@ -17,7 +17,6 @@ from edge_serve.backends.tensorrt.settings import (
     dla_core,
     group_of,
     model_settings,
-    stream_priority,
 )
 from edge_serve.config.model.json_form import model_config_from_json, model_config_to_json
 from edge_serve.errors import InvalidArgument, Unsupported
@@ -94,17 +93,10 @@ def test_optimization_in_the_form_that_workers_receive() -> None:
         "cuda": {"busy_wait_events": True, "output_copy_stream": True},
     }  # fmt: skip
     found = model_settings(model_config_to_json(model_config_from_json({"name": "m", "optimization": optimization})))
-    assert found.priority == "PRIORITY_MAX"
-    assert found.path == PathSettings(output_stream=True, busy_wait=True, pinned_input=False)
+    assert found.path == PathSettings(output_stream=True, busy_wait=True, pinned_input=False, priority="PRIORITY_MAX")
     assert [note.split(":")[0] for note in found.notes] == [
         "gather_kernel_buffer_threshold is not supported and has no effect"
     ]
-
-
-def test_priority_of_streams() -> None:
-    found = [stream_priority(f"PRIORITY_{name}", 0, -5) for name in ("DEFAULT", "MAX", "MIN")]
-    assert found == [0, -5, 0]
-    assert stream_priority("PRIORITY_MIN", 2, -5) == 2
 
 
 @pytest.mark.parametrize("kind", ["CPU", "MODEL"])
