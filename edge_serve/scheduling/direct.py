@@ -115,7 +115,7 @@ class QueuedScheduler(Scheduler):
 #: how long the requests of one hop to a worker may execute together, nanoseconds: about four hops
 BURST_NS = 200_000
 #: how many requests one hop may have: they fail with the worker, and cannot be moved to another instance
-BURST_REQUESTS = 8
+BURST_REQUESTS = 32
 #: if such a hop takes longer than this, other instances get work
 OVERDUE_NS = 1_000_000
 

@@ -40,9 +40,9 @@ def test_request_timeouts_mean_nothing_and_deadlines_count() -> None:
 
 
 def short(scheduler: DirectScheduler, count: int) -> None:
-    """A model of 10 us, and so many requests."""
+    """A model of 5 us, and so many requests."""
     for _ in range(100):
-        scheduler.pace(10_000)
+        scheduler.pace(5_000)
     for number in range(count):
         scheduler.add(entry(0, id=str(number)), 0)
 
@@ -171,7 +171,7 @@ def test_walk_of_short_executions(seed: int) -> None:
 def test_one_long_execution_after_short_ones_is_noticed_by_the_mean() -> None:
     scheduler = DirectScheduler(2)
     for _ in range(100):
-        scheduler.pace(10_000)
+        scheduler.pace(5_000)
     scheduler.pace(50 * MS)
     for number in range(4):
         scheduler.add(entry(0, id=str(number)), 0)
@@ -218,7 +218,7 @@ def test_walk(seed: int) -> None:
 def test_an_instance_that_retires_takes_no_further_run_ahead() -> None:
     scheduler = DirectScheduler(1)
     for _ in range(100):
-        scheduler.pace(10_000)
+        scheduler.pace(5_000)
     for number in range(40):
         scheduler.add(entry(0, id=str(number)), 0)
     runs, _, _ = settle(scheduler, 0)

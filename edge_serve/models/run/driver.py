@@ -250,13 +250,15 @@ class Driver(Runner):
     # ---- events from the worker ---------------------------------------------------------------------------------
 
     def on_reply(self, instance: int, reply: BatchReply) -> None:
-        """Give the instance its next batch, then answer the requests of the one that is done."""
+        """Give the instance its next batch, and answer the requests of the one that is done."""
         jobs = self._batches.pop(reply.batch_id)[1]
         if not reply.last:
             if self._has_seats:
                 self._scheduler.ran(instance, reply.input_end_ns, reply.end_ns)
             self._scheduler.done(instance)
-            if self.statistics.pending or self._is_stateful:
+            if reply.each:  # the instance has its next run; a wake-up now would take the core from the answers
+                self._pump_soon()
+            elif self.statistics.pending or self._is_stateful:
                 self._pump()
         self._answer(jobs, reply)
         self._check_idle()
