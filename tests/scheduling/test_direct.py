@@ -217,10 +217,7 @@ def test_walk(seed: int) -> None:
 
 def test_an_instance_that_retires_takes_no_further_run_ahead() -> None:
     scheduler = DirectScheduler(1)
-    for _ in range(100):
-        scheduler.pace(5_000)
-    for number in range(40):
-        scheduler.add(entry(0, id=str(number)), 0)
+    short(scheduler, 3 * BURST_REQUESTS)
     runs, _, _ = settle(scheduler, 0)
     assert [run.instance for run in runs] == [0, 0], "one ahead"
 
