@@ -7,6 +7,7 @@ failed", and Triton reports that line alone. The cause stands in an earlier line
 from __future__ import annotations
 
 import re
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -69,25 +70,34 @@ class Logged:
 
 
 class ErrorLog:
-    """The errors that a logger of TensorRT received since they were last taken. Callable from any thread."""
+    """The errors that a logger of TensorRT received and that were not taken yet.
+
+    TensorRT keeps the first logger of a process for all that follows, so models share one log. A thread takes its own
+    lines, and those of threads that take none: the library's.
+    """
 
     def __init__(self) -> None:
-        self._lines: deque[tuple[bool, str]] = deque(maxlen=_MOST_ERRORS)
+        self._lines: deque[tuple[int, bool, str]] = deque(maxlen=_MOST_ERRORS)
+        self._takers: set[int] = set()
+        self._lock = threading.Lock()
 
     def record(self, severity: int, text: str) -> None:
         """Record a line of `ILogger.log`; others than errors and warnings about memory are passed over."""
-        if severity <= ERROR:
-            self._lines.append((True, text.strip()))
-        elif severity == _WARNING and _MEMORY.search(text):
-            self._lines.append((False, text.strip()))
+        if severity <= ERROR or (severity == _WARNING and _MEMORY.search(text)):
+            with self._lock:
+                self._lines.append((threading.get_ident(), severity <= ERROR, text.strip()))
 
     def take(self) -> Logged:
         """Return the recorded lines, and clear them."""
-        lines = []
-        while self._lines:
-            lines.append(self._lines.popleft())
+        thread = threading.get_ident()
+        with self._lock:
+            self._takers.add(thread)
+            lines = [line for line in self._lines if line[0] == thread or line[0] not in self._takers]
+            for line in lines:
+                self._lines.remove(line)
         return Logged(
-            tuple(text for is_error, text in lines if is_error), tuple(text for is_error, text in lines if not is_error)
+            tuple(text for _, is_error, text in lines if is_error),
+            tuple(text for _, is_error, text in lines if not is_error),
         )
 
 

@@ -30,8 +30,7 @@ class Library:
 
     Attributes:
         module: `tensorrt`, or a module with its names.
-        errors: what its logger received.
-        logger: for runtimes.
+        errors: what its logger received; logger: for runtimes. All models of the process share both.
     """
 
     module: Any
@@ -59,8 +58,8 @@ def load_library(load: Callable[[str], Any] = import_module, cuda: Callable[[], 
         except Exception as error:  # a library that does not load raises OSError, RuntimeError, ...
             reasons.append(f"{name}: {error}")
             continue
-        errors = ErrorLog()
-        return Library(module, str(module.__version__), device, errors, _logger_class(module)(errors))
+        errors, logger = _log_of(module)
+        return Library(module, str(module.__version__), device, errors, logger)
     raise Unavailable(
         f"TensorRT cannot be loaded: {'; '.join(reasons)}; pip install 'edge-serve[tensorrt]' (on a Jetson: "
         "apt-get install tensorrt, and a virtual environment with --system-site-packages)"
@@ -68,20 +67,21 @@ def load_library(load: Callable[[str], Any] = import_module, cuda: Callable[[], 
 
 
 @functools.cache
-def _logger_class(module: Any) -> Any:
-    """Return one class for a module: the bindings keep what they record of each class that derives from theirs."""
+def _log_of(module: Any) -> tuple[ErrorLog, Any]:
+    """Return the one log and logger of a module: TensorRT keeps the first logger of a process (`getLogger`), and the
+    bindings keep what they record of each class that derives from theirs."""
+    errors = ErrorLog()
 
     class TensorRtLogger(module.ILogger):  # type: ignore[misc]  # the base exists where TensorRT is installed only
-        def __init__(self, errors: ErrorLog) -> None:
+        def __init__(self) -> None:
             super().__init__()
-            self._errors = errors
 
         def log(self, severity: Any, msg: str) -> None:
-            self._errors.record(int(severity), msg)
+            errors.record(int(severity), msg)
             if int(severity) in _LEVELS:
                 host.current().log(_LEVELS[int(severity)], f"TensorRT: {msg}")
 
-    return TensorRtLogger
+    return errors, TensorRtLogger()
 
 
 def make_runtime(library: Library, model: str, dla_core: int, *, host_code: bool) -> Any:
@@ -90,6 +90,7 @@ def make_runtime(library: Library, model: str, dla_core: int, *, host_code: bool
     Raises:
         Internal: TensorRT refuses.
     """
+    library.errors.take()  # older ones, which are not this call's
     try:
         runtime = library.module.Runtime(library.logger)
     except TypeError:  # the library has returned none, and has logged the reason

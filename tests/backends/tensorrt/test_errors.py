@@ -250,3 +250,24 @@ def test_log_is_bounded_and_takes_lines_of_any_thread() -> None:
     for thread in threads:
         thread.join()
     assert 0 < len(log.take().errors) <= 32
+
+
+def test_threads_that_take_do_not_take_each_others_lines() -> None:
+    log, steps = ErrorLog(), [threading.Event() for _ in range(2)]
+    found: list[Logged] = []
+
+    def other() -> None:
+        log.take()
+        log.record(1, "of the other model")
+        steps[0].set()
+        assert steps[1].wait(10)
+        found.append(log.take())
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert steps[0].wait(10)
+    log.record(1, "of this model")
+    assert log.take().errors == ("of this model",)
+    steps[1].set()
+    thread.join()
+    assert found == [Logged(("of the other model",))]
