@@ -34,7 +34,10 @@ class DeviceWatch:
     async def trouble(self, ids: Collection[int]) -> str:
         """Return why the driver does not find some of these GPUs under the same number any more; "" = it does."""
         async with self._asking:
-            now = await offload(self._find)
+            try:
+                now = await offload(self._find)
+            except OSError as error:  # no thread or no process can be started now
+                return f"the CUDA driver could not be asked: {error}"
         if not now.found:
             return with_advice(now.reason or "no CUDA driver is there any more", now.advice or "see: edge-serve doctor")
         lost = [gpu for gpu in self.at_start.found if gpu.id in ids and now.uuid(gpu.id) != gpu.uuid]

@@ -36,6 +36,16 @@ def test_reason_and_advice_of_the_driver_are_told() -> None:
     assert trouble(Gpus(), 0) == "no CUDA driver is there any more; see: edge-serve doctor"
 
 
+def test_driver_that_cannot_be_asked_is_a_reason_too() -> None:
+    async def story() -> str:
+        def find() -> Gpus:
+            raise OSError(11, "Resource temporarily unavailable")
+
+        return await DeviceWatch(find).trouble((0,))
+
+    assert asyncio.run(story()) == ("the CUDA driver could not be asked: [Errno 11] Resource temporarily unavailable")
+
+
 @pytest.mark.parametrize(("ids", "names"), [([0], "GPU 0"), ([0, 1], "GPU 0 (card, GPU-0), GPU 1")])
 def test_gpu_under_the_number_of_another_is_not_the_same(ids: list[int], names: str) -> None:
     """CUDA numbers the GPUs that are left, and a model must not come back on another one."""

@@ -92,12 +92,13 @@ class RegisteredArena(RegisteredMemory):
                     self._cuda.host_register(self._registered, self._start + goal - self._registered)
                     self._registered = self._start + goal
                     self._ends.append(self._registered)
-        except EdgeServeError as error:
+        except Exception as error:  # a refusal, a library that fails, no descriptor left: copies go on without it
             self._refused = True
+            reason = error.message if isinstance(error, EdgeServeError) else f"{type(error).__name__}: {error}"
             host.log(
                 "WARNING",
                 f"model '{self._model}': {self.nbytes} bytes of its tensor memory are registered with the device, and "
-                f"no more: {error.message}; copies of the rest are slower",
+                f"no more: {reason}; copies of the rest are slower",
             )
         finally:
             self._grower = None

@@ -96,7 +96,10 @@ def try_handle(region: CudaRegion) -> None:
         status = done.returncode
         ending = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
         raise _failed(name, f"the process that opens it {ending}")
-    answer = json.loads(done.stdout)
+    try:
+        answer = json.loads(done.stdout.rstrip().rpartition("\n")[2])  # libraries may print before
+    except ValueError:
+        raise _failed(name, "the process that opens it did not say whether it could") from None
     if "refused" in answer:
         raise _invalid(name, answer["refused"])
     if "unusable" in answer:

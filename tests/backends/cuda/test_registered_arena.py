@@ -113,6 +113,25 @@ def test_refusal_is_one_line_in_the_log_and_the_rest_stays_ordinary(
     ]
 
 
+def test_any_error_ends_the_registration_and_nothing_else(
+    front: Front, cuda: CountingCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(host, "log", lambda level, text: lines.append(text))
+
+    def pin(nbytes: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    arena = RegisteredArena(cuda, "m", 0, ArenaMemory(memoryview(front.memory), pin), STEP)
+    arena.acquire()
+    for _ in range(2):
+        assert not arena.covers(start(front), STEP)
+        settle(arena)
+    arena.release()
+    assert len(lines) == 1
+    assert "no more: OSError: [Errno 24] Too many open files" in lines[0]
+
+
 def test_registration_that_fails_leaves_the_memory_ordinary(
     arena: RegisteredArena, front: Front, cuda: CountingCuda
 ) -> None:
