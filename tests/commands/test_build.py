@@ -177,10 +177,16 @@ def test_same_engine_that_is_asked_for_twice_is_built_once(tmp_path: Path, monke
     assert (tmp_path / "copy.plan").read_bytes() == Path(built[0].plan).read_bytes()
 
 
+def own_children() -> set[str]:
+    """Return the processes that this one has started; other tests may have left some that still end."""
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+
 def test_cancelled_build_leaves_no_process_and_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STAND_IN_BUILD", "milliseconds=60000")
-    children: list[list[str]] = []
+    children: list[set[str]] = []
     nice: list[int] = []
+    before = own_children()
 
     async def cancelled() -> None:
         building = asyncio.Event()
@@ -188,7 +194,7 @@ def test_cancelled_build_leaves_no_process_and_no_engine(tmp_path: Path, monkeyp
 
         def tell(progress: BuildProgress) -> None:
             if progress.phase == "Building Engine" and not building.is_set():
-                children.append(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+                children.append(own_children() - before)
                 nice.extend(os.getpriority(os.PRIO_PROCESS, int(pid)) for pid in children[0])
                 building.set()
 
