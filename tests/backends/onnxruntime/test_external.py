@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,6 @@ from onnx.external_data_helper import set_external_data
 
 from edge_serve.backends.onnxruntime.external import check_external_data, locations
 from edge_serve.errors import Internal
-from tests.forked import program
 
 
 def external(location: str, name: str = "w") -> onnx.TensorProto:
@@ -101,7 +102,8 @@ def test_a_load_refuses_such_a_model(tmp_path: Path) -> None:
         (tmp_path / "models" / name).symlink_to(f"../releases/{name}/17")
     for file in ("secret", "releases/good/17/17/w.bin", "releases/version/17/w.bin"):
         (tmp_path / file).write_bytes(np.ones(4, np.float32).tobytes())
-    models = json.loads(program("check", str(tmp_path / "models"), "--json", limit=60.0).output)["models"]
+    command = [sys.executable, "-m", "edge_serve", "check", str(tmp_path / "models"), "--json"]
+    models = json.loads(subprocess.run(command, capture_output=True, timeout=50).stdout)["models"]
     errors = {model["name"]: model["error"] for model in models}
     assert errors["good"] == ""
     assert "the model keeps weights in '../../../../secret', which is outside of its directory" in errors["leaves"]
