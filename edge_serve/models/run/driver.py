@@ -250,13 +250,14 @@ class Driver(Runner):
     # ---- events from the worker ---------------------------------------------------------------------------------
 
     def on_reply(self, instance: int, reply: BatchReply) -> None:
-        """Give the instance its next batch, and answer the requests of the one that is done."""
+        """Answer the requests of a batch that is done; its instance gets the next one before that, except after short
+        executions."""
         jobs = self._batches.pop(reply.batch_id)[1]
         if not reply.last:
             if self._has_seats:
                 self._scheduler.ran(instance, reply.input_end_ns, reply.end_ns)
             self._scheduler.done(instance)
-            if reply.each:  # the instance has its next run; a wake-up now would take the core from the answers
+            if reply.each:  # short executions: first the answers, because waking the worker may take the core from them
                 self._pump_soon()
             elif self.statistics.pending or self._is_stateful:
                 self._pump()
