@@ -333,7 +333,7 @@ class ServerProcess:
             await self._loader.builds.make_directory()
         for device in devices.found:
             log.info("%s", device)
-        if devices.found and not has_cuda():
+        if devices.found and not await offload(has_cuda):  # it reads files, once
             log.info("ONNX models run on the CPU: for the GPU put onnxruntime-gpu[cuda,cudnn] in place of onnxruntime")
         if devices.reason:
             log.warning("no GPU is used: %s", with_advice(devices.reason, devices.advice))
