@@ -17,6 +17,13 @@ TIMES_TEN = ADD_SUB.replace("a + b", "(a + b) * 10")
 ALL_VERSIONS = ADD_SUB_CONFIG + "version_policy { all {} }\n"
 
 
+def json_config() -> str:
+    """The configuration of an add/sub model in a load request."""
+    tensors = [{"name": name, "data_type": "TYPE_INT32", "dims": [16]} for name in ("INPUT0", "INPUT1")]
+    results = [{"name": name, "data_type": "TYPE_INT32", "dims": [16]} for name in ("OUTPUT0", "OUTPUT1")]
+    return json.dumps({"backend": "python", "max_batch_size": 8, "input": tensors, "output": results})
+
+
 def first(answer: object) -> int:
     """The first number that an add/sub model answered."""
     document = json.loads(json.dumps(answer))
@@ -69,9 +76,7 @@ def test_sighup_looks_once(tmp_path: Path) -> None:
 
 
 def test_a_model_may_come_with_the_request_alone(tmp_path: Path) -> None:
-    tensors = [{"name": name, "data_type": "TYPE_INT32", "dims": [16]} for name in ("INPUT0", "INPUT1")]
-    results = [{"name": name, "data_type": "TYPE_INT32", "dims": [16]} for name in ("OUTPUT0", "OUTPUT1")]
-    config = json.dumps({"backend": "python", "max_batch_size": 8, "input": tensors, "output": results})
+    config = json_config()
     code = base64.b64encode(ADD_SUB.encode()).decode()
     with running(f"--model-repository={tmp_path}", "--model-control-mode=explicit") as server:
         load = "/v2/repository/models/m/load"
@@ -82,6 +87,35 @@ def test_a_model_may_come_with_the_request_alone(tmp_path: Path) -> None:
         assert server.post(load)[0] == 500
         assert server.post("/v2/repository/models/%2E%2E/load")[0] == 400
         assert server.post("/v2/repository/models/%2E%2E/unload")[0] == 200  # it is not there, as any other
+
+
+def test_files_of_a_load_request_stay_as_long_as_they_serve(tmp_path: Path) -> None:
+    """On the disk, too: they are not left to the garbage collector."""
+    root, scratch = tmp_path / "models", tmp_path / "scratch"
+    scratch.mkdir()
+    python_model(root, "m", "raise ValueError('no weights')")
+    config = json_config()
+    good, bad = (base64.b64encode(code.encode()).decode() for code in (ADD_SUB, "raise ValueError('no weights')"))
+    flags = (f"--model-repository={root}", "--model-control-mode=explicit")
+    with running(*flags, prefix=("env", f"TMPDIR={scratch}")) as server:
+        load, unload = "/v2/repository/models/m/load", "/v2/repository/models/m/unload"
+        before = set(scratch.iterdir())
+        for parameters in (
+            {"config": "[", "file:1/model.py": good},
+            {"config": config, "file:1/model.py": bad},
+            {"config": config, "file:1/other.py": good},
+            {"config": config, "file:1/model.py": good, "file:1/model.py/x": good},
+        ):
+            assert server.post(load, {"parameters": parameters})[0] >= 400
+            assert set(scratch.iterdir()) == before, parameters
+
+        assert server.post(load, {"parameters": {"config": config, "file:1/model.py": good}})[0] == 200
+        (files,) = set(scratch.iterdir()) - before
+        assert first(server.add_sub("m")[1]) == 2
+        assert set(scratch.iterdir()) - before == {files}
+        assert server.post(unload)[0] == 200
+        server.wait_for_log("model m version 1 unloaded")
+        assert set(scratch.iterdir()) == before
 
 
 def test_sighup_changes_nothing_in_explicit_mode(tmp_path: Path) -> None:

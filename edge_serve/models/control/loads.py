@@ -57,6 +57,17 @@ class ModelLoads:
 
     async def _load_planned(self, wanted: Sequence[str], override: Override | None, *, own_worker: bool) -> Results:
         plans, results = await self._planner.plans(wanted, override)
+        try:
+            return await self._load_plans(plans, results, wanted, own_worker)
+        finally:
+            for name, plan in plans.items():
+                loaded = self._models[name].plan
+                if loaded is None or loaded.kept is not plan.kept:
+                    await plan.remove_files()
+
+    async def _load_plans(
+        self, plans: dict[str, LoadPlan], results: Results, wanted: Sequence[str], own_worker: bool
+    ) -> Results:
         for name in plans:
             self._models.setdefault(name, ModelRecord(name))
         async with self.locked(plans) as needing:

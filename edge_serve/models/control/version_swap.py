@@ -190,6 +190,7 @@ class VersionSwapper:
             if isinstance(back, Served):
                 queue.submit_all(back)
                 back.replace(stand_in)
+                stand_in.kept = None  # `back` has them now
                 self._start_drain(stand_in, replaced=True)
                 known.served = back
                 text = "model %s version %s serves again, because its successor failed to load"

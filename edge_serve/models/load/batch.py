@@ -173,7 +173,11 @@ class Planner:
         seconds = READ_SECONDS + written / _SLOWEST_DISK
         plan = await offload(self._repository.read, found, partial(self._loader.plan, found, override), seconds)
         if plan.config.model_repository_agents.agents:
-            await self._run_agents(plan)
+            try:
+                await self._run_agents(plan)
+            except BaseException:
+                await plan.remove_files()
+                raise
         return plan
 
     async def _run_agents(self, plan: LoadPlan) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from edge_serve.aio.offload import offload
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.golden.reader import GoldenTest
 from edge_serve.models.load.dependencies import members_of
@@ -38,6 +39,11 @@ class LoadPlan:
     advice: str = ""
     golden: GoldenTest | None = None
     own_worker: bool | None = None
+
+    async def remove_files(self) -> None:
+        """Remove the files that came with the load request, if any."""
+        if self.kept is not None:
+            await offload(self.kept.cleanup)
 
     def same_as(self, other: LoadPlan) -> bool:
         """Return whether loading this would serve the same files under the same configuration as `other` does."""

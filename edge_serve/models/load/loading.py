@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -139,20 +139,24 @@ class Loader:
         print = fingerprint(found.directory, own)  # first: it has limits, and a later change must differ from it
         kept = override.directory(own) if override is not None else None
         directory = Path(kept.name, own) if kept is not None else found.directory
-        config = load_model_config(
-            directory,
-            auto_complete=self._options.auto_complete,
-            config_name=self._options.config_name,
-            override=override.config if override is not None else None,
-            name=own,
-        )
-        chosen = choose(config.version_policy, versions(directory, own))
-        check_files(directory, config, chosen)
-        advice = "" if chosen else _advice_on_versions(directory, config)
-        if override is None and (stray := advice_on_config(directory, own)):
-            log.warning("model %s: %s", found.name, stray, extra=model_fields(found.name))
-        golden = read_golden(directory)
-        own_worker = parameter(config, WORKER_PARAMETER, _WORKERS.__getitem__, None, "own or shared")
+        with ExitStack() as undo:
+            if kept is not None:
+                undo.callback(kept.cleanup)
+            config = load_model_config(
+                directory,
+                auto_complete=self._options.auto_complete,
+                config_name=self._options.config_name,
+                override=override.config if override is not None else None,
+                name=own,
+            )
+            chosen = choose(config.version_policy, versions(directory, own))
+            check_files(directory, config, chosen)
+            advice = "" if chosen else _advice_on_versions(directory, config)
+            if override is None and (stray := advice_on_config(directory, own)):
+                log.warning("model %s: %s", found.name, stray, extra=model_fields(found.name))
+            golden = read_golden(directory)
+            own_worker = parameter(config, WORKER_PARAMETER, _WORKERS.__getitem__, None, "own or shared")
+            undo.pop_all()
         return LoadPlan(found.name, directory, config, chosen, print, override, kept, advice, golden, own_worker)
 
     def joins(self, plan: LoadPlan, *, own_worker: bool) -> bool:
@@ -366,7 +370,7 @@ class Loader:
             if served.arena is not None:
                 served.arena.close()
             if served.kept is not None:
-                served.kept.cleanup()
+                await offload(served.kept.cleanup)
 
 
 def _advice_on_versions(directory: Path, config: pb.ModelConfig) -> str:

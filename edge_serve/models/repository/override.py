@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import tempfile
@@ -61,8 +62,8 @@ class Override:
         return Override(str(config), files)
 
     def directory(self, name: str) -> tempfile.TemporaryDirectory[str] | None:
-        """Create a directory that holds `<name>/` with the files; None if there are none. It is removed with its last
-        reference.
+        """Create a directory that holds `<name>/` with the files; None if there are none. Whoever has it must call
+        `cleanup`: the garbage collector may run at a depth of recursion at which it cannot remove directories.
 
         Raises:
             InvalidArgument: a path is too long, or lies below another file. Internal: no room for the files.
@@ -70,15 +71,18 @@ class Override:
         if not self.files:
             return None
         path = ""
-        try:
-            root = tempfile.TemporaryDirectory(prefix="edge-serve-", ignore_cleanup_errors=True)
-            for path, content in self.files.items():
-                target = Path(root.name, name, path)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(content)
-        except OSError as error:
-            wrong = InvalidArgument if error.errno in _BAD_PATH else Internal
-            raise wrong(f"model file override '{path[:200]}' cannot be written: {error.strerror}") from error
+        with contextlib.ExitStack() as undo:
+            try:
+                root = tempfile.TemporaryDirectory(prefix="edge-serve-", ignore_cleanup_errors=True)
+                undo.callback(root.cleanup)
+                for path, content in self.files.items():
+                    target = Path(root.name, name, path)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    target.write_bytes(content)
+            except OSError as error:
+                wrong = InvalidArgument if error.errno in _BAD_PATH else Internal
+                raise wrong(f"model file override '{path[:200]}' cannot be written: {error.strerror}") from error
+            undo.pop_all()
         return root
 
 

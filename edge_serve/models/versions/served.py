@@ -164,19 +164,18 @@ class Served:
 
     def stand_in(self, runner: Runner) -> Served:
         """Return a copy without the model, whose requests `runner` takes and whose counters continue. The model may be
-        unloaded."""
+        unloaded; its files stay, because it is loaded again if its successor cannot be."""
         other = replace(
             self,
             runner=runner,
             opened=None,
             arena=None,
-            kept=None,
             swapping=True,
             on_close=(),
             references=0,
             _free=None,
         )
-        self.has_stand_in = True
+        self.has_stand_in, self.kept = True, None
         return other
 
     def replace(self, before: Served) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import cast
 
 import pytest
@@ -32,6 +34,17 @@ def test_a_stand_in_closes_nothing_of_the_version_that_it_stands_for() -> None:
         for close in version.on_close:
             close()
     assert closed == ["m"]
+
+
+def test_the_files_of_a_load_request_stay_for_another_load_of_the_version(tmp_path: Path) -> None:
+    signature = Signature("m", "1", "", 0, {}, {})
+    served = Served("m", "1", ModelConfig(), signature, Counted(), new_statistics(), None, None, 0.0, None)
+    with TemporaryDirectory(dir=tmp_path) as files:
+        served.kept = TemporaryDirectory(dir=files)
+        stand_in = served.stand_in(Counted())
+        assert served.kept is None
+        assert stand_in.kept is not None
+        stand_in.kept.cleanup()
 
 
 class Counted(Runner):
