@@ -1,6 +1,6 @@
 """Runs on the machine under test, as root, under its own Python: commands come in by POST, files by PUT.
 
-Only the test's own network reaches it (nspawn.py, vm.py). It stands for a technician at the machine's console.
+Only the test's own network reaches it (nspawn.py, vm.py, disk.py). It stands for a technician at the machine's console.
 """
 
 import base64
@@ -10,8 +10,8 @@ import subprocess
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 PORT = 9000
-#: folder of the booted machine for files of a test; a restart keeps it
-KEPT = "/srv"
+#: folder of the booted machine for files of a test; a restart keeps it, and the device image can write there
+KEPT = "/var/lib/test"
 
 
 class Agent(BaseHTTPRequestHandler):

@@ -8,24 +8,38 @@ from pathlib import Path
 import pytest
 
 from deploy.debian.package import build
-from tests.system import nspawn, vm
-from tests.system.machine import Machine
+from image.run import ROOT, newest
+from tests.system import disk, nspawn, vm
+from tests.system.disk import Disk
+from tests.system.machine import Boot, Machine
 from tests.system.nspawn import Nspawn
 from tests.system.service import Service
 from tests.system.trees import Tree
 from tests.system.vm import Vm
 
 #: time limit of one test in seconds, with the boot of its machine
-_LIMITS = {"nspawn": 360, "vm": 3000}
+_LIMITS = {"nspawn": 360, "vm": 3000, "disk": 3000}
+_WHY_NOT = {"nspawn": nspawn.why_not, "vm": vm.why_not, "disk": disk.why_not}
+#: tests that do not install or change the package: they pass on the device image too
+_ON_IMAGE = ("test_restarts.py", "test_faults.py", "test_status.py")
+_IMAGE_TESTS = Path(__file__).with_name("image")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--machine", choices=("nspawn", "vm"), help="boot the package in a container, or in QEMU")
+    parser.addoption(
+        "--machine", choices=tuple(_LIMITS), help="boot the package in a container, or in QEMU, or the device image"
+    )
     parser.addoption("--release", action="append", choices=("bookworm", "trixie"), help="of Debian; several times")
+    parser.addoption("--image", type=Path, help="for --machine disk: .raw or .img.zst (default: the newest of dist/)")
 
 
-def pytest_ignore_collect(config: pytest.Config) -> bool | None:
-    return None if config.getoption("--machine", None) else True
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    kind = config.getoption("--machine", None)
+    of_image = _IMAGE_TESTS in (collection_path, *collection_path.parents)
+    if kind == "disk":
+        on_image = of_image or collection_path.name in _ON_IMAGE or collection_path.is_dir()
+        return None if on_image else True
+    return None if kind and not of_image else True
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -37,19 +51,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Group the tests by release, so that one machine runs at a time."""
     if "release" in metafunc.fixturenames:
-        both = metafunc.config.getoption("--machine") == "vm"
-        releases = metafunc.config.getoption("--release") or (["bookworm", "trixie"] if both else ["bookworm"])
+        usual = {"nspawn": ["bookworm"], "vm": ["bookworm", "trixie"], "disk": ["trixie"]}
+        releases = metafunc.config.getoption("--release") or usual[metafunc.config.getoption("--machine")]
         metafunc.parametrize("release", releases, scope="session")
 
 
 @pytest.fixture(scope="session")
 def kind(request: pytest.FixtureRequest) -> str:
-    """Return `nspawn` or `vm`."""
+    """Return `nspawn`, `vm`, or `disk`."""
     name: str = request.config.getoption("--machine")
-    why = (nspawn if name == "nspawn" else vm).why_not()
+    why = _WHY_NOT[name]()
     if why:
         pytest.skip(f"no machine can be booted here: {why}")
     return name
+
+
+@pytest.fixture(scope="session")
+def image(kind: str, request: pytest.FixtureRequest) -> Path:
+    """Return the device image, byte for byte as it ships."""
+    path: Path | None = request.config.getoption("--image") or newest(ROOT / "dist")
+    assert path is not None, "there is no image in dist/: make image builds one, --image names another"
+    assert path.is_file(), f"{path} is no file"
+    return path
 
 
 @pytest.fixture(scope="session")
@@ -59,11 +82,15 @@ def package(kind: str, release: str, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture(scope="session")
-def machine(kind: str, release: str, package: Path) -> Iterator[Machine]:
+def machine(kind: str, release: str, request: pytest.FixtureRequest) -> Iterator[Machine]:
     """Yield a booted system."""
-    # Debian 12 has no systemd library here, so that both implementations are tested
-    tree = Tree(release, boots=kind == "vm", journald_library=release == "trixie")
-    boot = Nspawn(tree) if kind == "nspawn" else Vm(tree, package)
+    boot: Boot
+    if kind == "disk":
+        boot = Disk(request.getfixturevalue("image"))
+    else:
+        # Debian 12 has no systemd library here, so that both implementations are tested
+        tree = Tree(release, boots=kind == "vm", journald_library=release == "trixie")
+        boot = Nspawn(tree) if kind == "nspawn" else Vm(tree, request.getfixturevalue("package"))
     machine = Machine(boot)
     try:
         if isinstance(boot, Nspawn) and (why := boot.refused()):
@@ -75,11 +102,11 @@ def machine(kind: str, release: str, package: Path) -> Iterator[Machine]:
 
 
 @pytest.fixture(scope="session")
-def installed(machine: Machine, package: Path) -> Service:
+def installed(machine: Machine, request: pytest.FixtureRequest) -> Service:
     """Return the service on a machine with the package installed, not started."""
     service = Service(machine)
     if machine.boot.kind == "nspawn":
-        service.install(package)
+        service.install(request.getfixturevalue("package"))
     return service
 
 

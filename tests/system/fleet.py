@@ -73,19 +73,7 @@ class Fleet:
 
     def publish(self, release: int, *, wrong: bool = False) -> None:
         """Publish a release of `simple`, and roll it out. A wrong release multiplies, and its golden test adds."""
-        weights = (CHECKOUT / "model_repository/simple/1/model.onnx").read_bytes()
-        files = {
-            "config.pbtxt": (CHECKOUT / "model_repository/simple/config.pbtxt").read_bytes(),
-            "1/model.onnx": weights.replace(b"Add", b"Mul") if wrong else weights,
-            **_golden(),
-        }
-        out = self._base / f"simple.{release}"
-        model = self.publisher.model("simple", files)
-        self.publisher.run(
-            "bundle", "simple", "--release", release, "--model", model, "--family", "vision", "--out", out
-        )
-        self.publisher.do("release", out)
-        self.publisher.do("rollout start", "plant", "simple", release, "prod=100")
+        publish_simple(self.publisher, release, wrong=wrong)
         for folder in ("blobs", "targets", "metadata"):  # metadata last, and of that timestamp.json last
             self._machine.put_folder(self.publisher.repository / folder, f"{_REPOSITORY}/{folder}")
 
@@ -112,6 +100,21 @@ class Fleet:
     def journal(self) -> str:
         """Return the journal of the agent and its units."""
         return self._machine.run("journalctl -u 'edge-ota*' --no-pager -o cat")
+
+
+def publish_simple(publisher: Publisher, release: int, *, wrong: bool = False) -> None:
+    """Publish a release of `simple` with a golden test, and roll it out to all devices of the fleet `plant`."""
+    weights = (CHECKOUT / "model_repository/simple/1/model.onnx").read_bytes()
+    files = {
+        "config.pbtxt": (CHECKOUT / "model_repository/simple/config.pbtxt").read_bytes(),
+        "1/model.onnx": weights.replace(b"Add", b"Mul") if wrong else weights,
+        **_golden(),
+    }
+    out = publisher.base / f"simple.{release}"
+    model = publisher.model("simple", files)
+    publisher.run("bundle", "simple", "--release", release, "--model", model, "--family", "vision", "--out", out)
+    publisher.do("release", out)
+    publisher.do("rollout start", "plant", "simple", release, "prod=100")
 
 
 def _golden() -> dict[str, bytes]:

@@ -33,10 +33,10 @@ class Failed(AssertionError):
 
 
 class Boot(Protocol):
-    """How a machine is started and stopped; nspawn.py and vm.py have one each.
+    """How a machine is started and stopped; nspawn.py, vm.py, and disk.py have one each.
 
     Attributes:
-        kind: `nspawn` or `vm`
+        kind: `nspawn`, `vm`, or `disk`
         patience: how many times slower than the host it may be
         pace: least seconds between connections to it
         cgroup2: memory limits use cgroups v2
@@ -87,6 +87,7 @@ class Machine:
             self.boot.cut()
         if not self._answers():
             raise AssertionError(f"the machine did not boot in {seconds:g} s; its console:\n{self.boot.console()}")
+        self.try_run("systemctl is-system-running --wait")  # the device image tests itself at the end of a boot
 
     def _answers(self) -> bool:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import shlex
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +22,18 @@ _ROW = [list(range(16))]
 _SIMPLE = {
     "inputs": [{"name": name, "datatype": "INT32", "shape": [1, 16], "data": _ROW} for name in ("INPUT0", "INPUT1")]
 }
+
+#: prints the worker processes; the device image has no pgrep
+_WORKERS = """
+import pathlib
+for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+    try:
+        words = path.read_bytes().decode().split("\\0")
+    except OSError:  # it has just ended
+        continue
+    if "edge_serve.workers.child.main" in words:
+        print(path.parent.name, *words)
+"""
 
 
 class Service:
@@ -67,8 +80,8 @@ class Service:
         assert done.status == 0, f"{done.output}\n{self.journal()[-4000:]}"
 
     def override(self, text: str) -> None:
-        """Write a drop-in for the unit; `clean` removes it."""
-        self.machine.put("/etc/systemd/system/edge-serve.service.d/90-test.conf", text.encode())
+        """Write a drop-in for the unit; `clean` removes it, and so does a restart of the machine."""
+        self.machine.put("/run/systemd/system/edge-serve.service.d/90-test.conf", text.encode())
         self.machine.run("systemctl daemon-reload")
 
     def configure(self, **settings: str) -> None:
@@ -86,8 +99,8 @@ class Service:
 
     def workers(self) -> dict[int, str]:
         """Return the command lines of the worker processes by PID."""
-        found = self.machine.try_run("pgrep -u edge-serve -af 'edge_serve[.]workers[.]child[.]main'")
-        return {int(line.split()[0]): line for line in found.output.splitlines()}
+        found = self.machine.run(f"python3 -c {shlex.quote(_WORKERS)}")
+        return {int(line.split()[0]): line for line in found.splitlines()}
 
     def journal(self, arguments: str = "-o cat") -> str:
         """Return the journal of the service, with systemd's entries about it, since `clean`."""
@@ -98,7 +111,8 @@ class Service:
         """Stop the service and restore the state after installation."""
         self.machine.run(
             "systemctl stop edge-serve.socket edge-serve-grpc.socket edge-serve-metrics.socket edge-serve;"
-            f" systemctl reset-failed; rm -rf {MODELS}/* /etc/systemd/system/edge-serve*.d;"
+            f" systemctl reset-failed; rm -rf {MODELS}/* /etc/systemd/system/edge-serve*.d"
+            " /run/systemd/system/edge-serve.service.d;"
             " find /var/lib/edge-serve -mindepth 1 -maxdepth 1 ! -name models -exec rm -rf {} +;"
             f" rm -f {CONF_D}/* /etc/edge-serve/edge-serve.conf /etc/edge-serve/credentials/*;"
             " : > /etc/edge-serve/tokens;"

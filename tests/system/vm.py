@@ -35,7 +35,7 @@ class Vm:
     def __init__(self, tree: Tree, package: Path) -> None:
         self.folder = CACHE / "machines" / f"vm-{os.getpid()}-{tree.release}"
         self.folder.mkdir(parents=True)
-        self._ports = {port: _free_port() for port in _PORTS}
+        self._ports = {port: free_port() for port in _PORTS}
         self._process: subprocess.Popen[bytes] | None = None
         self._log = self.folder / "console.log"
         self._before = 0
@@ -98,6 +98,7 @@ class Vm:
         """Make the disk with the package installed in a chroot: under emulation that would take many minutes."""
         root = self.folder / "root"
         tree.unpack(root)
+        (root / agent.KEPT[1:]).mkdir()
         shutil.copy(package, root / agent.KEPT[1:])
         (root / "dev/null").touch()  # a chroot has no such device
         subprocess.run(
@@ -127,7 +128,8 @@ def why_not() -> str:
     return "" if os.geteuid() == 0 else "only root can make a tree with root's files: run the tests as root"
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of loopback that no program listens on."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]

@@ -5,14 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.server
-import json
 import math
 import shutil
-import socket
 import subprocess
 import threading
-import time
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +22,7 @@ from edge_serve.observe.metrics.options import MetricsOptions, parse_options
 from edge_serve.observe.metrics.page import Page
 from edge_serve.observe.metrics.source import CustomFamily, CustomSample, Readiness
 from tests.observe.metrics.conftest import MS, FakeClock, FakeSource, rendered
+from tests.prometheus import eventually, prometheus
 
 ALL = MetricsOptions(summaries=True, histograms=True)
 
@@ -187,10 +184,10 @@ def test_promtool_complains_of_tritons_names_only(source: FakeSource, clock: Fak
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("prometheus"), reason="needs prometheus: apt-get install prometheus")
 def test_a_real_prometheus_scrapes_it(source: FakeSource, clock: FakeClock, tmp_path: Path) -> None:
-    with _serve(rendered(Page(source, ALL, OneGpu(), clock))) as target, _prometheus(tmp_path, target) as api:
-        assert _eventually(api, 'up{job="edge"}') == "1"
-        assert _eventually(api, 'nv_inference_count{model="plain"}') == "4"
-        assert _eventually(api, 'edge_serve_request_duration_seconds_count{model="plain"}') == "2"
+    with _serve(rendered(Page(source, ALL, OneGpu(), clock))) as target, prometheus(tmp_path, target) as api:
+        assert eventually(api, 'up{job="edge"}') == "1"
+        assert eventually(api, 'nv_inference_count{model="plain"}') == "4"
+        assert eventually(api, 'edge_serve_request_duration_seconds_count{model="plain"}') == "2"
 
 
 @contextlib.contextmanager
@@ -214,43 +211,6 @@ def _serve(page: bytes) -> Iterator[int]:
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-@contextlib.contextmanager
-def _prometheus(folder: Path, target: int) -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    config = folder / "prometheus.yml"
-    config.write_text(
-        "global: {scrape_interval: 1s}\n"
-        f"scrape_configs: [{{job_name: edge, static_configs: [{{targets: ['127.0.0.1:{target}']}}]}}]\n"
-    )
-    command = [
-        "prometheus",
-        f"--config.file={config}",
-        f"--storage.tsdb.path={folder}/data",
-        f"--web.listen-address=127.0.0.1:{port}",
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        yield f"http://127.0.0.1:{port}/api/v1/query?query="
-    finally:
-        process.terminate()
-        process.wait(10)
-
-
-def _eventually(api: str, query: str) -> str:
-    """The value that Prometheus has for `query`, as soon as it has one."""
-    deadline = time.monotonic() + 20
-    url = api + urllib.request.quote(query)  # type: ignore[attr-defined]  # re-exported from urllib.parse
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError):
-            with urllib.request.urlopen(url, timeout=5) as reply:
-                result = json.load(reply)["data"]["result"]
-            if result:
-                return str(result[0]["value"][1])
-        time.sleep(0.1)
-    raise AssertionError(f"Prometheus has no value for {query} after 20 s")
 
 
 def test_a_driver_that_hangs_delays_a_scrape_a_little_and_the_loop_not_at_all(
