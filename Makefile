@@ -13,7 +13,7 @@ FLAGS ?=
 TESTS ?= tests
 
 .PHONY: hw-check help serve test slow test-ota ota-demo check conformance bench models docs proto clean \
-	install install-system deb lock test-system test-vm test-powercut
+	install install-system deb lock test-system test-vm test-powercut image
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -132,6 +132,14 @@ test-vm: .venv/test  ## do the same in QEMU, Debian 12 and 13 (emulated, tens of
 
 test-powercut: .venv/test  ## cut a virtual machine's power 20 times while models load (by hand; long)
 	$(BIN)/python -m pytest -q -rs -s -m powercut tests/system --machine vm $(SYSTEM)
+
+# --- the image of a device: docs/image.md ---
+
+# arguments for `make image`, e.g. make image IMAGE='--fresh'; IMAGE_VERSION=<number> overrides the number of commits
+IMAGE ?=
+
+image: .venv/serve  ## build the image of a device into dist/ (root; the first takes minutes, and 8 GB in ~/.cache)
+	$(BIN)/python -m image build $(IMAGE)
 
 # --- the virtual environment, updated when the requirements change ---
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 MOST_FILES = 15
 #: its one purpose is to be on the `sys.path` of models
 PLAIN = {"python_path"}
-FILES = [path for package in ("edge_serve", "ota") for path in (ROOT / package).rglob("*.py")]
+FILES = [path for package in ("edge_serve", "ota", "image") for path in (ROOT / package).rglob("*.py")]
 FOLDERS = sorted({path.parent for path in FILES} - {ROOT / "edge_serve"})
 
 

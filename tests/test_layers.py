@@ -275,6 +275,38 @@ def test_rooms_of_ota_import_downwards_only() -> None:
     assert ota_breaches({"ota.trust.bad": "from ota.fetch import http"}) != []
 
 
+def image_breaches(sources: Sources) -> list[str]:
+    """Return the imports of image/ that it may not have: `device/` has the standard library alone on its device."""
+    found = []
+    for module, source in sources.items():
+        device = module.startswith("image.device")
+        for name in imports_of(module, source, sources):
+            top = name.split(".")[0]
+            if name.startswith(".") or top in (PACKAGE, "ota"):
+                found.append(f"{module}: imports {name}")
+            elif device and top not in sys.stdlib_module_names and not name.startswith("image.device"):
+                found.append(f"{module} runs on the device and imports {name}")
+            elif not device and name.startswith("image.device."):
+                found.append(f"{module} runs on the building machine and imports {name}")
+    return found
+
+
+def test_image_imports_neither_the_server_nor_the_agent_and_the_device_part_the_standard_library_only() -> None:
+    assert image_breaches(sources_of(ROOT, "image")) == []
+    planted = {
+        "image.device.x": "import deploy.version",
+        "image.build": "import image.device.x",
+        "image.device.y": "import ota",
+    }
+    assert len(image_breaches(planted)) == 3
+    allowed = {
+        "image.device.x": "import image.device.y\nimport json",
+        "image.device.y": "",
+        "image.build": "import deploy",
+    }
+    assert image_breaches(allowed) == []
+
+
 @pytest.mark.parametrize(
     ("module", "source", "complaint"),
     [

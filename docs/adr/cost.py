@@ -47,6 +47,8 @@ PATHS = {
          f"{_WORKERS}/child/pipelined.py", f"{_WORKERS}/child/memory/output_room.py", f"{_WORKERS}/memory/pinned.py"],
     27: ["edge_serve/scheduling/seats.py", "tests/scheduling/device_simulation.py"],
     30: ["edge_serve/models/load/device_memory.py"],
+    31: [f"image/{name}.py" for name in ("__main__", "artifacts", "bill", "build", "errors", "machine", "mkosi_tool",
+                                         "packages", "stage")],
 }  # fmt: skip
 
 _NO_CODE = {

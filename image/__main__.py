@@ -1,0 +1,40 @@
+"""The commands of the Makefile's targets for images: `python -m image COMMAND`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from image import build, machine
+from image.errors import ImageError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command. Return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m image", description="build and try images of a device")
+    commands = parser.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("build", help="build an image into dist/ (make image)")
+    one.add_argument("--profile", choices=build.PROFILES, default="base")
+    one.add_argument("--out", type=Path, default=Path("dist"))
+    one.add_argument("--fresh", action="store_true", help="fetch Debian's packages anew")
+    commands.add_parser("check", help="check that this machine can build an image")
+    commands.add_parser("lock", help="accept the Debian packages of the last build into image/packages.txt")
+    options = parser.parse_args(argv)
+    try:
+        if options.command == "build":
+            files = build.build(build.wish(options.profile, options.out, options.fresh))
+            print(*(f"{path}  {path.stat().st_size / 1e6:.1f} MB" for path in files), sep="\n")
+        elif options.command == "lock":
+            print(build.accept())
+        else:
+            machine.check(machine.work_folder())
+    except ImageError as error:
+        print(f"image: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""The files that a build leaves in dist/: cut to their content, compressed, with their sums."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from image.errors import ImageError
+
+#: words of the kernel's command line that decide whether firmware may give the system files and units
+REFUSED, ALLOWED = b"systemd.import_credentials=no", b"systemd.import_credentials=on"
+
+_ROOT_HASH = re.compile(rb"roothash=([0-9a-f]{64})")
+#: dm-verity's superblock: signature, version, hash type, UUID, algorithm, sizes of data and hash blocks, data blocks
+_SUPERBLOCK = struct.Struct("<8sII16s32sIIQ")
+_DIGEST = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Bytes from the start of a root partition and of its hash partition that are in use."""
+
+    root: int
+    verity: int
+
+
+def used(superblock: bytes) -> Extent:
+    """Return the bytes in use, from the first 512 bytes of a hash partition.
+
+    Raises:
+        ImageError: it is no superblock of dm-verity with SHA-256.
+    """
+    signature, _, _, _, algorithm, data_block, hash_block, blocks = _SUPERBLOCK.unpack_from(superblock)
+    if signature != b"verity\0\0" or algorithm.rstrip(b"\0") != b"sha256":
+        raise ImageError(
+            f"found {signature!r} and {algorithm!r}, expected the superblock of a hash partition with SHA-256"
+        )
+    total, level = 1, blocks
+    while level > 1:
+        level = -(-level // (hash_block // _DIGEST))
+        total += level
+    return Extent(blocks * data_block, total * hash_block)
+
+
+def root_hash(kernel: bytes) -> str:
+    """Return the hash of the root that a unified kernel image starts.
+
+    Raises:
+        ImageError: its command line has none.
+    """
+    found = set(_ROOT_HASH.findall(kernel))
+    if len(found) != 1:
+        raise ImageError(f"found {len(found)} root hashes in the kernel image, expected one: build the image again")
+    return str(found.pop(), "ascii")
+
+
+def for_tests(kernel: bytes) -> bytes:
+    """Return a unified kernel image that takes credentials from firmware. It has the same length and root hash.
+
+    Raises:
+        ImageError: its command line does not have the word that is changed.
+    """
+    if kernel.count(REFUSED) != 1:
+        raise ImageError(f"found {kernel.count(REFUSED)} times '{REFUSED.decode()}' in the kernel image, expected once")
+    return kernel.replace(REFUSED, ALLOWED)
+
+
+def copy_start(source: Path, target: Path, size: int) -> None:
+    """Copy the first `size` bytes of a file."""
+    with source.open("rb") as reader, target.open("wb") as writer:
+        left = size
+        while left:
+            block = reader.read(min(left, 1 << 20))
+            if not block:
+                raise ImageError(f"{source} ends {left} bytes early: build the image again")
+            writer.write(block)
+            left -= len(block)
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file as hexadecimal digits."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def sums(paths: list[Path]) -> str:
+    """Return the lines of `sha256sum` for files of one folder."""
+    return "".join(f"{sha256(path)}  {path.name}\n" for path in sorted(paths))

@@ -1,0 +1,240 @@
+"""Builds an image: `make image`. The package, then mkosi, then the files in dist/."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.debian.package import build as build_package
+from deploy.program import why
+from deploy.version import Build, VersionError, identify
+from image import artifacts, bill, machine, mkosi_tool, packages
+from image.errors import ImageError
+from image.stage import stage
+
+PROFILES = ("base", "nvidia")
+ARCH = "x86-64"
+
+_ZSTD = ("zstd", "--quiet", "--force", "-T0", "-9", "--long=27", "--sparse")
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a build makes.
+
+    Attributes:
+        build: version and date of the checkout
+        number: the version of the system, which rises with every release
+        profile: a name of PROFILES
+        out: the folder for finished files
+        fresh: build without the cached trees of Debian's packages
+    """
+
+    build: Build
+    number: int
+    profile: str
+    out: Path
+    fresh: bool = False
+
+    @property
+    def name(self) -> str:
+        """The start of file names that tell the package's version and the profile."""
+        return f"edge-serve_{self.build.version}_{self.profile}"
+
+    @property
+    def system(self) -> str:
+        """The start of the names of an update's files, and the label of its partitions."""
+        return f"edge_{self.number}"
+
+
+def wish(profile: str, out: Path, fresh: bool) -> Wish:
+    """Return the build of this checkout. IMAGE_VERSION overrides its number, the number of commits.
+
+    Raises:
+        ImageError: the version cannot be determined.
+    """
+    try:
+        build = identify()
+    except VersionError as error:
+        raise ImageError(str(error)) from None
+    text = os.environ.get("IMAGE_VERSION", "")
+    counted = re.search(r"\+git(\d+)", build.version)
+    if not text and counted is None:
+        raise ImageError(f"version {build.version} has no number of commits: set IMAGE_VERSION=<number above the last>")
+    text = text or (counted[1] if counted else "")
+    if not re.fullmatch(r"[1-9]\d{0,8}", text):
+        raise ImageError(f"IMAGE_VERSION is {text!r}, expected a number from 1 to 999999999")
+    return Wish(build, int(text), profile, out, fresh)
+
+
+def build(asked: Wish) -> list[Path]:
+    """Build an image. Return the files that were written to `asked.out`, the compressed disk first.
+
+    Raises:
+        ImageError: with the reason and the way out.
+    """
+    work = machine.work_folder()
+    machine.check(work)
+    with machine.only_build(work):
+        sources = mkosi_tool.host_sources()
+        say("mkosi and the sources of packages")
+        tool = mkosi_tool.fetch(work, sources)
+        stage(work / "config", sources)
+        say("the package edge-serve")
+        package = _package(work / "package")
+        say(f"image {asked.number} ({asked.profile}); the first one fetches 1 GB of tools and packages")
+        mkosi_tool.run(tool, arguments(asked, work), work / "build.log")
+        raw = _only(work / "out", f"{asked.system}.raw")
+        found = packages.read_manifests(manifests(work))
+        if asked.profile == "base":
+            packages.check(found)
+        say("files for dist/")
+        return list(_finish(asked, raw, package, found))
+
+
+def say(text: str) -> None:
+    """Print one line of progress with the time of day."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+def manifests(work: Path) -> list[Path]:
+    """Return the lists of packages that the last build wrote: of the root, and of the initrd."""
+    images = sorted((work / "out").glob("edge_*.manifest"), key=lambda path: path.stat().st_mtime)
+    if not images:
+        raise ImageError("no image was built yet: make image")
+    return [images[-1], work / "out/initrd.manifest"]
+
+
+def arguments(asked: Wish, work: Path) -> list[str]:
+    """Return mkosi's arguments: all that the committed configuration cannot know."""
+    options = {
+        "directory": work / "config",
+        "image-version": asked.number,
+        "source-date-epoch": asked.build.epoch,
+        "output-directory": work / "out",
+        "workspace-directory": work / "tmp",
+        "cache-directory": work / "cache",
+        "package-cache-directory": work / "packages",
+        "volatile-package-directory": work / "package",
+    }
+    for name in ("out", "tmp", "cache", "packages"):
+        (work / name).mkdir(exist_ok=True)
+    profile = [] if asked.profile == "base" else [f"--profile={asked.profile}"]
+    force = "-ff" if asked.fresh else "-f"
+    return [*(f"--{name}={value}" for name, value in options.items()), *profile, force, "build"]
+
+
+def _package(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        return build_package(mkosi_tool.RELEASE, "amd64", folder)
+    except VersionError as error:
+        raise ImageError(str(error)) from None
+    except (subprocess.CalledProcessError, OSError) as error:
+        raise ImageError(f"the package edge-serve: {why(error, folder)}") from None
+
+
+def _finish(asked: Wish, raw: Path, package: Path, found: list[tuple[str, str, str]]) -> Iterator[Path]:
+    """Write the files of dist/."""
+    out, source = asked.out, raw.parent
+    out.mkdir(parents=True, exist_ok=True)
+    root = _only(source, f"{asked.system}.root-{ARCH}.*.raw")
+    verity = _only(source, f"{asked.system}.root-{ARCH}-verity.*.raw")
+    kernel = _only(source, f"{asked.system}.efi").read_bytes()
+    hashed = artifacts.root_hash(kernel)
+    with verity.open("rb") as file:
+        extent = artifacts.used(file.read(512))
+    disk = out / f"{asked.name}.img.zst"
+    _compress(raw, disk)
+    update = {name: out / f"{asked.system}.{name}" for name in ("root", "verity", "efi")}
+    artifacts.copy_start(root, update["root"], extent.root)
+    artifacts.copy_start(verity, update["verity"], extent.verity)
+    update["efi"].write_bytes(kernel)
+    tested = out / f"{asked.system}.test.efi"
+    tested.write_bytes(artifacts.for_tests(kernel))
+    licences = (source / "licences.txt").read_text(errors="replace")
+    texts = {
+        "packages.txt": packages.write(found),
+        "licences.txt": licences + _from_package(package, "copyright"),
+        "cdx.json": bill.bill_of_materials(
+            f"edge-serve-image-{asked.profile}",
+            str(asked.number),
+            found,
+            licences,
+            _from_package(package, "sbom.cdx.json"),
+        ),
+    }
+    beside = [disk, *update.values(), tested]
+    for name, text in texts.items():
+        beside.append(out / f"{asked.name}.{name}")
+        beside[-1].write_text(text)
+    facts = out / f"{asked.system}.build.json"
+    facts.write_text(_facts(asked, hashed, update))
+    beside.append(facts)
+    (out / "SHA256SUMS").write_text(artifacts.sums(beside))
+    yield from (*beside, out / "SHA256SUMS")
+
+
+def _facts(asked: Wish, hashed: str, update: dict[str, Path]) -> str:
+    """Return the description of an update, which `edge-ota publish` signs in its own form."""
+    document = {
+        "schema": 1,
+        "product": "edge-serve",
+        "profile": asked.profile,
+        "arch": ARCH,
+        "version": asked.number,
+        "package": asked.build.version,
+        "root_hash": hashed,
+        "files": {
+            name: {"name": path.name, "length": path.stat().st_size, "sha256": artifacts.sha256(path)}
+            for name, path in update.items()
+        },
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _compress(raw: Path, target: Path) -> None:
+    partial = target.with_name(f".{target.name}.partial")
+    done = subprocess.run([*_ZSTD, str(raw), "-o", str(partial)], stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        partial.unlink(missing_ok=True)
+        raise ImageError(f"{target} cannot be written: {done.stderr.strip() or f'zstd failed ({done.returncode})'}")
+    partial.replace(target)
+
+
+def _only(folder: Path, pattern: str) -> Path:
+    found = list(folder.glob(pattern))
+    if len(found) != 1:
+        raise ImageError(
+            f"found {len(found)} files {pattern} in {folder}, expected one: remove the folder and build again"
+        )
+    return found[0]
+
+
+def _from_package(package: Path, name: str) -> str:
+    """Return the text of a document of the package edge-serve."""
+    archive = subprocess.run(["dpkg-deb", "--fsys-tarfile", str(package)], check=True, stdout=subprocess.PIPE).stdout
+    path = f"./usr/share/doc/edge-serve/{name}"
+    text = subprocess.run(["tar", "--extract", "--to-stdout", path], input=archive, check=True, stdout=subprocess.PIPE)
+    return text.stdout.decode()
+
+
+def accept() -> Path:
+    """Write the packages of the last build to packages.txt. Return its path.
+
+    Raises:
+        ImageError: there was no build.
+    """
+    found = packages.read_manifests(manifests(machine.work_folder()))
+    told = packages.differences(packages.LOCK.read_text() if packages.LOCK.exists() else "", found)
+    packages.LOCK.write_text(packages.write(found))
+    print(f"{packages.LOCK}: {len(told)} differences accepted", *told, sep="\n  ", file=sys.stderr)
+    return packages.LOCK

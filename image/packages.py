@@ -1,0 +1,71 @@
+"""Debian's packages in the image, against the committed list packages.txt.
+
+The archive has no old versions, so a build takes the versions of the day. The list makes a change visible: the build
+stops until someone has read the difference and accepted it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from image.errors import ImageError
+
+LOCK = Path(__file__).parent / "packages.txt"
+ACCEPT = "python -m image lock"
+
+_HEAD = (
+    "# Debian's packages in the image and its initrd: name, version, architecture. Written by `python -m image lock`;\n"
+    "# `make image` stops where the archive has others.\n"
+)
+#: built from this checkout, so its version changes with every commit
+_OURS = "edge-serve"
+
+
+def read_manifests(paths: list[Path]) -> list[tuple[str, str, str]]:
+    """Return (name, version, architecture) of each package in manifests of mkosi, sorted.
+
+    Raises:
+        ImageError: a manifest is missing or is not one of mkosi's.
+    """
+    found = set()
+    for path in paths:
+        try:
+            entries = json.loads(path.read_text())["packages"]
+            found |= {(one["name"], one["version"], one["architecture"]) for one in entries}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ImageError(f"{path} is no manifest of a build ({error!r}): run 'make image' first") from None
+    return sorted(one for one in found if one[0] != _OURS)
+
+
+def write(packages: list[tuple[str, str, str]]) -> str:
+    """Return the text of a list."""
+    return _HEAD + "".join(f"{' '.join(one)}\n" for one in packages)
+
+
+def differences(locked: str, packages: list[tuple[str, str, str]]) -> list[str]:
+    """Return one line for each package that the list has in another version, or that only one side has."""
+    lines = [line.split() for line in locked.splitlines() if line and not line.startswith("#")]
+    before = {(name, arch): version for name, version, arch in lines}
+    now = {(name, arch): version for name, version, arch in packages}
+    told = []
+    for key in sorted(before.keys() | now.keys()):
+        old, new = before.get(key, "absent"), now.get(key, "absent")
+        if old != new:
+            told.append(f"{key[0]} ({key[1]}): {old} -> {new}")
+    return told
+
+
+def check(packages: list[tuple[str, str, str]], lock: Path = LOCK) -> None:
+    """Compare the packages of a build with the list.
+
+    Raises:
+        ImageError: they differ, with each difference and the command that accepts them.
+    """
+    told = differences(lock.read_text() if lock.exists() else "", packages)
+    if told:
+        listed = "\n".join(f"  {line}" for line in told)
+        raise ImageError(
+            f"{len(told)} Debian packages differ from image/{lock.name}:\n{listed}\n"
+            f"Read the changes, accept them with '{ACCEPT}', commit the list, and build again (make image)"
+        )

@@ -1,0 +1,63 @@
+"""The folder that mkosi reads: image/mkosi, with the programs of the device, the demo models, and apt's sources added.
+
+mkosi writes beside its configuration, and copies the modes of files. So it gets a copy with the same modes whichever
+umask the checkout has, and the checkout stays clean.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from image.errors import ImageError
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+
+#: where the programs of the device are, in the root and (its shell scripts) in the initrd
+DEVICE = "usr/lib/edge-device"
+MODELS = "usr/share/edge-serve/models"
+#: the small models of the checkout
+_DEMO = "simple*"
+
+_IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
+
+
+def stage(folder: Path, apt_sources: str, checkout: Path = CHECKOUT) -> None:
+    """Write mkosi's configuration to `folder`, which is emptied first.
+
+    Raises:
+        ImageError: the checkout has no demo models.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(checkout / "image/mkosi", folder, symlinks=True, ignore=_IGNORED)
+    extra, initrd = folder / "mkosi.extra", folder / "mkosi.images/initrd/mkosi.extra"
+    device = extra / DEVICE / "image"
+    shutil.copytree(checkout / "image/device", device / "device", ignore=_IGNORED)
+    shutil.copy(checkout / "image/__init__.py", device)
+    scripts = device / "device/initrd"
+    if scripts.is_dir():
+        shutil.copytree(scripts, initrd / DEVICE, dirs_exist_ok=True)
+        shutil.rmtree(scripts)
+    _models(checkout / "model_repository", extra / MODELS)
+    file = folder / "mkosi.sandbox/etc/apt/sources.list.d/mkosi.sources"
+    file.parent.mkdir(parents=True)
+    file.write_text(apt_sources)
+    _normalize(folder)
+
+
+def _models(repository: Path, target: Path) -> None:
+    """Copy the models whose files are all in the checkout."""
+    models = sorted(repository.glob(_DEMO))
+    if not models:
+        raise ImageError(f"{repository} has no models named {_DEMO}: the checkout is not complete")
+    for model in models:
+        shutil.copytree(model, target / model.name, ignore=_IGNORED)
+
+
+def _normalize(folder: Path) -> None:
+    """Set the modes that git knows: 755 for folders and programs, 644 for other files."""
+    for path in folder.rglob("*"):
+        if not path.is_symlink():
+            programs = path.is_dir() or os.access(path, os.X_OK)
+            path.chmod(0o755 if programs else 0o644)

@@ -1,0 +1,84 @@
+"""The files of an update: cut to their content, and the kernel image that tests boot."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from image import artifacts
+from image.errors import ImageError
+
+KERNEL = b"MZ..quiet roothash=" + b"ab" * 32 + b" panic=5 systemd.import_credentials=no audit=0\0.."
+
+
+def superblock(blocks: int, algorithm: bytes = b"sha256") -> bytes:
+    return struct.pack("<8sII16s32sIIQ", b"verity\0\0", 1, 1, b"u" * 16, algorithm, 4096, 4096, blocks).ljust(
+        512, b"\0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("blocks", "hashes"),
+    [(1, 0), (2, 1), (128, 1), (129, 3), (128 * 128, 129), (128 * 128 + 1, 129 + 1 + 2)],
+)
+def test_the_hash_partition_ends_after_its_tree(blocks: int, hashes: int) -> None:
+    assert artifacts.used(superblock(blocks)) == artifacts.Extent(blocks * 4096, (1 + hashes) * 4096)
+
+
+@pytest.mark.skipif(shutil.which("veritysetup") is None, reason="needs veritysetup")
+def test_veritysetup_writes_as_many_bytes(tmp_path: Path) -> None:
+    data, tree = tmp_path / "data", tmp_path / "tree"
+    data.write_bytes(os.urandom(4096 * 300))
+    tree.touch()
+    subprocess.run(["veritysetup", "format", data, tree], check=True, capture_output=True)
+
+    assert artifacts.used(tree.read_bytes()[:512]).verity == tree.stat().st_size
+
+
+@pytest.mark.parametrize("block", [bytes(512), superblock(9, b"sha512")])
+def test_other_bytes_than_a_hash_partition_are_refused(block: bytes) -> None:
+    with pytest.raises(ImageError, match="expected the superblock"):
+        artifacts.used(block)
+
+
+def test_the_kernel_for_tests_differs_in_one_setting_and_keeps_the_hash_and_the_length() -> None:
+    tested = artifacts.for_tests(KERNEL)
+
+    assert [at for at, (a, b) in enumerate(zip(KERNEL, tested, strict=True)) if a != b] == [
+        KERNEL.index(b"=no") + 1,
+        KERNEL.index(b"=no") + 2,
+    ]
+    assert b"import_credentials=on audit" in tested
+    assert artifacts.root_hash(tested) == artifacts.root_hash(KERNEL) == "ab" * 32
+
+
+def test_a_kernel_without_the_setting_or_the_hash_is_refused() -> None:
+    with pytest.raises(ImageError, match="found 0 times"):
+        artifacts.for_tests(b"MZ")
+    with pytest.raises(ImageError, match="found 2 root hashes"):
+        artifacts.root_hash(KERNEL + b" roothash=" + b"cd" * 32)
+
+
+def test_a_partition_is_cut_and_a_short_one_refused(tmp_path: Path) -> None:
+    source, target = tmp_path / "slot", tmp_path / "update"
+    source.write_bytes(b"x" * 5000)
+    artifacts.copy_start(source, target, 4096)
+
+    assert target.read_bytes() == b"x" * 4096
+    with pytest.raises(ImageError, match="ends 1 bytes early"):
+        artifacts.copy_start(source, target, 5001)
+
+
+def test_sums_are_those_of_sha256sum(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        (tmp_path / name).write_text(name)
+    text = artifacts.sums([tmp_path / "b", tmp_path / "a"])
+
+    assert text.splitlines()[0] == f"{hashlib.sha256(b'a').hexdigest()}  a"
+    subprocess.run(["sha256sum", "--check", "--quiet"], input=text, text=True, cwd=tmp_path, check=True)

@@ -1,0 +1,126 @@
+"""The decisions of a build, its files in dist/, and what it says where it cannot build."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from deploy.version import Build
+from image import build, machine
+from image.__main__ import main
+from image.errors import ImageError
+
+from .test_artifacts import KERNEL, superblock
+
+
+def test_the_number_of_a_system_is_the_number_of_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("IMAGE_VERSION", raising=False)
+    monkeypatch.setattr(build, "identify", lambda: Build("0.1.0+git484.1cac580.modified", 1700000000))
+
+    assert build.wish("base", Path("dist"), fresh=False).system == "edge_484"
+    monkeypatch.setenv("IMAGE_VERSION", "500")
+    assert build.wish("base", Path("dist"), fresh=False).system == "edge_500"
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "1.2", "next", "9999999999"])
+def test_a_number_that_cannot_rise_is_refused(monkeypatch: pytest.MonkeyPatch, number: str) -> None:
+    monkeypatch.setenv("IMAGE_VERSION", number)
+    monkeypatch.setattr(build, "identify", lambda: Build("0.1.0+git484.1cac580", 1700000000))
+    with pytest.raises(ImageError, match=f"IMAGE_VERSION is '{number}'"):
+        build.wish("base", Path("dist"), fresh=False)
+
+
+def test_sources_without_commits_need_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("IMAGE_VERSION", raising=False)
+    monkeypatch.setattr(build, "identify", lambda: Build("0.1.0", 1700000000))
+    with pytest.raises(ImageError, match="set IMAGE_VERSION"):
+        build.wish("base", Path("dist"), fresh=False)
+
+
+def test_mkosi_gets_the_version_and_the_date_of_the_commit(tmp_path: Path) -> None:
+    asked = build.Wish(Build("0.1.0+git7.abc", 1700000000), 7, "nvidia", tmp_path, fresh=True)
+    arguments = build.arguments(asked, tmp_path)
+
+    assert {"--image-version=7", "--source-date-epoch=1700000000", "--profile=nvidia", "-ff"} <= set(arguments)
+    assert arguments[-1] == "build"
+
+
+def test_all_that_keeps_a_machine_from_building_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("EDGE_IMAGE_CACHE", str(tmp_path / "file/folder"))
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "zstd" else f"/usr/bin/{name}")
+
+    assert main(["check"]) == 1
+    told = capsys.readouterr().err
+    for words in ("sudo make image", "apt-get install zstd", "set EDGE_IMAGE_CACHE"):
+        assert words in told
+
+
+def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 40, 1 << 40, 1 << 30))
+    with pytest.raises(ImageError, match=r"1\.0 GiB free, an image needs 8"):
+        machine.check(tmp_path)
+
+
+def test_a_second_build_waits_for_nothing_and_says_so(tmp_path: Path) -> None:
+    with machine.only_build(tmp_path), pytest.raises(ImageError, match="another build"), machine.only_build(tmp_path):
+        pass
+
+
+def test_a_list_is_accepted_after_a_build_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGE_IMAGE_CACHE", str(tmp_path))
+    assert main(["lock"]) == 1
+
+
+def test_dist_has_the_disk_the_update_and_their_documents(tmp_path: Path) -> None:
+    asked, package = outputs(tmp_path)
+    files = list(build._finish(asked, tmp_path / "out/edge_7.raw", package, [("libc6", "2.41", "amd64")]))
+    names = [path.name for path in files]
+    facts = json.loads((tmp_path / "dist/edge_7.build.json").read_text())
+
+    assert names[0] == "edge-serve_0.1.0+git7.abc_base.img.zst"
+    assert {"edge_7.root", "edge_7.verity", "edge_7.efi", "edge_7.test.efi", "SHA256SUMS"} <= set(names)
+    assert (tmp_path / "dist/edge_7.root").stat().st_size == 2 * 4096, "without the empty end of the slot"
+    assert facts["root_hash"] == "ab" * 32
+    assert facts["files"]["verity"]["length"] == 2 * 4096
+    subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=tmp_path / "dist", check=True)
+
+
+def test_a_disk_that_cannot_be_written_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "raw").write_bytes(bytes(4096))
+    with pytest.raises(ImageError, match="cannot be written"):
+        build._compress(tmp_path / "raw", tmp_path / "nowhere/disk.img.zst")
+
+
+def outputs(folder: Path) -> tuple[build.Wish, Path]:
+    """Write the files that mkosi would leave, and a package with the documents that the build reads."""
+    out = folder / "out"
+    out.mkdir()
+    (out / "edge_7.raw").write_bytes(bytes(1 << 20))
+    (out / "edge_7.efi").write_bytes(KERNEL)
+    (out / "edge_7.root-x86-64.aa.raw").write_bytes(bytes(10 * 4096))
+    (out / "edge_7.root-x86-64-verity.bb.raw").write_bytes(superblock(2).ljust(8 * 4096, b"\0"))
+    (out / "licences.txt").write_text("==== libc6 ====\nLicense: LGPL\n")
+    tree = folder / "tree"
+    (tree / "DEBIAN").mkdir(parents=True)
+    (tree / "usr/share/doc/edge-serve").mkdir(parents=True)
+    (tree / "DEBIAN/control").write_text(
+        "Package: edge-serve\nVersion: 1\nArchitecture: all\nMaintainer: a <a@b.c>\nDescription: x\n"
+    )
+    (tree / "usr/share/doc/edge-serve/copyright").write_text("MIT\n")
+    component = {"name": "edge-serve", "version": "1", "bom-ref": "edge-serve", "type": "application"}
+    document = {"$schema": "s", "specVersion": "1.6", "metadata": {"timestamp": "t", "component": component}}
+    (tree / "usr/share/doc/edge-serve/sbom.cdx.json").write_text(
+        json.dumps({**document, "components": [], "dependencies": []})
+    )
+    package = folder / "edge-serve_1_all.deb"
+    subprocess.run(["dpkg-deb", "--build", str(tree), str(package)], check=True, stdout=subprocess.DEVNULL)
+    return build.Wish(Build("0.1.0+git7.abc", 1700000000), 7, "base", folder / "dist"), package

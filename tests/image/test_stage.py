@@ -1,0 +1,80 @@
+"""The folder that mkosi reads, and what its files say about the units of the image."""
+
+from __future__ import annotations
+
+import os
+import re
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+from image.errors import ImageError
+from image.stage import CHECKOUT, stage
+
+UNITS = CHECKOUT / "image/mkosi/mkosi.extra/usr/lib/systemd/system"
+PRESET = CHECKOUT / "image/mkosi/mkosi.extra/usr/lib/systemd/system-preset/10-edge-device.preset"
+MASKS = CHECKOUT / "image/mkosi/mkosi.extra/etc/systemd/system"
+
+
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("staged") / "config"
+    before = os.umask(0o077)
+    try:
+        stage(folder, "Types: deb\n")
+    finally:
+        os.umask(before)
+    return folder
+
+
+def test_device_programs_models_and_sources_are_added(staged: Path) -> None:
+    extra = staged / "mkosi.extra"
+    assert (extra / "usr/lib/edge-device/image/device/__init__.py").exists()
+    assert (extra / "usr/share/edge-serve/models/simple/1/model.onnx").exists()
+    assert not (extra / "usr/share/edge-serve/models/densenet_onnx").exists()
+    assert (staged / "mkosi.sandbox/etc/apt/sources.list.d/mkosi.sources").read_text() == "Types: deb\n"
+    assert list(staged.rglob("__pycache__")) == []
+
+
+def test_modes_do_not_depend_on_the_umask(staged: Path) -> None:
+    modes = {path.stat().st_mode & 0o777 for path in staged.rglob("*") if not path.is_symlink()}
+    assert modes == {0o755, 0o644}
+    assert os.access(staged / "mkosi.finalize", os.X_OK)
+
+
+def test_shell_scripts_of_the_initrd_go_there(tmp_path: Path) -> None:
+    for path in ("image/mkosi/mkosi.images/initrd", "image/device/initrd", "model_repository/simple"):
+        (tmp_path / path).mkdir(parents=True)
+    (tmp_path / "image/__init__.py").touch()
+    (tmp_path / "image/device/initrd/edge-state").write_text("#!/bin/sh\n")
+    (tmp_path / "image/device/initrd/edge-state").chmod(0o755)
+    stage(tmp_path / "out", "", checkout=tmp_path)
+
+    script = tmp_path / "out/mkosi.images/initrd/mkosi.extra/usr/lib/edge-device/edge-state"
+    assert script.stat().st_mode & 0o777 == 0o755
+    assert not (tmp_path / "out/mkosi.extra/usr/lib/edge-device/image/device/initrd").exists()
+
+
+def test_a_checkout_without_models_is_refused(tmp_path: Path) -> None:
+    for path in ("image/mkosi", "image/device", "model_repository"):
+        (tmp_path / path).mkdir(parents=True)
+    (tmp_path / "image/__init__.py").touch()
+    with pytest.raises(ImageError, match="no models named simple"):
+        stage(tmp_path / "out", "", checkout=tmp_path)
+
+
+def test_every_enabled_unit_of_the_image_exists_here_or_in_a_package() -> None:
+    """Names with `edge-` are ours: a line for one that is nowhere enables nothing."""
+    names = {path.name for path in (*UNITS.iterdir(), *(CHECKOUT / "systemd").iterdir())}
+    enabled = re.findall(r"^enable (edge-\S+)$", PRESET.read_text(), re.MULTILINE)
+    assert [one for one in enabled if not any(fnmatch(name, one) for name in names)] == []
+    assert PRESET.read_text().splitlines()[-1] == "disable *"
+
+
+def test_masks_are_links_to_nothing_and_name_no_unit_of_ours() -> None:
+    masks = [path for path in MASKS.iterdir() if path.is_symlink()]
+    assert {os.readlink(path) for path in masks} == {"/dev/null"}
+    assert [path.name for path in masks if path.name.startswith("edge-")] == []
+    timers = {"systemd-sysupdate.timer", "systemd-sysupdate-reboot.timer", "getty@.service", "ssh.socket"}
+    assert timers <= {path.name for path in masks}
