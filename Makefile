@@ -13,7 +13,7 @@ FLAGS ?=
 TESTS ?= tests
 
 .PHONY: hw-check help serve test slow test-ota ota-demo check conformance bench models docs proto clean \
-	install install-system deb lock test-system test-vm test-powercut image
+	install install-system deb lock test-system test-vm test-powercut image image-run
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -140,6 +140,12 @@ IMAGE ?=
 
 image: .venv/serve  ## build the image of a device into dist/ (root; the first takes minutes, and 8 GB in ~/.cache)
 	$(BIN)/python -m image build $(IMAGE)
+
+# options for `make image-run`, e.g. make image-run RUN='--fresh --http-port 9000'
+RUN ?=
+
+image-run: .venv/serve  ## boot the newest image of dist/ in QEMU, with its ports on loopback
+	$(BIN)/python -m image run $(RUN)
 
 # --- the virtual environment, updated when the requirements change ---
 

@@ -14,6 +14,8 @@ Start with `build`. The image itself is described by mkosi's files in `mkosi/`, 
     packages     compares Debian's packages with packages.txt
     artifacts    update files, the kernel image for tests, sums
     bill         the bill of materials
+    run          boots the newest image in QEMU
+    qemu         QEMU's command line for a device
     errors       the error of this room
     device/      programs of the device
 """
