@@ -3,7 +3,7 @@ _edge_ota() {
     local word=${COMP_WORDS[COMP_CWORD]} path= words= next
     local -A inner=(
         ["top"]="status check plan apply import rollback pause resume retry explain history verify gc boot publish"
-        ["publish"]="init key family rotate renew bundle release floor rollout device report request sign collect refresh verify export recover serve"
+        ["publish"]="init key family role rotate renew bundle release floor system rollout device report request sign collect refresh verify export recover serve"
         ["publish rollout"]="start step watch simulate halt resume deny pin show"
         ["publish device"]="add import list remove"
     )
@@ -24,14 +24,16 @@ _edge_ota() {
         ["gc"]="--help --config --json"
         ["boot"]="--help --config"
         ["publish"]="--help --config"
-        ["publish init"]="--help --passphrase-file --preset --family --public-key --expires --key-type --no-passphrase"
+        ["publish init"]="--help --passphrase-file --preset --family --system --public-key --expires --key-type --no-passphrase"
         ["publish key"]="--help --passphrase-file --out --key-type --no-passphrase --pkcs11 --token --token-id --existing"
         ["publish family"]="--help --dir --passphrase-file --public-key --key-type --no-passphrase --pkcs11 --token --token-id --existing"
+        ["publish role"]="--help --dir --passphrase-file --preset --public-key --key-type --no-passphrase"
         ["publish rotate"]="--help --dir --passphrase-file --remove --add --new --threshold --key-type --no-passphrase --pkcs11 --token --token-id --existing"
         ["publish renew"]="--help --dir --passphrase-file"
         ["publish bundle"]="--help --passphrase-file --release --counter --family --out --model --version --variants --elsewhere --needs-agent --needs-server --provenance --golden-from --golden-inputs --budget --rtol --atol"
         ["publish release"]="--help --dir --passphrase-file --engines"
         ["publish floor"]="--help --dir --passphrase-file --family"
+        ["publish system"]="--help --dir --passphrase-file --needs-version --state-schema"
         ["publish rollout"]="--help"
         ["publish rollout start"]="--help --dir --passphrase-file --window --not-before --family --spread --report-url"
         ["publish rollout step"]="--help --dir --passphrase-file --reports --prometheus --select --success --errors --soak --silent"

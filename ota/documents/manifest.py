@@ -159,7 +159,7 @@ def _models(members: Members, what: str, release: int) -> dict[str, tuple[FileEn
 
 
 def _files(members: Members, what: str) -> tuple[FileEntry, ...]:
-    entries = tuple(_file(one, what) for one in members.objects("files", most=MOST_FILES))
+    entries = tuple(read_entry(one, what) for one in members.objects("files", most=MOST_FILES))
     seen: dict[str, str] = {}
     for entry in entries:
         if (other := seen.setdefault(entry.path.lower(), entry.path)) is not None and other != entry.path:
@@ -169,7 +169,12 @@ def _files(members: Members, what: str) -> tuple[FileEntry, ...]:
     return entries
 
 
-def _file(members: Members, what: str) -> FileEntry:
+def read_entry(members: Members, what: str) -> FileEntry:
+    """Return the entry of a file: path, hash, length, and chunks.
+
+    Raises:
+        Untrusted: it is malformed.
+    """
     path = file_path(members.text("path"), f"{what}: a path")
     sha256, size = members.sha256("sha256"), members.integer("bytes")
     chunk_size = members.integer("chunk_bytes", 0)

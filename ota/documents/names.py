@@ -11,6 +11,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 #: one part of a file's path; edge-ota's own files in a release begin with a dot, so no path collides with them
 PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 MOST_PARTS = 8
+#: the name of the device's system in rollouts, reports, and the bad list; no bundle may have it
+SYSTEM = "system"
 
 
 def name(found: object, what: str) -> str:
@@ -50,6 +52,11 @@ def code_target(family: str, sha256: str) -> str:
 def floor_target(family: str) -> str:
     """Return the target path of the floor document of a family."""
     return f"bundles/{family}/floor.json"
+
+
+def system_target(product: str, profile: str, arch: str, version: int) -> str:
+    """Return the target path of a system's document, which the role `system` lists."""
+    return f"system/{product}/{profile}-{arch}.{version}.json"
 
 
 def rollout_target(fleet: str) -> str:

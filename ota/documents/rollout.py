@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
-from ota.documents.names import name
+from ota.documents.names import SYSTEM, name
 from ota.errors import Unsuitable, Untrusted
 from ota.strict_json import Members, parse
 
@@ -28,9 +28,10 @@ class RolloutStep:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The rollout of one bundle in a fleet.
+    """The rollout of one bundle in a fleet, or of the devices' system: then `bundle` is SYSTEM.
 
     Attributes:
+        family: of the bundle; for the system its product.
         want: the release; previous: the release of devices that are not reached yet (0 = whatever they have).
         salt: what devices are hashed with; a new one for each release, so that not always the same are first.
         not_before: seconds since the epoch; 0 = at once.
@@ -59,6 +60,7 @@ class Rollout:
     Attributes:
         serial: rises with each change; a device never goes back.
         spread_seconds: devices start at a time of their own within so many seconds.
+        system: the rollout of the devices' system; None = the fleet has none.
     """
 
     fleet: str
@@ -66,6 +68,11 @@ class Rollout:
     models: Mapping[str, Wish] = field(default_factory=dict)
     spread_seconds: int = 0
     report_url: str = ""
+    system: Wish | None = None
+
+    def wishes(self) -> dict[str, Wish]:
+        """Return the rollouts of all bundles, and that of the system under its name."""
+        return {**self.models, **({SYSTEM: self.system} if self.system else {})}
 
 
 def read_rollout(data: bytes, fleet: str) -> Rollout:
@@ -83,21 +90,31 @@ def read_rollout(data: bytes, fleet: str) -> Rollout:
     named = name(members.text("fleet"), f"{what}: fleet")
     if named != fleet:
         raise Untrusted(f"{what} is that of {named}: the repository has it under a wrong name")
+    system = members.optional("system") if members.has("system") else None
     rollout = Rollout(
         fleet=named,
         serial=members.integer("serial", least=1),
-        models={bundle: _wish(name(bundle, what), one) for bundle, one in members.tables("models", most=MOST_MODELS)},
+        models={
+            bundle: _wish(_bundle(bundle, what), one) for bundle, one in members.tables("models", most=MOST_MODELS)
+        },
         spread_seconds=members.integer("spread_seconds", 0, most=7 * 86400),
         report_url=members.text("report_url", ""),
+        system=_wish(SYSTEM, system, "product") if system else None,
     )
     members.end()
     return rollout
 
 
-def _wish(bundle: str, members: Members) -> Wish:
+def _bundle(found: str, what: str) -> str:
+    if found == SYSTEM:
+        raise Untrusted(f"{what} has a bundle named {SYSTEM!r}, which is the name of the devices' system")
+    return name(found, what)
+
+
+def _wish(bundle: str, members: Members, family: str = "family") -> Wish:
     wish = Wish(
         bundle=bundle,
-        family=name(members.text("family"), f"{bundle}: family"),
+        family=name(members.text(family), f"{bundle}: {family}"),
         want=members.integer("want", least=1),
         previous=members.integer("previous", 0),
         paused=members.boolean("paused", False),

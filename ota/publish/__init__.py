@@ -18,5 +18,6 @@ reading in `release`: it is the shortest path.
     serve        a web server for tests
     bundles/     makes a bundle from model directories
     commands/    the subcommands of `edge-ota publish`
+    system/      publishes versions of the devices' system
     reports/     collects the reports of devices, and asks the gate of a rollout
 """

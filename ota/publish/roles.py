@@ -10,7 +10,7 @@ from ota.documents.names import name
 from ota.errors import Untrusted, UsageError
 
 ROOT, TARGETS, SNAPSHOT, TIMESTAMP = "root", "targets", "snapshot", "timestamp"
-ENGINES, ROLLOUT = "engines", "rollout"
+ENGINES, ROLLOUT, SYSTEM = "engines", "rollout", "system"
 #: roles that root names itself; `targets` delegates to all others
 TOP = (ROOT, TARGETS, SNAPSHOT, TIMESTAMP)
 #: roles whose keys are kept on machines without a network
@@ -33,6 +33,7 @@ TEAM: Mapping[str, RolePolicy] = {
     TARGETS: RolePolicy(3, 2, 180),
     "models": RolePolicy(2, 1, 90),
     ENGINES: RolePolicy(3, 2, 90),
+    SYSTEM: RolePolicy(3, 2, 180),
     ROLLOUT: RolePolicy(2, 1, 14),
     SNAPSHOT: RolePolicy(1, 1, 14),
     TIMESTAMP: RolePolicy(1, 1, 3),
@@ -75,12 +76,14 @@ def paths_of(role: str) -> list[str]:
     """Return the patterns of the targets that a delegated role may list. `*` does not match `/`."""
     if role == ENGINES:
         return ["engines/*/*"]
+    if role == SYSTEM:
+        return ["system/*/*"]
     if role == ROLLOUT:
         return ["rollout/*", "devices/*"]
     if role.startswith(FAMILY_PREFIX):
         return [f"bundles/{role[len(FAMILY_PREFIX) :]}/*"]
     raise UsageError(
-        f"{role!r} is not a role: expected root, targets, snapshot, timestamp, engines, rollout or models-NAME"
+        f"{role!r} is not a role: expected root, targets, snapshot, timestamp, engines, system, rollout or models-NAME"
     )
 
 

@@ -18,7 +18,7 @@ from tuf.api.metadata import TargetFile
 from ota import files
 from ota.decide.rollout import fair_salt
 from ota.documents.device import DeviceDocument, read_device
-from ota.documents.names import device_target, rollout_target
+from ota.documents.names import SYSTEM, device_target, rollout_target
 from ota.documents.rollout import Rollout, RolloutStep, Wish, read_rollout
 from ota.errors import Untrusted, UsageError
 from ota.publish.change import MetadataChange, MissingSignatures, apply, copy_payload, refuse_second
@@ -64,11 +64,13 @@ def rollout_dict(rollout: Rollout) -> dict[str, Any]:
         value["spread_seconds"] = rollout.spread_seconds
     if rollout.report_url:
         value["report_url"] = rollout.report_url
+    if rollout.system:
+        value["system"] = _wish_dict(rollout.system, "product")
     return value
 
 
-def _wish_dict(wish: Wish) -> dict[str, Any]:
-    value: dict[str, Any] = {"family": wish.family, "want": wish.want, "salt": wish.salt}
+def _wish_dict(wish: Wish, family: str = "family") -> dict[str, Any]:
+    value: dict[str, Any] = {family: wish.family, "want": wish.want, "salt": wish.salt}
     value["steps"] = [{"ring": one.ring, "percent": one.percent} for one in wish.steps]
     optional: dict[str, Any] = {
         "previous": wish.previous,
@@ -87,17 +89,20 @@ def wish_of(rollout: Rollout, bundle: str) -> Wish:
     Raises:
         UsageError: nothing yet.
     """
-    if bundle not in rollout.models:
-        known = ", ".join(sorted(rollout.models)) or "nothing"
+    wishes = rollout.wishes()
+    if bundle not in wishes:
+        known = ", ".join(sorted(wishes)) or "nothing"
         raise UsageError(
             f"the fleet {rollout.fleet} has no {bundle}, it has {known}: "
             f"begin with 'edge-ota publish rollout start {rollout.fleet} {bundle} RELEASE RING=PERCENT'"
         )
-    return rollout.models[bundle]
+    return wishes[bundle]
 
 
 def with_wish(rollout: Rollout, wish: Wish) -> Rollout:
-    """Return a rollout document with one bundle replaced."""
+    """Return a rollout document with one bundle, or the system, replaced."""
+    if wish.bundle == SYSTEM:
+        return replace(rollout, system=wish)
     return replace(rollout, models={**rollout.models, wish.bundle: wish})
 
 
@@ -117,7 +122,7 @@ def start(
     Args:
         devices: those of the fleet; the salt is chosen so that percentages include the right share of them.
     """
-    before = rollout.models.get(bundle)
+    before = rollout.wishes().get(bundle)
     is_same = before is not None and before.want == release
     wish = Wish(
         bundle=bundle,

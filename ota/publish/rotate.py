@@ -28,6 +28,7 @@ from ota.publish.roles import (
     ROLLOUT,
     ROOT,
     SNAPSHOT,
+    SYSTEM,
     TARGETS,
     TIMESTAMP,
     TOP,
@@ -41,7 +42,7 @@ from ota.publish.roles import (
 from ota.publish.verify import remaining_life
 from ota.publish.workspace import Workspace, create
 
-#: delegated roles that every repository has; each family adds one
+#: delegated roles that every repository has; each family adds one, and systems of devices another
 OTHER_ROLES = (ENGINES, ROLLOUT)
 
 
@@ -50,6 +51,7 @@ class InitOptions:
     """The options of `init`.
 
     Attributes:
+        system: the repository also has the role `system`, for systems of devices.
         keys: role -> public keys that were made on other machines; other roles get new files here.
         kind: of new key files, `ed25519` or `p256`.
     """
@@ -59,6 +61,7 @@ class InitOptions:
     keys: dict[str, list[KeyPlace]]
     days: dict[str, float]
     kind: str
+    system: bool = False
 
 
 def start(path: Path, wanted: InitOptions, secrets: Secrets, now: float) -> tuple[Workspace, list[MissingSignatures]]:
@@ -69,7 +72,8 @@ def start(path: Path, wanted: InitOptions, secrets: Secrets, now: float) -> tupl
     """
     plans = with_days(PRESETS[wanted.preset], wanted.days)
     families = [checked_name(one, "a family") for one in wanted.families]
-    roles = [ROOT, TARGETS, SNAPSHOT, TIMESTAMP, *OTHER_ROLES, *(family_role(one) for one in families)]
+    others = (*OTHER_ROLES, *((SYSTEM,) if wanted.system else ()))
+    roles = [ROOT, TARGETS, SNAPSHOT, TIMESTAMP, *others, *(family_role(one) for one in families)]
     _check_keys(wanted, roles, plans)
     workspace = create(path, secrets, {kind: plan.days for kind, plan in plans.items()})
     places = {role: _keys_for(workspace, role, wanted, plans[kind_of(role)].keys) for role in roles}

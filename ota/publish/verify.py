@@ -15,9 +15,10 @@ from tuf.api.metadata import Metadata, Root, Signed
 from ota import files
 from ota.documents.device import read_device
 from ota.documents.floor import read_floor
-from ota.documents.manifest import Manifest, read_manifest
+from ota.documents.manifest import FileEntry, Manifest, read_manifest
 from ota.documents.names import blob_path, code_target, floor_target, manifest_target, rollout_target
 from ota.documents.rollout import Rollout, Wish, read_rollout
+from ota.documents.system import SystemDocument, read_system, version_of_target
 from ota.errors import OtaError, StoreError, Untrusted, UsageError
 from ota.publish.change import find_missing_signatures
 from ota.publish.release import Bundle, blobs_of_file, code_of, hash_chunks
@@ -30,7 +31,7 @@ from ota.publish.repository import (
     stored_target,
     write_state,
 )
-from ota.publish.roles import ENGINES, ROLLOUT, ROOT, SNAPSHOT, TARGETS, TIMESTAMP, family_role, paths_of
+from ota.publish.roles import ENGINES, ROLLOUT, ROOT, SNAPSHOT, SYSTEM, TARGETS, TIMESTAMP, family_role, paths_of
 from ota.publish.workspace import Workspace
 
 MOST_METADATA = 64 * 1024 * 1024
@@ -44,13 +45,14 @@ class Findings:
         problems: a sentence for each; devices refuse the repository, or a part of it.
         warnings: what will be a problem soon.
         facts: what devices will see.
-        manifests: bundle and release -> manifest.
+        manifests: bundle and release -> manifest. systems: target path -> document.
     """
 
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     facts: list[str] = field(default_factory=list)
     manifests: dict[tuple[str, int], Manifest] = field(default_factory=dict)
+    systems: dict[str, SystemDocument] = field(default_factory=dict)
     rollouts: dict[str, Rollout] = field(default_factory=dict)
     floors: dict[str, int] = field(default_factory=dict)
     devices: dict[str, str] = field(default_factory=dict)
@@ -183,6 +185,8 @@ def _check_document(repository: Path, state: RepositoryState, role: str, target:
         found.devices[name] = read_device(data, name).fleet
     elif folder == "rollout":
         found.rollouts[name] = read_rollout(data, name)
+    elif folder == "system":
+        found.systems[target] = read_system(data, target)
     elif rest.endswith("/floor.json"):
         found.floors.update(read_floor(data, rest.partition("/")[0]))
     else:
@@ -193,19 +197,25 @@ def _check_document(repository: Path, state: RepositoryState, role: str, target:
 
 def _check_blobs(repository: Path, found: Findings) -> None:
     good: set[str] = set()
+    for what, entry in _every_file(found):
+        blobs = dict(blobs_of_file(entry))
+        with _noted(found):
+            for sha256, size in blobs.items():
+                if sha256 not in good:
+                    _check_blob(repository, sha256, size, what)
+                    good.add(sha256)
+            if entry.chunks and entry.sha256 not in good and hash_chunks(repository, entry) != entry.sha256:
+                raise Untrusted(f"{what}: its chunks do not make the file: withdraw the release")
+            good.add(entry.sha256)
+
+
+def _every_file(found: Findings) -> Iterator[tuple[str, FileEntry]]:
+    """Yield the files of all releases and systems, each with its name."""
     for manifest in found.manifests.values():
         for model, entry in manifest.every_file():
-            blobs = dict(blobs_of_file(entry))
-            with _noted(found):
-                for sha256, size in blobs.items():
-                    if sha256 not in good:
-                        _check_blob(
-                            repository, sha256, size, f"{manifest.bundle} {manifest.release}: {model}/{entry.path}"
-                        )
-                        good.add(sha256)
-                if entry.chunks and entry.sha256 not in good and hash_chunks(repository, entry) != entry.sha256:
-                    raise Untrusted(f"the chunks of {model}/{entry.path} do not make the file: withdraw the release")
-                good.add(entry.sha256)
+            yield f"{manifest.bundle} {manifest.release}: {model}/{entry.path}", entry
+    for system in found.systems.values():
+        yield from ((f"{system.title}: {one.path}", one) for one in system.files.values())
 
 
 def _check_code(repository: Path, state: RepositoryState, manifest: Manifest) -> None:
@@ -230,9 +240,9 @@ def _check_rollout(rollout: Rollout, found: Findings) -> Iterator[str]:
     """
     count = sum(fleet == rollout.fleet for fleet in found.devices.values())
     yield f"fleet {rollout.fleet}: serial {rollout.serial}, {count} devices" + (
-        "" if rollout.models else ", no releases"
+        "" if rollout.wishes() else ", no releases"
     )
-    for wish in rollout.models.values():
+    for wish in rollout.wishes().values():
         steps = " ".join(f"{one.ring}={one.percent:g}%" for one in wish.steps)
         yield f"  {wish.bundle}: {wish.want} for {steps or 'no ring'}" + (" (halted)" if wish.paused else "")
         for release in sorted({wish.want, *wish.pin.values()}):
@@ -246,6 +256,9 @@ def _check_rollout(rollout: Rollout, found: Findings) -> Iterator[str]:
 
 
 def _refused(wish: Wish, release: int, found: Findings) -> str:
+    if wish.bundle == SYSTEM:
+        known = {(one.product, one.version) for one in found.systems.values()}
+        return "" if (wish.family, release) in known else f"{wish.family} {release} is wanted, and not published"
     manifest = found.manifests.get((wish.bundle, release))
     if manifest is None:
         return f"{wish.bundle} {release} is wanted, and not published"
@@ -274,11 +287,25 @@ def find_needed_targets(repository: Path, state: RepositoryState, fleet: str) ->
             device = one[8:-5]
             if read_device(read_target(repository, one, listed[one]), device).fleet == fleet:
                 found.add(one)
-    for wish in read_rollout(read_target(repository, target, listed[target]), fleet).models.values():
+    rollout = read_rollout(read_target(repository, target, listed[target]), fleet)
+    found |= _needed_systems(state, rollout.system)
+    for wish in rollout.models.values():
         releases = {wish.want, wish.previous, *wish.pin.values()}
         targets = {manifest_target(wish.family, wish.bundle, one) for one in releases} | {floor_target(wish.family)}
         found |= targets & state.listed(family_role(wish.family)).keys()
     return found
+
+
+def _needed_systems(state: RepositoryState, wish: Wish | None) -> set[str]:
+    """Return the documents of the systems that a fleet wants, for all profiles and processors."""
+    if wish is None or SYSTEM not in state.roles:
+        return set()
+    versions = {wish.want, *wish.pin.values()}
+    return {
+        one
+        for one in state.listed(SYSTEM)
+        if one.startswith(f"system/{wish.family}/") and version_of_target(one) in versions
+    }
 
 
 def compare(state: RepositoryState, known: RepositoryState) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from ota import files
 from ota.decide.code import find_code_files
 from ota.documents.manifest import CHUNKED_BYTES, MOST_CHUNKS, FileEntry, Manifest, read_manifest
-from ota.documents.names import blob_path
+from ota.documents.names import SYSTEM, blob_path
 from ota.errors import OtaError, Untrusted, UsageError
 from ota.publish.bundles.golden import GoldenOptions, add_golden
 from ota.publish.bundles.source import ModelSource, check_members, read_source
@@ -58,6 +58,8 @@ def build(recipe: Recipe, out: Path) -> Manifest:
     """
     checked_name(recipe.bundle, "the bundle")
     checked_name(recipe.family, "the family")
+    if recipe.bundle == SYSTEM:
+        raise UsageError(f"the bundle is named {SYSTEM!r}, which is the name of the devices' system: choose another")
     if recipe.release < 1:
         raise UsageError(f"the release is {recipe.release}, expected a number of at least 1")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -69,7 +71,7 @@ def build(recipe: Recipe, out: Path) -> Manifest:
     check_members(sources, recipe.elsewhere)
     described = read_variants(recipe.variants) if recipe.variants else [_default(sources)]
     add_golden(sources, recipe.golden)
-    writer = _Writer(out)
+    writer = BlobWriter(out)
     try:
         value = _manifest(recipe, sources, described, writer)
         data = to_canonical_json(value)
@@ -97,7 +99,7 @@ def _runs_code(source: ModelSource) -> bool:
 
 
 def _manifest(
-    recipe: Recipe, sources: Mapping[str, ModelSource], described: Sequence[VariantDescription], writer: _Writer
+    recipe: Recipe, sources: Mapping[str, ModelSource], described: Sequence[VariantDescription], writer: BlobWriter
 ) -> dict[str, Any]:
     value: dict[str, Any] = {
         "schema": 1,
@@ -116,7 +118,7 @@ def _manifest(
     return value | {name: found for name, found in optional.items() if found}
 
 
-def _entries(source: ModelSource, writer: _Writer) -> list[dict[str, Any]]:
+def _entries(source: ModelSource, writer: BlobWriter) -> list[dict[str, Any]]:
     return [
         writer.data(path, source.made[path]) if path in source.made else writer.file(path, source.files[path])
         for path in source.paths()
@@ -124,7 +126,7 @@ def _entries(source: ModelSource, writer: _Writer) -> list[dict[str, Any]]:
 
 
 def _variant(
-    described: VariantDescription, recipe: Recipe, sources: Mapping[str, ModelSource], writer: _Writer
+    described: VariantDescription, recipe: Recipe, sources: Mapping[str, ModelSource], writer: BlobWriter
 ) -> dict[str, Any]:
     entry = renamed_builds(described.entry, sources, recipe.release)
     models = {}
@@ -134,8 +136,8 @@ def _variant(
     return entry | ({"models": models} if models else {})
 
 
-class _Writer:
-    """Writes blobs into a bundle, and returns the manifest entries of files."""
+class BlobWriter:
+    """Writes blobs into a bundle or a repository, and returns the entries of files in a document."""
 
     def __init__(self, out: Path) -> None:
         self._out = out

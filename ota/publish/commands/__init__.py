@@ -2,8 +2,9 @@
 
 Each module has `add_parsers(subcommands)`. Heavy libraries are imported when a subcommand runs.
 
-    setup     `init`, `key`, `family`, `rotate`, `renew`
+    setup     `init`, `key`, `family`, `role`, `rotate`, `renew`
     releases  `bundle`, `release`, `floor`
+    systems   `system`
     rollouts  `rollout ...`
     devices   `device ...`
     reports   `report`, and the flags of the gate
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from ota.publish.workspace import Workspace
 
 #: in the order of `edge-ota publish --help`
-MODULES = ("setup", "releases", "rollouts", "devices", "reports", "signing", "site")
+MODULES = ("setup", "releases", "systems", "rollouts", "devices", "reports", "signing", "site")
 DIRECTORY = "EDGE_OTA_PUBLISH_DIR"
 Subcommands = Any
 Run = Callable[[argparse.Namespace], int]

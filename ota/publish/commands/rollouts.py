@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ota.documents.names import SYSTEM
 from ota.errors import RolloutHalted, StepNotAllowed, UsageError
 from ota.publish.commands import Subcommands, add, open_workspace, print_result
 from ota.publish.commands.reports import add_gate_flags, rule_of, shares
@@ -55,7 +56,7 @@ def add_parsers(subcommands: Subcommands) -> None:
 def _action(actions: Any, name: str, run: Callable[[argparse.Namespace], int], text: str) -> Any:
     parser = add(actions, name, run, text)
     parser.add_argument("fleet", metavar="FLEET")
-    parser.add_argument("bundle", metavar="BUNDLE")
+    parser.add_argument("bundle", metavar="BUNDLE", help=f"a bundle, or '{SYSTEM}' for the devices' system")
     return parser
 
 
@@ -76,12 +77,10 @@ def _change(arguments: argparse.Namespace, edit: Edit, done: str) -> int:
 
 
 def _start(arguments: argparse.Namespace) -> int:
-    from ota.publish.release import find_family
-    from ota.publish.rollouts import check_release, parse_steps, parse_time, read_devices, start, wish_of, with_wish
+    from ota.publish.rollouts import parse_steps, parse_time, read_devices, start, wish_of, with_wish
 
     def edit(workspace: Workspace, state: RepositoryState, rollout: Rollout) -> Rollout:
-        family = arguments.family or find_family(state, arguments.bundle)
-        check_release(workspace, state, family, arguments.bundle, arguments.release)
+        family = _checked_family(arguments, workspace, state)
         devices = [one for one in read_devices(workspace, state).values() if one.fleet == rollout.fleet]
         rollout = start(rollout, family, arguments.bundle, arguments.release, parse_steps(arguments.steps), devices)
         wish = wish_of(rollout, arguments.bundle)
@@ -96,6 +95,21 @@ def _start(arguments: argparse.Namespace) -> int:
         return with_wish(rollout, wish)
 
     return _change(arguments, edit, f"{arguments.bundle} {arguments.release} for {' '.join(arguments.steps)}")
+
+
+def _checked_family(arguments: argparse.Namespace, workspace: Workspace, state: RepositoryState) -> str:
+    """Return the family of a bundle, or the product of the system, whose release is published."""
+    from ota.publish.release import find_family
+    from ota.publish.rollouts import check_release
+    from ota.publish.system.publish import check_version, find_product
+
+    if arguments.bundle == SYSTEM:
+        product = arguments.family or find_product(workspace, state)
+        check_version(workspace, state, product, arguments.release)
+        return str(product)
+    family = arguments.family or find_family(state, arguments.bundle)
+    check_release(workspace, state, family, arguments.bundle, arguments.release)
+    return str(family)
 
 
 def _step(arguments: argparse.Namespace) -> int:
@@ -191,11 +205,15 @@ def _deny(arguments: argparse.Namespace) -> int:
 
 def _pin(arguments: argparse.Namespace) -> int:
     from ota.publish.rollouts import check_release, pin, wish_of
+    from ota.publish.system.publish import check_version
 
     def edit(workspace: Workspace, state: RepositoryState, rollout: Rollout) -> Rollout:
         if arguments.release:
             family = wish_of(rollout, arguments.bundle).family
-            check_release(workspace, state, family, arguments.bundle, arguments.release)
+            if arguments.bundle == SYSTEM:
+                check_version(workspace, state, family, arguments.release)
+            else:
+                check_release(workspace, state, family, arguments.bundle, arguments.release)
         return pin(rollout, arguments.bundle, arguments.device, arguments.release)
 
     where = f"pinned to {arguments.release}" if arguments.release else "with the others again"
@@ -210,8 +228,8 @@ def _show(arguments: argparse.Namespace) -> int:
         fleets = sorted(one[8:-5] for one in state.listed(ROLLOUT) if one.startswith("rollout/"))
         for fleet in [arguments.fleet] if arguments.fleet else fleets:
             rollout = read_fleet(workspace, state, fleet)
-            print(f"{fleet}: serial {rollout.serial}" + ("" if rollout.models else ", nothing rolled out"))
-            for bundle, wish in sorted(rollout.models.items()):
+            print(f"{fleet}: serial {rollout.serial}" + ("" if rollout.wishes() else ", nothing rolled out"))
+            for bundle, wish in sorted(rollout.wishes().items()):
                 steps = " ".join(f"{one.ring}={one.percent:g}" for one in wish.steps)
                 more = [f"before {wish.previous}"] if wish.previous else []
                 more += ["HALTED"] if wish.paused else []

@@ -28,6 +28,7 @@ def add_parsers(subcommands: Subcommands) -> None:
         help="team: several keys for root, targets and engines, so that no single one suffices; small: one key each",
     )
     init.add_argument("--family", action="append", default=[], metavar="NAME", help="a family of models (repeatable)")
+    init.add_argument("--system", action="store_true", help="also publish systems of devices: adds the role system")
     init.add_argument(
         "--public-key",
         action="append",
@@ -51,6 +52,14 @@ def add_parsers(subcommands: Subcommands) -> None:
     family.add_argument("--public-key", type=Path, action="append", default=[], metavar="FILE")
     _add_key_flags(family)
     add_token_flags(family)
+
+    role = add(subcommands, "role", _role, "add a role that this repository lacks, with keys of its own")
+    role.add_argument("name", metavar="ROLE", choices=("system",), help="system: who signs the devices' system")
+    role.add_argument(
+        "--preset", choices=("team", "small"), default="team", help="team: 2 of 3 keys must sign; small: one key"
+    )
+    role.add_argument("--public-key", type=Path, action="append", default=[], metavar="FILE", help="(repeatable)")
+    _add_key_flags(role)
 
     rotate = add(subcommands, "rotate", _rotate, "change the keys of roles; without flags all of them")
     rotate.add_argument("roles", nargs="+", metavar="ROLE")
@@ -81,7 +90,9 @@ def _init(arguments: argparse.Namespace) -> int:
         if not equals:
             raise UsageError(f"--public-key {one!r}: expected ROLE=FILE, such as root=alice.pub.json")
         keys.setdefault(role, []).append(read_public(Path(file)))
-    wanted = InitOptions(arguments.preset, tuple(arguments.family), keys, _days(arguments.expires), arguments.key_type)
+    wanted = InitOptions(
+        arguments.preset, tuple(arguments.family), keys, _days(arguments.expires), arguments.key_type, arguments.system
+    )
     workspace, waiting = start(arguments.workspace, wanted, secrets_of(arguments), time.time())
     with acquire_lock(workspace.path):
         made = sum(bool(one.uri) for one in workspace.keys.values())
@@ -153,6 +164,22 @@ def _family(arguments: argparse.Namespace) -> int:
         workspace.save()
         waiting = add_family(workspace, state, arguments.name, places, time.time())
         return print_result(workspace, waiting, f"published: the family {arguments.name}")
+
+
+def _role(arguments: argparse.Namespace) -> int:
+    from ota.publish.keys import read_public
+    from ota.publish.roles import PRESETS
+    from ota.publish.system.publish import add_role
+
+    policy = PRESETS[arguments.preset][arguments.name]
+    with open_workspace(arguments) as (workspace, state):
+        places = [workspace.add(read_public(one)) for one in arguments.public_key]
+        if not places and arguments.name not in state.delegated():
+            names = [f"{arguments.name}-{number}" for number in range(1, policy.keys + 1)]
+            places = [workspace.new_file_key(one, arguments.key_type) for one in names]
+        waiting = add_role(workspace, state, places, policy.threshold, time.time())
+        workspace.save()
+        return print_result(workspace, waiting, f"published: the role {arguments.name}")
 
 
 def _rotate(arguments: argparse.Namespace) -> int:

@@ -78,7 +78,8 @@ def _verify(arguments: argparse.Namespace) -> int:
         print(f"problem: {problem}", file=sys.stderr)
     if found.problems:
         raise Untrusted(f"problems: {len(found.problems)}; the last: {found.problems[-1]}")
-    releases = ", ".join(f"{bundle} {release}" for bundle, release in sorted(found.manifests)) or "none"
+    systems = sorted(one.title for one in found.systems.values())
+    releases = ", ".join([f"{bundle} {release}" for bundle, release in sorted(found.manifests)] + systems) or "none"
     print(f"releases: {releases}")
     print("every signature, document, and blob is as it should be")
     return 0
