@@ -1,0 +1,170 @@
+"""Decisions about slots: the entries, the record, and the server's state in, the next action out. No side effects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from image.device.slots import Entry, Failure, Slots
+
+#: seconds from the end of the server's start until it must answer, or a model that failed must be ready
+ANSWER_SECONDS = 300.0
+#: seconds that models may load: an engine for another TensorRT is built in that time
+LOAD_SECONDS = 2700.0
+#: seconds that a failure must last, because a worker may restart
+FAILED_SECONDS = 30.0
+
+#: failures that condemn the content of a slot, not its version, if that version was found good before
+_OF_THE_SLOT = ("root", "disk", "")
+
+
+def others(entries: Iterable[Entry], running: int) -> list[Entry]:
+    """Return the entries that systemd-boot would start in place of the running one, best first."""
+    found = [one for one in entries if one.version != running and one.usable]
+    return sorted(found, key=lambda one: one.version, reverse=True)
+
+
+def state_of(entry: Entry, slots: Slots) -> str:
+    """Return a word for an entry: good, trying, or bad."""
+    if not entry.usable or entry.version in slots.bad:
+        return "bad"
+    return "good" if entry.left is None or entry.version in slots.confirmed else "trying"
+
+
+def note_failure(
+    entries: Sequence[Entry], slots: Slots, running: int, failure: Failure | None
+) -> tuple[Slots, Failure | None]:
+    """Return the record after a boot, and the failure of the version that this boot fell back from.
+
+    A version that was found good before is not called bad because of its disk or of power cuts: it may be installed
+    again.
+    """
+    for entry in entries:
+        if entry.usable or entry.version == running:
+            continue
+        if failure is None or failure.version != entry.version:
+            failure = Failure(entry.version, "", _unreported(entry.version in slots.confirmed))
+        if entry.version not in slots.confirmed or failure.kind not in _OF_THE_SLOT:
+            slots = slots.with_bad(entry.version, failure.reason)
+    if slots.pending is not None and not any(one.version == slots.pending and one.usable for one in entries):
+        slots = replace(slots, pending=None)
+    return slots, failure
+
+
+def _unreported(confirmed: bool) -> str:
+    times = "several times in a row" if confirmed else "in any of its tries"
+    return f"it did not start {times}: a kernel panic, a hang, or power cuts"
+
+
+def confirm(entries: Sequence[Entry], slots: Slots, running: int) -> Slots:
+    """Return the record when the running version was found good."""
+    others_here = [one.version for one in entries if one.version != running and one.usable]
+    previous = max((one for one in others_here if one in slots.confirmed), default=None)
+    bad = {version: reason for version, reason in slots.bad.items() if version != running}
+    kept = tuple(one for one in slots.confirmed if one != running and one in others_here)
+    return replace(slots, confirmed=(*kept, running), bad=bad, pending=None, previous=previous)
+
+
+def refuse_install(entries: Sequence[Entry], slots: Slots, running: int, version: int) -> str:
+    """Return why a version must not be installed now; "" if it may be."""
+    if running not in slots.confirmed and others(entries, running):
+        return (
+            f"system {running} is being tried and not yet confirmed: wait until it is good, "
+            "'edge-ota system status' shows it"
+        )
+    if version in slots.bad:
+        return f"system {version} failed on this device ({slots.bad[version]}): publish a higher version"
+    highest = max((running, *slots.bad))
+    if version <= highest:
+        word = "runs" if highest == running else "failed"
+        return f"system {version} is not newer: {highest} {word} on this device; publish a higher version"
+    waiting = [one.version for one in entries if one.usable and one.version > running]
+    if version in waiting and slots.pending == version:
+        return f"system {version} is installed and waits for a restart"
+    return ""
+
+
+def with_pending(slots: Slots, running: int, version: int | None) -> Slots:
+    """Return the record while a version is installed: it overwrites the other one, which is no longer good."""
+    return replace(slots, pending=version, confirmed=tuple({running}.intersection(slots.confirmed)), previous=None)
+
+
+def target_of_rollback(entries: Iterable[Entry], slots: Slots, running: int) -> int | None:
+    """Return the version that a rollback starts; None if no other one is good."""
+    return next((one.version for one in others(entries, running) if state_of(one, slots) == "good"), None)
+
+
+def baseline_of(running: int, version: int, status: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the server's state before an update, for the comparison after it.
+
+    Args:
+        version: the version that will be compared; status: the server's status document, None if it does not answer.
+    """
+    return {
+        "schema": 1,
+        "from": running,
+        "version": version,
+        "live": status is not None,
+        "models": sorted(ready_models(status)) if status is not None else [],
+    }
+
+
+def ready_models(status: Mapping[str, Any]) -> set[str]:
+    """Return the models of which a version serves. A load runs the golden test, so their answers were right."""
+    return {one["name"] for one in status["models"] if one["condition"] in ("ready", "busy")}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The health of the system: `good`, `bad`, or `wait`, and why."""
+
+    word: str
+    reason: str = ""
+
+
+def judge(
+    baseline: Mapping[str, Any] | None, status: Mapping[str, Any] | None, seconds: float, failed_seconds: float = 0.0
+) -> Verdict:
+    """Return the verdict about a new system.
+
+    Args:
+        baseline: of the old system; None = there was none, and models do not count.
+        status: the server's status document; None = it does not answer.
+        seconds: since the health check began; failed_seconds: since each model that is missing has failed.
+    """
+    if baseline is not None and not baseline["live"]:
+        return Verdict("good", "the server did not answer under the old system either")
+    if status is None:
+        text = f"the server did not answer within {ANSWER_SECONDS:.0f} s"
+        return Verdict("bad", text) if seconds >= ANSWER_SECONDS else Verdict("wait", "the server does not answer yet")
+    if status["server"]["state"] == "stopping":
+        return Verdict("wait", "the server is stopping")
+    lacking = missing_models(baseline, status)
+    if not lacking:
+        return Verdict("good")
+    text = f"models that were ready under the old system are not: {', '.join(lacking.values())}"
+    loading = any(one["name"] in lacking and one["condition"] == "loading" for one in status["models"])
+    limit = LOAD_SECONDS if loading or status["server"]["state"] == "starting" else ANSWER_SECONDS
+    if seconds >= limit or failed_seconds >= FAILED_SECONDS:
+        return Verdict("bad", text)
+    return Verdict("wait", text)
+
+
+def missing_models(baseline: Mapping[str, Any] | None, status: Mapping[str, Any]) -> dict[str, str]:
+    """Return the models that were ready before and are not now, with a text for each."""
+    wanted = set(baseline["models"]) if baseline is not None else set()
+    rows = {one["name"]: one for one in status["models"]}
+    found = {}
+    for name in sorted(wanted - ready_models(status)):
+        row = rows.get(name, {"condition": "missing", "reason": ""})
+        found[name] = f"{name} ({': '.join(part for part in (row['condition'], row['reason']) if part)})"
+    return found
+
+
+def all_failed(baseline: Mapping[str, Any] | None, status: Mapping[str, Any] | None) -> bool:
+    """Return whether models are missing and none of them will become ready by itself."""
+    if status is None or not (lacking := missing_models(baseline, status)):
+        return False
+    conditions = {one["name"]: one["condition"] for one in status["models"]}
+    return all(conditions.get(name) == "failed" for name in lacking)

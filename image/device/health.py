@@ -1,0 +1,105 @@
+"""The health gate of each boot, before `boot-complete.target`: condemns a new system that is worse than the old one.
+
+A fault counts only if the old system did not have it: `baseline.json` has the models that were ready before the
+restart. A system that was found good before passes at once: its server is supervised by systemd, its disk by the scrub.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from image.device import decide, files, report, server
+from image.device.decide import Verdict
+from image.device.restart import restart
+from image.device.slots import MOST_BYTES, TRIES, Boot, Failure
+
+POLL_SECONDS = 2.0
+
+Ask = Callable[[], dict[str, Any] | None]
+
+
+def main() -> int:
+    """Run the health gate of this boot. Return 0 if the system may be confirmed."""
+    boot = Boot()
+    note(boot)
+    running = boot.running()
+    if running in boot.load().confirmed:
+        print(f"system {running} was found good before")
+        return 0
+    verdict = wait_for_verdict(read_baseline(boot, running), server.ask)
+    print(f"system {running}: {verdict.word}{': ' if verdict.reason else ''}{verdict.reason}")
+    if verdict.word == "good":
+        report.clear("system-unhealthy")
+        return 0
+    fall_back(boot, running, "health", verdict.reason, restart)
+    return 1
+
+
+def note(boot: Boot) -> None:
+    """Record the version that this boot fell back from, and report it until a newer one is good."""
+    running, before = boot.running(), boot.read_failure()
+    slots, failure = decide.note_failure(boot.entries(), boot.load(), running, before)
+    boot.save(slots)
+    if failure is None or failure.version == running:
+        report.clear("system-fallback")
+        return
+    if failure != before:
+        boot.write_failure(failure)
+    text = f"System {failure.version} is not used: {failure.reason}. System {running} runs."
+    again = "'edge-ota system apply' installs it again; if it fails again, replace the disk."
+    report.report(
+        "system-fallback", text, "Publish a system with a higher version." if failure.version in slots.bad else again
+    )
+
+
+def read_baseline(boot: Boot, running: int) -> dict[str, Any] | None:
+    """Return the state of the server under the old system; None if this version was not installed over one."""
+    try:
+        found = json.loads(files.read_if_there(boot.state / "baseline.json", MOST_BYTES) or b"")
+        usable = found["version"] == running and isinstance(found["live"], bool)
+        return {**found, "models": [str(one) for one in found["models"]]} if usable else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def wait_for_verdict(
+    baseline: dict[str, Any] | None,
+    ask: Ask,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Verdict:
+    """Ask the server until the verdict is clear."""
+    begin = clock()
+    failed_since: float | None = None
+    said = ""
+    while True:
+        status = ask()
+        now = clock()
+        failed_since = (failed_since or now) if decide.all_failed(baseline, status) else None
+        verdict = decide.judge(baseline, status, now - begin, now - failed_since if failed_since else 0.0)
+        if verdict.word != "wait":
+            return verdict
+        if verdict.reason != said:
+            said = verdict.reason
+            print(f"waiting: {said}", flush=True)
+        sleep(POLL_SECONDS)
+
+
+def fall_back(boot: Boot, running: int, kind: str, reason: str, restart: Callable[[], None]) -> bool:
+    """Condemn the running system and restart into another one. Without another one it stays, and reports the reason."""
+    usable = decide.others(boot.entries(), running)
+    if not usable:
+        text = f"system {running} is not healthy, and there is no other system to start: {reason}"
+        report.report("system-unhealthy", text, "Install an update: 'edge-ota system apply'; or write the image anew.")
+        print(text, file=sys.stderr)
+        # it is alive: its tries must not run out, or systemd-boot would start one that may not be
+        boot.set_tries(running, TRIES)
+        return False
+    print(f"system {running} is bad: {reason}; restarting into system {usable[0].version}", file=sys.stderr, flush=True)
+    boot.condemn(Failure(running, kind, reason))
+    restart()
+    return True

@@ -1,0 +1,189 @@
+"""The installation of a system update into the free slot, step by step; each step leaves a disk that boots.
+
+The agent wrote the files, so they are proven again: `edge-ota verify-system` checks the signatures of the document, and
+this module hashes the files itself, while no process can write to them any more. Then systemd-sysupdate writes root,
+hash tree, and kernel into the free slot, the kernel last.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import stat
+import subprocess
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from image.device import decide, files
+from image.device.slots import Boot, Slots
+
+#: kind of a file in the document -> how its name ends
+ENDINGS = {"root": "root", "verity": "verity", "uki": "efi"}
+SYSUPDATE = "/usr/lib/systemd/systemd-sysupdate"
+VERIFY = "/opt/edge-serve/bin/edge-ota"
+VERIFY_SECONDS = 1800.0
+UPDATE_SECONDS = 3600.0
+#: what the ESP must have left beside the new kernel
+SPARE_BYTES = 4 * 1024 * 1024
+_BLOCK = 4 * 1024 * 1024
+
+Run = Callable[[Sequence[str], float], str]
+Document = Mapping[str, Any]
+
+
+class Refused(Exception):
+    """A request that was not carried out. The text says why, and what to do."""
+
+
+def run(command: Sequence[str], seconds: float) -> str:
+    """Run a program and return its output.
+
+    Raises:
+        Refused: it cannot be started, fails, or takes too long.
+    """
+    program = Path(command[0]).name
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        raise Refused(f"{program} did not end within {seconds:.0f} s and was killed") from None
+    except OSError as error:
+        raise Refused(f"{program} cannot be started: {error.strerror}") from error
+    if done.returncode:
+        lines = (done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}").splitlines()
+        raise Refused(f"{program} {command[1]}: {' / '.join(lines[-3:])}")
+    return done.stdout
+
+
+class Installer:
+    """Installs one version.
+
+    Args:
+        ask: returns the server's status document, or None.
+    """
+
+    def __init__(self, boot: Boot, ask: Callable[[], dict[str, Any] | None], run: Run = run) -> None:
+        self._boot, self._ask, self._run = boot, ask, run
+        self._incoming = boot.root / "var/lib/edge-ota/system"
+        self._stage = boot.state / "stage"
+
+    def install(self, version: int) -> None:
+        """Write a version into the free slot. The next boot tries it.
+
+        Raises:
+            Refused: it was not installed, and the running system stays as it is.
+        """
+        running, entries, slots = self._boot.running(), self._boot.entries(), self._boot.load()
+        if reason := decide.refuse_install(entries, slots, running, version):
+            raise Refused(reason)
+        document = self._verify(version)
+        self._take(version, document)
+        try:
+            self._check_space(document, running)
+            self._write(version, running, slots)
+        finally:
+            shutil.rmtree(self._stage, ignore_errors=True)
+
+    def _verify(self, version: int) -> Document:
+        """Return the document of a version. `edge-ota` has checked its signatures, product, and processor."""
+        text = self._run([VERIFY, "verify-system", str(version)], VERIFY_SECONDS)
+        try:
+            document: Document = json.loads(text)
+            if document["version"] != version:
+                raise Refused(f"edge-ota verified system {document['version']}, expected {version}")
+            for kind in ENDINGS:
+                int(document["files"][kind]["sha256"], 16), int(document["files"][kind]["bytes"])
+            if len(bytes.fromhex(document["root_hash"])) != 32:
+                raise ValueError("root_hash")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Refused(f"'edge-ota verify-system' printed no document of a system: {error!r}") from None
+        return document
+
+    def _take(self, version: int, document: Document) -> None:
+        """Link the files into a directory of root, and prove them there.
+
+        The name of a file has the UUID that its partition gets: half of the root hash, by which the initrd finds it.
+        """
+        shutil.rmtree(self._stage, ignore_errors=True)
+        self._stage.mkdir(parents=True, mode=0o700)
+        digest = str(document["root_hash"])
+        uuids = {"root": f"_{uuid.UUID(digest[:32])}", "verity": f"_{uuid.UUID(digest[32:])}", "uki": ""}
+        for kind, ending in ENDINGS.items():
+            name = f"edge_{version}.{ending}"
+            source = self._incoming / str(version) / name
+            target = self._stage / f"edge_{version}{uuids[kind]}.{ending}"
+            try:
+                os.link(source, target, follow_symlinks=False)
+                prove(target, document["files"][kind])
+            except OSError as error:
+                raise Refused(
+                    f"{name} cannot be read: {error.strerror}; 'edge-ota system apply' fetches it again"
+                ) from error
+
+    def _check_space(self, document: Document, running: int) -> None:
+        place = os.statvfs(self._boot.esp)
+        old = [one for one in self._boot.entries() if one.version != running]
+        reclaimed = sum((self._boot.entries_directory / one.name).stat().st_size for one in old)
+        free = place.f_bavail * place.f_frsize + reclaimed
+        needed = int(document["files"]["uki"]["bytes"]) + SPARE_BYTES
+        if free < needed:
+            raise Refused(
+                f"the boot partition has {free // 1_000_000} MB free and the update needs {needed // 1_000_000} MB: "
+                "remove files that you put there, and try again"
+            )
+
+    def _write(self, version: int, running: int, slots: Slots) -> None:
+        """Write the slot. The running system boots until the kernel has its name on the ESP, which is the last step."""
+        baseline = decide.baseline_of(running, version, self._ask())
+        files.replace(self._boot.state / "baseline.json", json.dumps(baseline).encode())
+        self._boot.save(decide.with_pending(slots, running, version))
+        # first the kernels: no entry may be left whose slot is overwritten
+        self._boot.remove_entries(one for one in self._boot.entries() if one.version != running)
+        sysupdate = [SYSUPDATE, f"--transfer-source={self._stage}", "--verify=no"]
+        try:
+            # a slot with the label of this version would be taken as complete
+            self._run([*sysupdate, "--instances-max=1", "vacuum"], UPDATE_SECONDS)
+            self._run([*sysupdate, "update", str(version)], UPDATE_SECONDS)
+        except Refused as error:
+            self._boot.save(decide.with_pending(slots, running, None))
+            raise Refused(
+                f"system {version} could not be written: {error}; system {running} runs, and has no other system to "
+                "fall back to until an update succeeds"
+            ) from error
+
+
+def prove(path: Path, entry: Mapping[str, Any]) -> None:
+    """Take a file away from its owner and compare it with its signed hash.
+
+    A lease for reading is refused while any process has the file open for writing, and nobody but root opens it then.
+
+    Raises:
+        Refused: it is another file than the signed one, or can still be written.
+        OSError: it cannot be read.
+    """
+    name, size = path.name, int(entry["bytes"])
+    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb", buffering=0) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise Refused(f"{name} is not a regular file")
+        os.fchown(file.fileno(), 0, 0)
+        os.fchmod(file.fileno(), 0o444)
+        try:
+            fcntl.fcntl(file.fileno(), fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        except BlockingIOError:
+            raise Refused(f"{name} is still open for writing: wait until the agent has finished") from None
+        fcntl.fcntl(file.fileno(), fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        digest, length = hashlib.sha256(), 0
+        while block := file.read(_BLOCK):
+            length += len(block)
+            digest.update(block)
+            if length > size:
+                break
+    if length != size or digest.hexdigest() != str(entry["sha256"]):
+        raise Refused(
+            f"{name} is not the signed file: {length} bytes with the SHA-256 {digest.hexdigest()[:16]}..., expected "
+            f"{size} bytes with {str(entry['sha256'])[:16]}...; 'edge-ota system apply' fetches it again"
+        )

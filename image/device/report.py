@@ -1,0 +1,85 @@
+"""Faults of the device, and the status file that joins them with its facts.
+
+A fault is a file `/run/edge-device/faults/<code>.json`. Each part of the device reports its own, the initrd too. The
+console, `/ui`, `edge-serve status`, and `edge-ota system status` read `/run/edge-device/status.json`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from image.device import facts
+
+RUN = Path("/run/edge-device")
+SCHEMA = 1
+_MOST_BYTES = 64 * 1024
+_MOST_TEXT = 1000
+_MOST_FAULTS = 32
+
+Document = dict[str, Any]
+
+
+def report(code: str, text: str, help: str = "", *, run: Path = RUN, clock: Callable[[], float] = time.time) -> None:
+    """Report a fault until `clear(code)`. A fault that was reported before keeps its time.
+
+    Args:
+        code: its stable name, lower-case letters, digits, and `-`.
+        help: what to do.
+    """
+    before = _read(run / "faults" / f"{code}.json") or {}
+    since = before.get("since") or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(clock()))
+    fault = {"code": code, "text": text, "since": since, "help": help}
+    if fault != before:
+        _write(run / "faults" / f"{code}.json", fault)
+        print(f"<4>{text}", flush=True)
+
+
+def clear(code: str, *, run: Path = RUN) -> None:
+    """Remove a fault that is over."""
+    with contextlib.suppress(FileNotFoundError):
+        (run / "faults" / f"{code}.json").unlink()
+
+
+def faults(run: Path = RUN) -> list[Document]:
+    """Return the faults, the oldest first. A file that is no fault counts as one."""
+    found = []
+    for path in sorted((run / "faults").glob("*.json"))[:_MOST_FAULTS]:
+        one = _read(path) or {"text": f"{path} cannot be read"}
+        texts = {name: str(one.get(name) or "")[:_MOST_TEXT] for name in ("text", "since", "help")}
+        found.append({"code": path.stem, **texts})
+    return sorted(found, key=lambda one: (one["since"], one["code"]))
+
+
+def update_status(run: Path = RUN, root: Path = Path("/"), addresses: list[str] | None = None) -> Document:
+    """Write the status file if it differs. Return its content.
+
+    Args:
+        addresses: of the device; None = asks for them.
+    """
+    document = {"schema": SCHEMA, **facts.read_facts(root, addresses), "faults": faults(run)}
+    if _read(run / "status.json") != document:
+        _write(run / "status.json", document)
+    return document
+
+
+def _read(path: Path) -> Document | None:
+    try:
+        with open(path, "rb") as file:
+            found = json.loads(file.read(_MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _write(path: Path, document: Document) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_text(json.dumps(document) + "\n")
+    fresh.chmod(0o644)
+    fresh.rename(path)

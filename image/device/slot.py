@@ -1,0 +1,40 @@
+"""Confirms the running system once its health is good, and gives its entry all tries back.
+
+The entry of a good system is counted at each boot, too. So a slot whose disk has gone bad is left after a few boots,
+even if it dies before any program can report it.
+"""
+
+from __future__ import annotations
+
+from image.device import decide, files, report
+from image.device.slots import TRIES, Boot
+
+
+def main() -> int:
+    """Confirm the running system. Return 0 in any case: a boot partition that cannot be written is reported."""
+    boot = Boot()
+    try:
+        confirm(boot)
+    except OSError as error:
+        report.report(
+            "boot-partition",
+            f"the boot partition cannot be written: {error.strerror or error}",
+            "Check it on another computer; no system update is possible without it.",
+        )
+    return 0
+
+
+def confirm(boot: Boot) -> None:
+    """Record the running version as good, and set its tries."""
+    running, entries, slots = boot.running(), boot.entries(), boot.load()
+    confirmed = decide.confirm(entries, slots, running)
+    boot.save(confirmed)
+    boot.set_tries(running, TRIES)
+    # if power cuts used up the tries of this entry too, systemd-boot would start the bad one
+    boot.remove_entries(one for one in entries if not one.usable and one.version != running)
+    failure = boot.read_failure()
+    if failure is not None and failure.version <= running:
+        files.remove(boot.failure)
+    files.remove(boot.state / "baseline.json")
+    if confirmed != slots:
+        print(f"system {running} is confirmed")

@@ -1,0 +1,219 @@
+"""Boot entries on the ESP, and the record of good and bad versions of the system.
+
+The name of an entry is the truth about its slot: `edge_7+3.efi` has three tries left, `edge_7+0-3.efi` has none and is
+bad, `edge_7.efi` is not counted. systemd-boot lowers the number at each boot. The record adds the reasons. Its copy on
+the ESP keeps them when the data partition is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from image.device import files
+
+SCHEMA = 1
+#: tries of a version that was found good: more than a new one has, because power cuts while it starts count too
+TRIES = 5
+#: bad versions that the record keeps, the highest ones
+MOST_BAD = 32
+MOST_BYTES = 64 * 1024
+MOST_REASON = 400
+
+_ENTRY = re.compile(r"edge_([0-9]{1,10})(?:\+([0-9]{1,3})(?:-([0-9]{1,3}))?)?\.efi")
+_IMAGE_VERSION = re.compile(r'^IMAGE_VERSION="?([0-9]{1,10})"?$', re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A boot entry.
+
+    Attributes:
+        left: tries left; None = the boots of this entry are not counted.
+    """
+
+    name: str
+    version: int
+    left: int | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Whether systemd-boot takes this entry while there is another one."""
+        return self.left != 0
+
+
+def read_entry(name: str) -> Entry | None:
+    """Return the entry that a file name stands for; None for other files."""
+    if not (found := _ENTRY.fullmatch(name)):
+        return None
+    return Entry(name, int(found[1]), None if found[2] is None else int(found[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """The record of versions: `slots.json`.
+
+    Attributes:
+        confirmed: versions that were found good on this device, oldest first.
+        bad: version -> why it must not be installed again.
+        pending: the version that is being installed or tried.
+        previous: the version that ran before this one.
+    """
+
+    confirmed: tuple[int, ...] = ()
+    bad: Mapping[int, str] = field(default_factory=dict)
+    pending: int | None = None
+    previous: int | None = None
+
+    def with_bad(self, version: int, reason: str) -> Slots:
+        """Return the record with one more bad version."""
+        kept = sorted({**self.bad, version: reason[:MOST_REASON]}.items())[-MOST_BAD:]
+        return replace(
+            self,
+            bad=dict(kept),
+            confirmed=tuple(one for one in self.confirmed if one != version),
+            pending=None if self.pending == version else self.pending,
+        )
+
+    def text(self) -> str:
+        """Return the record as JSON."""
+        return json.dumps(
+            {
+                "schema": SCHEMA,
+                "confirmed": list(self.confirmed),
+                "bad": {str(version): reason for version, reason in sorted(self.bad.items())},
+                "pending": self.pending,
+                "previous": self.previous,
+            }
+        )
+
+
+def read_slots(data: bytes | None) -> Slots | None:
+    """Return the record in a file; None if it is missing, damaged, or of another schema."""
+    try:
+        found = json.loads(data or b"")
+        if found["schema"] != SCHEMA:
+            return None
+        return Slots(
+            tuple(_number(one) for one in found["confirmed"]),
+            {int(version): str(reason) for version, reason in found["bad"].items()},
+            None if found["pending"] is None else _number(found["pending"]),
+            None if found["previous"] is None else _number(found["previous"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no version")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The reason why a version is not used any more. It is written before the restart.
+
+    Attributes:
+        kind: health, operator, root (verity refused it in the initrd), disk (read errors), or "" (it never reported).
+    """
+
+    version: int
+    kind: str
+    reason: str
+
+
+class Boot:
+    """The ESP and the record of a device.
+
+    Args:
+        root: `/`; tests have a directory.
+    """
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self.root = root
+        self.esp = root / "boot"
+        self.entries_directory = self.esp / "EFI/Linux"
+        self.state = root / "var/lib/edge-system"
+        self.record = self.state / "slots.json"
+        self.record_copy = self.esp / "edge-slots.json"
+        self.failure = self.esp / "edge-failed.json"
+
+    def running(self) -> int:
+        """Return the version of the system that runs.
+
+        Raises:
+            ValueError: os-release names none.
+        """
+        for path in (self.root / "etc/os-release", self.root / "usr/lib/os-release"):
+            if found := _IMAGE_VERSION.search((files.read_if_there(path, MOST_BYTES) or b"").decode(errors="replace")):
+                return int(found[1])
+        raise ValueError("/etc/os-release has no IMAGE_VERSION: this is not the device image")
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Return the boot entries, lowest version first. An ESP that cannot be read has none."""
+        try:
+            names = sorted(os.listdir(self.entries_directory))
+        except OSError:
+            return ()
+        return tuple(sorted((one for name in names if (one := read_entry(name))), key=lambda one: one.version))
+
+    def load(self) -> Slots:
+        """Return the record. Versions that only the copy on the ESP calls bad are bad, too."""
+        copy = read_slots(files.read_if_there(self.record_copy, MOST_BYTES))
+        found = read_slots(files.read_if_there(self.record, MOST_BYTES))
+        if found is None:
+            return copy or Slots()
+        if copy is not None:
+            for version, reason in copy.bad.items():
+                if version not in found.bad and version not in found.confirmed:
+                    found = found.with_bad(version, reason)
+        return found
+
+    def save(self, slots: Slots) -> None:
+        """Write the record and its copy, unless they are as they should be."""
+        data = slots.text().encode()
+        for path in (self.record, self.record_copy):
+            if files.read_if_there(path, MOST_BYTES) != data:
+                files.make_directory(path.parent)
+                files.replace(path, data)
+
+    def read_failure(self) -> Failure | None:
+        """Return the reason that the last condemned version left."""
+        try:
+            found = json.loads(files.read_if_there(self.failure, MOST_BYTES) or b"")
+            return Failure(_number(found["version"]), str(found["kind"]), str(found["reason"])[:MOST_REASON])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+
+    def write_failure(self, failure: Failure) -> None:
+        """Write the reason why a version is not used."""
+        files.replace(self.failure, json.dumps(asdict(failure)).encode())
+
+    def condemn(self, failure: Failure) -> None:
+        """Take all tries from an entry, so that systemd-boot starts the other one. The reason is written first."""
+        self.write_failure(failure)
+        self.set_tries(failure.version, 0)
+
+    def set_tries(self, version: int, left: int) -> None:
+        """Rename the entry of a version. A second entry of it, which a power cut in a rename can leave, is removed."""
+        name = f"edge_{version}+{left}.efi"
+        names = [one.name for one in self.entries() if one.version == version]
+        if name not in names:
+            if not names:
+                return
+            files.rename(self.entries_directory / names.pop(0), self.entries_directory / name)
+        for other in names:
+            if other != name:
+                files.remove(self.entries_directory / other)
+        files.sync_directory(self.entries_directory)
+
+    def remove_entries(self, entries: Iterable[Entry]) -> None:
+        """Remove entries durably."""
+        for entry in entries:
+            files.remove(self.entries_directory / entry.name)

@@ -1,0 +1,139 @@
+"""The root side of system updates: one request of the agent over a socket, one answer. Only it installs and rolls back.
+
+{"op": "status"}                            the versions and slots of this device
+{"op": "install", "version": 12}            write version 12 into the free slot, and restart
+{"op": "rollback"}                          restart into the other good system
+{"op": "factory-reset", "name": "edge-1"}   erase the data partition at the next boot; the name must be the device's
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from image.device import decide, files, server
+from image.device.install import Installer, Refused
+from image.device.restart import restart
+from image.device.slots import MOST_BYTES, Boot, Failure
+
+MOST_REQUEST = 4096
+#: a client that connects and says nothing keeps no process
+REQUEST_SECONDS = 30.0
+
+Answer = dict[str, Any]
+
+
+def main() -> int:
+    """Answer the request on standard input. Return 0 if it was carried out."""
+    answer, then = Requests(Boot(), restart).carry_out(read_request(sys.stdin.fileno()))
+    os.write(sys.stdout.fileno(), json.dumps(answer).encode() + b"\n")
+    if not answer["ok"]:
+        print(f"refused: {answer['error']}", file=sys.stderr)
+    if then is not None:
+        then()
+    return 0
+
+
+def read_request(descriptor: int) -> Mapping[str, Any]:
+    """Return the request; an empty one if no JSON object came in time."""
+    data = b""
+    while not data.endswith(b"\n") and len(data) <= MOST_REQUEST:
+        if not select.select([descriptor], [], [], REQUEST_SECONDS)[0] or not (block := os.read(descriptor, 4096)):
+            break
+        data += block
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+class Requests:
+    """Carries requests out, one at a time."""
+
+    def __init__(self, boot: Boot, restart: Callable[[], None], installer: Installer | None = None) -> None:
+        self._boot, self._restart = boot, restart
+        self._installer = installer or Installer(boot, server.ask)
+
+    def carry_out(self, request: Mapping[str, Any]) -> tuple[Answer, Callable[[], None] | None]:
+        """Return the answer, and the restart that follows it."""
+        operations = {
+            "status": self._status,
+            "install": self._install,
+            "rollback": self._roll_back,
+            "factory-reset": self._factory_reset,
+        }
+        operation = operations.get(str(request.get("op")))
+        try:
+            if operation is None:
+                raise Refused(f"the operation {request.get('op')!r} is not known: {', '.join(operations)}")
+            return {"ok": True, **operation(request)}, None if operation == self._status else self._restart
+        except (Refused, ValueError) as error:
+            return {"ok": False, "error": str(error)}, None
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            return {"ok": False, "error": f"{where}{error.strerror or error}; see 'journalctl -u edge-system@*'"}, None
+
+    def _status(self, request: Mapping[str, Any]) -> Answer:
+        running, entries, slots = self._boot.running(), self._boot.entries(), self._boot.load()
+        return {
+            "version": running,
+            "confirmed": running in slots.confirmed,
+            "entries": [
+                {"version": one.version, "state": decide.state_of(one, slots), "left": one.left} for one in entries
+            ],
+            "bad": {str(version): reason for version, reason in slots.bad.items()},
+            "pending": slots.pending,
+            "previous": slots.previous,
+        }
+
+    def _install(self, request: Mapping[str, Any]) -> Answer:
+        version = request.get("version")
+        if type(version) is not int or not 0 < version < 10**10:
+            raise Refused(f"the version is {version!r}, expected a number")
+        with self._locked():
+            self._installer.install(version)
+        return {"version": version, "restarting": True}
+
+    def _roll_back(self, request: Mapping[str, Any]) -> Answer:
+        with self._locked():
+            running = self._boot.running()
+            target = decide.target_of_rollback(self._boot.entries(), self._boot.load(), running)
+            if target is None:
+                raise Refused(f"system {running} is the only good one on this device: there is none to go back to")
+            self._boot.condemn(Failure(running, "operator", f"an operator went back to system {target}"))
+            return {"version": target, "restarting": True}
+
+    def _factory_reset(self, request: Mapping[str, Any]) -> Answer:
+        name = device_name(self._boot.root)
+        if request.get("name") != name:
+            raise Refused(f"the name is {request.get('name')!r}, and this device is {name!r}: nothing was erased")
+        files.replace(self._boot.esp / "factory-reset", f"{name}\n".encode())
+        return {"name": name, "restarting": True}
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        files.make_directory(self._boot.state)
+        with open(self._boot.state / "lock", "a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Refused("another system update is being installed: wait until it ends") from None
+            yield
+
+
+def device_name(root: Path) -> str:
+    """Return the name that the console shows; the host name if there is none."""
+    try:
+        found = json.loads(files.read_if_there(root / "run/edge-device/status.json", MOST_BYTES) or b"")
+        name = str(found["name"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        name = ""
+    return name or os.uname().nodename

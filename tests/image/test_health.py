@@ -1,0 +1,240 @@
+"""The health gate: its verdict, and that no sequence of boots ends in a loop or on a system that is worse."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from image.device import decide, health, report, scrub, slot
+from image.device.decide import ANSWER_SECONDS, LOAD_SECONDS
+from image.device.slots import Boot, Failure, Slots
+from tests.image.machine import Machine, status
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The faults that are reported."""
+    found: dict[str, str] = {}
+
+    def note(code: str, text: str, help: str = "") -> None:
+        found[code] = f"{text} {help}"
+
+    monkeypatch.setattr(report, "report", note)
+    monkeypatch.setattr(report, "clear", lambda code: found.pop(code, None))
+    return found
+
+
+def baseline(*models: str, live: bool = True) -> dict[str, Any]:
+    return {"schema": 1, "from": 1, "version": 2, "live": live, "models": list(models)}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "seconds", "word"),
+    [
+        (baseline("a"), None, 0, "wait"),
+        (baseline("a"), None, ANSWER_SECONDS, "bad"),
+        (baseline(live=False), None, 0, "good"),
+        (None, None, ANSWER_SECONDS, "bad"),
+        (None, {"a": "failed"}, 0, "good"),
+        (baseline("a"), {"a": "ready"}, 0, "good"),
+        (baseline("a"), {"a": "busy"}, 0, "good"),
+        (baseline("a"), {"a": "ready", "b": "failed"}, 0, "good"),
+        (baseline("a"), {"a": "loading"}, ANSWER_SECONDS, "wait"),
+        (baseline("a"), {"a": "loading"}, LOAD_SECONDS, "bad"),
+        (baseline("a"), {"a": "failed"}, 0, "wait"),
+        (baseline("a"), {"a": "failed"}, ANSWER_SECONDS, "bad"),
+        (baseline("a"), {}, 0, "wait"),
+        (baseline("a"), {}, ANSWER_SECONDS, "bad"),
+    ],
+)
+def test_a_fault_counts_only_if_the_old_system_did_not_have_it(
+    before: dict[str, Any] | None, now: Mapping[str, str] | None, seconds: float, word: str
+) -> None:
+    assert decide.judge(before, None if now is None else status(now), seconds).word == word
+
+
+def test_a_server_that_is_stopping_is_not_judged() -> None:
+    assert decide.judge(None, status({}, "stopping"), 0).word == "wait"
+
+
+def test_the_baseline_has_the_models_that_were_ready() -> None:
+    made = decide.baseline_of(1, 2, status({"good": "ready", "busy": "busy", "broken": "failed"}, "not ready"))
+
+    assert made == baseline("busy", "good")
+    assert decide.baseline_of(1, 2, None) == baseline(live=False)
+
+
+def test_a_model_that_stays_failed_is_judged_before_the_limit() -> None:
+    seconds = iter(range(0, 10000, 2))
+    answers = itertools.chain([None, status({"a": "loading"}, "starting")], itertools.repeat(status({"a": "failed"})))
+
+    verdict = health.wait_for_verdict(baseline("a"), lambda: next(answers), lambda: next(seconds), lambda _: None)
+
+    assert verdict.word == "bad"
+    assert "a (failed)" in verdict.reason
+    assert next(seconds) < 2 * decide.FAILED_SECONDS
+
+
+def test_a_model_that_recovers_is_good() -> None:
+    answers = iter([status({"a": "failed"}), status({"a": "restarting"}), status({"a": "ready"})])
+
+    assert health.wait_for_verdict(baseline("a"), lambda: next(answers), float, lambda _: None).word == "good"
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"version": 1, "live": true, "models": ["a"]}', '{"version": 2}'])
+def test_a_baseline_of_another_update_does_not_count(tmp_path: Path, text: str) -> None:
+    machine = Machine(tmp_path, [], 2)
+    (machine.boot.state / "baseline.json").write_text(text)
+
+    assert health.read_baseline(machine.boot, 2) is None
+
+
+def test_a_version_that_failed_is_recorded_with_its_reason(tmp_path: Path, faults: dict[str, str]) -> None:
+    machine = Machine(tmp_path, ["edge_1+5.efi", "edge_2+1-2.efi"], 2, Slots((1,), pending=2))
+    restarts: list[int] = []
+
+    assert health.fall_back(machine.boot, 2, "health", "no answer", lambda: restarts.append(1))
+    assert (restarts, machine.start()) == ([1], 1)
+    health.note(machine.boot)
+
+    assert machine.boot.load() == Slots((1,), {2: "no answer"})
+    assert (
+        "System 2 is not used: no answer. System 1 runs. Publish a system with a higher version" in faults.popitem()[1]
+    )
+
+
+def test_a_version_that_never_reported_is_recorded_too(tmp_path: Path, faults: dict[str, str]) -> None:
+    machine = Machine(tmp_path, ["edge_1+4-1.efi", "edge_2+0-3.efi"], 1, Slots((1,), pending=2))
+
+    health.note(machine.boot)
+
+    assert "a kernel panic, a hang, or power cuts" in machine.boot.load().bad[2]
+
+
+def test_a_good_version_with_a_damaged_disk_may_be_installed_again(tmp_path: Path, faults: dict[str, str]) -> None:
+    machine = Machine(tmp_path, ["edge_1+5.efi", "edge_2+4-1.efi"], 2, Slots((1, 2)))
+    machine.boot.condemn(Failure(2, "disk", "damaged at byte 7"))
+    machine.run(1)
+
+    health.note(machine.boot)
+
+    slots = machine.boot.load()
+    assert slots.bad == {}
+    assert decide.refuse_install(machine.boot.entries(), slots, 1, 2) == ""
+    assert "'edge-ota system apply' installs it again" in faults["system-fallback"]
+
+
+def test_a_version_that_an_operator_left_is_not_installed_again(tmp_path: Path, faults: dict[str, str]) -> None:
+    machine = Machine(tmp_path, ["edge_1+5.efi", "edge_2+4-1.efi"], 2, Slots((1, 2)))
+    machine.boot.condemn(Failure(2, "operator", "an operator went back to system 1"))
+    machine.run(1)
+
+    health.note(machine.boot)
+
+    assert "publish a higher version" in decide.refuse_install(machine.boot.entries(), machine.boot.load(), 1, 2)
+
+
+def test_the_only_system_stays_and_says_so(tmp_path: Path, faults: dict[str, str]) -> None:
+    machine = Machine(tmp_path, ["edge_1+0-5.efi", "edge_2+2-1.efi"], 2)
+
+    assert not health.fall_back(machine.boot, 2, "health", "no answer", lambda: pytest.fail("restarted"))
+
+    assert machine.names() == ["edge_1+0-5.efi", "edge_2+5.efi"]
+    assert "there is no other system to start: no answer" in faults["system-unhealthy"]
+
+
+def test_a_confirmed_system_gets_all_tries_back(tmp_path: Path, faults: dict[str, str]) -> None:
+    machine = Machine(tmp_path, ["edge_1+5.efi", "edge_2+1-2.efi"], 2, Slots((1,), {3: "x"}, pending=2))
+    (machine.boot.state / "baseline.json").write_text("{}")
+
+    slot.confirm(machine.boot)
+
+    assert machine.names() == ["edge_1+5.efi", "edge_2+5.efi"]
+    assert machine.boot.load() == Slots((1, 2), {3: "x"}, None, 1)
+    assert not (machine.boot.state / "baseline.json").exists()
+
+
+def test_a_good_boot_of_a_good_system_writes_nothing_but_its_entry(tmp_path: Path, faults: dict[str, str]) -> None:
+    machine = Machine(tmp_path, ["edge_1+5.efi", "edge_2+5.efi"], 2, Slots((1, 2), previous=1))
+    before = {path: path.stat().st_ino for path in (machine.boot.record, machine.boot.record_copy)}
+    machine.start()
+
+    health.note(machine.boot)
+    slot.confirm(machine.boot)
+
+    assert machine.names() == ["edge_1+5.efi", "edge_2+5.efi"]
+    assert before == {path: path.stat().st_ino for path in before}
+
+
+def test_a_read_error_condemns_the_slot(
+    tmp_path: Path, faults: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(tmp_path, ["edge_1+5.efi", "edge_2+5.efi"], 2, Slots((1, 2)))
+    device = tmp_path / "root.img"
+    device.write_bytes(bytes(3 * 1024 * 1024))
+    restarts: list[int] = []
+
+    assert scrub.scrub(machine.boot, device, lambda: restarts.append(1)) == 0
+    assert restarts == []
+
+    reads = iter([b"x" * 1024 * 1024, b"x" * 1024 * 1024])
+
+    def read(descriptor: int, size: int) -> bytes:
+        for block in reads:
+            return block
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "read", read)
+        assert scrub.scrub(machine.boot, device, lambda: restarts.append(1)) == 0
+
+    assert restarts == [1]
+    assert machine.names() == ["edge_1+5.efi", "edge_2+0.efi"]
+    failure = machine.boot.read_failure()
+    assert failure is not None
+    assert "damaged at byte 2097152" in failure.reason
+
+
+# ---- every state ----
+
+COUNTERS = ["+3-0", "+1-2", "+0-3"]
+WORLDS = ["good", "worse", "dies"]
+
+
+@pytest.mark.parametrize(
+    "confirmed", [(1,), *(pytest.param(one, marks=pytest.mark.slow) for one in ((), (2,), (1, 2)))]
+)
+def test_every_state_ends_on_the_best_system_without_a_loop(
+    tmp_path: Path, confirmed: tuple[int, ...], monkeypatch: pytest.MonkeyPatch, faults: dict[str, str]
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    states = itertools.product(COUNTERS, COUNTERS, WORLDS, WORLDS)
+    for number, (first, second, of_first, of_second) in enumerate(states):
+        machine = Machine(tmp_path / str(number), [f"edge_1{first}.efi", f"edge_2{second}.efi"], slots=Slots(confirmed))
+        worlds = {1: of_first, 2: of_second}
+        trace = [boot(machine, worlds) for _ in range(7)]
+        told = f"{first=} {second=} {worlds=} {confirmed=}: {trace}"
+
+        assert sum("falls back" in one for one in trace) <= 1, told
+        alive = [version for version, world in worlds.items() if world != "dies"]
+        if alive and not (of_second == "dies" and first == "+0-3"):
+            assert trace[-3:] == [f"{trace[-1][0]} stays"] * 3, told
+
+
+def boot(machine: Machine, worlds: Mapping[int, str]) -> str:
+    """Boot once, as the units do, and return a line about it. A system that stays is booted anew by a power cut."""
+    running = machine.start()
+    if worlds[running] == "dies":
+        return f"{running} dies"
+    health.note(machine.boot)
+    if running not in machine.boot.load().confirmed and worlds[running] == "worse":
+        left = health.fall_back(machine.boot, running, "health", "worse", lambda: None)
+        return f"{running} falls back" if left else f"{running} stays"
+    slot.confirm(Boot(machine.root))
+    return f"{running} stays"
