@@ -38,6 +38,9 @@ def stage(folder: Path, apt_sources: str, checkout: Path = CHECKOUT) -> None:
     scripts = device / "device/initrd"
     if scripts.is_dir():
         shutil.copytree(scripts, initrd / DEVICE, dirs_exist_ok=True)
+        # edge-slot-failed.service runs it in the root, too
+        for script in scripts.glob("edge-root-failed"):
+            shutil.copy(script, extra / DEVICE)
         shutil.rmtree(scripts)
     _models(checkout / "model_repository", extra / MODELS)
     file = folder / "mkosi.sandbox/etc/apt/sources.list.d/mkosi.sources"
