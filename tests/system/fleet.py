@@ -102,19 +102,20 @@ class Fleet:
         return self._machine.run("journalctl -u 'edge-ota*' --no-pager -o cat")
 
 
-def publish_simple(publisher: Publisher, release: int, *, wrong: bool = False) -> None:
-    """Publish a release of `simple` with a golden test, and roll it out to all devices of the fleet `plant`."""
+def publish_simple(publisher: Publisher, release: int, *, name: str = "simple", wrong: bool = False) -> None:
+    """Publish the model `simple` with a golden test under a name, and roll it out to all devices of `plant`."""
     weights = (CHECKOUT / "model_repository/simple/1/model.onnx").read_bytes()
+    config = (CHECKOUT / "model_repository/simple/config.pbtxt").read_bytes()
     files = {
-        "config.pbtxt": (CHECKOUT / "model_repository/simple/config.pbtxt").read_bytes(),
+        "config.pbtxt": config.replace(b'name: "simple"', f'name: "{name}"'.encode()),
         "1/model.onnx": weights.replace(b"Add", b"Mul") if wrong else weights,
         **_golden(),
     }
-    out = publisher.base / f"simple.{release}"
-    model = publisher.model("simple", files)
-    publisher.run("bundle", "simple", "--release", release, "--model", model, "--family", "vision", "--out", out)
+    out = publisher.base / f"{name}.{release}"
+    model = publisher.model(name, files)
+    publisher.run("bundle", name, "--release", release, "--model", model, "--family", "vision", "--out", out)
     publisher.do("release", out)
-    publisher.do("rollout start", "plant", "simple", release, "prod=100")
+    publisher.do("rollout start", "plant", name, release, "prod=100")
 
 
 def _golden() -> dict[str, bytes]:
