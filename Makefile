@@ -13,7 +13,7 @@ FLAGS ?=
 TESTS ?= tests
 
 .PHONY: hw-check help serve test slow test-ota ota-demo check conformance bench models docs proto clean \
-	install install-system deb lock test-system test-vm test-powercut image image-run
+	install install-system deb lock test-system test-vm test-powercut image image-run test-image test-image-system
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -146,6 +146,15 @@ RUN ?=
 
 image-run: .venv/serve  ## boot the newest image of dist/ in QEMU, with its ports on loopback
 	$(BIN)/python -m image run $(RUN)
+
+# the smoke test of the image as shipped; Prometheus, chromium, nginx-light, mtools, and ovmf are needed besides QEMU
+test-image: .venv/test  ## build the image, boot it as shipped in QEMU, and use it from outside (root; by hand, 15 minutes)
+	@SECONDS=0; $(MAKE) --no-print-directory image && echo "the image was built in $$SECONDS s" && \
+	  $(BIN)/python -m pytest -q -rs -s --durations=0 tests/system/image/test_smoke.py --machine disk $(SYSTEM); \
+	  status=$$?; echo "make test-image: $$SECONDS s in all"; exit $$status
+
+test-image-system: .venv/test  ## test restarts, faults, and the status on the newest image of dist/ (by hand; an hour)
+	$(BIN)/python -m pytest -q -rs -s tests/system/test_{restarts,faults,status}.py --machine disk $(SYSTEM)
 
 # --- the virtual environment, updated when the requirements change ---
 

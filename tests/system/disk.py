@@ -45,6 +45,7 @@ class Hardware:
     cores: int = 2
     network: bool = True
     clock: str = ""
+    more: Sequence[str] = ()
 
 
 class Disk:
@@ -61,13 +62,14 @@ class Disk:
     cgroup2 = True
 
     def __init__(
-        self, image: Path, *, shipped: bool = False, units: Mapping[str, str] | None = None, words: str = "",
-        hardware: Hardware | None = None,
+        self, image: Path, *, shipped: bool = False, agent: bool = True, units: Mapping[str, str] | None = None,
+        words: str = "", hardware: Hardware | None = None,
     ) -> None:  # fmt: skip
         """Write the image to a disk.
 
         Args:
             shipped: nothing comes in through the firmware: no agent, no units, no words.
+            agent: the agent is one of the units
             units: further units by name, started with multi-user.target
             words: added to the kernel's command line
         """
@@ -83,7 +85,8 @@ class Disk:
         self._ports = {port: free_port() for port in PORTS}
         self._process: subprocess.Popen[bytes] | None = None
         self._before = 0
-        self._strings = () if shipped else self._door({**(units or {}), "test-agent.service": _agent()}, words)
+        units = {**(units or {}), **({"test-agent.service": _agent()} if agent else {})}
+        self._strings = () if shipped else self._door(units, words)
         qemu.new_disk(image, self.disk, self.hardware.gib)
         qemu.new_variables(self._variables)
 
@@ -92,7 +95,7 @@ class Disk:
         emulated = qemu.Emulated(
             self.disk, self._variables, self._ports, self.hardware.memory_mib, self.hardware.cores,
             self.hardware.network, self.hardware.clock, strings=self._strings,
-            serial=("stdio", f"file:{self.second_console}"),
+            serial=("stdio", f"file:{self.second_console}"), more=self.hardware.more,
         )  # fmt: skip
         with self._log.open("ab") as log:
             self._before = log.tell()

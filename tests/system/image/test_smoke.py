@@ -5,10 +5,8 @@ Nothing comes in through its firmware. The boot partition is written before the 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,14 +17,15 @@ import pytest
 from tests.browser import chromium
 from tests.ota.publish.publisher import PASSPHRASE
 from tests.prometheus import eventually, prometheus
-from tests.system.disk import Disk
+from tests.system.disk import Disk, Hardware
 from tests.system.fleet import DEVICE
-from tests.system.image import esp, site
+from tests.system.image import cable, esp, site
+from tests.system.image.cable import Cable
 from tests.system.image.site import Clock, Site
 from tests.system.machine import Machine, wait_until
 from tests.system.service import HTTP, METRICS, Service
 
-GRPC, SSH = 8001, 22
+GRPC = 8001
 MODEL = "simple"
 #: of the fleet's publisher: edge-ota replaces no model that the device has from elsewhere
 RELEASED = "adder"
@@ -54,9 +53,19 @@ def owner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def device(image: Path, owner: Site, clock: Clock) -> Iterator[Service]:
+def wire() -> Iterator[Cable | None]:
+    """Yield a cable on which all ports of the device can be tried; None where this host cannot have one."""
+    if cable.why_not():
+        yield None
+        return
+    with cable.cable() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def device(image: Path, owner: Site, wire: Cable | None, clock: Clock) -> Iterator[Service]:
     """Yield the service of a device that was flashed, provisioned, and switched on."""
-    boot = Disk(image, shipped=True)
+    boot = Disk(image, shipped=True, hardware=Hardware(more=wire.words() if wire else ()))
     service = Service(Machine(boot))
     try:
         owner.provision(boot.disk)
@@ -124,11 +133,17 @@ def test_the_status_page_works_in_a_browser(device: Service, clock: Clock) -> No
     clock.step("the browser shows the device")
 
 
-def test_no_ssh_server_answers_without_keys(device: Service) -> None:
-    with socket.create_connection(device.machine.boot.address(SSH), 30) as connection:
-        connection.settimeout(30)  # QEMU accepts each connection, and closes it if the device refuses
-        with contextlib.suppress(ConnectionResetError):
-            assert connection.recv(100) == b""
+def test_only_infer_and_metrics_accept_connections(device: Service, wire: Cable | None, clock: Clock) -> None:
+    if wire is None:
+        pytest.skip(cable.why_not())
+    assert wire.open_ports() == [HTTP, GRPC, METRICS], "and no SSH, because the device has no keys"
+    clock.step("all 65535 ports of TCP were tried")
+
+
+def test_the_device_answers_to_its_name(device: Service, wire: Cable | None) -> None:
+    if wire is None:
+        pytest.skip(cable.why_not())
+    assert wire.resolve(f"{DEVICE}.local").startswith("fe80:")
 
 
 def test_edge_ota_installs_a_release_from_nginx(device: Service, owner: Site, clock: Clock) -> None:
