@@ -13,7 +13,7 @@ FLAGS ?=
 TESTS ?= tests
 
 .PHONY: hw-check help serve test slow test-ota ota-demo check conformance bench models docs proto clean \
-	install install-system deb lock test-system test-vm test-powercut image image-run test-image test-image-system
+	install install-system deb lock test-system test-vm test-powercut image image-run flash test-image test-image-system
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -146,6 +146,12 @@ RUN ?=
 
 image-run: .venv/serve  ## boot the newest image of dist/ in QEMU, with its ports on loopback
 	$(BIN)/python -m image run $(RUN)
+
+# the disk, e.g. make flash DEVICE=/dev/sdb; FLASH='--image FILE --yes sdb' chooses an image, and answers for a script
+DEVICE ?=
+FLASH ?=
+flash: .venv/serve  ## write the newest image of dist/ to a disk, and read it back (root; DEVICE=/dev/sdb)
+	$(BIN)/python -m image flash '$(DEVICE)' $(FLASH)
 
 # the smoke test of the image as shipped; Prometheus, chromium, nginx-light, mtools, and ovmf are needed besides QEMU
 test-image: .venv/test  ## build the image, boot it as shipped in QEMU, and use it from outside (root; by hand, 15 minutes)

@@ -16,6 +16,9 @@ Start with `build`. The image itself is described by mkosi's files in `mkosi/`, 
     bill         the bill of materials
     run          boots the newest image in QEMU
     qemu         QEMU's command line for a device
+    flash        writes an image to a disk, and reads it back
+    disks        the disks of this machine, and which of them may be overwritten
+    partitions   the partition table of an image
     errors       the error of this room
     device/      programs of the device
 """

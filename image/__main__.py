@@ -12,7 +12,10 @@ from image import build, machine
 from image.errors import ImageError
 
 #: commands with options of their own -> the module whose `main` takes them
-OTHERS = {"run": ("image.run", "boot an image in QEMU (make image-run)")}
+OTHERS = {
+    "run": ("image.run", "boot an image in QEMU (make image-run)"),
+    "flash": ("image.flash", "write an image to a disk (make flash)"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
