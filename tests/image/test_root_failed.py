@@ -1,0 +1,97 @@
+"""edge-root-failed: leaves a slot where there is no Python. It must decide as fall_back() of health.py does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from image.device import decide
+from image.device.slots import Failure
+from tests.image.machine import Machine
+
+SCRIPT = Path(__file__).parents[2] / "image/device/initrd/edge-root-failed"
+#: version -> the root hash in its kernel
+HASHES = {1: "1" * 64, 2: "2" * 64}
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """A directory with programs that record how they are called."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("systemctl", "mount", "umount", "modprobe", "sync"):
+        (folder / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{tmp_path}/calls\n')
+        (folder / name).chmod(0o755)
+    (folder / "systemctl").write_text(
+        f"#!/bin/sh\n[ $1 = list-units ] && echo 'systemd-veritysetup@root.service loaded \"failed\"' ||"
+        f' echo "systemctl $*" >>{tmp_path}/calls\n'
+    )
+    return folder
+
+
+def run(machine: Machine, programs: Path, running: int, kind: str) -> str:
+    """Run the script under a version and return the calls of programs."""
+    root = machine.root
+    for entry in machine.boot.entries():
+        path = machine.boot.entries_directory / entry.name
+        path.write_bytes(b"\0kernel\0roothash=" + HASHES[entry.version].encode() + b" quiet\0")
+    (root / "cmdline").write_text(f"quiet roothash={HASHES[running]} panic=5\n")
+    (root / "efivars").mkdir()
+    variable = b"\6\0\0\0" + "EE000000-0000-0000-0000-000000000001\0".encode("utf-16-le")
+    (root / "efivars/LoaderDevicePartUUID-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f").write_bytes(variable)
+    if kind == "root":
+        (root / "run").mkdir()
+        (root / "run/esp-of-the-boot-loader").symlink_to(machine.boot.esp)
+    environment = {
+        "PATH": f"{programs}:/usr/bin:/bin", "EDGE_RUN": str(root / "run"), "EDGE_ESP": str(machine.boot.esp),
+        "EDGE_CMDLINE": str(root / "cmdline"), "EDGE_EFIVARS": str(root / "efivars"), "EDGE_RETRY_SECONDS": "0",
+        "EDGE_DEV": "/dev",
+    }  # fmt: skip
+    subprocess.run(["/bin/sh", str(SCRIPT), kind], env=environment, check=True, timeout=30, capture_output=True)
+    calls = programs.parent / "calls"
+    return calls.read_text() if calls.exists() else ""
+
+
+def test_the_slot_is_left_for_the_other_one(tmp_path: Path, programs: Path) -> None:
+    machine = Machine(tmp_path / "device", ["edge_1+5.efi", "edge_2+2-1.efi"])
+
+    calls = run(machine, programs, 2, "root")
+
+    assert machine.names() == ["edge_1+5.efi", "edge_2+0.efi"]
+    assert "mount -t vfat -o rw,sync /dev/disk/by-partuuid/ee000000-0000-0000-0000-000000000001 " in calls
+    assert calls.endswith("systemctl reboot --force\n")
+    assert machine.boot.read_failure() == Failure(
+        2, "root", "its root cannot be used: systemd-veritysetup@root.service "
+    )
+
+
+def test_the_only_system_stays_and_says_so(tmp_path: Path, programs: Path) -> None:
+    machine = Machine(tmp_path / "device", ["edge_1+0-3.efi", "edge_2+2-1.efi"])
+
+    calls = run(machine, programs, 2, "disk")
+
+    assert machine.names() == ["edge_1+0-3.efi", "edge_2+2-1.efi"]
+    assert "reboot" not in calls
+    fault = json.loads((machine.root / "run/faults/system-unhealthy.json").read_text())
+    assert sorted(fault) == ["code", "help", "since", "text"]
+    assert "there is no other system to start" in fault["text"]
+
+
+def test_a_root_without_another_system_is_tried_again_later(tmp_path: Path, programs: Path) -> None:
+    machine = Machine(tmp_path / "device", ["edge_2+2-1.efi"])
+
+    assert run(machine, programs, 2, "root").endswith("systemctl reboot --force\n")
+    assert machine.names() == ["edge_2+2-1.efi"]
+
+
+@pytest.mark.parametrize("other", ["", "+5", "+1-2", "+0", "+0-3"])
+def test_the_script_decides_as_the_health_gate_does(tmp_path: Path, programs: Path, other: str) -> None:
+    machine = Machine(tmp_path / "device", [f"edge_1{other}.efi", "edge_2.efi"])
+    leaves = bool(decide.others(machine.boot.entries(), 2))
+
+    run(machine, programs, 2, "disk")
+
+    assert ("edge_2+0.efi" in machine.names()) is leaves

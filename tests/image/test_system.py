@@ -1,0 +1,167 @@
+"""The root side of system updates: requests, good and hostile, and their answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from image.device import cli, server, system
+from image.device.install import Installer, Refused
+from image.device.slots import Failure, Slots
+from image.device.system import Requests
+from tests.image.machine import Machine, read_json
+
+
+class Recorded(Installer):
+    """Installs nothing, and records the versions."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.versions: list[int] = []
+        self._error = error
+
+    def install(self, version: int) -> None:
+        self.versions.append(version)
+        if self._error is not None:
+            raise self._error
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path, ["edge_1+5.efi", "edge_2+5.efi"], 2, Slots((1, 2), {4: "x"}, None, 1))
+
+
+def ask(machine: Machine, request: Any, installer: Installer | None = None) -> tuple[dict[str, Any], bool]:
+    """Return the answer, and whether the machine restarts."""
+    answer, then = Requests(machine.boot, lambda: None, installer or Recorded()).carry_out(request)
+    return answer, then is not None
+
+
+def test_status_has_versions_and_slots(machine: Machine) -> None:
+    answer, restarts = ask(machine, {"op": "status"})
+
+    assert answer == {
+        "ok": True, "version": 2, "confirmed": True, "bad": {"4": "x"}, "pending": None, "previous": 1,
+        "entries": [{"version": 1, "state": "good", "left": 5}, {"version": 2, "state": "good", "left": 5}],
+    }  # fmt: skip
+    assert not restarts
+
+
+def test_an_installed_version_is_restarted_into(machine: Machine) -> None:
+    installer = Recorded()
+
+    assert ask(machine, {"op": "install", "version": 3}, installer) == (
+        {"ok": True, "version": 3, "restarting": True},
+        True,
+    )
+    assert installer.versions == [3]
+
+
+@pytest.mark.parametrize("error", [Refused("no space"), OSError(5, "Input/output error", "/boot")])
+def test_a_refused_version_restarts_nothing(machine: Machine, error: Exception) -> None:
+    answer, restarts = ask(machine, {"op": "install", "version": 3}, Recorded(error))
+
+    assert not restarts
+    assert not answer["ok"]
+    assert "no space" in answer["error"] or "/boot: Input/output error; see 'journalctl" in answer["error"]
+
+
+@pytest.mark.parametrize(
+    "request_", [{}, {"op": "shell"}, {"op": ["install"]}, {"op": "install"}, {"op": "install", "version": "3"},
+                 {"op": "install", "version": True}, {"op": "install", "version": -1},
+                 {"op": "install", "version": 10**12}, {"op": "install", "version": "../../etc"}]
+)  # fmt: skip
+def test_a_hostile_request_is_refused(machine: Machine, request_: dict[str, Any]) -> None:
+    installer = Recorded()
+    answer, restarts = ask(machine, request_, installer)
+
+    assert answer["ok"] is False
+    assert answer["error"]
+    assert (restarts, installer.versions) == (False, [])
+
+
+def test_two_updates_do_not_run_at_once(machine: Machine) -> None:
+    requests = Requests(machine.boot, lambda: None, Recorded())
+    with requests._locked():
+        answer, _ = ask(machine, {"op": "install", "version": 3})
+
+    assert "another system update is being installed" in answer["error"]
+
+
+def test_a_rollback_condemns_the_running_version(machine: Machine) -> None:
+    assert ask(machine, {"op": "rollback"}) == ({"ok": True, "version": 1, "restarting": True}, True)
+
+    assert machine.start() == 1
+    assert machine.boot.read_failure() == Failure(2, "operator", "an operator went back to system 1")
+
+
+@pytest.mark.parametrize("other", ["edge_1+0-3.efi", "edge_1+2-1.efi", None])
+def test_a_rollback_needs_another_good_system(tmp_path: Path, other: str | None) -> None:
+    machine = Machine(tmp_path, ["edge_2+5.efi", *([other] if other else [])], 2, Slots((2,)))
+    answer, restarts = ask(machine, {"op": "rollback"})
+
+    assert "system 2 is the only good one" in answer["error"]
+    assert not restarts
+    assert machine.boot.read_failure() is None
+
+
+def test_a_factory_reset_needs_the_name_of_the_device(machine: Machine) -> None:
+    (machine.root / "run/edge-device").mkdir(parents=True)
+    (machine.root / "run/edge-device/status.json").write_text('{"name": "cart-7"}')
+
+    answer, restarts = ask(machine, {"op": "factory-reset", "name": "cart-8"})
+    assert answer["error"] == "the name is 'cart-8', and this device is 'cart-7': nothing was erased"
+    assert not restarts
+    assert not (machine.boot.esp / "factory-reset").exists()
+
+    assert ask(machine, {"op": "factory-reset", "name": "cart-7"}) == (
+        {"ok": True, "name": "cart-7", "restarting": True},
+        True,
+    )
+    assert (machine.boot.esp / "factory-reset").read_text() == "cart-7\n"
+
+
+def test_a_system_that_is_no_image_answers_with_the_reason(machine: Machine) -> None:
+    (machine.root / "etc/os-release").write_text("ID=debian\n")
+
+    assert "this is not the device image" in ask(machine, {"op": "status"})[0]["error"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "found"),
+    [(b'{"op": "status"}\n', {"op": "status"}), (b"", {}), (b"[1]\n", {}), (b"{" * 9999, {}), (b"\xff\n", {})],
+)
+def test_a_request_is_one_line_of_json(sent: bytes, found: dict[str, Any]) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, sent)
+    os.close(writing)
+
+    assert system.read_request(reading) == found
+    os.close(reading)
+
+
+def test_a_client_that_says_nothing_keeps_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "REQUEST_SECONDS", 0.01)
+    reading, writing = os.pipe()
+
+    assert system.read_request(reading) == {}
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_server_that_does_not_answer_has_no_status(tmp_path: Path) -> None:
+    assert server.ask(str(tmp_path / "missing.sock")) is None
+
+
+def test_each_command_names_a_module_with_a_main() -> None:
+    for name in ("health", "slot", "scrub", "system"):
+        __import__(f"image.device.{cli.COMMANDS[name]}")
+        assert callable(sys.modules[f"image.device.{cli.COMMANDS[name]}"].main)
+
+
+def test_the_copy_of_the_record_is_readable_by_a_laptop(machine: Machine) -> None:
+    assert read_json(machine.boot.esp / "edge-slots.json") == json.loads(machine.boot.record.read_text())
