@@ -49,6 +49,10 @@ PATHS = {
     30: ["edge_serve/models/load/device_memory.py"],
     31: [f"image/{name}.py" for name in ("__main__", "artifacts", "bill", "build", "errors", "machine", "mkosi_tool",
                                          "packages", "stage")],
+    32: [*(f"image/device/{name}.py" for name in ("decide", "health", "install", "restart", "scrub", "server", "slot",
+                                                  "slots", "system")),
+         *(f"tests/image/{name}.py" for name in ("machine", "test_health", "test_install", "test_root_failed",
+                                                 "test_slots", "test_system"))],
 }  # fmt: skip
 
 _NO_CODE = {

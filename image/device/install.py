@@ -159,7 +159,8 @@ class Installer:
 def prove(path: Path, entry: Mapping[str, Any]) -> None:
     """Take a file away from its owner and compare it with its signed hash.
 
-    A lease for reading is refused while any process has the file open for writing, and nobody but root opens it then.
+    The kernel refuses a lease for reading while any process has the file open for writing. After that, only root can
+    open it so.
 
     Raises:
         Refused: it is another file than the signed one, or can still be written.
