@@ -5,6 +5,8 @@ Python; there they are in /usr/lib/edge-device.
 
     __main__    runs `cli`
     cli         the commands
+    provision/  applies edge-serve.toml
+    console/    shows the state on the screen and the serial line
     report      faults, and the status file
     facts       name, addresses, key, version, and slot
     files       writes that survive a power cut

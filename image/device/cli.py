@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 
 #: command -> module of this package, whose `main` returns the exit status
 COMMANDS: Mapping[str, str] = {
+    "provision": "provision.flow",
+    "console": "console.service",
     "health": "health",
     "slot": "slot",
     "scrub": "scrub",

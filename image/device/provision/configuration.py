@@ -1,0 +1,74 @@
+"""The configuration of a device, as plain values: the accepted content of `edge-serve.toml` and its files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+#: stands on the boot partition for a value that the data partition has
+STORED = "(stored)"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientToken:
+    """A client's token of the server. `digest` is the SHA-256 of its characters, in hexadecimal."""
+
+    name: str
+    role: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """The values of all keys; "", () or {} = not given.
+
+    Attributes:
+        urls, proxy: with user and password, if they have one.
+        files: key (`ota.root`) -> content.
+        settings: variable of the server -> its value.
+    """
+
+    name: str = ""
+    timezone: str = ""
+    interface: str = ""
+    addresses: tuple[str, ...] = ()
+    dhcp: bool = False
+    gateway: str = ""
+    dns: tuple[str, ...] = ()
+    proxy: str = ""
+    ntp: tuple[str, ...] = ()
+    urls: tuple[str, ...] = ()
+    replace_root: bool = False
+    window: str = ""
+    tokens: tuple[ClientToken, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    ssh_keys: tuple[str, ...] = ()
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSecrets:
+    """The values that an earlier configuration left on the data partition.
+
+    Attributes:
+        files: key -> content.
+        names: key -> name of the file, as that configuration wrote it.
+        logins: addresses with user and password.
+    """
+
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    logins: tuple[str, ...] = ()
+
+
+def without_login(url: str) -> str:
+    """Return an address with its user and password replaced by the mark for stored values."""
+    scheme, separator, rest = url.partition("://")
+    authority, slash, path = rest.partition("/")
+    login, at, host = authority.rpartition("@")
+    return f"{scheme}{separator}{STORED}@{host}{slash}{path}" if at and login else url
+
+
+def is_inline(text: str) -> bool:
+    """Return whether the value of a file's key is the content itself, and not a name."""
+    return "\n" in text or text.lstrip().startswith(("{", "-----BEGIN"))

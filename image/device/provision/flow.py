@@ -1,0 +1,239 @@
+"""The order of provisioning: read, check everything, store, apply, remove secrets.
+
+A mistake anywhere leaves the configuration before in force. Each step can be repeated, so a power cut between any two
+of them changes nothing in the result of the next boot.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from image.device import files
+from image.device.provision import apply, programs, read, schema, secrets, store
+from image.device.provision.checks import check
+from image.device.provision.configuration import Configuration, StoredSecrets
+from image.device.provision.mistakes import Mistake, Refused
+from image.device.provision.store import StoredConfiguration
+from image.device.report import clear, report
+
+#: mistakes that are reported one by one
+MOST_SHOWN = 8
+_KEY_TYPE = "ed25519"
+_OTA_UNITS = ("edge-ota.timer", "edge-ota-trial.socket", "edge-ota-build.socket")
+_HELP = "correct edge-serve.toml on the boot partition, and restart the device (docs/image_settings.md)"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The directories and programs of a device; tests have others.
+
+    Attributes:
+        root: /. boot: the boot partition.
+        mounted: whether the boot partition is mounted. lasting: whether files on the data partition survive a restart.
+    """
+
+    root: Path = Path("/")
+    boot: Path = Path("/boot")
+    zones: Path = Path("/usr/share/zoneinfo")
+    mounted: Callable[[Path], bool] = os.path.ismount
+    lasting: Callable[[Path], bool] = field(default=lambda path: _is_lasting(path))
+    run: programs.Run = programs.run
+    set_name: Callable[[str], None] = socket.sethostname
+
+    @property
+    def state(self) -> Path:
+        """The directory of provisioning on the data partition."""
+        return self.root / apply.STATE
+
+    @property
+    def reports(self) -> Path:
+        """The directory of `image.device.report`."""
+        return self.root / "run/edge-device"
+
+
+@dataclass(frozen=True, slots=True)
+class _Accepted:
+    """A configuration without mistakes. `text` has no secrets."""
+
+    parsed: read.Parsed
+    configuration: Configuration
+    text: str
+
+
+def provision(place: Place) -> list[Mistake]:
+    """Bring the device into the state that the boot partition describes. Return the mistakes in it.
+
+    Each fault is reported, and none ends the program: the device serves with the configuration before.
+    """
+    before = store.load(place.state)
+    mistakes: list[Mistake] = []
+    accepted: _Accepted | None = None
+    try:
+        accepted = _read(place, before)
+    except Refused as error:
+        mistakes = error.mistakes
+    configuration, stored = _in_force(place, before), False
+    if accepted is not None:
+        configuration, stored = accepted.configuration, _store(place, accepted, before)
+    _report_mistakes(place, mistakes)
+    _apply(place, configuration)
+    if accepted is not None:
+        _remove_secrets(place, accepted, stored)
+    return mistakes
+
+
+def _read(place: Place, before: StoredConfiguration | None) -> _Accepted | None:
+    """Read and check the boot partition; None = it has no file.
+
+    Raises:
+        Refused: there are mistakes.
+    """
+    if not place.mounted(place.boot):
+        raise Refused([Mistake(0, "the boot partition is not mounted; check it on another computer")])
+    data = read.read(place.boot)
+    if data is None:
+        return None
+    parsed = read.parse(data)
+    schema.require_shape(parsed)
+    configuration = check(parsed, place.boot, before.secrets if before else StoredSecrets(), place.zones)
+    text = secrets.redacted(parsed, configuration)
+    if before is None or store.digest(store.content(text, configuration)) != before.digest:
+        in_force = before.secrets.files.get("ota.root") if before else None
+        if found := programs.check_all(parsed, configuration, in_force, place.run):
+            raise Refused(found)
+    return _Accepted(parsed, configuration, text)
+
+
+def _in_force(place: Place, before: StoredConfiguration | None) -> Configuration:
+    if before is None:
+        return Configuration()
+    try:
+        return check(before.parsed, place.state / "none", before.secrets, place.zones)
+    except Refused as error:
+        text = f"the stored settings are not valid for this system: {error}"
+        report("settings-stored", text, _HELP, run=place.reports)
+        return Configuration()
+
+
+def _store(place: Place, accepted: _Accepted, before: StoredConfiguration | None) -> bool:
+    """Store the configuration. Return whether it survives a restart."""
+    content = store.content(accepted.text, accepted.configuration)
+    try:
+        if before is None or store.digest(content) != before.digest:
+            store.save(place.state, content)
+            _log(6, f"the configuration {store.digest(content)} is in force")
+    except OSError as error:
+        text = f"the settings apply until the next restart only: they cannot be stored ({error.strerror})"
+        report("settings-not-stored", text, "free space on the data partition, or repair it", run=place.reports)
+        return False
+    clear("settings-not-stored", run=place.reports)
+    return place.lasting(place.state)
+
+
+def _report_mistakes(place: Place, mistakes: Sequence[Mistake]) -> None:
+    for number in range(MOST_SHOWN + 2):
+        clear(f"settings-{number}", run=place.reports)
+    for number, mistake in enumerate(mistakes[:MOST_SHOWN], 1):
+        report(f"settings-{number}", str(mistake), _HELP, run=place.reports)
+    if len(mistakes) > MOST_SHOWN:
+        text = f"{len(mistakes) - MOST_SHOWN} more mistakes in edge-serve.toml"
+        report(f"settings-{MOST_SHOWN + 1}", text, "journalctl -u edge-provision", run=place.reports)
+    for mistake in mistakes[MOST_SHOWN:]:
+        _log(4, str(mistake))
+    if mistakes:
+        _log(4, "the settings of edge-serve.toml are not applied; those before stay in force")
+
+
+def _apply(place: Place, configuration: Configuration) -> None:
+    machine_id = (files.read_if_there(place.root / "etc/machine-id", 64) or b"").decode(errors="replace").strip()
+    name = apply.name_of(configuration, machine_id)
+    try:
+        place.set_name(name)
+        _link_zone(place, configuration.timezone or "Etc/UTC")
+        changed = apply.put(apply.derive(configuration, name), place.root)
+        if configuration.ssh_keys:
+            _make_host_key(place)
+    except OSError as error:
+        report("settings-not-applied", f"not all settings are applied: {error}", _HELP, run=place.reports)
+        return
+    clear("settings-not-applied", run=place.reports)
+    for path in changed:
+        _log(6, f"/{path} changed")
+    if "ota.root" in configuration.files and any(one.startswith("etc/edge-ota/") for one in changed):
+        place.run(["systemctl", "start", "--no-block", *_OTA_UNITS], {})
+
+
+def _link_zone(place: Place, zone: str) -> None:
+    """Make the link that /etc/localtime of the image names."""
+    path = place.root / "run/edge-device/localtime"
+    files.make_directory(path.parent)
+    files.replace_link(path, str(place.zones / zone))
+
+
+def _make_host_key(place: Place) -> None:
+    """Make the host key of SSH once.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    folder = place.state / "ssh"
+    path, fresh = folder / f"ssh_host_{_KEY_TYPE}_key", folder / "fresh"
+    if path.exists():
+        return
+    for one in (fresh, fresh.with_suffix(".pub")):
+        files.remove(one)
+    ended = place.run(["ssh-keygen", "-q", "-t", _KEY_TYPE, "-N", "", "-C", "", "-f", str(fresh)], {})
+    if ended.status:
+        raise OSError(f"ssh-keygen failed: {ended.text[-200:].strip()}")
+    for one, target in ((fresh.with_suffix(".pub"), path.with_suffix(".pub")), (fresh, path)):
+        data = one.read_bytes()
+        files.replace(target, data, 0o600 if target == path else 0o644)
+        files.remove(one)
+
+
+def _remove_secrets(place: Place, accepted: _Accepted, stored: bool) -> None:
+    code = "settings-secrets"
+    if not stored:
+        if accepted.text != accepted.parsed.text:
+            _log(4, "secrets stay on the boot partition, because the data partition does not keep them")
+        return
+    try:
+        for name in secrets.remove(place.boot, accepted.parsed, accepted.text):
+            _log(6, f"removed the secrets of {name} from the boot partition: the data partition has them")
+    except OSError as error:
+        text = f"secrets are still on the boot partition: it cannot be written ({error.strerror})"
+        report(code, text, "remove them on another computer: keys, tokens, and passwords", run=place.reports)
+    else:
+        clear(code, run=place.reports)
+
+
+def _is_lasting(path: Path) -> bool:
+    """Return whether a directory is on a disk, and not in memory."""
+    best, kind = "", ""
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, target, found, *_ = line.split(" ")
+        target = re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), target)
+        if os.path.commonpath([target, path]) == target and len(target) >= len(best):
+            best, kind = target, found
+    return kind not in ("tmpfs", "ramfs", "overlay", "")
+
+
+def _log(priority: int, text: str) -> None:
+    """Write a line to the journal (sd-daemon(3))."""
+    print(f"<{priority}>{text}", flush=True)
+
+
+def main() -> int:
+    """Provision this device, for edge-provision.service. Mistakes do not fail the unit: the boot continues."""
+    try:
+        provision(Place())
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        report("settings-0", f"the settings could not be read: {error}", "journalctl -u edge-provision")
+        _log(3, f"provisioning failed: {error!r}")
+    return 0

@@ -1,0 +1,98 @@
+"""The accepted configuration on the data partition: `config/<digest>/`, and the link `current` that names it.
+
+A directory has the text without its secrets, and each file under its key (`server.tls_key`). It is complete before the
+link names it, and the link is replaced atomically.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from image.device import files
+from image.device.provision.configuration import Configuration, StoredSecrets, is_inline, without_login
+from image.device.provision.mistakes import FILE, Refused
+from image.device.provision.read import Parsed, parse
+from image.device.provision.schema import KEYS
+
+_LOGINS = "logins"
+_MOST = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StoredConfiguration:
+    """The configuration in force.
+
+    Attributes:
+        digest: of all its files.
+    """
+
+    digest: str
+    parsed: Parsed
+    secrets: StoredSecrets
+
+
+def content(text: str, configuration: Configuration) -> dict[str, bytes]:
+    """Return the files of a configuration.
+
+    Args:
+        text: of edge-serve.toml, without secrets.
+    """
+    logins = [one for one in (configuration.proxy, *configuration.urls) if without_login(one) != one]
+    return {FILE: text.encode(), _LOGINS: "\n".join(logins).encode(), **configuration.files}
+
+
+def digest(content: Mapping[str, bytes]) -> str:
+    """Return the name of the directory for a content."""
+    found = hashlib.sha256()
+    for name, data in sorted(content.items()):
+        found.update(f"{name} {len(data)}\n".encode() + data)
+    return found.hexdigest()[:16]
+
+
+def load(state: Path) -> StoredConfiguration | None:
+    """Return the configuration in force; None if there is none, or it is damaged."""
+    folder = state / "current"
+    text = files.read_if_there(folder / FILE, _MOST)
+    if text is None:
+        return None
+    found = {key.name: data for key in KEYS if (data := files.read_if_there(folder / key.name, _MOST)) is not None}
+    logins = files.read_if_there(folder / _LOGINS, _MOST) or b""
+    if digest({FILE: text, _LOGINS: logins, **found}) != os.path.basename(os.path.realpath(folder)):
+        return None
+    try:
+        parsed = parse(text)
+    except Refused:
+        return None
+    secrets = StoredSecrets(found, dict(_names(parsed)), tuple(logins.decode(errors="replace").split("\n")))
+    return StoredConfiguration(folder.resolve().name, parsed, secrets)
+
+
+def _names(parsed: Parsed) -> list[tuple[str, str]]:
+    found = []
+    for key in KEYS:
+        table = parsed.values.get(key.path[0])
+        name = table.get(key.path[1]) if isinstance(table, dict) else None
+        if isinstance(name, str) and not is_inline(name):
+            found.append((key.name, name))
+    return found
+
+
+def save(state: Path, content: Mapping[str, bytes]) -> None:
+    """Store a configuration durably, put it in force, and remove the one before.
+
+    Raises:
+        OSError: the data partition cannot be written; the configuration before stays in force.
+    """
+    folder = state / "config"
+    files.make_directory(folder, 0o700)
+    name = digest(content)
+    if not (folder / name).is_dir():
+        files.write_directory(folder / name, content)
+    files.replace_link(state / "current", f"config/{name}")
+    for other in sorted(folder.iterdir()):
+        if other.name != name:
+            files.remove_directory(other)

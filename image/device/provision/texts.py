@@ -1,0 +1,158 @@
+"""Checks of single values. Each function yields the reasons why a value is wrong."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from image.device.provision.configuration import without_login
+from image.device.provision.mistakes import quoted
+
+LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_HOST = re.compile(
+    r"(?=.{1,253}$)([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+)
+_ZONE = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
+_INTERFACE = re.compile(r"[a-z0-9*?._-]+( [a-z0-9*?._-]+)*")
+_WINDOW = re.compile(r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d")
+_VARIABLE = re.compile(r"EDGE_SERVE_[A-Z0-9_]+")
+_LEAST_RSA_BITS = 3072
+_KEY_TYPES = (
+    "ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa",
+    "sk-ssh-ed25519@openssh.com", "sk-ecdsa-sha2-nistp256@openssh.com",
+)  # fmt: skip
+_EXPECTED_KEY = "expected a line of a .pub file, such as 'ssh-ed25519 AAAA... name'"
+
+
+def host_name(text: str) -> Iterator[str]:
+    """Check a host name: one label of RFC 1123, in lower case."""
+    if not LABEL.fullmatch(text) or text == "localhost":
+        yield f"found {quoted(text)}, expected up to 63 lower-case letters, digits, and '-', such as 'edge-1'"
+
+
+def time_zone(text: str, zones: Path) -> Iterator[str]:
+    """Check a time zone against the directory of zones."""
+    path = zones / text if _ZONE.fullmatch(text) else None
+    if path is None or not path.is_file():
+        yield f"found {quoted(text)}, expected a time zone such as 'Europe/Berlin' or 'UTC'"
+
+
+def interface(text: str) -> Iterator[str]:
+    """Check the patterns of network interfaces."""
+    if not _INTERFACE.fullmatch(text):
+        yield f"found {quoted(text)}, expected names or patterns of interfaces, such as 'eth0' or 'en*'"
+
+
+def address(text: str) -> Iterator[str]:
+    """Check an address with its prefix."""
+    try:
+        found = ipaddress.ip_interface(text)
+    except ValueError:
+        yield f"found {quoted(text)}, expected an address with its prefix, such as '192.168.1.20/24'"
+        return
+    if "/" not in text:
+        yield f"found {quoted(text)} without a prefix, expected such as '{text}/24'"
+    elif found.ip.is_loopback or found.ip.is_multicast or found.ip.is_unspecified:
+        yield f"found {quoted(text)}, which no device can have, expected an address of your network"
+
+
+def ip(text: str) -> Iterator[str]:
+    """Check an address without a prefix."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        yield f"found {quoted(text)}, expected an address such as '192.168.1.1'"
+
+
+def gateway(text: str, addresses: tuple[str, ...]) -> Iterator[str]:
+    """Check that a gateway is within a network of the device."""
+    networks = [ipaddress.ip_interface(one).network for one in addresses]
+    gateway = ipaddress.ip_address(text)
+    if not any(gateway in network for network in networks) and not gateway.is_link_local:
+        names = ", ".join(map(str, networks))
+        yield f"found {quoted(text)}, expected an address within network.address ({names})"
+
+
+def host_or_address(text: str) -> Iterator[str]:
+    """Check a host name or an address."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        if not _HOST.fullmatch(text):
+            yield f"found {quoted(text)}, expected a host name or an address, such as 'pool.ntp.org'"
+
+
+def proxy(text: str) -> Iterator[str]:
+    """Check the address of a proxy. The message does not contain its password."""
+    if not _is_url(text, ("http",)) or urlsplit(text).path not in ("", "/") or urlsplit(text).query:
+        yield f"found {quoted(without_login(text))}, expected http://host:port"
+
+
+def url(text: str) -> Iterator[str]:
+    """Check the address of a repository of updates."""
+    if not _is_url(text, ("http", "https")) or urlsplit(text).fragment or urlsplit(text).query:
+        yield f"found {quoted(without_login(text))}, expected an address such as 'https://models.example/plant'"
+
+
+def _is_url(text: str, schemes: tuple[str, ...]) -> bool:
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        return False
+    plain = not re.search(r"[\s\"'\\\x00-\x20\x7f]", text)
+    return plain and parts.scheme in schemes and bool(parts.hostname) and port != 0
+
+
+def window(text: str) -> Iterator[str]:
+    """Check hours of the day."""
+    if not _WINDOW.fullmatch(text):
+        yield f"found {quoted(text)}, expected hours such as '02:00-05:00'"
+
+
+def setting(name: str, text: str) -> Iterator[str]:
+    """Check name and text of a variable of the server. The server's own program checks the value."""
+    if not _VARIABLE.fullmatch(name):
+        yield f"found the name {quoted(name)}, expected that of a variable, such as EDGE_SERVE_LOG_VERBOSE"
+    if not text.isprintable():
+        yield f"{name}: found {quoted(text)}, expected text on one line"
+
+
+def ssh_key(text: str) -> Iterator[str]:
+    """Check a public key of SSH."""
+    if "PRIVATE KEY" in text:
+        yield f"found a private key, {_EXPECTED_KEY}: put the .pub file here, and make a new key"
+        return
+    words = text.split(None, 2)
+    if not text.isprintable() or len(words) < 2 or words[0] not in _KEY_TYPES:
+        yield f"found {quoted(text)}, {_EXPECTED_KEY}; options before the key are not allowed"
+        return
+    try:
+        parts = list(_ssh_parts(base64.b64decode(words[1], validate=True)))
+    except (binascii.Error, ValueError):
+        parts = []
+    if len(parts) < 2 or parts[0] != words[0].encode():
+        yield f"found a damaged key {quoted(text)}, {_EXPECTED_KEY}"
+    elif words[0] == "ssh-rsa":
+        bits = int.from_bytes(parts[-1], "big").bit_length()
+        if bits < _LEAST_RSA_BITS:
+            yield f"found an RSA key of {bits} bits, expected at least {_LEAST_RSA_BITS}: use ssh-keygen -t ed25519"
+
+
+def _ssh_parts(blob: bytes) -> Iterator[bytes]:
+    """Yield the strings of a key (RFC 4253, section 6.6).
+
+    Raises:
+        ValueError: it is cut off.
+    """
+    while blob:
+        length = int.from_bytes(blob[:4], "big")
+        part, blob = blob[4 : 4 + length], blob[4 + length :]
+        if len(part) != length or not length:
+            raise ValueError("the key is cut off")
+        yield part

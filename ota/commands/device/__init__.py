@@ -1,0 +1,5 @@
+"""Commands about the identity of a device.
+
+identity  `identity`
+check     `check-device`, for the device image
+"""

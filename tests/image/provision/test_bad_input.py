@@ -1,0 +1,205 @@
+"""Mistakes in edge-serve.toml: each is reported with its line, and the configuration before stays in force."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from image.device import files
+from tests.image.provision.board import MINIMAL, Board
+
+GOOD = '[host]\nname = "edge-1"\n'
+NETWORK = "run/systemd/network/50-edge-device.network"
+
+
+def only(mistakes: list[str]) -> str:
+    assert len(mistakes) == 1, mistakes
+    return mistakes[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "complaint"),
+    [
+        ('[host]\nname = edge-1\n', 3, "Invalid value (column 8); expected lines such as"),
+        ("[host\n", 2, "Expected ']' at the end of a table declaration"),
+        ("[host]\nnam = 'x'\n", 3, "host: unknown key 'nam'; did you mean name?"),
+        ("[hots]\n", 2, "unknown table 'hots'; did you mean host?"),
+        ('timezone = "UTC"\n', 2, "unknown key 'timezone': it belongs into the table [host]"),
+        ("host = 'edge-1'\n", 2, "host: found the text 'edge-1', expected a table: write [host]"),
+        ("[host]\nname = 1\n", 3, 'host.name: found the number 1, expected text: write "1"'),
+        (
+            "[network]\nntp = 'a.example'\n", 3,
+            "network.ntp: found the text 'a.example', expected a list of texts: write [\"a.example\"]",
+        ),
+        ("[network]\nntp = ['a.example',\n 5]\n", 4, 'network.ntp: found the number 5, expected text: write "5"'),
+        ("[network]\nntp = [" + "'a', " * 9 + "]\n", 3, "network.ntp: found 9 entries, expected at most 8"),
+        ("[host]\nname = 'Edge 1'\n", 3, "host.name: found 'Edge 1', expected up to 63 lower-case letters"),
+        ("[host]\nname = '" + "a" * 64 + "'\n", 3, "host.name: found "),
+        ("[host]\ntimezone = 'Europe/Berln'\n", 3, "host.timezone: found 'Europe/Berln', expected a time zone"),
+        ("[host]\ntimezone = '../etc/passwd'\n", 3, "expected a time zone"),
+        ("[network]\ninterface = '/dev/null'\n", 3, "expected names or patterns of interfaces"),
+        ("[network]\naddress = 'static'\n", 3, "found the text 'static', expected \"dhcp\" or a list of texts"),
+        ("[network]\naddress = ['192.168.1.20']\n", 3, "without a prefix, expected such as '192.168.1.20/24'"),
+        ("[network]\naddress = ['127.0.0.1/8']\n", 3, "which no device can have"),
+        ("[network]\naddress = ['10.0.0.2/24', '300.0.0.1/24']\n", 3, "found '300.0.0.1/24', expected an address"),
+        ("[network]\naddress = []\n", 3, "found an empty list"),
+        (
+            "[network]\naddress = ['10.0.0.2/24']\ngateway = '10.0.1.1'\n", 4,
+            "expected an address within network.address (10.0.0.0/24)",
+        ),
+        ("[network]\ngateway = '10.0.1.1'\n", 3, "network.gateway: expected only with fixed addresses"),
+        ("[network]\ndns = ['1.1.1.1']\n", 3, "network.dns: expected only with fixed addresses"),
+        ("[network]\nproxy = 'ftp://user:geheim@host'\n", 3, "found 'ftp://(stored)@host', expected http://host:port"),
+        ("[network]\nntp = ['a b']\n", 3, "expected a host name or an address"),
+        (
+            "[ota]\nurl = ['https://a.example/#x']\n", 3,
+            "ota.url: found 'https://a.example/#x', expected an address such as",
+        ),
+        ("[ota]\nroot = 'root.json'\n", 3, "ota.root: there is no file root.json on the boot partition: copy it"),
+        ("[ota]\nroot = '../root.json'\n", 3, "expected the name of a file beside edge-serve.toml, or its text"),
+        ("[ota]\nwindow = '2-5'\n", 3, "ota.window: found '2-5', expected hours such as '02:00-05:00'"),
+        ("[ota]\nreplace_root = 'yes'\n", 3, "ota.replace_root: found the text 'yes', expected true or false"),
+        ("[server]\ntls_cert = '-----BEGIN CERTIFICATE-----'\n", 3, "server.tls_cert: expected server.tls_key with it"),
+        ("[server.settings]\nLOG = '1'\n", 3, "server.settings: found the name 'LOG', expected that of a variable"),
+        (
+            "[server.settings]\nEDGE_SERVE_LOG_VERBOSE = 1\n", 3,
+            'server.settings.EDGE_SERVE_LOG_VERBOSE: found the number 1, expected text: write "1"',
+        ),
+        ("[server.settings]\nEDGE_SERVE_LOG_FILE = 'a\\nb'\n".replace("'", '"'), 3, "expected text on one line"),
+        (
+            "[[server.tokens]]\nname = 'a'\nrole = 'infer'\ntoken = 'kurz'\n", 2,
+            "server.tokens: token: expected at least 32 characters",
+        ),
+        (
+            "[[server.tokens]]\nname = 'a'\nrole = 'infr'\nhash = 'sha256:" + "0" * 64 + "'\n", 2,
+            "role: found 'infr', expected one of health, read, infer, admin; did you mean infer?",
+        ),
+        ("[[server.tokens]]\nname = 'a'\nrole = 'infer'\n", 2, "expected either token or hash"),
+        ("[ssh]\nkeys = ['ssh-ed25519 AAAA']\n", 3, "ssh.keys: found a damaged key"),
+        ("[ssh]\nkeys = ['command=\"x\" ssh-ed25519 AAAA']\n", 3, "options before the key are not allowed"),
+        ("[ssh]\nkeys = ['-----BEGIN OPENSSH PRIVATE KEY-----']\n", 3, "found a private key"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_reported_with_its_line_and_nothing_is_applied(
+    board: Board, text: str, line: int, complaint: str
+) -> None:
+    assert board.configure(GOOD) == []
+    before = board.files()
+    message = only(board.configure(text))
+    assert message.startswith(f"edge-serve.toml, line {line}: ")
+    assert complaint in message
+    assert "kurz" not in message
+    assert "geheim" not in message
+    assert board.faults() == {"settings-1": message}
+    after = {path: data for path, data in board.files().items() if "faults" not in path}
+    assert after == before | {"boot/edge-serve.toml": (MINIMAL + text).encode()}
+    assert board.configure(GOOD) == []
+    assert board.faults() == {}
+
+
+def test_all_mistakes_are_reported_at_once(board: Board) -> None:
+    found = board.configure("[host]\nname = 'Edge'\ntimezone = 'Nowhere'\n[network]\nproxy = 'x'\n")
+    assert [one.split(": ")[1] for one in found] == ["host.name", "host.timezone", "network.proxy"]
+    board.configure("[host]\n" + "".join(f"key{number} = 1\n" for number in range(20)))
+    assert board.faults()["settings-9"] == "12 more mistakes in edge-serve.toml"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "edge-serve.toml, line 1: schema is missing: write 'schema = 1' as the first line"),
+        (
+            b"schema = 2\n",
+            "edge-serve.toml, line 1: schema: found 2, expected 1; "
+            "the file is for a newer system: update this device first",
+        ),
+        (b"schema = true\n", "edge-serve.toml, line 1: schema: found True, expected 1"),
+        (
+            b"schema = 1\n" + b"#" * 10_000_000,
+            "edge-serve.toml: found 10000011 bytes, expected a text file with at most 64 KiB; "
+            "name certificates and keys as files",
+        ),
+        (
+            b"schema = 1\n# f\xfcr\n",
+            "edge-serve.toml, line 2: found the byte 0xfc, expected UTF-8: save the file as UTF-8",
+        ),
+        (
+            "schema = 1\n".encode("utf-16"),
+            "edge-serve.toml, line 1: found UTF-16, expected UTF-8: save the file as UTF-8",
+        ),
+        (
+            bytes(512),
+            "edge-serve.toml, line 1: Invalid statement (column 1); expected lines such as name = \"value\"; "
+            "put quotes around text",
+        ),
+        (
+            b"schema = 1\nx = " + b"[" * 5000,
+            "edge-serve.toml: found lists or tables nested too deeply, expected a table of keys",
+        ),
+        (
+            b"schema = 1\nx = " + b"[\n" * 5000,
+            "edge-serve.toml: found lists or tables nested too deeply, expected a table of keys",
+        ),
+        (
+            b"schema = 1\n[host]\nname = \"edge",
+            "edge-serve.toml, line 3: Unterminated string (end of the file); "
+            "expected lines such as name = \"value\"; put quotes around text",
+        ),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_settings_file_is_refused(board: Board, data: bytes, message: str) -> None:
+    board.write(data)
+    assert board.boot() == [message]
+    assert board.text("var/lib/edge-device/name"), "the device has a name without settings"
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xef\xbb\xbfschema = 1\n[host]\nname = 'edge-1'\n", b"schema = 1\r\n[host]\r\nname = 'edge-1'\r\n"]
+)
+def test_a_byte_order_mark_and_line_ends_of_windows_are_accepted(board: Board, data: bytes) -> None:
+    board.write(data)
+    assert board.boot() == []
+    assert board.names[-1] == "edge-1"
+    assert (board.esp / "edge-serve.toml").read_bytes() == data
+
+
+def test_a_directory_in_place_of_the_file_is_refused(board: Board) -> None:
+    (board.esp / "edge-serve.toml").mkdir()
+    assert "found a directory, expected a text file" in only(board.boot())
+
+
+def test_a_name_with_a_hidden_suffix_is_found(board: Board) -> None:
+    board.write(MINIMAL, "edge-serve.toml.txt")
+    assert only(board.boot()) == "edge-serve.toml: found edge-serve.toml.txt, expected edge-serve.toml: rename the file"
+
+
+def test_a_boot_partition_that_is_not_mounted_leaves_the_settings_in_force(board: Board) -> None:
+    assert board.configure(GOOD) == []
+    board.mounted = False
+    assert "the boot partition is not mounted" in only(board.boot())
+    assert board.names[-1] == "edge-1"
+
+
+def test_a_boot_partition_with_errors_leaves_the_settings_in_force(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert board.configure(GOOD) == []
+
+    real = files.read
+
+    def broken(path: Path, most: int) -> bytes:
+        if path.parent == board.esp:
+            raise OSError(5, "Input/output error")
+        return real(path, most)
+
+    monkeypatch.setattr("image.device.files.read", broken)
+    assert "cannot be read: Input/output error; check the boot partition" in only(board.boot())
+    assert board.names[-1] == "edge-1"
+
+
+def test_a_removed_file_leaves_the_settings_in_force(board: Board) -> None:
+    assert board.configure(GOOD) == []
+    (board.esp / "edge-serve.toml").unlink()
+    assert board.boot() == []
+    assert board.names[-1] == "edge-1"
