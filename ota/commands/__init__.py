@@ -17,7 +17,7 @@ settings)`. A run imports the module of its own command only, so that `edge-ota 
     publish    `publish`
     run_trial  `run-trial`, for the unit of trials
     run_build  `run-build`, for the unit of builds
-    device/    `identity`, and `check-device` for the device image
+    device/    `identity`, and `run-check-device` for the device image
 """
 
 from collections.abc import Mapping
@@ -42,5 +42,5 @@ COMMANDS: Mapping[str, str] = {
     "publish": "publish",
     "run-trial": "run_trial",
     "run-build": "run_build",
-    "check-device": "device.check",
+    "run-check-device": "device.check",
 }

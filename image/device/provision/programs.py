@@ -117,7 +117,7 @@ def _root(parsed: Parsed, configuration: Configuration, in_force: bytes | None) 
 
 
 def _documents(parsed: Parsed, configuration: Configuration, scratch: Path, run: Run) -> Iterator[Mistake]:
-    command = [EDGE_OTA, "check-device"]
+    command = [EDGE_OTA, "run-check-device"]
     for key, flag in (("ota.root", "--root"), ("ota.device", "--device-file")):
         command.append(f"{flag}={scratch / key if key in configuration.files else ''}")
     command.append(f"--device={configuration.name}")

@@ -1,5 +1,5 @@
 """Commands about the identity of a device.
 
 identity  `identity`
-check     `check-device`, for the device image
+check     `run-check-device`, for the device image
 """

@@ -1,4 +1,4 @@
-"""`edge-ota check-device`: check root.json and device.json before they are put in force. For the device image.
+"""`edge-ota run-check-device`: check root.json and device.json before they are put in force. For the device image.
 
 The settings name the files and the device: --root, --device-file ("" = not checked), and --device ("" = any name).
 """

@@ -69,7 +69,7 @@ def test_updates_are_set_up_and_their_units_started(board: Board) -> None:
     assert board.text("etc/edge-ota/device.json") == '{"device": "edge-7"}'
     assert board.names == ["edge-7"]
     check, start = board.commands
-    assert check[1] == "check-device"
+    assert check[1] == "run-check-device"
     assert start[:3] == ["systemctl", "start", "--no-block"]
     board.boot()
     assert len(board.commands) == 2, "a boot without changes calls no program"
@@ -194,7 +194,7 @@ def test_mistakes_that_programs_find_are_reported_with_the_line_of_their_key(
     board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = {
-        "check-device": "root: R is not TUF root metadata\ndevice: D is that of edge-9",
+        "run-check-device": "root: R is not TUF root metadata\ndevice: D is that of edge-9",
         "check-config": "warning: x\nproblem: EDGE_SERVE_B is unknown\nproblem: --hang-timeout-secs must not be 0",
     }
 
