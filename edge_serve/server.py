@@ -177,7 +177,12 @@ class ServerProcess:
             log_control.events if log_control is not None else None,
             lambda: self._supervisor.safe_mode,
         )
-        probe = Probe(repository.scan, gpu=config.allow_gpu_metrics, updates=config.ota_status_file)
+        probe = Probe(
+            repository.scan,
+            gpu=config.allow_gpu_metrics,
+            updates=config.ota_status_file,
+            system=config.device_status_file,
+        )
         return Collector(rooms, probe, self._clock)
 
     async def run(self) -> int:

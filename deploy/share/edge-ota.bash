@@ -2,7 +2,7 @@
 _edge_ota() {
     local word=${COMP_WORDS[COMP_CWORD]} path= words= next
     local -A inner=(
-        ["top"]="status check plan apply import rollback pause resume retry explain history verify gc boot publish"
+        ["top"]="status check plan apply import rollback pause resume retry explain history verify gc boot identity publish"
         ["publish"]="init key family role rotate renew bundle release floor system rollout device report request sign collect refresh verify export recover serve"
         ["publish rollout"]="start step watch simulate halt resume deny pin show"
         ["publish device"]="add import list remove"
@@ -23,6 +23,7 @@ _edge_ota() {
         ["verify"]="--help --config --repair --json"
         ["gc"]="--help --config --json"
         ["boot"]="--help --config"
+        ["identity"]="--help --config"
         ["publish"]="--help --config"
         ["publish init"]="--help --passphrase-file --preset --family --system --public-key --expires --key-type --no-passphrase"
         ["publish key"]="--help --passphrase-file --out --key-type --no-passphrase --pkcs11 --token --token-id --existing"

@@ -79,6 +79,45 @@ class ProcessReading:
 
 
 @dataclass(frozen=True, slots=True)
+class SystemEntry:
+    """A system that the device image can start. `state` is good, trying, or bad."""
+
+    version: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class SystemFault:
+    """A fault below the server. `since` is a time in ISO 8601; `help` says what to do."""
+
+    code: str
+    text: str
+    since: str = ""
+    help: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemFacts:
+    """The state of the device image that the server runs on.
+
+    Attributes:
+        problem: why the image's status file cannot be read; "" = it can.
+        fingerprint: of the device's key. version, slot: of the system that runs.
+        provisioned: the device has settings of its own.
+    """
+
+    problem: str = ""
+    name: str = ""
+    addresses: tuple[str, ...] = ()
+    fingerprint: str = ""
+    version: str = ""
+    slot: str = ""
+    provisioned: bool = False
+    entries: tuple[SystemEntry, ...] = ()
+    faults: tuple[SystemFault, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ServerFacts:
     """The process as a whole.
 

@@ -144,6 +144,9 @@ class ServerConfig(DoorSettings):
     ota_status_file: Annotated[
         str, _server(PATH, "Status file of edge-ota: adds updates to the status, the page and the edge_ota_* metrics.")
     ] = ""
+    device_status_file: Annotated[
+        str, _server(PATH, "Status file of the device image: adds its versions and faults to the status and the page.")
+    ] = ""
     hang_timeout_secs: Annotated[
         float,
         _worker(

@@ -3,6 +3,7 @@
     client    fetches the document from a running server, over its administration socket or HTTP
     collect   collects the facts in the server
     command   the commands `edge-serve status` and `edge-serve top`
+    device_file  reads the status file of the device image
     document  makes the JSON document of the facts (pure)
     events    keeps the newest lines of the log for the document
     probe     reads figures of the machine and its processes

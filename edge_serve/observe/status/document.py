@@ -94,6 +94,7 @@ def build(facts: StatusFacts, rows: Sequence[Document] | None = None) -> Documen
         "tensor_memory": {"used_bytes": facts.tensor_memory[0], "limit_bytes": facts.tensor_memory[1]},
         "device": _device(facts.readings),
         "updates": _updates(facts.readings.updates),
+        "system": asdict(facts.readings.system) if facts.readings.system is not None else None,
         "events": [_plain(event) for event in facts.events],
         "errors": [_plain(event) for event in facts.errors],
     }

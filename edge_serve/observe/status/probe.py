@@ -16,11 +16,12 @@ from typing import TypeVar
 
 from edge_serve import __version__
 from edge_serve.errors import EdgeServeError
-from edge_serve.messages.status import ProcessReading, Temperature
+from edge_serve.messages.status import ProcessReading, SystemFacts, Temperature
 from edge_serve.models.repository.repository import FoundModel
 from edge_serve.observe.metrics.gpu import GpuReading, ReadGpus, find_gpus, no_gpus
 from edge_serve.observe.metrics.machine import Machine, MachineReading, read_temperatures
 from edge_serve.observe.metrics.updates import Updates, read_updates
+from edge_serve.observe.status.device_file import read_system
 
 #: libraries whose versions are listed if they are installed
 _LIBRARIES = ("numpy", "onnxruntime", "onnxruntime-gpu", "tensorrt", "protobuf")
@@ -47,6 +48,7 @@ class Readings:
     found: Mapping[str, FoundModel] | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     updates: Updates | None = None
+    system: SystemFacts | None = None
 
 
 class Probe:
@@ -56,6 +58,7 @@ class Probe:
         scan: what lies in the repositories, `Repository.scan`.
         gpu: whether to look for GPUs (`--allow-gpu-metrics`).
         updates: `--ota-status-file`; "" = none.
+        system: `--device-status-file`; "" = none.
         root: stands in for / in tests.
     """
 
@@ -66,8 +69,10 @@ class Probe:
         gpu: bool = True,
         root: Path = Path("/"),
         updates: str = "",
+        system: str = "",
     ) -> None:
         self._updates = updates
+        self._system = system
         self._scan = scan
         self._gpu = gpu
         self._root = root
@@ -93,6 +98,7 @@ class Probe:
             found,
             self._versions,
             read_updates(self._updates, time.time()),
+            read_system(self._system),
         )
 
 

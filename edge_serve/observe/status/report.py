@@ -54,7 +54,13 @@ def report(
         columns: of the terminal: reasons and events that are longer are wrapped; 0 = no text is.
     """
     total, each = between(before, after)
-    lines = [*_head(after, paint, columns), "", *_figures(after, total, measured=before is not None), ""]
+    lines = [
+        *_head(after, paint, columns),
+        *_system(after.get("system"), paint, columns),
+        "",
+        *_figures(after, total, measured=before is not None),
+        "",
+    ]
     lines += _models(after, each, paint, columns)
     lines += [*_releases(after.get("updates"), after["time_ms"] / 1000, paint, columns), "", *_workers(after, paint)]
     if after.get("log_hidden"):
@@ -87,6 +93,23 @@ def _head(document: Document, paint: Paint, columns: int) -> list[str]:
     up = span(server["uptime_seconds"])
     line = f"{name} on {_clean(server['host'])}: {state}, up {up}, process {server['pid']}"
     return [line, *wrapped(_sentence(server["reason"]), columns, "  ")] if server["reason"] else [line]
+
+
+def _system(system: Document | None, paint: Paint, columns: int) -> list[str]:
+    """Return the lines about the device image; none on another system."""
+    if system is None:
+        return []
+    if system["problem"]:
+        return wrapped(f"system    {_sentence(system['problem'])}", columns, _INDENT, "")
+    parts = [f"version {system['version'] or NONE}, slot {system['slot'] or NONE}"]
+    parts += [f"version {one['version']} is {one['state']}" for one in system["entries"] if one["state"] != "good"]
+    parts += [] if system["provisioned"] else ["no settings yet"]
+    lines = wrapped(_clean(f"system    {'; '.join(parts)}"), columns, _INDENT, "")
+    for fault in system["faults"]:
+        text = _sentence(f"{fault['text']} {fault['help']}")
+        first, *more = wrapped(text, columns, _INDENT, "fault     ")
+        lines += [first.replace("fault", paint("fault", "bad"), 1), *more]
+    return lines
 
 
 def _figures(document: Document, rates: Rates, *, measured: bool) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from edge_serve.messages.metadata import IndexEntry
+from edge_serve.messages.status import SystemEntry, SystemFacts, SystemFault
 from edge_serve.observe.metrics.machine import MachineReading
 from edge_serve.observe.metrics.updates import BundleStatus, Updates
 from edge_serve.observe.status import report as texts
@@ -208,6 +209,26 @@ def test_releases_and_the_last_check_are_shown() -> None:
     assert "det             16  PROBATION    17     50 %" in lines
     assert "ocr              3  GOOD          -        -  release 4 is bad here: golden test" in lines
     assert not any("RELEASE" in line or "updates" in line for line in report(None, document()))
+
+
+def with_system(system: SystemFacts, columns: int = 0) -> list[str]:
+    made = facts()
+    return report(None, build(replace(made, readings=replace(made.readings, system=system))), columns=columns)
+
+
+def test_the_device_image_and_its_faults_are_shown() -> None:
+    entries = (SystemEntry("11", "good"), SystemEntry("12", "trying"), SystemEntry("13", "bad"))
+    fault = SystemFault("settings-1", "edge-serve.toml, line 3: x", "1970-01-01T00:00:00Z", "Correct\x1b it.")
+    lines = with_system(SystemFacts(version="12", slot="b", entries=entries, faults=(fault,)))
+    assert lines[1:3] == [
+        "system    version 12, slot b; version 12 is trying; version 13 is bad; no settings yet",
+        "fault     edge-serve.toml, line 3: x Correct\\x1b it.",
+    ]
+    assert "system    version 12, slot -" in with_system(SystemFacts(version="12", provisioned=True))
+    assert "system    x cannot be read" in with_system(SystemFacts(problem="x cannot be read"))
+    assert not any(line.startswith(("system", "fault")) for line in report(None, document()))
+    narrow = with_system(SystemFacts(faults=(fault,)), 40)
+    assert "fault     edge-serve.toml, line 3: x" in narrow
 
 
 def test_why_updates_do_not_come_is_shown() -> None:

@@ -20,7 +20,7 @@ from PIL import Image
 
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import ModelStatistics
-from edge_serve.messages.status import WorkerFacts
+from edge_serve.messages.status import SystemEntry, SystemFacts, SystemFault, WorkerFacts
 from edge_serve.models.run.statistics import record_success
 from edge_serve.observe.metrics.updates import BundleStatus, Updates
 from edge_serve.observe.status.document import build
@@ -202,6 +202,24 @@ def test_releases_and_updates_are_drawn_and_their_texts_are_text(browser: Browse
             shows(page, text)
         scene.answer = lambda: (200, document())
         page.wait_for("document.getElementById('updates').hidden")
+
+
+def test_the_device_image_and_its_faults_are_drawn_and_their_texts_are_text(browser: Browser, scene: Scene) -> None:
+    faults = (SystemFault("settings-1", EVIL, "1970-01-01T00:00:00Z", "Correct the file."),)
+    system = SystemFacts("", "edge-1", ("10.0.0.2",), "ab" * 32, "12", "b", True, (SystemEntry("13", "bad"),), faults)
+    made = facts()
+    with_system = build(replace(made, readings=replace(made.readings, system=system)))
+    scene.answer = lambda: (200, with_system)
+    with opened(browser, scene.url) as page:
+        for text in (
+            "edge-1: version 12, slot b; version 13 is bad",
+            EVIL,
+            "Correct the file. Since 1970-01-01T00:00:00Z.",
+            "ab" * 32,
+        ):
+            shows(page, text)
+        scene.answer = lambda: (200, document())
+        page.wait_for("document.getElementById('system').hidden")
 
 
 def test_a_model_that_hangs_is_red_and_errors_of_clients_are_shown(browser: Browser, scene: Scene) -> None:

@@ -3,6 +3,7 @@
 import { $, chart, forgetChildren, header, keep, make, meter, row, say, tile } from "./draw.js";
 import { LATENCY_WINDOW, RATE_WINDOW, countersOf } from "./history.js";
 import { drawModels, drawRequestTiles, failureChart, latencyChart, memoryOf, requestChart } from "./models.js";
+import { drawSystem } from "./system.js";
 import { drawUpdates } from "./updates.js";
 import { NONE, bytes, clock, number, part, percent, plural, short, span } from "./text.js";
 
@@ -211,6 +212,7 @@ function drawAbout(doc) {
         .map(([name, addresses]) => `${name} ${addresses.join(", ")}`)
         .join(" · "),
     ],
+    ["Device key", doc.system?.fingerprint || ""],
     ["Connections", `${number(doc.http.connections)} open`],
     ["Tensor memory", `${bytes(doc.tensor_memory.used_bytes)} of ${bytes(doc.tensor_memory.limit_bytes)}`],
     [
@@ -236,6 +238,7 @@ export function define(node, list) {
 
 export function drawOverview(doc, past) {
   drawTiles(doc, past);
+  drawSystem(doc);
   drawModels(doc, past);
   drawWorkers($("workers"), [
     { ...doc.server, label: "front end", restarts: 0, models: ["sockets, queues, statistics"] },
