@@ -1,0 +1,148 @@
+"""The console: its text, its terminals, and what wakes it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from image.device import report
+from image.device.console.changes import Changes
+from image.device.console.screen import screen
+from image.device.console.service import run
+from image.device.console.terminals import Screens
+
+STATUS: dict[str, Any] = {
+    "name": "edge-1",
+    "addresses": ["10.0.0.2", "fd00::2"],
+    "fingerprint": "ab" * 32,
+    "version": "12",
+    "slot": "a",
+    "entries": [{"version": "12", "state": "good", "left": None}],
+    "provisioned": True,
+    "tls": False,
+    "faults": [],
+}
+
+
+def test_the_screen_shows_name_addresses_page_key_and_system() -> None:
+    assert [line.rstrip() for line in screen(STATUS)] == [
+        "",
+        "edge-serve",
+        "",
+        "  Name     edge-1 (edge-1.local)",
+        "  Address  10.0.0.2, fd00::2",
+        "  Page     http://10.0.0.2:8000/ui  http://edge-1.local:8000/ui",
+        "  Key      " + "ab" * 32,
+        "  System   version 12, slot a",
+        "",
+    ]
+
+
+def test_the_screen_shows_faults_other_systems_and_what_is_missing() -> None:
+    entries = [{"version": "12", "state": "trying", "left": 2}, {"version": "13", "state": "bad", "left": 0}]
+    fault = {"code": "x", "text": "It is\x1b broken " * 12, "help": "Repair it.", "since": ""}
+    missing = {"addresses": [], "fingerprint": "", "provisioned": False, "tls": True}
+    text = "\n".join(screen(STATUS | missing | {"entries": entries, "faults": [fault]}))
+    for part in (
+        "none yet: is the network cable connected?",
+        "Page     https://edge-1.local:8000/ui",
+        "Key      none yet",
+        "version 12, slot a; this one is trying, 2 starts left; version 13 is\n",
+        "No settings yet: write edge-serve.toml",
+        "What is wrong:\n  * It is  broken",
+        "    Repair it.",
+    ):
+        assert part in text
+    assert max(map(len, text.splitlines())) <= 78
+    assert "\x1b" not in text
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, str]]:
+    main, other = pty.openpty()
+    yield main, os.ttyname(other)
+    os.close(main)
+    os.close(other)
+
+
+def test_the_terminal_is_drawn_and_typed_characters_are_not_shown(terminal: tuple[int, str]) -> None:
+    main, path = terminal
+    screens = Screens(["/dev/does-not-exist", path])
+    os.write(main, b"rm -rf\x03\n")
+    screens.draw(["one", "tw\u00f6"])
+    assert os.read(main, 1000).replace(b"\r", b"") == b"\x1b[2J\x1b[3J\x1b[Hone\ntw?\n"
+    screens.close()
+
+
+def test_a_terminal_that_takes_nothing_does_not_block_the_console(terminal: tuple[int, str]) -> None:
+    main, path = terminal
+    screens = Screens([path])
+    for _ in range(100):
+        screens.draw(["x" * 1000])
+    assert select.select([main], [], [], 0)[0]
+    screens.close()
+
+
+class Stopped(Exception):
+    """Ends the loop of the console."""
+
+
+def test_faults_and_entries_wake_the_console_and_equal_screens_are_not_drawn_again(
+    tmp_path: Path, terminal: tuple[int, str]
+) -> None:
+    faults, entries = tmp_path / "run/edge-device", tmp_path / "boot/EFI/Linux"
+    for folder in (faults / "faults", entries):
+        folder.mkdir(parents=True)
+    changes, screens = Changes(tmp_path), Screens([terminal[1]])
+    steps = iter(
+        [
+            lambda: report.report("broken", "It is broken.", run=faults),
+            lambda: (entries / "edge_9+0-3.efi").touch(),
+            lambda: (entries / "other.txt").touch(),
+            lambda: report.clear("broken", run=faults),
+        ]
+    )
+    seen: list[str] = []
+
+    def update() -> dict[str, Any]:
+        found = report.update_status(faults, tmp_path, [])
+        seen.append(", ".join([*(one["text"] for one in found["faults"]), *(e["version"] for e in found["entries"])]))
+        step = next(steps, None)
+        if step is None:
+            raise Stopped
+        threading.Timer(0.02, step).start()
+        return found
+
+    drawn: list[list[str]] = []
+    screens.draw = lambda lines: drawn.append(list(lines))  # type: ignore[method-assign]
+    with pytest.raises(Stopped):
+        run(screens, changes, update)
+    assert seen == ["", "It is broken.", "It is broken., 9", "It is broken., 9", "9"]
+    assert len(drawn) == 3
+    changes.close()
+    screens.close()
+
+
+def test_the_status_file_is_written_only_if_it_differs(tmp_path: Path) -> None:
+    report.update_status(tmp_path, tmp_path, [])
+    before = (tmp_path / "status.json").stat().st_ino
+    report.update_status(tmp_path, tmp_path, [])
+    assert (tmp_path / "status.json").stat().st_ino == before
+    report.update_status(tmp_path, tmp_path, ["10.0.0.2"])
+    assert (tmp_path / "status.json").stat().st_ino != before
+
+
+def test_a_fault_keeps_its_time_and_a_damaged_one_is_shown(tmp_path: Path) -> None:
+    report.report("a", "first", run=tmp_path, clock=lambda: 0.0)
+    report.report("a", "second", run=tmp_path, clock=lambda: 1e9)
+    (tmp_path / "faults/b.json").write_text("{")
+    found = {one["code"]: one for one in report.faults(tmp_path)}
+    assert found["a"] == {"code": "a", "text": "second", "help": "", "since": "1970-01-01T00:00:00Z"}
+    assert found["b"]["text"] == f"{tmp_path}/faults/b.json cannot be read"
