@@ -18,6 +18,7 @@ PAGES = {
     "docs/metrics.md": "deploy.metrics",
     "docs/settings.md": "deploy.settings",
     "docs/ota_settings.md": "deploy.ota.settings",
+    "docs/image_settings.md": "deploy.image_settings",
     "deploy/share/edge-ota.1": "deploy.ota.man_page",
     "deploy/share/edge-ota.bash": "deploy.ota.completion",
     "deploy/share/edge-serve.1": "deploy.man_page",

@@ -54,7 +54,7 @@ def test_the_screen_shows_faults_other_systems_and_what_is_missing() -> None:
         "none yet: is the network cable connected?",
         "Page     https://edge-1.local:8000/ui",
         "Key      none yet",
-        "version 12, slot a; this one is trying, 2 starts left; version 13 is\n",
+        "version 12, slot a; this one is trying, 2 starts left; version",
         "No settings yet: write edge-serve.toml",
         "What is wrong:\n  * It is  broken",
         "    Repair it.",
