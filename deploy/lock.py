@@ -31,7 +31,8 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             wheel = build_wheel(Path(folder), "0")
             for release in RELEASES.values():
-                reports = [_resolve(*target(release, arch).wheels(), f"{wheel}[{EXTRAS}]") for arch in MACHINES]
+                wanted = [f"{wheel}[{EXTRAS}]", *release.wheels]
+                reports = [_resolve(*target(release, arch).wheels(), *wanted) for arch in MACHINES]
                 file = lock_file(release.python)
                 file.write_text(
                     write(

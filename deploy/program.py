@@ -46,6 +46,13 @@ _UNUSED = (
     "numpy/**/*.a",
 )
 
+#: packages of the distribution that the program may import: python3-systemd; TensorRT of JetPack, which no wheel has
+_OF_THE_SYSTEM = {
+    "systemd": "/usr/lib/python3/dist-packages/systemd",
+    "tensorrt": "/usr/lib/python{python}/dist-packages/tensorrt",
+    "tensorrt_lean": "/usr/lib/python{python}/dist-packages/tensorrt_lean",
+}
+
 #: wheels are named `manylinux_2_N` from this minor number of glibc on; older ones have other names
 _OLDEST_GLIBC = 17
 
@@ -146,8 +153,9 @@ def _write(home: Path, target: Target, version: str) -> None:
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(packages)
     _prune(packages)
-    # the distribution's python3-systemd; where it is not installed, Python ignores the dangling link
-    (packages / "systemd").symlink_to("/usr/lib/python3/dist-packages/systemd")
+    for name, place in _OF_THE_SYSTEM.items():
+        if not (packages / name).exists():  # Python ignores a link to a package that is not installed
+            (packages / name).symlink_to(place.format(python=target.python))
     _environment(home, target)
 
 

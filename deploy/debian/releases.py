@@ -17,6 +17,8 @@ class Release:
         python: its python3
         systemd: version, which decides about drop-ins
         glibc: the minor number of glibc 2
+        wheels: wheels besides EXTRAS. cuda-bindings are for the TensorRT of JetPack 6 (jammy) and 7 (noble): those of
+            CUDA 12 run on the drivers of both
         tested: `make test-system` and `make test-vm` boot it; the others have guards only (docs/service.md)
     """
 
@@ -25,13 +27,16 @@ class Release:
     systemd: int
     glibc: int
     tested: bool
+    wheels: tuple[str, ...] = ()
 
+
+_JETPACK = ("cuda-bindings>=12.6,<13",)
 
 RELEASES = {
     "bookworm": Release("deb12", "3.11", 252, 36, tested=True),
     "trixie": Release("deb13", "3.13", 257, 41, tested=True),
-    "jammy": Release("ubuntu22.04", "3.10", 249, 35, tested=False),
-    "noble": Release("ubuntu24.04", "3.12", 255, 39, tested=False),
+    "jammy": Release("ubuntu22.04", "3.10", 249, 35, tested=False, wheels=_JETPACK),
+    "noble": Release("ubuntu24.04", "3.12", 255, 39, tested=False, wheels=_JETPACK),
 }
 
 #: dpkg's name of a processor -> the kernel's name

@@ -13,6 +13,7 @@ from edge_serve.doctor import service
 from edge_serve.doctor.facts import find_facts
 from edge_serve.doctor.finding import Finding, all_good, as_document, as_text
 from edge_serve.doctor.gpu import examine_devices, examine_gpu
+from edge_serve.doctor.jetson import examine_jetson
 from edge_serve.doctor.libraries import examine_libraries
 from edge_serve.doctor.machine import examine_backends, examine_disks, examine_machine
 from edge_serve.doctor.ports import examine_port
@@ -47,6 +48,7 @@ def examine(environ: Mapping[str, str]) -> list[Finding]:
         "backends": examine_backends,
         "gpu": examine_gpu,
         "devices of CUDA": examine_devices,
+        "Jetson": examine_jetson,
         "libraries of CUDA": lambda: examine_libraries(packages=packages),
     })  # fmt: skip
     installed = service.Installation()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import platform
-import re
 from pathlib import Path
 
 from edge_serve import __version__
 from edge_serve.devices.find import find_devices
-from edge_serve.doctor.gpu import find_machine, read
+from edge_serve.doctor.gpu import find_machine, package_version
 from edge_serve.doctor.machine import installed, memory_bytes
 
 #: fact -> the packages that have its version
@@ -30,19 +29,12 @@ def find_facts(root: Path = Path("/")) -> dict[str, str]:
         "memory_bytes": str(memory_bytes()),
         "driver": machine.driver,
         "l4t": machine.linux,
-        "jetpack": _jetpack(root) if machine.linux else "",
+        "jetpack": package_version(root, "nvidia-jetpack") if machine.linux else "",
         **_gpus(root),
     }
     for name, packages in _LIBRARIES.items():
         found[name] = next(filter(None, map(installed, packages)), "")
     return {name: value for name, value in found.items() if value}
-
-
-def _jetpack(root: Path) -> str:
-    """Return the version of JetPack's package."""
-    installed_packages = read(root / "var/lib/dpkg/status")
-    found = re.search(r"^Package: nvidia-jetpack\n(?:.+\n)*?Version: (\d[\d.]*)", installed_packages, re.M)
-    return found[1] if found else ""
 
 
 def _gpus(root: Path) -> dict[str, str]:

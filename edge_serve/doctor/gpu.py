@@ -139,10 +139,20 @@ def _devices(root: Path) -> Iterator[Finding]:
             yield Finding("gpu", f"/{name} may not be opened", False, advice)
 
 
-def read(path: Path) -> str:
+def package_version(root: Path, package: str) -> str:
+    """Return the version of a package of the distribution, without its revision; "" = it is not installed."""
+    text = read(root / "var/lib/dpkg/status", limit=1 << 26)  # megabytes on a Jetson
+    found = re.search(rf"^Package: {re.escape(package)}\n(?:.+\n)*", text, re.MULTILINE)
+    if found is None or "\nStatus: install ok installed\n" not in found[0]:
+        return ""
+    version = re.search(r"^Version: (?:\d+:)?(\d[\d.]*)", found[0], re.MULTILINE)
+    return version[1] if version else ""
+
+
+def read(path: Path, limit: int = 1 << 16) -> str:
     """Return the text of a small file; "" = it cannot be read."""
     try:
         with path.open("rb") as file:
-            return file.read(1 << 16).decode(errors="replace")
+            return file.read(limit).decode(errors="replace")
     except OSError:
         return ""

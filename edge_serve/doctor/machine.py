@@ -81,7 +81,20 @@ def installed(distribution: str) -> str:
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
+        return _beside(distribution)
+
+
+def _beside(module: str) -> str:
+    """Return the version of a module that the program links to, from the metadata beside the module itself."""
+    try:
+        found = importlib.util.find_spec(module)
+    except ValueError:  # a module that was made without a file
         return ""
+    if found is None or found.origin is None:
+        return ""
+    packages = Path(os.path.realpath(found.origin)).parents[1]
+    names = [path.name for path in packages.glob(f"{module}-*.dist-info")]
+    return names[0].removeprefix(f"{module}-").removesuffix(".dist-info") if names else ""
 
 
 def examine_disks(paths: Iterable[str]) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -130,3 +131,35 @@ def test_python_without_a_lock_file_gets_the_newest_wheels_and_a_warning(
 
     assert "--require-hashes" not in pip.asked
     assert capsys.readouterr().err == "install: no requirements-3.99.txt in deploy/, so pip chooses the newest wheels\n"
+
+
+@pytest.mark.usefixtures("pip")
+def test_program_imports_the_tensorrt_of_the_system_where_there_is_one(tmp_path: Path) -> None:
+    target = Target("3.10", "aarch64", 35, "/usr/bin/python3.10")
+    program.install(tmp_path, target, "1")
+
+    packages = tmp_path / HOME / "lib/python3.10/site-packages"
+    assert os.readlink(packages / "tensorrt") == "/usr/lib/python3.10/dist-packages/tensorrt"
+    assert os.readlink(packages / "tensorrt_lean") == "/usr/lib/python3.10/dist-packages/tensorrt_lean"
+    find = (
+        "import sys, importlib.util; sys.path.insert(0, sys.argv[1]); print(bool(importlib.util.find_spec('tensorrt')))"
+    )
+    ask = [sys.executable, "-I", "-c", find, str(packages)]
+    assert subprocess.run(ask, capture_output=True, text=True, check=True).stdout == "False\n", "the link is dangling"
+    system = tmp_path / "dist-packages/tensorrt"
+    system.mkdir(parents=True)
+    (system / "__init__.py").touch()
+    (packages / "tensorrt").unlink()
+    (packages / "tensorrt").symlink_to(system)
+    assert subprocess.run(ask, capture_output=True, text=True, check=True).stdout == "True\n"
+
+
+@pytest.mark.usefixtures("pip")
+def test_a_tensorrt_among_the_wheels_comes_before_that_of_the_system(pip: Pip, tmp_path: Path) -> None:
+    KEPT.append("tensorrt/__init__.py")
+    try:
+        program.install(tmp_path, TARGET, "1")
+    finally:
+        KEPT.pop()
+
+    assert not (tmp_path / HOME / "lib/python3.11/site-packages/tensorrt").is_symlink()

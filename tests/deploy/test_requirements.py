@@ -30,6 +30,14 @@ def test_every_release_has_locked_wheels_for_both_processors(name: str) -> None:
     assert "edge-serve" not in entries
 
 
+@pytest.mark.parametrize("name", ["jammy", "noble"])
+def test_packages_for_jetpack_call_cuda_with_bindings_that_its_drivers_serve(name: str) -> None:
+    (bindings,) = [one for one in read(lock_file(RELEASES[name].python).read_text()) if one.name == "cuda-bindings"]
+
+    assert bindings.version.startswith("12.")
+    assert len(bindings.hashes) == 2
+
+
 def test_lock_files_name_no_index_and_every_line_is_an_entry() -> None:
     for path in [*FOLDER.glob("requirements-*.txt")]:
         text = path.read_text()
