@@ -125,14 +125,14 @@ def _store(place: Place, accepted: _Accepted, before: StoredConfiguration | None
     """Store the configuration. Return whether it survives a restart."""
     content = store.content(accepted.text, accepted.configuration)
     try:
-        if before is None or store.digest(content) != before.digest:
-            store.save(place.state, content)
-            _log(6, f"the configuration {store.digest(content)} is in force")
+        store.save(place.state, content)
     except OSError as error:
         text = f"the settings apply until the next restart only: they cannot be stored ({error.strerror})"
         report("settings-not-stored", text, "free space on the data partition, or repair it", run=place.reports)
         return False
     clear("settings-not-stored", run=place.reports)
+    if before is None or store.digest(content) != before.digest:
+        _log(6, f"the configuration {store.digest(content)} is in force")
     return place.lasting(place.state)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import ssl
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -135,15 +136,23 @@ def _documents(parsed: Parsed, configuration: Configuration, scratch: Path, run:
 def _settings(parsed: Parsed, configuration: Configuration, run: Run) -> Iterator[Mistake]:
     if not configuration.settings:
         return
-    ended = run([EDGE_SERVE, "check-config", *_DOORS], configuration.settings)
+    with tempfile.TemporaryDirectory(prefix="edge-provision-") as models:
+        environ = {"EDGE_SERVE_MODEL_REPOSITORY": models, **configuration.settings}
+        ended = run([EDGE_SERVE, "check-config", *_DOORS], environ)
     problems = [line.removeprefix("problem: ") for line in ended.text.splitlines() if line.startswith("problem: ")]
     for problem in problems:
-        named = [name for name in configuration.settings if name in problem or _flag(name) in problem]
-        yield Mistake(parsed.line("server", "settings", *named[:1]), f"server.settings: {problem}")
+        line = parsed.line("server", "settings", *_named(problem, configuration.settings))
+        yield Mistake(line, f"server.settings: {problem}")
     if ended.status and not problems:
         text = f"'edge-serve check-config' failed: {quoted(ended.text[-200:].strip())}; try again"
         yield Mistake(parsed.line("server", "settings"), f"server.settings: {text}")
 
 
-def _flag(name: str) -> str:
-    return "--" + name.removeprefix("EDGE_SERVE_").lower().replace("_", "-")
+def _named(problem: str, names: Iterable[str]) -> list[str]:
+    """Return the setting that a problem names first, as a variable or as a flag; [] = none."""
+    found = []
+    for name in names:
+        flag = "--" + name.removeprefix("EDGE_SERVE_").lower().replace("_", "-")
+        if (match := re.search(rf"({name}|{flag})(?![\w-])", problem)) is not None:
+            found.append((match.start(), name))
+    return [name for _, name in sorted(found)[:1]]

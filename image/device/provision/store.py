@@ -82,7 +82,7 @@ def _names(parsed: Parsed) -> list[tuple[str, str]]:
 
 
 def save(state: Path, content: Mapping[str, bytes]) -> None:
-    """Store a configuration durably, put it in force, and remove the one before.
+    """Store a configuration durably, put it in force, and remove the one before. One that is in force is left as it is.
 
     Raises:
         OSError: the data partition cannot be written; the configuration before stays in force.
@@ -92,7 +92,8 @@ def save(state: Path, content: Mapping[str, bytes]) -> None:
     name = digest(content)
     if not (folder / name).is_dir():
         files.write_directory(folder / name, content)
-    files.replace_link(state / "current", f"config/{name}")
+    if not (state / "current").is_symlink() or os.readlink(state / "current") != f"config/{name}":
+        files.replace_link(state / "current", f"config/{name}")
     for other in sorted(folder.iterdir()):
         if other.name != name:
             files.remove_directory(other)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -86,9 +85,3 @@ def installed(command: Sequence[str], environ: Mapping[str, str]) -> Ended:
     modules = {programs.EDGE_SERVE: "edge_serve", programs.EDGE_OTA: "ota"}
     name, *rest = command
     return programs.run([sys.executable, "-m", modules[name], *rest] if name in modules else command, environ)
-
-
-def make_ssh_key(folder: Path, *options: str) -> str:
-    """Return a public key."""
-    subprocess.run(["ssh-keygen", "-q", "-N", "", "-f", str(folder / "key"), *options], check=True)
-    return (folder / "key.pub").read_text().strip()
