@@ -9,7 +9,7 @@ from typing import Any
 from image.device.slots import Entry, Failure, Slots
 
 #: seconds from the end of the server's start until it must answer, or a model that failed must be ready
-ANSWER_SECONDS = 300.0
+ANSWER_SECONDS = 180.0
 #: seconds that models may load: an engine for another TensorRT is built in that time
 LOAD_SECONDS = 2700.0
 #: seconds that a failure must last, because a worker may restart
