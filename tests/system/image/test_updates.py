@@ -1,0 +1,270 @@
+"""Updates of the system on the booted image: good ones, bad ones, and damaged disks (`make test-image-update`).
+
+The trust of TUF is tested elsewhere (tests/ota/system): a stand-in for `edge-ota verify-system` says what the test's
+files are. Everything below it is the image as it ships.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.system.agent import KEPT
+from tests.system.disk import Disk
+from tests.system.image.esp import partitions
+from tests.system.machine import UNREACHABLE, Machine, wait_until
+from tests.system.service import HTTP, Service
+
+#: a unit of the test in each boot: it spoils the new system, as the test wants it
+_SPOILER = f"""\
+[Unit]
+DefaultDependencies=no
+RequiresMountsFor=/var
+Before=edge-serve.service edge-health.service
+[Service]
+Type=oneshot
+ExecStart=-/bin/sh {KEPT}/spoil
+"""
+NEVER_READY = """\
+mkdir -p /run/systemd/system/edge-serve.service.d
+printf '[Service]\\nExecStart=\\nExecStart=/bin/false\\n' >/run/systemd/system/edge-serve.service.d/spoil.conf
+systemctl daemon-reload
+"""
+PANIC = "echo c >/proc/sysrq-trigger\n"
+#: systemd's handler of this signal freezes it, and the watchdog is no longer fed
+HANG = "kill -SEGV 1\n"
+
+_STATE = """
+import json, sys
+sys.path.insert(0, "/usr/lib/edge-device")
+from image.device.slots import Boot
+from image.device.system import Requests
+print(json.dumps(Requests(Boot(), print).carry_out({"op": "status"})[0]))
+"""
+_ASK = """
+import socket, sys
+with socket.socket(socket.AF_UNIX) as connection:
+    connection.connect("/run/edge-system/socket")
+    connection.sendall(sys.argv[1].encode() + b"\\n")
+    print(connection.makefile().read())
+"""
+_WITHOUT_RESTART = """
+import sys
+sys.path.insert(0, "/usr/lib/edge-device")
+from image.device.install import Installer
+from image.device.server import ask
+from image.device.slots import Boot
+Installer(Boot(), ask).install(int(sys.argv[1]))
+"""
+
+
+class Device:
+    """A device with the old system, and the files of the new one on its data partition."""
+
+    def __init__(self, boot: Disk, update: Path) -> None:
+        self.boot, self.machine = boot, Machine(boot)
+        self.service = Service(self.machine)
+        self.update = json.loads(update.read_text())
+        self._files = update.parent
+        self.new: int = self.update["version"]
+        self.old = 0
+
+    def start(self) -> None:
+        """Boot, and wait until the system is confirmed."""
+        self.machine.start()
+        self.old = self.wait_for(lambda state: state["confirmed"])["version"]
+
+    def offer(self) -> None:
+        """Put the files of the update where the agent puts them, and the stand-in for its proof."""
+        folder = f"/var/lib/edge-ota/system/{self.new}"
+        for entry in self.update["files"].values():
+            path = self._files / str(entry["path"])
+            self.machine.put(f"{folder}/{path.name}", path.read_bytes())
+        self.machine.put(f"{KEPT}/document", json.dumps(self.update).encode())
+        self.machine.put(f"{KEPT}/edge-ota", f'#!/bin/sh\n[ "$1" = verify-system ] && cat {KEPT}/document\n'.encode())
+        self.machine.put(f"{KEPT}/ask.py", _ASK.encode())
+        self.machine.put(f"{KEPT}/state.py", _STATE.encode())
+        self.machine.run(f"chmod 755 {KEPT}/edge-ota; sync")
+
+    def spoil(self, text: str) -> None:
+        """Make the new system do something at each start."""
+        self.machine.put(f"{KEPT}/spoil", f"grep -q 'IMAGE_VERSION=\"{self.new}\"' /etc/os-release || exit 0\n{text}".encode())
+
+    def install(self, script: str = "") -> dict[str, Any]:
+        """Ask the root side for the update and return its answer; the machine restarts then."""
+        self.machine.run(f"mountpoint -q /opt/edge-serve/bin/edge-ota || mount --bind {KEPT}/edge-ota /opt/edge-serve/bin/edge-ota")
+        if script:
+            self.machine.put(f"{KEPT}/script.py", script.encode())
+            self.machine.run(f"python3 {KEPT}/script.py {self.new} && sync", 120)
+            return {}
+        return self.ask({"op": "install", "version": self.new})
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Send a request to the root side, as the agent does."""
+        answer = self.machine.run(f"python3 {KEPT}/ask.py '{json.dumps(request)}'", 120)
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """Return the status of the root side and the boot; an empty one while the machine does not answer."""
+        try:
+            self.machine.put(f"{KEPT}/state.py", _STATE.encode())
+            done = self.machine.try_run(f"python3 {KEPT}/state.py; cat /proc/sys/kernel/random/boot_id")
+            first, _, boot = done.output.strip().partition("\n")
+            return {**json.loads(first), "boot": boot}
+        except (*UNREACHABLE, ValueError):
+            return {}
+
+    def wait_for(self, condition: Any, seconds: float = 90) -> dict[str, Any]:
+        """Return the first status that fulfils a condition."""
+        found: dict[str, Any] = {}
+
+        def fulfils() -> bool:
+            nonlocal found
+            found = self.state()
+            return bool(found) and bool(condition(found))
+
+        begin = time.monotonic()
+        assert wait_until(fulfils, seconds * self.boot.patience, 2), f"{found}\n{self.boot.console()}"
+        print(f"  after {time.monotonic() - begin:.0f} s: {found}", flush=True)
+        return found
+
+    def serves(self) -> bool:
+        """Return whether the server answers from outside."""
+        return wait_until(lambda: self.service.status_of("GET", "/v2/health/live") == 200, 20 * self.boot.patience, 1)
+
+    def faults(self) -> str:
+        """Return the faults that the device reports."""
+        return self.machine.run("cat /run/edge-device/faults/*.json || true")
+
+    def forget(self) -> None:
+        """Make the device forget what failed, for the next test."""
+        self.machine.run(
+            "rm -f /var/lib/edge-system/slots.json /boot/edge-slots.json /boot/edge-failed.json"
+            f" /run/edge-device/faults/*.json {KEPT}/spoil; systemctl restart edge-slot"
+        )
+
+
+@pytest.fixture(scope="module")
+def device(image: Path, request: pytest.FixtureRequest) -> Iterator[Device]:
+    """Yield a device that was booted once and has the files of the update."""
+    update: Path | None = request.config.getoption("--update")
+    assert update is not None, "--update <edge_N.build.json> names the newer image: make test-image-update builds it"
+    boot = Disk(image, units={"test-spoiler.service": _SPOILER})
+    device = Device(boot, update)
+    try:
+        device.start()
+        device.offer()
+        yield device
+    finally:
+        boot.stop()
+
+
+def fell_back(device: Device, text: str) -> None:
+    """Check that the old system runs again, serves, and says why."""
+    state = device.wait_for(lambda state: state["version"] == device.old and str(device.new) in state["bad"], 180)
+
+    assert text in state["bad"][str(device.new)]
+    assert text in device.faults()
+    assert device.serves()
+    refused = device.install()
+    assert not refused["ok"]
+    assert "publish a higher version" in refused["error"]
+
+
+def test_a_server_that_never_becomes_ready_falls_back(device: Device) -> None:
+    device.spoil(NEVER_READY)
+    assert device.install() == {"ok": True, "version": device.new, "restarting": True}
+
+    fell_back(device, "the server did not answer within")
+
+
+def test_a_kernel_panic_falls_back(device: Device) -> None:
+    device.forget()
+    device.spoil(PANIC)
+    device.install()
+
+    fell_back(device, "a kernel panic, a hang, or power cuts")
+
+
+def test_a_hang_falls_back(device: Device) -> None:
+    device.forget()
+    device.spoil(HANG)
+    device.install()
+
+    fell_back(device, "a kernel panic, a hang, or power cuts")
+
+
+def test_a_damaged_fresh_slot_falls_back(device: Device) -> None:
+    device.forget()
+    device.install(_WITHOUT_RESTART)
+    damage(device, device.new)
+
+    fell_back(device, "its root cannot be used")
+
+
+def test_an_update_with_a_model_that_was_broken_before_stays(device: Device) -> None:
+    device.forget()
+    device.machine.put("/var/lib/edge-serve/models/broken/config.pbtxt", b'backend: "onnxruntime"\nmax_batch_size: 8\n')
+    device.machine.put("/var/lib/edge-serve/models/broken/1/model.onnx", b"no model")
+    device.machine.run("chmod -R a+rX /var/lib/edge-serve/models; systemctl restart edge-serve", 120)
+    device.install()
+
+    state = device.wait_for(lambda state: state["version"] == device.new and state["confirmed"])
+    assert state["bad"] == {}
+    assert [one["version"] for one in state["entries"]] == [device.old, device.new]
+    assert device.serves()
+    again = device.wait_for(lambda state: state["version"] == device.new and state["pending"] is None)
+    assert again["boot"] == state["boot"]
+
+
+def test_a_confirmed_slot_stays_after_a_restart(device: Device) -> None:
+    before = device.state()["boot"]
+    device.machine.try_run("systemctl reboot")
+
+    state = device.wait_for(lambda state: state["boot"] != before and state["entries"][-1]["left"] == 5)
+    assert state["version"] == device.new
+
+
+def test_a_damaged_slot_that_was_good_for_long_is_left(device: Device) -> None:
+    damage(device, device.new)
+
+    state = device.wait_for(lambda state: state["version"] == device.old)
+    assert "its root cannot be used" in device.faults()
+    assert state["bad"] == {}
+    assert device.serves()
+
+
+def test_damage_that_does_not_stop_the_system_is_found_by_the_scrub(device: Device) -> None:
+    device.install()
+    device.wait_for(lambda state: state["version"] == device.new and state["confirmed"])
+    damage(device, device.new, 0.97)
+    device.wait_for(lambda state: state["version"] == device.new and state["entries"][-1]["left"] == 5)
+
+    device.machine.try_run("systemctl start edge-scrub")
+    device.wait_for(lambda state: state["version"] == device.old)
+    assert "its root is damaged at byte" in device.faults()
+    assert device.serves()
+
+
+def damage(device: Device, version: int, part: float = 0.0) -> None:
+    """Cut the power, change one byte of the root of a version, and boot.
+
+    Args:
+        part: of the file system, from its start; 0 = its superblock, so that it does not mount.
+    """
+    device.boot.cut()
+    root = next(one for one in partitions(device.boot.disk) if one.label == f"edge_{version}")
+    length = next(entry["bytes"] for kind, entry in device.update["files"].items() if kind == "root")
+    offset = root.start + (int(length * part) if part else 1024)
+    with device.boot.disk.open("r+b") as disk:
+        disk.seek(offset)
+        byte = disk.read(1)[0]
+        disk.seek(offset)
+        disk.write(bytes([byte ^ 1]))
+    device.boot.start()
