@@ -79,10 +79,12 @@ def refuse_install(entries: Sequence[Entry], slots: Slots, running: int, version
     if version <= highest:
         word = "runs" if highest == running else "failed"
         return f"system {version} is not newer: {highest} {word} on this device; publish a higher version"
-    waiting = [one.version for one in entries if one.usable and one.version > running]
-    if version in waiting and slots.pending == version:
-        return f"system {version} is installed and waits for a restart"
     return ""
+
+
+def waits_for_restart(entries: Iterable[Entry], slots: Slots, running: int, version: int) -> bool:
+    """Return whether a version is installed, and only the restart into it is missing."""
+    return slots.pending == version and any(one.version == version for one in others(entries, running))
 
 
 def with_pending(slots: Slots, running: int, version: int | None) -> Slots:

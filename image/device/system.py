@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import select
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -36,8 +37,12 @@ def main() -> int:
     os.write(sys.stdout.fileno(), json.dumps(answer).encode() + b"\n")
     if not answer["ok"]:
         print(f"refused: {answer['error']}", file=sys.stderr)
-    if then is not None:
-        then()
+    try:
+        if then is not None:
+            then()
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"the machine could not be restarted: {error}; restart it by its power switch", file=sys.stderr)
+        return 1
     return 0
 
 
@@ -99,7 +104,9 @@ class Requests:
         if type(version) is not int or not 0 < version < 10**10:
             raise Refused(f"the version is {version!r}, expected a number")
         with self._locked():
-            self._installer.install(version)
+            running, entries, slots = self._boot.running(), self._boot.entries(), self._boot.load()
+            if not decide.waits_for_restart(entries, slots, running, version):
+                self._installer.install(version)
         return {"version": version, "restarting": True}
 
     def _roll_back(self, request: Mapping[str, Any]) -> Answer:

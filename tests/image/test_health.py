@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from image.device import decide, health, report, scrub, slot
+from image.device import decide, files, health, report, scrub, slot
 from image.device.decide import ANSWER_SECONDS, LOAD_SECONDS
+from image.device.files import FileStep
 from image.device.slots import Boot, Failure, Slots
 from tests.image.machine import Machine, status
 
@@ -238,3 +240,48 @@ def boot(machine: Machine, worlds: Mapping[int, str]) -> str:
         return f"{running} falls back" if left else f"{running} stays"
     slot.confirm(Boot(machine.root))
     return f"{running} stays"
+
+
+# ---- power cuts ----
+
+
+class PowerCut(Exception):
+    """The power is cut before a step on the disk."""
+
+
+def cut_at(patch: pytest.MonkeyPatch, number: int) -> list[FileStep]:
+    """Cut the power before a step. Return the steps that were done, as they happen."""
+    steps: list[FileStep] = []
+
+    def point(step: FileStep) -> None:
+        if len(steps) == number:
+            raise PowerCut
+        steps.append(step)
+
+    patch.setattr(files, "point", point)
+    patch.setattr(os, "fsync", lambda descriptor: None)
+    return steps
+
+
+@pytest.mark.parametrize("world", ["good", "worse"])
+def test_a_power_cut_between_any_two_steps_of_a_verdict_changes_nothing_in_the_end(
+    tmp_path: Path, faults: dict[str, str], world: str
+) -> None:
+    for number in range(100):
+        slots = Slots((1,), pending=2)
+        machine = Machine(tmp_path / str(number), ["edge_1+5.efi", "edge_2+3-0.efi"], slots=slots)
+        worlds = {1: "good", 2: world}
+        with pytest.MonkeyPatch.context() as patch:
+            steps = cut_at(patch, number)
+            with contextlib.suppress(PowerCut):
+                boot(machine, worlds)
+        for _ in range(3):
+            boot(machine, worlds)
+        good = 2 if world == "good" else 1
+
+        assert machine.boot.running() == good, f"after {number} steps: {machine.names()}"
+        assert machine.boot.load().bad == ({} if world == "good" else {2: "worse"}), f"after {number} steps"
+        assert f"edge_{good}+5.efi" in machine.names()
+        if len(steps) < number:
+            break
+    assert number > 5

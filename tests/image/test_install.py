@@ -232,7 +232,6 @@ class TestInstall:
         (["edge_2+5.efi"], Slots((2,), {4: "it was slow"}), 4, r"system 4 failed on this device \(it was slow\)"),
         (["edge_2+5.efi"], Slots((2,), {4: "it was slow"}), 3, "system 3 is not newer: 4 failed"),
         (["edge_2+5.efi"], Slots((2,), {4: "it was slow"}), 5, ""),
-        (["edge_2+5.efi", "edge_3+3-0.efi"], Slots((2,), pending=3), 3, "is installed and waits for a restart"),
         (["edge_2+5.efi", "edge_3+3-0.efi"], Slots((2,), pending=3), 4, ""),
     ],
 )

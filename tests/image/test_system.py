@@ -61,6 +61,16 @@ def test_an_installed_version_is_restarted_into(machine: Machine) -> None:
     assert installer.versions == [3]
 
 
+def test_a_version_that_waits_for_its_restart_is_not_written_again(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, ["edge_2+5.efi", "edge_3+3-0.efi"], 2, Slots((2,), pending=3))
+    installer = Recorded()
+
+    assert ask(machine, {"op": "install", "version": 3}, installer)[1]
+    assert installer.versions == []
+    ask(machine, {"op": "install", "version": 4}, installer)
+    assert installer.versions == [4]
+
+
 @pytest.mark.parametrize("error", [Refused("no space"), OSError(5, "Input/output error", "/boot")])
 def test_a_refused_version_restarts_nothing(machine: Machine, error: Exception) -> None:
     answer, restarts = ask(machine, {"op": "install", "version": 3}, Recorded(error))

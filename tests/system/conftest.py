@@ -30,6 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--machine", choices=tuple(_LIMITS), help="boot the package in a container, or in QEMU, or the device image"
     )
     parser.addoption("--release", action="append", choices=("bookworm", "trixie"), help="of Debian; several times")
+    parser.addoption("--update", type=Path, help="edge_N.build.json of a newer image (make test-image-update)")
     parser.addoption("--image", type=Path, help="for --machine disk: .raw or .img.zst (default: the newest of dist/)")
 
 

@@ -18,7 +18,7 @@ from tests.system.agent import KEPT
 from tests.system.disk import Disk
 from tests.system.image.esp import partitions
 from tests.system.machine import UNREACHABLE, Machine, wait_until
-from tests.system.service import HTTP, Service
+from tests.system.service import Service
 
 #: a unit of the test in each boot: it spoils the new system, as the test wants it
 _SPOILER = f"""\
@@ -63,13 +63,23 @@ Installer(Boot(), ask).install(int(sys.argv[1]))
 """
 
 
+def document(update: Path) -> dict[str, Any]:
+    """Return what `edge-ota verify-system` would print for an update that `python -m image build` wrote."""
+    built = json.loads(update.read_text())
+    files = {
+        "uki" if kind == "efi" else kind: {"path": one["name"], "sha256": one["sha256"], "bytes": one["length"]}
+        for kind, one in built["files"].items()
+    }
+    return {"version": built["version"], "root_hash": built["root_hash"], "files": files}
+
+
 class Device:
     """A device with the old system, and the files of the new one on its data partition."""
 
     def __init__(self, boot: Disk, update: Path) -> None:
         self.boot, self.machine = boot, Machine(boot)
         self.service = Service(self.machine)
-        self.update = json.loads(update.read_text())
+        self.update = document(update)
         self._files = update.parent
         self.new: int = self.update["version"]
         self.old = 0
@@ -93,11 +103,13 @@ class Device:
 
     def spoil(self, text: str) -> None:
         """Make the new system do something at each start."""
-        self.machine.put(f"{KEPT}/spoil", f"grep -q 'IMAGE_VERSION=\"{self.new}\"' /etc/os-release || exit 0\n{text}".encode())
+        only = f"grep -q 'IMAGE_VERSION=\"{self.new}\"' /etc/os-release || exit 0\n"
+        self.machine.put(f"{KEPT}/spoil", (only + text).encode())
 
     def install(self, script: str = "") -> dict[str, Any]:
         """Ask the root side for the update and return its answer; the machine restarts then."""
-        self.machine.run(f"mountpoint -q /opt/edge-serve/bin/edge-ota || mount --bind {KEPT}/edge-ota /opt/edge-serve/bin/edge-ota")
+        agent = "/opt/edge-serve/bin/edge-ota"
+        self.machine.run(f"mountpoint -q {agent} || mount --bind {KEPT}/edge-ota {agent}")
         if script:
             self.machine.put(f"{KEPT}/script.py", script.encode())
             self.machine.run(f"python3 {KEPT}/script.py {self.new} && sync", 120)
@@ -260,7 +272,7 @@ def damage(device: Device, version: int, part: float = 0.0) -> None:
     """
     device.boot.cut()
     root = next(one for one in partitions(device.boot.disk) if one.label == f"edge_{version}")
-    length = next(entry["bytes"] for kind, entry in device.update["files"].items() if kind == "root")
+    length = device.update["files"]["root"]["bytes"]
     offset = root.start + (int(length * part) if part else 1024)
     with device.boot.disk.open("r+b") as disk:
         disk.seek(offset)
