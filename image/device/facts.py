@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-_ENTRY = re.compile(r"edge_(\d+)(?:\+(\d+)(?:-(\d+))?)?\.efi", re.IGNORECASE)
+from image.device import decide
+from image.device.slots import Boot
+
 #: number of a root partition -> its slot (image/mkosi/mkosi.repart)
 _SLOTS = {"2": "a", "4": "b"}
 _SECONDS = 10.0
@@ -73,15 +75,11 @@ def slot(root: Path = Path("/")) -> str:
 
 def entries(root: Path = Path("/")) -> Iterator[dict[str, Any]]:
     """Yield the systems that the boot partition has: their version, state, and the starts that are left."""
-    try:
-        names = sorted(path.name for path in (root / "boot/EFI/Linux").iterdir())
-    except OSError:
-        return
-    for name in names:
-        if (match := _ENTRY.fullmatch(name)) is not None:
-            left = int(match[2]) if match[2] else None
-            state = "good" if left is None else "trying" if left else "bad"
-            yield {"version": match[1], "state": state, "left": left}
+    boot = Boot(root)
+    record = boot.load()
+    for one in boot.entries():
+        # a good system has starts left, too: the record tells it from one that is being tried
+        yield {"version": str(one.version), "state": decide.state_of(one, record), "left": one.left}
 
 
 def _text(path: Path) -> str | None:
