@@ -6,6 +6,7 @@ Python; there they are in /usr/lib/edge-device.
     __main__    runs `cli`
     cli         the commands
     provision/  applies edge-serve.toml
+    data/       looks at the data partition
     console/    shows the state on the screen and the serial line
     report      faults, and the status file
     facts       name, addresses, key, version, and slot

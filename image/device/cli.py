@@ -13,6 +13,7 @@ COMMANDS: Mapping[str, str] = {
     "health": "health",
     "slot": "slot",
     "scrub": "scrub",
+    "data": "data.space",
     "system": "system",
 }
 

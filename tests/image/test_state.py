@@ -26,6 +26,10 @@ PROGRAMS = {
         rmdir "$2" && ln -s "$1" "$2" """,
     "umount": '[ -L "$1" ] && rm "$1" && mkdir "$1"',
     "mountpoint": "echo 253:0",
+    "partx": """
+        for part in "$EDGE_SYS"/devices/vda/*/; do
+            read -r number <"$part/partition" && read -r event <"$part/uevent" && echo "$number ${event#PARTNAME=}"
+        done """,
     "e2fsck": """
         for device; do :; done
         [ -e "$device/BROKEN" ] || exit 0

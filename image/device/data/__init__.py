@@ -1,0 +1,6 @@
+"""The data partition: docs/image_data.md.
+
+The initrd makes, repairs, and mounts it (`initrd/edge-state`, a shell script).
+
+    space  looks at its space while the system runs
+"""

@@ -1,0 +1,216 @@
+"""The data partition on a booted image: whatever its state, the device comes up, serves, and says what is wrong.
+
+One machine is restarted from test to test, because a boot takes minutes in an emulator. Each test begins with a power
+cut, changes the disk, and boots.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.system.disk import Disk, Hardware
+from tests.system.image.esp import Esp, Partition, partitions
+from tests.system.machine import Machine, wait_until
+
+SERIAL = ("-smbios", "type=1,serial=PF3XK2TN")
+OTHER = ("-smbios", "type=1,serial=PF9ZZ1QQ")
+MARK = "/var/lib/edge-device/mark"
+MIB = 1 << 20
+
+
+class Device:
+    """A machine that boots the image, and its data partition."""
+
+    def __init__(self, image: Path, gib: int = 14) -> None:
+        self.disk = Disk(image, hardware=Hardware(gib=gib, more=SERIAL))
+        self.machine = Machine(self.disk)
+
+    def reboot(self, change: Callable[[], None] = lambda: None) -> list[str]:
+        """Cut the power, change the disk, and boot. Return the codes of the faults of the data partition."""
+        self.disk.cut()
+        change()
+        self.machine.start()
+        return self.faults()
+
+    def faults(self) -> list[str]:
+        codes = {one["code"]: one for one in self._documents()}
+        print(codes, flush=True)
+        return sorted(code for code in codes if code.startswith(("data", "disk", "partitions", "factory", "second")))
+
+    def _documents(self) -> list[dict[str, str]]:
+        lines = self.machine.run("cat /run/edge-device/faults/*.json 2>/dev/null || true").splitlines()
+        return [json.loads(line) for line in lines]
+
+    def serves(self) -> bool:
+        """Return whether the server answers, asked from outside."""
+        host, port = self.disk.address(8000)
+        command = ["curl", "-sf", "-m", "60", f"http://{host}:{port}/v2/health/live"]
+        return wait_until(lambda: subprocess.run(command, check=False).returncode == 0, 600, 1)
+
+    def var(self) -> str:
+        """Return the type of the file system of /var."""
+        return self.machine.run("findmnt -no FSTYPE /var").strip()
+
+    @property
+    def data(self) -> Partition:
+        return next(one for one in partitions(self.disk.disk) if one.label == "edge-data")
+
+    def overwrite(self, first: int, size: int) -> None:
+        """Write noise to the data partition."""
+        noise = random.Random(18)
+        with self.disk.disk.open("r+b") as file:
+            file.seek(self.data.start + first)
+            for _ in range(size // MIB):
+                file.write(noise.randbytes(MIB))
+
+    def edit(self, name: str, content: str) -> None:
+        """Replace a file of the data partition."""
+        new = self.disk.folder / "new"
+        new.write_text(content)
+        commands = self.disk.folder / "commands"
+        commands.write_text(f"rm /lib/edge-device/{name}\nwrite {new} /lib/edge-device/{name}\n")
+        place = f"{self.disk.disk}?offset={self.data.start}"
+        subprocess.run(["e2fsck", "-p", place], check=False, capture_output=True)
+        subprocess.run(["debugfs", "-w", "-f", commands, place], check=True, capture_output=True)
+
+    def shut_down(self) -> None:
+        """Write everything to the disk, so that it can be changed from outside."""
+        self.machine.run("sync; fsfreeze -f /var && fsfreeze -u /var")
+
+
+@pytest.fixture(scope="module")
+def used(image: Path) -> Iterator[Device]:
+    """Yield a device that was started once, and has a name and a file of its own."""
+    device = Device(image)
+    try:
+        device.machine.start()
+        device.machine.run(f"echo mine > {MARK}; echo plant-3 > /var/lib/edge-device/name; sync")
+        yield device
+    finally:
+        device.disk.stop()
+
+
+def test_first_boot_makes_the_partitions_and_serves(used: Device) -> None:
+    assert used.faults() == []
+    assert used.var() == "ext4"
+    labels = [one.label for one in partitions(used.disk.disk)]
+    assert labels[0] == "EDGE-SERVE"
+    assert labels[3:] == ["_empty", "_empty", "edge-data"]
+    assert used.data.start + used.data.size > (14 << 30) - 2 * MIB
+    assert used.serves()
+
+
+def test_machine_id_and_settings_stay(used: Device) -> None:
+    used.machine.run("echo EDGE_SERVE_LOG_VERBOSE=0 > /etc/edge-serve/conf.d/90-test.conf; sync")
+    machine_id = used.machine.run("cat /etc/machine-id")
+    assert used.reboot() == []
+    assert used.machine.run("cat /etc/machine-id") == machine_id
+    assert used.machine.run("journalctl --list-boots --no-pager | wc -l").strip() == "2"
+    assert used.machine.run("cat /etc/edge-serve/conf.d/90-test.conf") == "EDGE_SERVE_LOG_VERBOSE=0\n"
+
+
+def test_a_larger_disk_grows_the_data(used: Device) -> None:
+    def grow() -> None:
+        with used.disk.disk.open("r+b") as file:
+            file.truncate(18 << 30)
+
+    assert used.reboot(grow) == []
+    assert int(used.machine.run("df --output=size -B1M /var | tail -n 1")) > 7 * 1024
+    assert used.machine.run(f"cat {MARK}") == "mine\n"
+
+
+def test_data_of_another_device_are_not_used(used: Device) -> None:
+    assert used.reboot(lambda: used.disk.change(more=OTHER)) == ["data-foreign"]
+    assert used.var() == "tmpfs"
+    assert used.machine.run("cat /run/edge-device/data/lib/edge-device/mark") == "mine\n"
+    assert used.serves()
+    assert used.reboot(lambda: used.disk.change(more=SERIAL)) == []
+
+
+def test_data_of_a_newer_system_are_not_used(used: Device) -> None:
+    used.shut_down()
+    assert used.reboot(lambda: used.edit("schema", "7\n")) == ["data-newer"]
+    assert used.var() == "tmpfs"
+    assert used.serves()
+    assert used.reboot(lambda: used.edit("schema", "1\n")) == []
+    assert used.machine.run(f"cat {MARK}") == "mine\n"
+
+
+def test_full_data_are_reported_and_the_server_comes_up(used: Device) -> None:
+    used.machine.try_run("mkdir -p /var/fill; dd if=/dev/zero of=/var/fill/file bs=1M; sync", 600)
+    assert used.reboot() == ["data-full"]
+    assert used.serves()
+    used.machine.run("rm -r /var/fill; sync")
+    assert used.reboot() == []
+
+
+def test_a_damaged_superblock_is_repaired(used: Device) -> None:
+    used.shut_down()
+    assert used.reboot(lambda: used.overwrite(0, MIB)) == ["data-repaired"]
+    assert used.machine.run(f"cat {MARK}") == "mine\n"
+    assert used.serves()
+    assert used.reboot() == []
+
+
+def test_data_beyond_repair_are_left_alone_until_a_reset_is_asked_for(used: Device) -> None:
+    used.shut_down()
+    assert used.reboot(lambda: used.overwrite(0, 320 * MIB)) == ["data-damaged"]
+    assert used.var() == "tmpfs"
+    assert used.serves()
+    assert used.reboot() == ["data-damaged"]
+    assert used.reboot(lambda: Esp(used.disk.disk).write("factory-reset", b"plant-3\r\n")) == []
+    assert used.var() == "ext4"
+    names = Esp(used.disk.disk).names()
+    assert "factory-reset.done" in names
+    assert "factory-reset" not in names
+
+
+def test_factory_reset_needs_the_name_of_the_device(used: Device) -> None:
+    used.machine.run(f"echo mine > {MARK}; echo plant-3 > /var/lib/edge-device/name; sync")
+    assert used.reboot(lambda: Esp(used.disk.disk).write("factory-reset", b"plant-4")) == ["factory-reset-refused"]
+    assert used.machine.run(f"cat {MARK}") == "mine\n"
+    assert used.reboot(lambda: Esp(used.disk.disk).write("factory-reset", b"plant-3")) == []
+    assert used.machine.try_run(f"cat {MARK}").status
+    assert used.serves()
+
+
+def test_a_missing_data_partition_is_made_again(used: Device) -> None:
+    used.machine.run("sfdisk --quiet --force --no-reread --delete /dev/vda 6; sync")
+    assert used.reboot() == []
+    assert used.var() == "ext4"
+    assert used.serves()
+
+
+def test_a_disk_that_is_too_small_serves_from_memory(image: Path) -> None:
+    small = Device(image, gib=10)
+    try:
+        small.machine.start()
+        assert small.faults() == ["disk-too-small"]
+        assert [one.label for one in partitions(small.disk.disk)][3:] == []
+        assert small.serves()
+    finally:
+        small.disk.stop()
+
+
+def test_power_cuts_in_the_first_boot(image: Path) -> None:
+    device = Device(image)
+    chance = random.Random(5)
+    try:
+        for _ in range(5):
+            seconds = chance.uniform(5, 90)
+            device.disk.start()
+            wait_until(device.disk.panicked, seconds, 1)
+            print(f"cut after {seconds:.1f} s: {device.disk.since_start()[-200:]!r}", flush=True)
+            device.disk.cut()
+        device.machine.start()
+        assert device.faults() == []
+        assert device.var() == "ext4"
+        assert device.serves()
+    finally:
+        device.disk.stop()
