@@ -19,6 +19,8 @@ from ota.settings import AgentSettings, read_settings
 from ota.store.directories import become_owner
 
 INTERRUPTED = 130
+#: commands that stay root: the publisher's, and the one that must not trust files of the agent's user
+_AS_CALLER = ("publish", "verify-system")
 EXIT_STATUS = (
     "0 done, 1 failed, 2 wrong use, 3 the repository did not deliver, 4 not trusted, 5 disk, "
     "6 this device cannot run the release, 7 the release failed its trial, 8 edge-serve did not do its part, "
@@ -50,7 +52,7 @@ def _run(arguments: argparse.Namespace) -> int:
     found = {one.name: getattr(arguments, f"set_{one.name}", None) for one in fields(AgentSettings)}
     flags = {name: text for name, text in found.items() if text is not None}
     settings = read_settings(flags, file=Path(arguments.config) if arguments.config else None)
-    if arguments.command != "publish":
+    if arguments.command not in _AS_CALLER:
         become_owner(settings.state_dir)
     status: int = _module(arguments.command).run(arguments, settings)
     return status

@@ -68,6 +68,11 @@ class StateLayout:
         return self.state_dir / "manifests"
 
     @property
+    def system(self) -> Path:
+        """`<version>/` for a version of the device's system that is being fetched or waits for its installation."""
+        return self.state_dir / "system"
+
+    @property
     def bad(self) -> Path:
         """The releases that failed on this device, and why."""
         return self.state_dir / "bad.json"
@@ -109,6 +114,10 @@ class StateLayout:
     def release(self, model: str, release: int) -> Path:
         """Return the directory that the link in the model repository names."""
         return self.releases / model / str(release)
+
+    def staged_system(self, version: int) -> Path:
+        """Return the directory with the files of a system."""
+        return self.system / str(version)
 
     def manifest(self, bundle: str, release: int) -> Path:
         """Return the path of a verified manifest."""

@@ -95,6 +95,12 @@ class AgentSettings:
     tries: Annotated[
         int, SettingDoc("starts of the service that a release in probation survives before it is rolled back")
     ] = 3
+    system_window: Annotated[
+        str, SettingDoc("local hours for updates of the system, such as 02:00-05:00, if the rollout names none")
+    ] = ""
+    system_root: Annotated[Path, SettingDoc("where the files and the socket of the device image are; for tests")] = (
+        Path("/")
+    )
     allow_expired_days: Annotated[
         float, SettingDoc("for 'import' at the device: accept metadata that expired so long ago", "DAYS")
     ] = 0.0

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from ota.cli import build_parser
 
+#: the commands that units run begin so
+OF_UNITS = ("run-", "verify-system")
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
@@ -23,7 +26,7 @@ class Command:
 def commands() -> list[Command]:
     """Return all commands, in the order of `--help`, without those that units run."""
     found = list(_commands(build_parser(), (), ""))
-    return [one for one in found if not one.words or not one.words[0].startswith("run-")]
+    return [one for one in found if not one.words or not one.words[0].startswith(OF_UNITS)]
 
 
 def _commands(parser: argparse.ArgumentParser, words: tuple[str, ...], text: str) -> Iterator[Command]:
@@ -35,7 +38,7 @@ def _commands(parser: argparse.ArgumentParser, words: tuple[str, ...], text: str
     shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
     options = tuple((_head(one), one.help or "") for one in shown if one.option_strings and one.dest != "help")
     arguments = tuple(_argument(one) for one in shown if not one.option_strings and not one.choices)
-    names = tuple(name for name in inner if not name.startswith("run-"))
+    names = tuple(name for name in inner if not name.startswith(OF_UNITS))
     yield Command(words, text, arguments, options, names)
     for name, (one, help_text) in inner.items():
         yield from _commands(one, (*words, name), help_text)

@@ -2,7 +2,8 @@
 _edge_ota() {
     local word=${COMP_WORDS[COMP_CWORD]} path= words= next
     local -A inner=(
-        ["top"]="status check plan apply import rollback pause resume retry explain history verify gc boot identity publish"
+        ["top"]="status check plan apply import rollback pause resume retry explain history verify gc boot identity system publish"
+        ["system"]="status apply rollback factory-reset"
         ["publish"]="init key family role rotate renew bundle release floor system rollout device report request sign collect refresh verify export recover serve"
         ["publish rollout"]="start step watch simulate halt resume deny pin show"
         ["publish device"]="add import list remove"
@@ -24,6 +25,11 @@ _edge_ota() {
         ["gc"]="--help --config --json"
         ["boot"]="--help --config"
         ["identity"]="--help --config"
+        ["system"]="--help --config"
+        ["system status"]="--help --json"
+        ["system apply"]="--help --json --now"
+        ["system rollback"]="--help --why"
+        ["system factory-reset"]="--help --name"
         ["publish"]="--help --config"
         ["publish init"]="--help --passphrase-file --preset --family --system --public-key --expires --key-type --no-passphrase"
         ["publish key"]="--help --passphrase-file --out --key-type --no-passphrase --pkcs11 --token --token-id --existing"
@@ -34,7 +40,7 @@ _edge_ota() {
         ["publish bundle"]="--help --passphrase-file --release --counter --family --out --model --version --variants --elsewhere --needs-agent --needs-server --provenance --golden-from --golden-inputs --budget --rtol --atol"
         ["publish release"]="--help --dir --passphrase-file --engines"
         ["publish floor"]="--help --dir --passphrase-file --family"
-        ["publish system"]="--help --dir --passphrase-file --needs-version --state-schema"
+        ["publish system"]="--help --dir --passphrase-file --needs-version --for-tests --state-schema"
         ["publish rollout"]="--help"
         ["publish rollout start"]="--help --dir --passphrase-file --window --not-before --family --spread --report-url"
         ["publish rollout step"]="--help --dir --passphrase-file --reports --prometheus --select --success --errors --soak --silent"

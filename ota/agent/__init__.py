@@ -14,6 +14,7 @@ May import layers 0 to 3. Start reading in `update`.
     probation     watches a new release by the status document of edge-serve
     plan_builder  TensorRT plans that are built on this device, cached and sealed
     status_file   the status file that edge-serve reads
+    system/       updates of the device's system
     device/       identity and facts of this device
     operator/     the operator's commands on a device
     reports/      the reports that this device sends

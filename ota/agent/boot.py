@@ -1,8 +1,8 @@
 """The boot step: runs before edge-serve starts, without a network, and never fails the boot.
 
-Each start uses up one of the tries of a release in probation. When no try is left, the links go back to the previous
-release, so that edge-serve's safe mode does not have to leave the model out. An interrupted switch is undone: the
-release that was GOOD serves until the agent runs.
+Each start uses up one of the tries of a release in probation, but not the starts of a system that is itself tried. When
+no try is left, the links go back to the previous release, so that edge-serve's safe mode does not have to leave the
+model out. An interrupted switch is undone: the release that was GOOD serves until the agent runs.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from ota.agent import recovery
 from ota.agent.status_file import StatusFile
+from ota.agent.system.state import find_state
 from ota.errors import OtaError
 from ota.layout import StateLayout
 from ota.settings import AgentSettings
@@ -34,6 +35,8 @@ class Boot:
     def __init__(self, settings: AgentSettings, now: float, say: Say) -> None:
         self._layout, self._repository = StateLayout(settings.state_dir), settings.model_repository
         self._now, self._say, self._status = now, say, StatusFile(self._layout)
+        system = find_state(settings.system_root)
+        self._is_tried = system is not None and system.is_tried
 
     def run(self) -> None:
         """Make all links name releases that may serve. Errors are printed, never raised."""
@@ -63,12 +66,14 @@ class Boot:
             return recovery.end_undo(self._layout, entry)
         if following.stage not in journal.SWITCHED:
             return entry
-        if following.tries <= 1:
+        if following.tries <= 1 and not self._is_tried:
             return self._roll_back(entry, following)
         return self._use_up(entry, following)
 
     def _use_up(self, entry: Journal, following: NextRelease) -> Journal:
         left = following.tries - 1
+        if self._is_tried:  # this start is one of the system's, and the old system may start the release well
+            left = following.tries
         self._say(f"{entry.bundle}: {left} of the starts of release {following.release} are left")
         if following.stage is UpdateStage.PROBATION:
             entry = replace(entry, next=replace(following, tries=left))

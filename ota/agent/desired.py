@@ -37,11 +37,11 @@ def wanted(components: Components) -> Rollout:
 
 
 def choose(components: Components, rollout: Rollout, bundle: str, entry: Journal) -> ReleaseChoice:
-    """Return the release of a bundle that this device should run."""
+    """Return the release of a bundle, or the version of the system, that this device should run."""
     device = components.device.document(components.trust)
     spread = 0 if entry.active == 0 else rollout.spread_seconds
     return decide_rollout.choose(
-        rollout.models[bundle], device, entry.active, components.clock.now(), spread_seconds=spread
+        rollout.wishes()[bundle], device, entry.active, components.clock.now(), spread_seconds=spread
     )
 
 

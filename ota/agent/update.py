@@ -7,15 +7,17 @@ A release that fails is undone and added to the bad list.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ota.agent import checks, desired, recovery, switch
 from ota.agent.components import Components
 from ota.agent.recorder import UpdateRecorder
+from ota.agent.system.update import SystemUpdate
 from ota.decide.probation import ProbationVerdict
 from ota.decide.rollout import ReleaseChoice
 from ota.documents.manifest import FileEntry, Manifest, Variant
+from ota.documents.names import SYSTEM
 from ota.documents.rollout import Rollout
 from ota.errors import NoSpace, OtaError, Postponed, ServerError, TrialFailed
 from ota.store import directories, garbage, journal, pause, releases
@@ -35,7 +37,7 @@ class UpdateOptions:
     Attributes:
         by_hand: an operator asked: waits after transient failures, metered links, and download hours do not count.
         now: the switching hours do not count either.
-        only: bundles; () = all.
+        only: bundles, or SYSTEM; () = all.
     """
 
     by_hand: bool = True
@@ -60,9 +62,10 @@ class Update:
         self._components, self._options = components, options
         self._layout, self._repository = components.layout, components.settings.model_repository
         self._recorder = UpdateRecorder(components)
+        self._system = SystemUpdate(components, self._recorder, now=options.now)
 
     def run(self, command: str = "apply") -> list[BundleOutcome]:
-        """Update all bundles to the releases that this device should run.
+        """Update all bundles to the releases that this device should run, and then its system.
 
         Raises:
             OtaError: before any bundle: busy, disk, repository, trust. An error of one bundle is in its outcome.
@@ -70,6 +73,7 @@ class Update:
         with acquire_lock(self._layout, command):
             directories.prepare(self._layout)
             recovery.tidy(self._layout)
+            self._system.note_results()
             try:
                 outcomes = {
                     one: self._guarded(one, functools.partial(self.resume, one))
@@ -82,6 +86,7 @@ class Update:
                     asked = not self._options.only or bundle in self._options.only
                     if asked and (bundle not in outcomes or outcomes[bundle].error is None):
                         outcomes[bundle] = self._guarded(bundle, functools.partial(self.update, rollout, bundle))
+                outcomes |= {one.bundle: one for one in self._system_outcomes(rollout)}
                 self._collect(rollout)
             finally:
                 self._recorder.write_status(state="idle")
@@ -89,6 +94,7 @@ class Update:
 
     def update(self, rollout: Rollout, bundle: str) -> BundleOutcome:
         """Update one bundle to the release that this device should run."""
+        self._system.check_models_may_change()
         wish, entry = rollout.models[bundle], journal.read(self._layout, bundle) or Journal(bundle)
         if entry.next is not None and entry.next.stage is UpdateStage.PROBATION and entry.next.release in wish.deny:
             entry = switch.undo_denied(self._components, entry)
@@ -122,6 +128,7 @@ class Update:
 
     def resume(self, bundle: str) -> BundleOutcome:
         """Finish or undo a switch or a probation that an earlier run left open."""
+        self._system.check_models_may_change()
         restored = recovery.restore(self._layout, self._repository, bundle)
         entry = restored.entry
         for text in restored.found:
@@ -313,6 +320,23 @@ class Update:
             self._recorder.status.failed(self._recorder.now(), "apply", error)
             entry = journal.read(self._layout, bundle)
             return BundleOutcome(bundle, entry.serving() if entry else 0, error=error)
+
+    def _system_outcomes(self, rollout: Rollout) -> Iterator[BundleOutcome]:
+        """Update the system if the rollout names a version, and this device is of the image or an operator asks."""
+        asked, before = SYSTEM in self._options.only, self._system.journal()
+        if rollout.system is None or not (asked or (before is not None and not self._options.only)):
+            return
+        version = before.serving() if before else 0
+        try:
+            version, waiting_for = self._system.run(rollout)
+            self._system.write_status(waiting_for)
+            yield BundleOutcome(SYSTEM, version, waiting_for)
+        except Postponed as wait:
+            self._system.write_status(wait.message)
+            yield BundleOutcome(SYSTEM, version, wait.message)
+        except OtaError as error:
+            self._system.record_failure(error)
+            yield BundleOutcome(SYSTEM, version, error=error)
 
     def _collect(self, rollout: Rollout | None) -> None:
         wishes = rollout.models if rollout else {}

@@ -15,6 +15,7 @@ settings)`. A run imports the module of its own command only, so that `edge-ota 
     gc         `gc`
     boot       `boot`
     publish    `publish`
+    system/    `system`, and `verify-system` for the root side of updates
     run_trial  `run-trial`, for the unit of trials
     run_build  `run-build`, for the unit of builds
     device/    `identity`, and `run-check-device` for the device image
@@ -39,8 +40,10 @@ COMMANDS: Mapping[str, str] = {
     "gc": "gc",
     "boot": "boot",
     "identity": "device.identity",
+    "system": "system.operate",
     "publish": "publish",
     "run-trial": "run_trial",
     "run-build": "run_build",
     "run-check-device": "device.check",
+    "verify-system": "system.verify",
 }

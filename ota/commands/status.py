@@ -14,6 +14,8 @@ from ota.agent import status_file
 from ota.agent.device.facts import device_name
 from ota.agent.device.identity import public_identity
 from ota.agent.reports import outbox
+from ota.agent.system.state import as_journal, find_state
+from ota.documents.names import SYSTEM
 from ota.layout import StateLayout
 from ota.settings import AgentSettings
 from ota.store import bad, directories, history, journal, pause
@@ -92,15 +94,16 @@ def _lines(layout: StateLayout, settings: AgentSettings) -> Iterator[str]:
             if entry
             else f"{bundle}: its journal is torn: 'edge-ota apply' rebuilds it"
         )
+    if (system := find_state(settings.system_root)) is not None:
+        reason = _table(_table(document, "models"), SYSTEM).get("reason")
+        yield _bundle(as_journal(system, layout), str(reason or ""))
     if not bundles:
         where = " ".join(settings.url) or "the repository (URL is not set)"
         yield f"no release is installed; 'edge-ota check' asks {where}"
     for one in bad.load(layout).entries:
         until = "" if one.permanent else f" (until {time.strftime('%Y-%m-%d %H:%M', time.localtime(one.until))})"
-        yield (
-            f"failed here: {one.bundle} {one.release} {one.variant}{until}: {one.reason}: {one.message}; "
-            f"'edge-ota retry {one.bundle}' tries it again"
-        )
+        hint = f"'edge-ota retry {one.bundle}' tries it again" if one.bundle != SYSTEM else "publish a higher version"
+        yield f"failed here: {one.bundle} {one.release} {one.variant}{until}: {one.reason}: {one.message}; {hint}"
 
 
 def _device(layout: StateLayout, settings: AgentSettings) -> tuple[str, str]:

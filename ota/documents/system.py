@@ -40,11 +40,6 @@ class SystemDocument:
     state_schema: int = 1
 
     @property
-    def target(self) -> str:
-        """The target path of this document."""
-        return system_target(self.product, self.profile, self.arch, self.version)
-
-    @property
     def title(self) -> str:
         """The name of this version in messages."""
         return f"{self.product} {self.version} ({self.profile}, {self.arch})"
@@ -72,6 +67,8 @@ def read_system(data: bytes, target: str) -> SystemDocument:
         raise Unsuitable(f"{what} has schema {schema}, and this edge-ota reads {SCHEMA}: update edge-ota first")
     product, profile, arch = (name(members.text(one), f"{what}: {one}") for one in ("product", "profile", "arch"))
     version = members.integer("version", least=1, most=MOST_VERSION)
+    if (named := system_target(product, profile, arch, version)) != target:
+        raise Untrusted(f"{what} is that of {named}: the repository has it under a wrong name")
     document = SystemDocument(
         product=product,
         profile=profile,
@@ -83,8 +80,6 @@ def read_system(data: bytes, target: str) -> SystemDocument:
         state_schema=members.integer("state_schema", 1, least=1, most=MOST_VERSION),
     )
     members.end()
-    if document.target != target:
-        raise Untrusted(f"{what} is that of {document.title}: the repository has it under a wrong name")
     return document
 
 

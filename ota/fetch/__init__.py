@@ -4,6 +4,7 @@ Start reading in `blobs.BlobFetcher.fetch`. Only `http` and `put` import urllib3
 
     http        a repository on a web server
     directory   a repository in a directory, such as a USB stick
+    staged      the agent's verified metadata as a repository, for the root side of system updates
     mirrors     tries several sources in order, and demotes those that failed
     blobs       fetches the files of a release: resumed, verified, and stored
     chunks      the pieces of a file, and where the device already has them

@@ -86,14 +86,14 @@ def check_rate(rate: int) -> int:
     return rate
 
 
-def check_hours(text: str) -> str:
-    """Return the setting DOWNLOAD_HOURS if it is valid.
+def check_hours(text: str, setting: str = "DOWNLOAD_HOURS") -> str:
+    """Return a setting with hours if it is valid.
 
     Raises:
         UsageError: it is something else than hours of the day.
     """
     if text and not re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d", text):
-        raise UsageError(f"DOWNLOAD_HOURS: found {text[:60]!r}, expected local times such as 22:00-06:00")
+        raise UsageError(f"{setting}: found {text[:60]!r}, expected local times such as 22:00-06:00")
     return text
 
 

@@ -27,8 +27,16 @@ MOST_ANSWER = 16 * 1024 * 1024
 START_SECONDS = 30.0
 
 
-def ask_unit(path: str, request: Mapping[str, Any], limit: float) -> dict[str, Any]:
+def ask_unit(
+    path: str,
+    request: Mapping[str, Any],
+    limit: float,
+    hint: str = "see 'systemctl status edge-ota-trial.socket edge-ota-build.socket'",
+) -> dict[str, Any]:
     """Send a request to the unit behind a socket, and return its response.
+
+    Args:
+        hint: what an operator does if the socket cannot be used.
 
     Raises:
         ServerError: it does not start, does not answer in time, or answers with no JSON object.
@@ -44,7 +52,6 @@ def ask_unit(path: str, request: Mapping[str, Any], limit: float) -> dict[str, A
     except TimeoutError:
         raise ServerError(f"the unit behind {path} did not answer within {limit:g} s: see its journal") from None
     except OSError as error:
-        hint = "see 'systemctl status edge-ota-trial.socket edge-ota-build.socket'"
         raise ServerError(f"the socket {path} cannot be used: {error.strerror or error}; {hint}") from error
     return _object(write_answer, f"the unit behind {path}")
 

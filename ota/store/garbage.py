@@ -13,7 +13,7 @@ from ota import files
 from ota.documents.manifest import read_manifest
 from ota.errors import OtaError
 from ota.layout import StateLayout
-from ota.store import journal, links, releases
+from ota.store import journal, links, releases, system_stage
 
 #: nothing younger is removed
 YOUNG = 3600.0
@@ -83,6 +83,8 @@ def mark(layout: StateLayout, repository: Path, wanted: Iterable[tuple[str, int]
             marked.releases.add((record.model, record.release))
         if (record.model, record.release) in marked.releases:
             marked.blobs.update(sha256 for sha256, _ in record.files.values())
+    for one in system_stage.every_file(layout):
+        marked.blobs.update((one.sha256, *one.chunks))
     for bundle, release in marked.manifests:
         marked.blobs.update(_blobs_of_manifest(layout, bundle, release))
     return marked

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ota.agent import switch
 from ota.agent.components import Components
+from ota.documents.names import SYSTEM
 from ota.errors import StoreError, TrialFailed, UsageError, Withdrawn
 from ota.layout import StateLayout
 from ota.store import bad, history, journal, pause, releases
@@ -53,6 +54,8 @@ def retry(layout: StateLayout, bundle: str, release: int, now: float) -> int:
     Raises:
         UsageError: there is no such bundle.
     """
+    if bundle == SYSTEM:
+        raise UsageError("a version of the system that failed here is not tried again: publish a higher version")
     known = bad.load(layout)
     left = known.without(bundle, release)
     if bundle and bundle not in {one.bundle for one in known.entries}:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ota.agent import checks, desired
 from ota.agent.components import Components
+from ota.agent.system.state import as_journal, find_state
+from ota.decide.system import reason_not_to_try
 from ota.decide.variant import Candidate
+from ota.documents.names import SYSTEM
 from ota.documents.rollout import Rollout
 from ota.errors import OtaError
 from ota.store import journal
@@ -41,9 +44,20 @@ class PlannedUpdate:
 
 def plan(components: Components, rollout: Rollout, only: Sequence[str], *, detailed: bool) -> list[PlannedUpdate]:
     """Return the effect of a run. `detailed` also reads manifests and checks the disk space."""
-    return [
+    found = [
         _plan(components, rollout, bundle, detailed) for bundle in sorted(rollout.models) if not only or bundle in only
     ]
+    return found + (list(_plan_system(components, rollout)) if not only or SYSTEM in only else [])
+
+
+def _plan_system(components: Components, rollout: Rollout) -> Iterator[PlannedUpdate]:
+    """Yield the effect on the system of a device of the image, if the rollout names a version."""
+    state = find_state(components.settings.system_root)
+    if state is None or rollout.system is None:
+        return
+    choice = desired.choose(components, rollout, SYSTEM, as_journal(state, components.layout))
+    why = (state.version != choice.release and reason_not_to_try(state, choice.release)) or choice.why
+    yield PlannedUpdate(SYSTEM, state.version, choice.release, why)
 
 
 def _plan(components: Components, rollout: Rollout, bundle: str, detailed: bool) -> PlannedUpdate:

@@ -63,7 +63,7 @@ def failed_releases(known: BadList) -> tuple[FailedRelease, ...]:
 
 
 def _choice(components: Components, entry: Journal, rollout: Rollout | None) -> ReleaseChoice | None:
-    if rollout is None or entry.bundle not in rollout.models:
+    if rollout is None or entry.bundle not in rollout.wishes():
         return None
     try:
         return desired.choose(components, rollout, entry.bundle, entry)

@@ -19,6 +19,8 @@ from ota.agent.reports import outbox
 from ota.agent.reports.outbox import ReportState
 from ota.agent.reports.progress import bundle_report, failed_releases
 from ota.agent.status_file import free_bytes, version
+from ota.agent.system.state import as_journal, find_state
+from ota.documents.names import SYSTEM
 from ota.documents.report import MOST_CHAIN, MOST_FACTS, Report, encode_payload, seal
 from ota.documents.rollout import Rollout
 from ota.errors import AlreadyRunning, OtaError, UsageError
@@ -145,6 +147,9 @@ class Reporter:
         for bundle in {*journal.bundles(self._layout), *(rollout.models if rollout else ())}:
             entry = journal.read(self._layout, bundle) or journal.Journal(bundle)
             bundles[bundle] = bundle_report(self._components, entry, rollout, known, events, self.errors.get(bundle))
+        if (system := find_state(self._components.settings.system_root)) is not None:
+            entry, error_here = as_journal(system, self._layout), self.errors.get(SYSTEM)
+            bundles[SYSTEM] = bundle_report(self._components, entry, rollout, known, events, error_here)
         return Report(
             device=self._components.device.name,
             fleet=state.fleet,

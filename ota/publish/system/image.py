@@ -20,6 +20,8 @@ from ota.errors import UsageError
 #: of PE/COFF -> as `uname -m` says
 ARCHITECTURES = {0x8664: "x86_64", 0xAA64: "aarch64"}
 DEFAULT_PROFILE = "base"
+#: of the command line of `edge_N.test.efi`
+TEST_WORD = "systemd.import_credentials=on"
 _MOST_SECTION = 64 * 1024
 _HASH_BYTES = 32
 _EXPECTED = "expected the files edge_N.root, edge_N.verity, and edge_N.efi of one image, which 'make image' writes"
@@ -37,8 +39,11 @@ class SystemImage:
     root_hash: str
 
 
-def read_image(paths: Sequence[Path]) -> SystemImage:
+def read_image(paths: Sequence[Path], *, for_tests: bool = False) -> SystemImage:
     """Return the image of three files, given in any order.
+
+    Args:
+        for_tests: also with a kernel that takes units from firmware.
 
     Raises:
         UsageError: a file is missing, or of another kind, or they do not belong together.
@@ -58,6 +63,11 @@ def read_image(paths: Sequence[Path]) -> SystemImage:
         raise UsageError(
             f"{found['uki']} names IMAGE_ID {product!r} and IMAGE_VERSION {version!r}, "
             f"expected a name and a number: {_EXPECTED}"
+        )
+    if TEST_WORD in sections.get(".cmdline", "") and not for_tests:
+        raise UsageError(
+            f"{found['uki']} takes credentials from firmware ({TEST_WORD}), which is for tests: publish edge_N.efi, "
+            "or give --for-tests"
         )
     image = SystemImage(
         paths=found,

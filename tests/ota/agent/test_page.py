@@ -27,7 +27,8 @@ def test_the_page_quotes_messages_of_the_program() -> None:
 
 def test_each_message_is_on_the_page() -> None:
     known = [pattern(text) for text in quoted(PAGE)]
-    messages = [text for path in sources() if path.stem in NAMES for text in raised(path.read_text())]
+    own = [path for path in sources() if path.stem in NAMES and path.parent.name != "system"]  # docs/image_updates.md
+    messages = [text for path in own for text in raised(path.read_text())]
     assert len(messages) > 20
     assert [text for text in messages if not any(one.search(text) for one in known)] == []
 

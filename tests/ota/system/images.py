@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import sys
 from pathlib import Path
 
 BLOCK = 4096
@@ -23,8 +24,14 @@ def write_image(
     paths[1].write_bytes(superblock(blocks) + tree)
     release = f'ID=debian\nIMAGE_ID="{product}"\nIMAGE_VERSION="{version}"\n'
     release += f"VARIANT_ID={profile}\n" if profile != "base" else ""
-    paths[2].write_bytes(uki(release, f"roothash={top} console=ttyS0 panic=5", MACHINES[arch]))
+    paths[2].write_bytes(uki(release, f"roothash={top} console=ttyS0 panic=5        ", MACHINES[arch]))
     return paths
+
+
+def main() -> None:
+    """Write an image for an example: `python -m tests.ota.system.images dist 2`."""
+    folder, version = sys.argv[1:]
+    write_image(Path(folder), int(version))
 
 
 def hash_tree(root: bytes) -> tuple[bytes, str]:
@@ -54,3 +61,7 @@ def uki(release: str, command_line: str, machine: int = 0x8664) -> bytes:
         table += struct.pack("<8sIIII16x", name, len(text), 0, len(text), offset + len(data))
         data += text
     return head + coff + table + data
+
+
+if __name__ == "__main__":
+    main()

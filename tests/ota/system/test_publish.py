@@ -110,6 +110,14 @@ def test_a_damaged_image_is_refused(with_role: Publisher, number: int, change: o
     assert said in with_role.refused("system", *files)
 
 
+def test_the_kernel_for_tests_is_published_only_if_asked_for(with_role: Publisher) -> None:
+    files = write_image(with_role.base / "dist", 2)
+    data = files[2].read_bytes()
+    files[2].write_bytes(data.replace(b"console=ttyS0 panic=5        ", b"systemd.import_credentials=on"))
+    assert "for tests" in with_role.refused("system", *files)
+    with_role.do("system", *files, "--for-tests")
+
+
 def test_a_rollout_needs_a_published_version(with_role: Publisher) -> None:
     assert "no system is published" in with_role.refused("rollout start", "plant", "system", 2, "prod=100")
     with_role.do("system", *write_image(with_role.base / "dist", 2))

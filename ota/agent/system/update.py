@@ -1,0 +1,213 @@
+"""The update of the system in one run: decide, fetch, stage, and ask the root side to install it.
+
+The state is in the files of the image and in the staged directory, so each run decides anew, and a run that was
+interrupted needs no repair. The root side verifies everything again, writes the free slot, and restarts the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ota.agent import desired
+from ota.agent.components import Components
+from ota.agent.recorder import UpdateRecorder
+from ota.agent.system.state import as_journal, find_state, read_state
+from ota.decide import system as decide
+from ota.decide.rollout import ReleaseChoice
+from ota.decide.system import SystemState
+from ota.decide.window import in_window
+from ota.documents.manifest import FileEntry
+from ota.documents.names import SYSTEM, system_target
+from ota.documents.rollout import Rollout
+from ota.documents.system import MOST_BYTES, SystemDocument, read_system
+from ota.errors import NoSpace, NotInRepository, OtaError, Postponed, ServerError, TrialFailed, Unsuitable, Untrusted
+from ota.fetch.limits import check_hours
+from ota.server.system_unit import SystemUnit
+from ota.store import bad, garbage, history, journal, system_stage
+from ota.store.bad import ANY_VARIANT, BadRelease
+from ota.store.journal import Journal, UpdateStage
+
+#: stages of a bundle that end before the system is updated
+_UNFINISHED = (*journal.SWITCHED, UpdateStage.UNDOING)
+
+
+class SystemUpdate:
+    """The part of a run that updates the system.
+
+    Args:
+        now: an operator asked: the hours of the rollout and of SYSTEM_WINDOW do not count.
+    """
+
+    def __init__(self, components: Components, recorder: UpdateRecorder, *, now: bool) -> None:
+        self._components, self._recorder, self._now = components, recorder, now
+        self._layout, self._root = components.layout, components.settings.system_root
+        self._unit = SystemUnit(self._root)
+
+    def check_models_may_change(self) -> None:
+        """Refuse to update models while a system is tried or waits for its restart.
+
+        Raises:
+            Postponed: with the reason.
+        """
+        state = find_state(self._root)
+        if state is not None and (why := decide.reason_models_wait(state)):
+            raise Postponed(why)
+
+    def note_results(self) -> None:
+        """Record the results of earlier updates: a version that was confirmed, and versions that failed."""
+        state = find_state(self._root)
+        if state is None:
+            return
+        known = bad.load(self._layout)
+        for version in sorted(set(state.bad) - known.releases(SYSTEM)):
+            error = TrialFailed(state.bad[version])
+            entry = BadRelease(
+                SYSTEM, version, ANY_VARIANT, "", error.reason, error.message, self._recorder.now(), True
+            )
+            known = known.add(entry)
+            bad.save(self._layout, known)
+            self._recorder.record_event("rolled_back", SYSTEM, version, message=error.message)
+            self._recorder.status.count(f"{SYSTEM}/{error.reason}")
+        if state.version in state.confirmed and _last_good(history.read(self._layout)) != state.version:
+            self._recorder.record_event("good", SYSTEM, state.version)
+
+    def run(self, rollout: Rollout) -> tuple[int, str]:
+        """Update the system to the version that this device should run. Return the running version, and what waits.
+
+        Raises:
+            Unsuitable: this device is not of the image, or the version is not for it.
+            Postponed: it waits. OtaError: it failed.
+        """
+        state = read_state(self._root)
+        entry = as_journal(state, self._layout)
+        choice = self._choose(rollout, entry)
+        if choice.release in (0, state.version):
+            system_stage.keep_only(self._layout, 0)
+            return state.version, decide.reason_models_wait(state) if choice.release else choice.why
+        self._refuse_while_busy(state)
+        if choice.release == state.previous and choice.release < state.version:
+            return state.version, self._roll_back(choice)
+        if why := decide.reason_not_to_try(state, choice.release):
+            raise Postponed(why)
+        self._unit.check()
+        document = self._fetch(rollout, state, choice.release)
+        if not choice.may_switch and not self._now:
+            return state.version, choice.why
+        return state.version, self._install(document)
+
+    def journal(self) -> Journal | None:
+        """Return the state in the form of a journal, for status; None = not of the image."""
+        state = find_state(self._root)
+        return as_journal(state, self._layout) if state else None
+
+    def _choose(self, rollout: Rollout, entry: Journal) -> ReleaseChoice:
+        choice = desired.choose(self._components, rollout, SYSTEM, replace(entry, active=entry.serving()))
+        own = check_hours(self._components.settings.system_window, "SYSTEM_WINDOW")
+        wish = rollout.system
+        if wish is not None and not wish.window and not in_window(own, self._components.clock.now()):
+            return ReleaseChoice(choice.release, False, f"{choice.why}; the system is updated at {own} local time")
+        return choice
+
+    def _refuse_while_busy(self, state: SystemState) -> None:
+        if why := decide.reason_models_wait(state):
+            raise Postponed(why.partition(";")[0])
+        for bundle in journal.bundles(self._layout):
+            entry = journal.read(self._layout, bundle)
+            if entry is not None and entry.next is not None and entry.next.stage in _UNFINISHED:
+                raise Postponed(f"{bundle} {entry.next.release} is in {entry.next.stage.value}; it ends first")
+
+    def _fetch(self, rollout: Rollout, state: SystemState, version: int) -> SystemDocument:
+        """Stage a version: its document first, which keeps its files from garbage collection."""
+        document, data = self._document(rollout, state, version)
+        system_stage.begin(self._layout, document, data)
+        if system_stage.is_assembled(self._layout, document):
+            return document
+        files = list(document.files.values())
+        missing = self._room(files)
+        self._components.tell(f"{SYSTEM} {version}: fetching {missing} bytes")
+        self._recorder.write_status(state="downloading")
+
+        def progress(done: int, total: int) -> None:
+            self._components.tell.progress(f"{SYSTEM} {version}", done, total)
+            self._write_status(progress={"done_bytes": done, "total_bytes": total})
+
+        self._components.fetcher.fetch(files, progress)
+        self._recorder.status.count("bytes_total", missing)
+        system_stage.assemble(self._layout, document)
+        self._recorder.record_event("installed", SYSTEM, version, message="staged")
+        return document
+
+    def _room(self, files: Sequence[FileEntry]) -> int:
+        """Return the number of missing bytes. Collect garbage first if the disk has no space for them."""
+        try:
+            return self._components.fetcher.missing(files)
+        except NoSpace:
+            garbage.collect(self._layout, self._components.settings.model_repository, self._recorder.now())
+            return self._components.fetcher.missing(files)
+
+    def _document(self, rollout: Rollout, state: SystemState, version: int) -> tuple[SystemDocument, bytes]:
+        """Return the verified document of a version for this device."""
+        assert rollout.system is not None, "the caller has a rollout of the system"
+        if rollout.system.family != state.product:
+            raise Unsuitable(
+                f"the rollout is of the product {rollout.system.family}, and this device has {state.product}"
+            )
+        target = system_target(state.product, state.profile, state.arch, version)
+        try:
+            data = self._components.trust.document(target, MOST_BYTES)
+        except NotInRepository as error:
+            raise Unsuitable(
+                f"{state.product} {version} is not published for this device ({state.profile}, {state.arch}): "
+                "publish that image with 'edge-ota publish system'"
+            ) from error
+        document = read_system(data, target)
+        if why := decide.reason_not_to_fit(state, document):
+            raise Unsuitable(why)
+        return document, data
+
+    def _install(self, document: SystemDocument) -> str:
+        """Hand a version to the root side. The machine restarts, and may end this process, right after the answer."""
+        version = document.version
+        self._recorder.write_status(state="switching")
+        self._recorder.record_event("switching", SYSTEM, version)
+        self._components.tell(f"{SYSTEM}: installing {version}; the device restarts after that")
+        try:
+            self._unit.install(version)
+        except ServerError as error:
+            self._recorder.record_event("refused", SYSTEM, version, message=error.message)
+            if damaged := system_stage.discard_damaged(self._layout, document):
+                raise Untrusted(
+                    f"{', '.join(damaged)}: damaged on this disk, and removed; the next run fetches it again"
+                ) from error
+            raise
+        return f"{version} is installed, and the device restarts into it"
+
+    def _roll_back(self, choice: ReleaseChoice) -> str:
+        """Go back to the other good version, because the rollout says so."""
+        if not choice.may_switch and not self._now:
+            return choice.why
+        self._components.tell(f"{SYSTEM}: going back to {choice.release}: {choice.why}")
+        self._recorder.record_event("switching", SYSTEM, choice.release, message=choice.why)
+        self._unit.roll_back()
+        return f"the device restarts into {choice.release} ({choice.why})"
+
+    def write_status(self, reason: str = "") -> None:
+        """Write the state of the system to the status file, as that of a bundle."""
+        self._write_status(**({"reason": reason} if reason else {}))
+
+    def _write_status(self, **members: Any) -> None:
+        if (entry := self.journal()) is not None:
+            self._recorder.status.bundle(self._recorder.now(), entry, **members)
+
+    def record_failure(self, error: OtaError) -> None:
+        """Count a failure, and show it."""
+        self._recorder.status.failed(self._recorder.now(), SYSTEM, error)
+        self.write_status(error.message)
+
+
+def _last_good(events: list[Mapping[str, Any]]) -> int:
+    """Return the version of the system that was confirmed last; 0 = none, or the history no longer has it."""
+    found = [one for one in events if (one.get("event"), one.get("bundle")) == ("good", SYSTEM)]
+    return int(found[-1].get("release", 0)) if found else 0

@@ -1,0 +1,125 @@
+"""The staged files of a system: `system/<version>/` in the state directory, for the root side to install.
+
+The files are hard links to blobs, so that a system takes its space once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from ota import files
+from ota.documents.manifest import FileEntry
+from ota.documents.system import SystemDocument, read_system, version_of_target
+from ota.errors import OtaError
+from ota.layout import StateLayout
+from ota.store.directories import SHARED_MODE
+from ota.strict_json import parse
+
+_MOST_DOCUMENT = 1024 * 1024
+
+
+def document_path(layout: StateLayout, product: str, version: int) -> Path:
+    """Return the path of the signed document's copy."""
+    return layout.staged_system(version) / f"{product}_{version}.json"
+
+
+def begin(layout: StateLayout, document: SystemDocument, data: bytes) -> None:
+    """Store the document, which keeps its blobs from garbage collection. Remove the files of other versions."""
+    keep_only(layout, document.version)
+    path = document_path(layout, document.product, document.version)
+    if files.read(path) != data:
+        files.make_directory(path.parent, SHARED_MODE)
+        files.write_durably(path, data, 0o640)
+
+
+def assemble(layout: StateLayout, document: SystemDocument) -> None:
+    """Link the fetched blobs under the names that the root side expects."""
+    folder = layout.staged_system(document.version)
+    for entry in document.files.values():
+        blob, target = layout.blob(entry.sha256), folder / entry.path
+        if _is_same(blob, target):
+            continue
+        with files.wrap_errors(target):
+            fresh = target.with_name(f".{target.name}.new")
+            if os.path.lexists(fresh):
+                files.unlink(fresh)
+            files.link(blob, fresh)
+            files.rename(fresh, target)
+    files.sync_directory(folder)
+
+
+def is_assembled(layout: StateLayout, document: SystemDocument) -> bool:
+    """Return whether all files are there, by their lengths. The root side compares their hashes."""
+    folder = layout.staged_system(document.version)
+    return all(_has_size(folder / one.path, one.size) for one in document.files.values())
+
+
+def discard_damaged(layout: StateLayout, document: SystemDocument) -> list[str]:
+    """Remove files that differ from their signed hashes, so that the next run fetches them. Return their names."""
+    gone = []
+    for entry in document.files.values():
+        staged_file, blob = layout.staged_system(document.version) / entry.path, layout.blob(entry.sha256)
+        if staged_file.exists() and files.sha256_of(staged_file) != (entry.sha256, entry.size):
+            for path in (staged_file, blob):
+                with files.wrap_errors(path), contextlib.suppress(FileNotFoundError):
+                    files.unlink(path)
+            gone.append(entry.path)
+    return gone
+
+
+def keep_only(layout: StateLayout, version: int) -> None:
+    """Remove the files of all versions but one; 0 = of all."""
+    for folder in _folders(layout):
+        if folder.name != str(version):
+            files.remove_tree(folder)
+
+
+def staged(layout: StateLayout) -> SystemDocument | None:
+    """Return the document of the version that is staged or being fetched; None = none."""
+    return next((document for document in _documents(layout)), None)
+
+
+def every_file(layout: StateLayout) -> Iterator[FileEntry]:
+    """Yield the files of staged versions."""
+    for document in _documents(layout):
+        yield from document.files.values()
+
+
+def _documents(layout: StateLayout) -> Iterator[SystemDocument]:
+    for folder in _folders(layout):
+        for path in sorted(folder.glob("*.json")):
+            try:
+                data = files.read(path, _MOST_DOCUMENT) or b""
+                found = parse(data, str(path), _MOST_DOCUMENT)
+                names = [str(found.get(one)) for one in ("product", "profile", "arch")]
+                target = f"system/{names[0]}/{names[1]}-{names[2]}.{folder.name}.json"
+                if version_of_target(target):
+                    yield read_system(data, target)
+            except OtaError:
+                continue  # the next run fetches the document again
+
+
+def _folders(layout: StateLayout) -> list[Path]:
+    try:
+        return sorted(one for one in layout.system.iterdir() if one.is_dir() and not one.is_symlink())
+    except OSError:
+        return []
+
+
+def _is_same(path: Path, target: Path) -> bool:
+    try:
+        return os.path.samestat(os.lstat(path), os.lstat(target))
+    except OSError:
+        return False
+
+
+def _has_size(path: Path, size: int) -> bool:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_size == size

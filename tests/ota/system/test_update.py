@@ -1,0 +1,304 @@
+"""The agent and the system of its device: what it decides, fetches, and asks for; and what it refuses before that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ota.agent.boot import Boot
+from ota.decide.probation import ProbationVerdict
+from ota.documents.names import rollout_target, system_target
+from ota.errors import FetchError, NoSpace, OtaError, ServerError, Unsuitable, Untrusted
+from ota.store import bad, garbage, history
+from ota.strict_json import to_canonical_json
+from tests.ota.bundles import sha256
+from tests.ota.device import LATER, NOW, Device
+from tests.ota.system.root_side import ARCH, ImageDevice, root_side
+
+FILES = {"root": ".root", "verity": ".verity", "uki": ".efi"}
+
+
+class SystemDevice(Device):
+    """A device that runs version 1 of the image; the fleet wants version 2."""
+
+    def __init__(self, base: Path, **settings: object) -> None:
+        super().__init__(base, system_root=base / "root", **settings)
+        self.image = ImageDevice(base / "root")
+        self.system: dict[str, Any] = {}
+
+    def publish_system(self, version: int = 2, changed: Mapping[str, object] | None = None) -> None:
+        """Sign a version of the system, and have the fleet want it. `changed` replaces members of its document."""
+        data = {kind: f"{kind} of {version}".encode() * 100 for kind in FILES}
+        self.fetcher.blobs.update((sha256(one), one) for one in data.values())
+        files = {
+            kind: {"path": f"edge_{version}{FILES[kind]}", "sha256": sha256(one), "bytes": len(one)}
+            for kind, one in data.items()
+        }
+        document = {
+            "schema": 1, "product": "edge", "profile": "base", "arch": ARCH, "version": version, "files": files,
+            "root_hash": sha256(b""),
+        }  # fmt: skip
+        target = system_target("edge", "base", ARCH, version)
+        self.trust.documents[target] = to_canonical_json({**document, **(changed or {})})
+        self.want_system(version)
+
+    def want_system(self, version: int, **members: object) -> None:
+        """Change the rollout document."""
+        steps = [{"ring": "prod", "percent": 100}]
+        self.system = {"product": "edge", "want": version, "steps": steps, **members}
+        self.want_nothing_else()
+
+    def want_nothing_else(self) -> None:
+        self.serial += 1
+        document = {
+            "schema": 1, "fleet": "plant", "serial": self.serial, "models": self.wishes, "system": self.system,
+        }  # fmt: skip
+        self.trust.documents[rollout_target("plant")] = to_canonical_json(document)
+
+    def want(self, bundle: str, release: int, **members: object) -> None:
+        super().want(bundle, release, **members)
+        if self.system:
+            self.want_nothing_else()
+
+    def staged(self) -> list[str]:
+        """Return the files that wait for the root side."""
+        return sorted(str(one.relative_to(self.layout.system)) for one in self.layout.system.glob("*/*"))
+
+    def waits(self, **options: object) -> str:
+        return self.run(**options)["system"].waiting_for
+
+    def fails(self, **options: object) -> OtaError:
+        error = self.outcomes(**options)["system"].error
+        assert error is not None
+        return error
+
+    def events(self) -> list[str]:
+        return [str(one["event"]) for one in history.read(self.layout) if one.get("bundle") == "system"]
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> SystemDevice:
+    """A device of the image."""
+    found = SystemDevice(tmp_path)
+    found.publish_system()
+    return found
+
+
+@pytest.fixture
+def asked(device: SystemDevice) -> Iterator[list[Mapping[str, Any]]]:
+    """What the root side was asked for."""
+    with root_side(device.image.root) as requests:
+        yield requests
+
+
+def test_a_version_is_staged_and_handed_over(device: SystemDevice, asked: list[Mapping[str, Any]]) -> None:
+    assert device.waits() == "2 is installed, and the device restarts into it"
+    assert asked == [{"op": "install", "version": 2}]
+    assert device.staged() == ["2/edge_2.efi", "2/edge_2.json", "2/edge_2.root", "2/edge_2.verity"]
+    assert (device.layout.staged_system(2) / "edge_2.root").read_bytes() == b"root of 2" * 100
+    assert device.events() == ["good", "installed", "switching"]
+    device.image.boots(2, confirmed=[1, 2], previous=1)
+    assert device.waits() == ""
+    assert device.staged() == []
+    assert device.events()[-1] == "good"
+
+
+def test_the_status_file_and_the_history_show_the_system(device: SystemDevice, asked: list[Mapping[str, Any]]) -> None:
+    device.want_system(2, window=LATER)
+    assert "it switches at" in device.waits()
+    assert asked == []
+    row = json.loads(device.layout.status.read_bytes())["models"]["system"]
+    assert (row["release"], row["next"], row["stage"]) == (1, 2, "TESTED")
+    assert "it switches at" in row["reason"]
+    device.waits(now=True)
+    assert asked == [{"op": "install", "version": 2}]
+    assert len(device.fetcher.fetched) == 3
+
+
+def test_the_window_of_the_device_counts_if_the_rollout_has_none(tmp_path: Path) -> None:
+    device = SystemDevice(tmp_path, system_window=LATER)
+    device.publish_system()
+    with root_side(device.image.root) as asked:
+        assert f"the system is updated at {LATER}" in device.waits()
+        device.want_system(2, window="00:00-00:00")
+        device.waits()
+    assert asked == [{"op": "install", "version": 2}]
+
+
+def test_a_cut_download_is_continued(device: SystemDevice, asked: list[Mapping[str, Any]]) -> None:
+    device.fetcher.failures.append(FetchError("cut off"))
+    assert device.fails().reason == "fetch"
+    garbage.collect(device.layout, device.repository, NOW + 10**6)
+    device.waits()
+    assert asked == [{"op": "install", "version": 2}]
+
+
+def test_files_of_a_download_survive_garbage_collection(device: SystemDevice) -> None:
+    device.want_system(2, window=LATER)
+    with root_side(device.image.root):
+        device.waits()
+    garbage.collect(device.layout, device.repository, NOW + 10**9)
+    assert all(device.layout.blob(name).exists() for name in list(device.fetcher.blobs)[:3])
+
+
+def test_models_wait_while_a_system_is_tried(device: SystemDevice, asked: list[Mapping[str, Any]]) -> None:
+    device.publish("det", 17)
+    device.image.boots(2, confirmed=[1], pending=2)
+    found = device.run()
+    assert found["det"].waiting_for.startswith("system 2 is being tried")
+    assert (found["det"].release, device.server.reloads) == (0, [])
+    assert found["system"].release == 2
+    assert asked == []
+    device.image.boots(2, confirmed=[1, 2], pending=None)
+    assert device.run()["det"].release == 17
+
+
+def test_models_wait_for_the_restart_into_an_installed_system(device: SystemDevice) -> None:
+    device.publish("det", 17)
+    device.image.boots(1, pending=2)
+    assert device.run()["det"].waiting_for.startswith("system 2 is being installed")
+
+
+def test_a_first_boot_blocks_no_models(device: SystemDevice) -> None:
+    device.publish("det", 17)
+    device.image.boots(1, confirmed=[])
+    assert device.run(only=("det",))["det"].release == 17
+
+
+def test_the_system_waits_for_a_probation(device: SystemDevice, asked: list[Mapping[str, Any]]) -> None:
+    device.publish("det", 17)
+    device.probation.verdicts = [(ProbationVerdict.WAIT, "few requests")] * 10**4
+    assert device.run()["system"].waiting_for == "det 17 is in PROBATION; it ends first"
+    assert asked == []
+
+
+def test_a_start_of_a_tried_system_uses_up_no_try_of_a_release(device: SystemDevice) -> None:
+    device.publish("det", 17)
+    device.probation.verdicts = [(ProbationVerdict.WAIT, "few requests")] * 10**4
+    device.run(only=("det",))
+    left = device.journal().next
+    assert left is not None
+    device.image.boots(2, confirmed=[1])
+    for _ in range(5):
+        Boot(device.settings, NOW, lambda text: None).run()
+    assert device.journal().next == left
+    device.image.boots(1)
+    Boot(device.settings, NOW, lambda text: None).run()
+    after = device.journal().next
+    assert after is not None
+    assert after.tries == left.tries - 1
+
+
+def test_a_version_that_failed_is_remembered_and_the_next_one_is_higher(
+    device: SystemDevice, asked: list[Mapping[str, Any]]
+) -> None:
+    device.publish_system(5)
+    device.image.boots(1, bad={"5": "the server did not answer"})
+    assert device.waits() == "system 5 failed on this device (the server did not answer): publish a higher version"
+    device.publish_system(4)
+    assert "4 is lower than 5, which failed" in device.waits()
+    assert (asked, device.staged()) == ([], [])
+    assert bad.load(device.layout).releases("system") == {5}
+    assert device.events().count("rolled_back") == 1
+    device.publish_system(6)
+    device.waits()
+    assert asked == [{"op": "install", "version": 6}]
+
+
+def test_an_older_version_is_refused(device: SystemDevice, asked: list[Mapping[str, Any]]) -> None:
+    device.image.boots(3, confirmed=[3])
+    assert device.waits() == "system 2 is older than 3, which runs: publish a higher version"
+    assert (asked, device.staged()) == ([], [])
+
+
+def test_a_denied_version_goes_back_to_the_other_good_one(device: SystemDevice, asked: list[Mapping[str, Any]]) -> None:
+    device.image.boots(2, confirmed=[1, 2], previous=1)
+    device.want_system(2, previous=1, deny=[2])
+    assert device.waits().startswith("the device restarts into 1")
+    assert asked == [{"op": "rollback"}]
+
+
+@pytest.mark.parametrize(
+    ("members", "error", "said"),
+    [
+        ({"product": "other"}, Untrusted, "under a wrong name"),
+        ({"profile": "nvidia"}, Untrusted, "under a wrong name"),
+        ({"arch": "riscv64"}, Untrusted, "under a wrong name"),
+        ({"version": 3}, Untrusted, "under a wrong name"),
+        ({"needs_version": 9}, Unsuitable, "needs version 9"),
+        ({"state_schema": 1}, Unsuitable, "reads data of the form 1, and the data partition has 2"),
+        ({"schema": 2}, Unsuitable, "update edge-ota first"),
+        ({"surprise": 1}, Untrusted, "unknown member 'surprise'"),
+        ({"root_hash": "x"}, Untrusted, "expected a SHA-256"),
+        ({"files": {}}, Untrusted, "lacks the file 'root'"),
+    ],
+)
+def test_a_document_that_does_not_fit_is_refused(
+    device: SystemDevice, asked: list[Mapping[str, Any]], members: dict[str, object], error: type, said: str
+) -> None:
+    device.image.write("var/lib/edge-device/schema", "2\n")
+    device.publish_system(2, {"state_schema": 2, **members})
+    found = device.fails()
+    assert type(found) is error
+    assert said in found.message
+    assert (asked, device.staged(), device.fetcher.fetched) == ([], [], [])
+
+
+def test_a_version_of_another_profile_is_refused(device: SystemDevice, asked: list[Mapping[str, Any]]) -> None:
+    device.image.boots(1, profile="nvidia")
+    assert f"edge 2 is not published for this device (nvidia, {ARCH})" in device.fails().message
+    device.want_system(2, product="other")
+    assert "of the product other, and this device has edge" in device.fails().message
+    assert asked == []
+
+
+def test_a_full_disk_is_told_before_the_download(
+    device: SystemDevice, asked: list[Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(entries: object) -> int:
+        raise NoSpace("no space: 300 MB are missing")
+
+    monkeypatch.setattr(device.fetcher, "missing", full)
+    assert device.fails().reason == "no_space"
+    assert (asked, device.fetcher.fetched) == ([], [])
+
+
+def test_without_a_root_side_nothing_is_fetched(device: SystemDevice) -> None:
+    assert "edge-system.socket" in device.fails().message
+    assert device.fetcher.fetched == []
+
+
+def test_another_device_skips_the_system_of_its_fleet(device: SystemDevice) -> None:
+    device.publish("det", 17)
+    device.image.write("etc/os-release", 'ID=debian\nVERSION_ID="12"\n')
+    assert set(device.run()) == {"det"}
+    assert "does not run the device image" in device.fails(only=("system",)).message
+
+
+def test_a_refusal_of_the_root_side_is_shown(device: SystemDevice) -> None:
+    refusal = {"ok": False, "error": "the boot partition has 3 MB free and the update needs 44 MB"}
+    with root_side(device.image.root, lambda request: refusal):
+        found = device.fails()
+    assert type(found) is ServerError
+    assert found.message == f"the system was not changed: {refusal['error']}"
+    assert device.events()[-1] == "refused"
+
+
+def test_a_file_that_the_disk_damaged_is_fetched_again(device: SystemDevice) -> None:
+    with root_side(device.image.root, lambda request: {"ok": False, "error": "edge_2.root is not the signed file"}):
+        device.fails()
+        (device.layout.staged_system(2) / "edge_2.root").write_bytes(b"Root of 2" * 100)
+        assert "edge_2.root: damaged on this disk" in device.fails().message
+    with root_side(device.image.root) as asked:
+        device.waits()
+    assert device.fetcher.fetched.count("edge_2.root") == 2
+    assert asked == [{"op": "install", "version": 2}]
+
+
+def test_an_answer_that_is_no_json_is_an_error_of_the_unit(device: SystemDevice) -> None:
+    with root_side(device.image.root, lambda request: {}):
+        assert "the unit gave no reason" in device.fails().message
