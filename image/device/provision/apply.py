@@ -106,6 +106,7 @@ def _agent(configuration: Configuration, name: str) -> WantedFile:
     rows = {
         "URL": " ".join(configuration.urls),
         "DEVICE": device_of(given.get("ota.device")) or configuration.name,
+        "SYSTEM_WINDOW": configuration.window,
         "PROXY": configuration.proxy,
         "CA_CERT": "/" + _FILES["ota.ca"] if "ota.ca" in given else "",
         "CLIENT_CERT": "/" + _FILES["ota.client_cert"] if "ota.client_cert" in given else "",

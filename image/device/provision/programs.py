@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import ssl
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -78,6 +77,8 @@ def _at(parsed: Parsed, key: str, text: str) -> Mistake:
 
 
 def _certificate(parsed: Parsed, scratch: Path, cert: str, key: str) -> Iterator[Mistake]:
+    import ssl  # takes long, and most starts check nothing
+
     passphrase: list[bool] = []
 
     def ask() -> bytes:
@@ -101,6 +102,8 @@ def _certificate(parsed: Parsed, scratch: Path, cert: str, key: str) -> Iterator
 
 
 def _authority(parsed: Parsed, path: Path) -> Iterator[Mistake]:
+    import ssl
+
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
     except (ssl.SSLError, OSError, ValueError):

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from image.device.provision import texts
+from image.device.provision import programs, texts
+from ota.settings import read_settings
 from tests.certificates import Authority
 from tests.image.provision.board import Board, installed
 from tests.ota.simulator import Repository
@@ -62,6 +63,22 @@ def test_a_certificate_with_its_key_is_accepted_and_others_are_refused(board: Bo
 def _with_passphrase(key: Path) -> bytes:
     command = ["openssl", "pkey", "-in", str(key), "-aes-128-cbc", "-passout", "pass:geheim"]
     return subprocess.run(command, check=True, capture_output=True).stdout
+
+
+def test_the_agent_knows_each_setting_that_is_written(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "_certificate", lambda *arguments: [])
+    monkeypatch.setattr(programs, "_authority", lambda *arguments: [])
+    for name in ("a", "root.json"):
+        board.write("{}", name)
+    urls = '[ota]\nurl = ["https://a.example", "https://b.example"]\nwindow = "02:00-05:00"\nroot = "root.json"\n'
+    files = 'ca = "a"\nclient_cert = "a"\nclient_key = "a"\n[network]\nproxy = "http://user:word@proxy:1"\n'
+    assert board.configure(urls + files + '[host]\nname = "edge-1"\n') == []
+    found = read_settings({}, {}, board.root / "etc/edge-ota/edge-ota.conf")
+    assert (found.url, found.device, found.proxy) == (
+        ("https://a.example", "https://b.example"), "edge-1", "http://user:word@proxy:1",
+    )  # fmt: skip
+    assert (found.ca_cert, found.client_key) == ("/etc/edge-ota/ca.pem", "/etc/edge-ota/client.key")
+    assert found.system_window == "02:00-05:00"
 
 
 @pytest.mark.slow
