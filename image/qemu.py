@@ -28,7 +28,7 @@ class Emulated:
     """An emulated device.
 
     Attributes:
-        disk: raw file that it boots from and writes to
+        disk: raw or .qcow2 file that it boots from and writes to
         variables: file of its firmware's variables
         ports: port of the device -> port of this machine, on loopback
         network: its network cable is plugged in
@@ -62,7 +62,7 @@ class Emulated:
             *(word for port in self.serial for word in ("-serial", port)),
             "-drive", f"if=pflash,unit=0,format=raw,readonly=on,file={code}",
             "-drive", f"if=pflash,unit=1,format=raw,file={self.variables}",
-            "-drive", f"if=none,id=disk,format=raw,discard=unmap,file={self.disk}",
+            "-drive", f"if=none,id=disk,format={self._format()},discard=unmap,file={self.disk}",
             # without bootindex= the firmware tries to boot from the network first, which takes two minutes
             "-device", "virtio-blk-pci,drive=disk,bootindex=1",
             *self._network(), "-device", "virtio-rng-pci", "-device", "i6300esb",
@@ -70,6 +70,9 @@ class Emulated:
             *(word for text in self.strings for word in ("-smbios", _oem(text))),
             *self.more,
         ]  # fmt: skip
+
+    def _format(self) -> str:
+        return "qcow2" if self.disk.suffix == ".qcow2" else "raw"
 
     def _processor(self) -> list[str]:
         kind = (

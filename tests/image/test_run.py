@@ -152,3 +152,11 @@ def test_commas_of_an_oem_string_stay(host: Path) -> None:
     assert "type=11,value=a=b,,c" in words
     assert f"type=11,path={host / 'file'}" in words
     assert words[words.index("-nic") + 1] == "none"
+
+
+@pytest.mark.parametrize(("name", "kind"), [("disk.raw", "raw"), ("disk.qcow2", "qcow2")])
+def test_a_disk_is_opened_by_its_kind(tmp_path: Path, name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(qemu, "firmware", lambda: (tmp_path / "code", tmp_path / "variables"))
+    command = qemu.Emulated(tmp_path / name, tmp_path / "variables", {}).command()
+    drives = [word for word in command if word.startswith("if=none,id=disk,")]
+    assert [f"format={kind}" in drive for drive in drives] == [True]
