@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from image.device import decide
-from image.device.slots import Boot
+from image.device import files
+from image.device.slots import MOST_BYTES, Boot, Slots, read_entry, read_slots
 
 #: number of a root partition -> its slot (image/mkosi/mkosi.repart)
 _SLOTS = {"2": "a", "4": "b"}
@@ -74,12 +74,21 @@ def slot(root: Path = Path("/")) -> str:
 
 
 def entries(root: Path = Path("/")) -> Iterator[dict[str, Any]]:
-    """Yield the systems that the boot partition has: their version, state, and the starts that are left."""
+    """Yield the systems that the boot partition has: their version, state, and the starts that are left.
+
+    The starts of a system that was found good are counted as well, so the record says which ones are good.
+    """
     boot = Boot(root)
-    record = boot.load()
-    for one in boot.entries():
-        # a good system has starts left, too: the record tells it from one that is being tried
-        yield {"version": str(one.version), "state": decide.state_of(one, record), "left": one.left}
+    try:
+        names = sorted(path.name for path in boot.entries_directory.iterdir())
+    except OSError:
+        return
+    record = read_slots(files.read_if_there(boot.record, MOST_BYTES)) or Slots()
+    for name in names:
+        if (entry := read_entry(name)) is not None:
+            good = entry.left is None or entry.version in record.confirmed
+            state = "bad" if entry.left == 0 or entry.version in record.bad else "good" if good else "trying"
+            yield {"version": str(entry.version), "state": state, "left": entry.left}
 
 
 def _text(path: Path) -> str | None:

@@ -17,6 +17,8 @@ from image.device.console.changes import Changes
 from image.device.console.screen import screen
 from image.device.console.service import run
 from image.device.console.terminals import Screens
+from image.device.facts import entries
+from image.device.slots import Slots
 
 STATUS: dict[str, Any] = {
     "name": "edge-1",
@@ -146,3 +148,13 @@ def test_a_fault_keeps_its_time_and_a_damaged_one_is_shown(tmp_path: Path) -> No
     found = {one["code"]: one for one in report.faults(tmp_path)}
     assert found["a"] == {"code": "a", "text": "second", "help": "", "since": "1970-01-01T00:00:00Z"}
     assert found["b"]["text"] == f"{tmp_path}/faults/b.json cannot be read"
+
+
+def test_a_system_that_was_found_good_is_good_although_its_starts_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "boot/EFI/Linux").mkdir(parents=True)
+    (tmp_path / "var/lib/edge-system").mkdir(parents=True)
+    for name in ("edge_5+4-1.efi", "edge_6+3.efi", "edge_7+2.efi"):
+        (tmp_path / "boot/EFI/Linux" / name).touch()
+    (tmp_path / "var/lib/edge-system/slots.json").write_text(Slots((5,), {7: "panic"}).text())
+    found = {one["version"]: one["state"] for one in entries(tmp_path)}
+    assert found == {"5": "good", "6": "trying", "7": "bad"}
