@@ -13,7 +13,7 @@ FLAGS ?=
 TESTS ?= tests
 
 .PHONY: hw-check help serve test slow test-ota ota-demo check conformance bench models docs proto clean \
-	install install-system deb lock test-system test-vm test-powercut image image-run flash test-image test-image-system test-image-update
+	install install-system deb lock test-system test-vm test-powercut image image-run flash test-image test-image-system test-image-data test-image-update
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -162,9 +162,12 @@ test-image: .venv/test  ## build the image, boot it as shipped in QEMU, and use 
 test-image-system: .venv/test  ## test restarts, faults, and the status on the newest image of dist/ (by hand; an hour)
 	$(BIN)/python -m pytest -q -rs -s tests/system/test_{restarts,faults,status}.py --machine disk $(SYSTEM)
 
-test-image-update: .venv/test  ## build two versions, and update one to the other: good, broken, and damaged ones (root; by hand, an hour)
+test-image-data: .venv/test  ## damage, fill, swap, and erase the data partition of the newest image of dist/ (by hand; an hour)
+	$(BIN)/python -m pytest -q -rs -s --durations=0 tests/system/image/test_data.py --machine disk $(SYSTEM)
+
+test-image-update: .venv/test  ## build two versions, and update one to the other: good, broken, and cut off (root; by hand, two hours)
 	@set -e; for version in 1 2; do IMAGE_VERSION=$$version $(BIN)/python -m image build --out build/updates/$$version; done; \
-	  $(BIN)/python -m pytest -q -rs -s --durations=0 tests/system/image/test_updates.py --machine disk \
+	  $(BIN)/python -m pytest -q -rs -s --durations=0 tests/system/image/test_{updates,powercuts}.py --machine disk \
 	  --image build/updates/1/*.img.zst --update build/updates/2/edge_2.build.json $(SYSTEM)
 
 # --- the virtual environment, updated when the requirements change ---

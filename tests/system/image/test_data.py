@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,6 +23,8 @@ SERIAL = ("-smbios", "type=1,serial=PF3XK2TN")
 OTHER = ("-smbios", "type=1,serial=PF9ZZ1QQ")
 MARK = "/var/lib/edge-device/mark"
 MIB = 1 << 20
+#: seconds after a boot until the device is idle
+_SETTLED = 180.0
 
 
 def _nothing() -> None:
@@ -67,6 +70,10 @@ class Device:
     def var(self) -> str:
         """Return the type of the file system of /var."""
         return self.machine.run("findmnt -no FSTYPE /var").strip()
+
+    def written(self) -> int:
+        """Return the bytes that were written to the data partition since the boot (proc_diskstats(5))."""
+        return int(self.machine.run("awk '$3 == \"vda6\" { print $10 }' /proc/diskstats")) * 512
 
     @property
     def data(self) -> Partition:
@@ -209,3 +216,14 @@ def test_power_cuts_in_the_first_boot(image: Path) -> None:
         assert device.serves()
     finally:
         device.disk.stop()
+
+
+def test_ten_idle_minutes_write_little(used: Device) -> None:
+    used.reboot()
+    assert used.serves()
+    time.sleep(_SETTLED)
+    before = used.written()
+    time.sleep(600)
+    written = used.written() - before
+    print(f"{written / 1e6:.2f} MB were written to the data partition in 10 idle minutes", flush=True)
+    assert written < 5e6
