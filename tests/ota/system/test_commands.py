@@ -23,7 +23,7 @@ class Fleet:
     def __init__(self, publisher: Publisher) -> None:
         self.publisher, self.base = publisher, publisher.base
         self.image = ImageDevice(self.base / "root")
-        publisher.init("--family", "det", "--system")
+        publisher.init("--system", "--no-passphrase")
         publisher.do("device add", "dev-1", "--fleet", "plant", "--ring", "prod")
         self.out = self.err = ""
         self.settings = {

@@ -22,7 +22,7 @@ TARGET = "system/edge/base-x86_64.2.json"
 @pytest.fixture
 def with_role(publisher: Publisher) -> Publisher:
     """A publisher of systems with one key for each role."""
-    publisher.init("--system")
+    publisher.init("--system", "--no-passphrase")
     return publisher
 
 
