@@ -26,8 +26,8 @@ class SystemDevice(Device):
     """A device that runs version 1 of the image; the fleet wants version 2."""
 
     def __init__(self, base: Path, **settings: object) -> None:
-        super().__init__(base, system_root=base / "root", **settings)
-        self.image = ImageDevice(base / "root")
+        super().__init__(base, system_root=base.parent / "image", **settings)
+        self.image = ImageDevice(base.parent / "image")
         self.system: dict[str, Any] = {}
 
     def publish_system(self, version: int = 2, changed: Mapping[str, object] | None = None) -> None:
@@ -83,7 +83,7 @@ class SystemDevice(Device):
 @pytest.fixture
 def device(tmp_path: Path) -> SystemDevice:
     """A device of the image."""
-    found = SystemDevice(tmp_path)
+    found = SystemDevice(tmp_path / "device")
     found.publish_system()
     return found
 
@@ -120,7 +120,7 @@ def test_the_status_file_and_the_history_show_the_system(device: SystemDevice, a
 
 
 def test_the_window_of_the_device_counts_if_the_rollout_has_none(tmp_path: Path) -> None:
-    device = SystemDevice(tmp_path, system_window=LATER)
+    device = SystemDevice(tmp_path / "device", system_window=LATER)
     device.publish_system()
     with root_side(device.image.root) as asked:
         assert f"the system is updated at {LATER}" in device.waits()

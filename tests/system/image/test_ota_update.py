@@ -46,7 +46,7 @@ class Updated:
     def begin(self, command: str) -> None:
         """Run a command of the agent that restarts the machine; what it prints is in `said`."""
         text = f"{AGENT} {command} >{KEPT}/said 2>&1; sync"
-        self.machine.run(f'systemd-run --no-block --collect sh -c "{text}"')
+        self.machine.run(f'mkdir -p {KEPT}; systemd-run --no-block --collect sh -c "{text}"')
 
     def said(self) -> str:
         return self.machine.run(f"cat {KEPT}/said || true")
