@@ -62,7 +62,7 @@ class Update:
         self._components, self._options = components, options
         self._layout, self._repository = components.layout, components.settings.model_repository
         self._recorder = UpdateRecorder(components)
-        self._system = SystemUpdate(components, self._recorder, now=options.now)
+        self._system = SystemUpdate(components, self._recorder, now=options.now, patient=not options.by_hand)
 
     def run(self, command: str = "apply") -> list[BundleOutcome]:
         """Update all bundles to the releases that this device should run, and then its system.

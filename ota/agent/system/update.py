@@ -6,6 +6,7 @@ interrupted needs no repair. The root side verifies everything again, writes the
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -38,10 +39,11 @@ class SystemUpdate:
 
     Args:
         now: an operator asked: the hours of the rollout and of SYSTEM_WINDOW do not count.
+        patient: wait after the root side has refused a version.
     """
 
-    def __init__(self, components: Components, recorder: UpdateRecorder, *, now: bool) -> None:
-        self._components, self._recorder, self._now = components, recorder, now
+    def __init__(self, components: Components, recorder: UpdateRecorder, *, now: bool, patient: bool) -> None:
+        self._components, self._recorder, self._now, self._patient = components, recorder, now, patient
         self._layout, self._root = components.layout, components.settings.system_root
         self._unit = SystemUnit(self._root)
 
@@ -63,14 +65,11 @@ class SystemUpdate:
         known = bad.load(self._layout)
         for version in sorted(set(state.bad) - known.releases(SYSTEM)):
             error = TrialFailed(state.bad[version])
-            entry = BadRelease(
-                SYSTEM, version, ANY_VARIANT, "", error.reason, error.message, self._recorder.now(), True
-            )
-            known = known.add(entry)
-            bad.save(self._layout, known)
+            self._remember(version, error)
             self._recorder.record_event("rolled_back", SYSTEM, version, message=error.message)
             self._recorder.status.count(f"{SYSTEM}/{error.reason}")
         if state.version in state.confirmed and _last_good(history.read(self._layout)) != state.version:
+            bad.save(self._layout, bad.load(self._layout).without(SYSTEM, state.version))
             self._recorder.record_event("good", SYSTEM, state.version)
 
     def run(self, rollout: Rollout) -> tuple[int, str]:
@@ -91,6 +90,7 @@ class SystemUpdate:
             return state.version, self._roll_back(choice)
         if why := decide.reason_not_to_try(state, choice.release):
             raise Postponed(why)
+        self._refuse_after_failure(choice.release)
         self._unit.check()
         document = self._fetch(rollout, state, choice.release)
         if not choice.may_switch and not self._now:
@@ -117,6 +117,13 @@ class SystemUpdate:
             entry = journal.read(self._layout, bundle)
             if entry is not None and entry.next is not None and entry.next.stage in _UNFINISHED:
                 raise Postponed(f"{bundle} {entry.next.release} is in {entry.next.stage.value}; it ends first")
+
+    def _refuse_after_failure(self, version: int) -> None:
+        """Wait after a refusal by the root side, which reads all files each time."""
+        found = bad.load(self._layout).find(SYSTEM, version, ANY_VARIANT, "", self._recorder.now())
+        if found is not None and self._patient:
+            until = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.until))
+            raise Postponed(f"system {version} was not installed: {found.message}; not tried again before {until}")
 
     def _fetch(self, rollout: Rollout, state: SystemState, version: int) -> SystemDocument:
         """Stage a version: its document first, which keeps its files from garbage collection."""
@@ -177,12 +184,19 @@ class SystemUpdate:
             self._unit.install(version)
         except ServerError as error:
             self._recorder.record_event("refused", SYSTEM, version, message=error.message)
+            self._remember(version, error)
             if damaged := system_stage.discard_damaged(self._layout, document):
                 raise Untrusted(
                     f"{', '.join(damaged)}: damaged on this disk, and removed; the next run fetches it again"
                 ) from error
             raise
         return f"{version} is installed, and the device restarts into it"
+
+    def _remember(self, version: int, error: OtaError) -> None:
+        """Put a version on the bad list: for good, or for a time."""
+        now, permanent = self._recorder.now(), error.permanent
+        entry = BadRelease(SYSTEM, version, ANY_VARIANT, "", error.reason, error.message, now, permanent)
+        bad.save(self._layout, bad.load(self._layout).add(entry))
 
     def _roll_back(self, choice: ReleaseChoice) -> str:
         """Go back to the other good version, because the rollout says so."""

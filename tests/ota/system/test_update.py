@@ -286,6 +286,12 @@ def test_a_refusal_of_the_root_side_is_shown(device: SystemDevice) -> None:
     assert type(found) is ServerError
     assert found.message == f"the system was not changed: {refusal['error']}"
     assert device.events()[-1] == "refused"
+    with root_side(device.image.root) as asked:
+        assert "the update needs 44 MB; not tried again before" in device.waits(by_hand=False)
+        assert asked == []
+        device.clock.seconds += 15 * 60
+        device.waits(by_hand=False)
+    assert asked == [{"op": "install", "version": 2}]
 
 
 def test_a_file_that_the_disk_damaged_is_fetched_again(device: SystemDevice) -> None:
