@@ -26,7 +26,7 @@ class Fleet:
         publisher.init("--system", "--no-passphrase")
         publisher.do("device add", "dev-1", "--fleet", "plant", "--ring", "prod")
         self.out = self.err = ""
-        self.settings = {
+        self.settings: dict[str, object] = {
             "config": "/dev/null", "url": publisher.repository, "root": publisher.dir / "root.json", "device": "dev-1",
             "state-dir": self.base / "state", "floor-copy": self.base / "floors.json", "reserve": 0,
             "model-repository": self.base / "models", "admin-socket": self.base / "admin.sock",
