@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import difflib
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
@@ -51,7 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     found = {one.name: getattr(arguments, f"set_{one.name}", None) for one in fields(AgentSettings)}
     flags = {name: text for name, text in found.items() if text is not None}
-    settings = read_settings(flags, file=Path(arguments.config) if arguments.config else None)
+    if arguments.command == "verify-system":  # the agent's user may own the settings file
+        settings = read_settings(flags, {}, Path(os.devnull))
+    else:
+        settings = read_settings(flags, file=Path(arguments.config) if arguments.config else None)
     if arguments.command not in _AS_CALLER:
         become_owner(settings.state_dir)
     status: int = _module(arguments.command).run(arguments, settings)

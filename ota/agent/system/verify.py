@@ -56,7 +56,7 @@ def verify(settings: AgentSettings, version: int, clock: TimeSource) -> StagedSy
     certain = clock_floor.is_synchronized()
     now = clock_floor.judge(clock.now(), floors, certain).now
     document_path = system_stage.document_path(layout, state.product, version)
-    source = StagedRepository(layout.metadata, document_path)
+    source = StagedRepository(layout.state_dir, document_path.relative_to(layout.state_dir))
     client = TrustClient(place / "metadata", factory_root(settings.root), source, floors, now)
     trust = ExpiryCheckedTrust(client, floors, clock, certain=certain)
     trust.refresh()

@@ -116,6 +116,28 @@ def test_another_document_is_refused(staged: Staged) -> None:
     staged.verify(status=3)
 
 
+def test_no_symbolic_link_is_followed(staged: Staged) -> None:
+    for path in (staged.folder / "edge_2.json", staged.layout.metadata / "timestamp.json"):
+        elsewhere = staged.base / path.name
+        path.rename(elsewhere)
+        path.symlink_to(elsewhere)
+        assert "symbolic link" in staged.verify(status=3)
+        path.unlink()
+        elsewhere.rename(path)
+
+
+def test_settings_that_the_agent_may_write_do_not_count(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = staged.base / "edge-ota.conf"
+    settings.write_text(f"ROOT={staged.base / 'root.json'}\n")
+    monkeypatch.setenv("EDGE_OTA_CONFIG", str(settings))
+    monkeypatch.setenv("EDGE_OTA_ROOT", str(staged.base / "root.json"))
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err):
+        status = main(["verify-system", "2", f"--system-root={staged.image.root}", f"--config={settings}"])
+    assert status == 2
+    assert "/etc/edge-ota/root.json" in err.getvalue()
+
+
 def test_an_unsigned_version_is_refused(staged: Staged) -> None:
     metadata = staged.layout.metadata / "system.json"
     found = json.loads(metadata.read_bytes())
