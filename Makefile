@@ -13,7 +13,8 @@ FLAGS ?=
 TESTS ?= tests
 
 .PHONY: hw-check help serve test slow test-ota ota-demo check conformance bench models docs proto clean \
-	install install-system deb lock test-system test-vm test-powercut image image-run flash test-image test-image-system test-image-data test-image-update
+	install install-system deb lock test-system test-vm test-powercut image image-arm64 image-run flash \
+	test-image test-image-system test-image-data test-image-update
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -140,6 +141,9 @@ IMAGE ?=
 
 image: .venv/serve  ## build the image of a device into dist/ (root; the first takes minutes, and 8 GB in ~/.cache)
 	$(BIN)/python -m image build $(IMAGE)
+
+image-arm64: .venv/serve  ## build an image for ARM machines with UEFI, by emulation (root, qemu-user-static; by hand, half an hour)
+	$(BIN)/python -m image build --arch arm64 $(IMAGE)
 
 # options for `make image-run`, e.g. make image-run RUN='--fresh --http-port 9000'
 RUN ?=

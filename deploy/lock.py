@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from deploy.debian.releases import MACHINES, RELEASES, target
-from deploy.program import CHECKOUT, EXTRAS, build_wheel, pip, why
+from deploy.debian.releases import GPU_RELEASE, GPU_WHEELS, MACHINES, RELEASES, target
+from deploy.program import CHECKOUT, EXTRAS, GPU_EXTRAS, build_wheel, pip, why
 from deploy.requirements import BUILD, FOLDER, joined, lock_file, write
 
 #: requirements of onnxruntime 1.23 (the last for Python 3.10) that only its conversion tools import
@@ -40,6 +40,7 @@ def main() -> int:
                     )
                 )
                 print(file.relative_to(CHECKOUT))
+            print(_lock_gpu(wheel).relative_to(CHECKOUT))
     except (subprocess.CalledProcessError, OSError) as error:
         print(f"lock: {why(error, FOLDER)}", file=sys.stderr)
         return 1
@@ -47,6 +48,16 @@ def main() -> int:
         print(f"lock: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _lock_gpu(wheel: Path) -> Path:
+    """Write the lock file of the package for NVIDIA GPUs. Return its path."""
+    release = RELEASES[GPU_RELEASE]
+    report = _resolve(*target(release, "amd64", gpu=True).wheels(), f"{wheel}[{GPU_EXTRAS}]", *GPU_WHEELS)
+    file = lock_file(release.python, gpu=True)
+    about = f"The program's wheels for Python {release.python} and NVIDIA GPUs (CUDA 12, x86-64). {_HINT}"
+    file.write_text(write(about, joined([report], without=_UNNEEDED)))
+    return file
 
 
 def _resolve(*arguments: str) -> dict[str, Any]:

@@ -35,6 +35,9 @@ HOME = "opt/edge-serve"
 #: extras of edge-serve that the package has
 EXTRAS = "onnx,nvml,ota"
 
+#: the same for a PC with an NVIDIA GPU
+GPU_EXTRAS = "onnx-gpu,ota"
+
 #: files of wheels that no program loads
 _UNUSED = (
     "bin/*",  # scripts that name the interpreter of this machine
@@ -44,6 +47,9 @@ _UNUSED = (
     "numpy/_core/_*_tests.*.so",
     "numpy/_core/_simd.*.so",  # processor instructions as functions, for NumPy's tests
     "numpy/**/*.a",
+    "nvidia/*/include",  # for compilers
+    "nvidia/**/*.a",
+    "onnxruntime/capi/libonnxruntime_providers_tensorrt.so",  # loads TensorRT 10, which no extra of the package has
 )
 
 #: packages of the distribution that the program may import: python3-systemd; TensorRT of JetPack, which no wheel has
@@ -78,12 +84,14 @@ class Target:
         machine: `x86_64` or `aarch64`
         glibc: the minor number of glibc 2
         interpreter: its path on that system
+        gpu: with CUDA 12 and onnxruntime-gpu (GPU_EXTRAS) in place of onnxruntime
     """
 
     python: str
     machine: str
     glibc: int
     interpreter: str
+    gpu: bool = False
 
     def wheels(self) -> list[str]:
         """Return pip's arguments that choose wheels for this target, whichever Python runs pip."""
@@ -138,12 +146,12 @@ def _write(home: Path, target: Target, version: str) -> None:
     packages.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as folder:
         wheel = build_wheel(Path(folder), version)
-        lock = requirements.lock_file(target.python)
+        lock = requirements.lock_file(target.python, target.gpu)
         if lock.exists():
             wanted = ["--no-deps", "--require-hashes", "--requirement", str(lock)]
         else:
             print(f"install: no {lock.name} in deploy/, so pip chooses the newest wheels", file=sys.stderr)
-            wanted = [f"{wheel}[{EXTRAS}]"]
+            wanted = [f"{wheel}[{GPU_EXTRAS if target.gpu else EXTRAS}]"]
         report = Path(folder, "report.json")
         arguments = ["--no-compile", "--target", str(packages), "--report", str(report), *target.wheels()]
         pip("install", *arguments, *wanted)

@@ -35,9 +35,9 @@ class Locked:
     hashes: tuple[str, ...]
 
 
-def lock_file(python: str) -> Path:
+def lock_file(python: str, gpu: bool = False) -> Path:
     """Return the path of the lock file for a Python such as `3.11`. The file may not exist."""
-    return FOLDER / f"requirements-{python}.txt"
+    return FOLDER / f"requirements-{python}{'-cuda12' if gpu else ''}.txt"
 
 
 def read(text: str) -> list[Locked]:

@@ -28,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("build", help="build an image into dist/ (make image)")
     one.add_argument("--profile", choices=build.PROFILES, default="base")
+    one.add_argument("--arch", choices=build.ARCHES, default="x86-64", help="of the device; another one is emulated")
     one.add_argument("--out", type=Path, default=Path("dist"))
     one.add_argument("--fresh", action="store_true", help="fetch Debian's packages anew")
     commands.add_parser("check", help="check that this machine can build an image")
@@ -37,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(words)
     try:
         if options.command == "build":
-            files = build.build(build.wish(options.profile, options.out, options.fresh))
+            files = build.build(build.wish(options.profile, options.out, options.fresh, options.arch))
             print(*(f"{path}  {path.stat().st_size / 1e6:.1f} MB" for path in files), sep="\n")
         elif options.command == "lock":
             print(build.accept())

@@ -14,14 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.debian.package import build as build_package
+from deploy.debian.releases import MACHINES
 from deploy.program import why
 from deploy.version import Build, VersionError, identify
 from image import artifacts, bill, machine, mkosi_tool, packages
 from image.errors import ImageError
 from image.stage import stage
 
-PROFILES = ("base", "nvidia")
-ARCH = "x86-64"
+#: profile -> the components of Debian's archive that it needs
+PROFILES = {"base": "main", "nvidia": "main contrib non-free non-free-firmware"}
+#: processor, in the words of systemd -> in those of Debian
+ARCHES = {"x86-64": "amd64", "arm64": "arm64"}
 
 _ZSTD = ("zstd", "--quiet", "--force", "-T0", "-9", "--long=27", "--sparse")
 
@@ -35,6 +38,7 @@ class Wish:
         number: the version of the system, which rises with every release
         profile: a name of PROFILES
         out: the folder for finished files
+        arch: a name of ARCHES
         fresh: build without the cached trees of Debian's packages
     """
 
@@ -43,11 +47,13 @@ class Wish:
     profile: str
     out: Path
     fresh: bool = False
+    arch: str = "x86-64"
 
     @property
     def name(self) -> str:
         """The start of file names that tell the package's version and the profile."""
-        return f"edge-serve_{self.build.version}_{self.profile}"
+        arch = "" if self.arch == "x86-64" else f"-{self.arch}"
+        return f"edge-serve_{self.build.version}_{self.profile}{arch}"
 
     @property
     def system(self) -> str:
@@ -55,7 +61,7 @@ class Wish:
         return f"edge_{self.number}"
 
 
-def wish(profile: str, out: Path, fresh: bool) -> Wish:
+def wish(profile: str, out: Path, fresh: bool, arch: str = "x86-64") -> Wish:
     """Return the build of this checkout. IMAGE_VERSION overrides its number, the number of commits.
 
     Raises:
@@ -72,7 +78,7 @@ def wish(profile: str, out: Path, fresh: bool) -> Wish:
     text = text or (counted[1] if counted else "")
     if not re.fullmatch(r"[1-9]\d{0,8}", text):
         raise ImageError(f"IMAGE_VERSION is {text!r}, expected a number from 1 to 999999999")
-    return Wish(build, int(text), profile, out, fresh)
+    return Wish(build, int(text), profile, out, fresh, arch)
 
 
 def build(asked: Wish) -> list[Path]:
@@ -83,18 +89,19 @@ def build(asked: Wish) -> list[Path]:
     """
     work = machine.work_folder()
     machine.check(work)
+    machine.check_processor(MACHINES[ARCHES[asked.arch]])
     with machine.only_build(work):
-        sources = mkosi_tool.host_sources()
+        sources = mkosi_tool.host_sources(PROFILES[asked.profile])
         say("mkosi and the sources of packages")
         tool = mkosi_tool.fetch(work, sources)
         stage(work / "config", sources)
         say("the package edge-serve")
-        package = _package(work / "package")
+        package = _package(work / "package", asked)
         say(f"image {asked.number} ({asked.profile}); the first one fetches 1 GB of tools and packages")
         mkosi_tool.run(tool, arguments(asked, work), work / "build.log")
         raw = _only(work / "out", f"{asked.system}.raw")
         found = packages.read_manifests(manifests(work))
-        if asked.profile == "base":
+        if (asked.profile, asked.arch) == ("base", "x86-64"):
             packages.check(found)
         say("files for dist/")
         return list(_finish(asked, raw, package, found))
@@ -117,6 +124,7 @@ def arguments(asked: Wish, work: Path) -> list[str]:
     """Return mkosi's arguments: all that the committed configuration cannot know."""
     options = {
         "directory": work / "config",
+        "architecture": asked.arch,
         "image-version": asked.number,
         "source-date-epoch": asked.build.epoch,
         "output-directory": work / "out",
@@ -132,10 +140,10 @@ def arguments(asked: Wish, work: Path) -> list[str]:
     return [*(f"--{name}={value}" for name, value in options.items()), *profile, force, "build"]
 
 
-def _package(folder: Path) -> Path:
+def _package(folder: Path, asked: Wish) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        return build_package(mkosi_tool.RELEASE, "amd64", folder)
+        return build_package(mkosi_tool.RELEASE, ARCHES[asked.arch], folder, gpu=asked.profile == "nvidia")
     except VersionError as error:
         raise ImageError(str(error)) from None
     except (subprocess.CalledProcessError, OSError) as error:
@@ -146,8 +154,8 @@ def _finish(asked: Wish, raw: Path, package: Path, found: list[tuple[str, str, s
     """Write the files of dist/."""
     out, source = asked.out, raw.parent
     out.mkdir(parents=True, exist_ok=True)
-    root = _only(source, f"{asked.system}.root-{ARCH}.*.raw")
-    verity = _only(source, f"{asked.system}.root-{ARCH}-verity.*.raw")
+    root = _only(source, f"{asked.system}.root-{asked.arch}.*.raw")
+    verity = _only(source, f"{asked.system}.root-{asked.arch}-verity.*.raw")
     kernel = _only(source, f"{asked.system}.efi").read_bytes()
     hashed = artifacts.root_hash(kernel)
     with verity.open("rb") as file:
@@ -189,7 +197,7 @@ def _facts(asked: Wish, hashed: str, update: dict[str, Path]) -> str:
         "schema": 1,
         "product": "edge-serve",
         "profile": asked.profile,
-        "arch": ARCH,
+        "arch": asked.arch,
         "version": asked.number,
         "package": asked.build.version,
         "root_hash": hashed,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import platform
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,6 +48,23 @@ def check(folder: Path) -> None:
         problems.append(f"{folder} cannot be made ({error.strerror}): set EDGE_IMAGE_CACHE=<folder>")
     if problems:
         raise ImageError("\n".join(problems))
+
+
+def check_processor(machine: str, emulators: Path = Path("/proc/sys/fs/binfmt_misc")) -> None:
+    """Check that programs for a processor, in the kernel's word, run here: natively, or emulated by qemu-user.
+
+    Raises:
+        ImageError: they do not.
+    """
+    emulator = emulators / f"qemu-{machine}"
+    text = emulator.read_text() if emulator.exists() else ""
+    # F: the kernel keeps the emulator open, so programs in another root are emulated too
+    found = "enabled" in text and any("F" in line for line in text.splitlines() if line.startswith("flags:"))
+    if platform.machine() != machine and not found:
+        raise ImageError(
+            f"programs for {machine} do not run on this machine: apt-get install qemu-user-static binfmt-support,"
+            f" and in a container without them: mount -t binfmt_misc binfmt_misc {emulators}"
+        )
 
 
 @contextlib.contextmanager

@@ -29,12 +29,13 @@ _PACKAGES = "usr/lib/python3/dist-packages"
 _TAIL = 40
 
 
-def sources(targets: str, mirror: str | None = None) -> str:
+def sources(targets: str, mirror: str | None = None, components: str = "main") -> str:
     """Return apt's sources of the image's release, in deb822 format.
 
     Args:
         targets: lines `URI SUITE` of this machine's own sources, as `apt-get indextargets` prints them.
         mirror: URI of a mirror of Debian, in place of this machine's sources.
+        components: parts of the archive that the image's packages come from.
 
     Raises:
         ImageError: no source has Debian.
@@ -54,8 +55,8 @@ def sources(targets: str, mirror: str | None = None) -> str:
             "this machine's apt sources have no archive of Debian, which the image is made of:"
             f" set {MIRROR}=<URI of a mirror>, such as the one in a Debian machine's /etc/apt/sources.list"
         )
-    stanza = "Types: deb\nURIs: {}\nSuites: {}\nComponents: main\nSigned-By: {}\n"
-    return "\n".join(stanza.format(uri, suite, KEYRING) for uri, suite in found)
+    stanza = "Types: deb\nURIs: {}\nSuites: {}\nComponents: {}\nSigned-By: {}\n"
+    return "\n".join(stanza.format(uri, suite, components, KEYRING) for uri, suite in found)
 
 
 def _is_debian(uri: str, suite: str) -> bool:
@@ -64,7 +65,7 @@ def _is_debian(uri: str, suite: str) -> bool:
     return words in ("debian", "debian-security") and not suite.endswith("-backports")
 
 
-def host_sources() -> str:
+def host_sources(components: str = "main") -> str:
     """Return the sources of the image's release from this machine's own.
 
     Raises:
@@ -76,7 +77,7 @@ def host_sources() -> str:
         )
     command = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE)", "Created-By: Packages"]
     done = subprocess.run(command, capture_output=True, text=True)
-    return sources(done.stdout, os.environ.get(MIRROR))
+    return sources(done.stdout, os.environ.get(MIRROR), components)
 
 
 def fetch(work: Path, apt_sources: str) -> Path:

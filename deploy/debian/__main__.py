@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.debian.package import build
-from deploy.debian.releases import MACHINES, RELEASES, this_release
+from deploy.debian.releases import GPU_RELEASE, MACHINES, RELEASES, this_release
 from deploy.program import this_machine, why
 from deploy.version import VersionError
 
@@ -22,6 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m deploy.debian", description="build edge-serve_*.deb")
     parser.add_argument("--release", action="append", choices=RELEASES, help=f"may be repeated; default: {here}")
     parser.add_argument("--arch", choices=MACHINES, default=arch)
+    parser.add_argument("--gpu", action="store_true", help="with CUDA 12 and onnxruntime-gpu, 3 GB (trixie, amd64)")
     parser.add_argument("--out", type=Path, default=Path("dist"))
     options = parser.parse_args(argv)
     releases = options.release or ([here] if here else [])
@@ -32,9 +33,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if shutil.which("dpkg-deb") is None:
         print("deb: dpkg-deb is not installed; it builds the package: apt-get install dpkg", file=sys.stderr)
         return 1
+    if options.gpu and (releases, options.arch) != ([GPU_RELEASE], "amd64"):
+        print(f"deb: --gpu is for --release {GPU_RELEASE} --arch amd64 only", file=sys.stderr)
+        return 2
     for release in releases:
         try:
-            print(build(release, options.arch, options.out))
+            print(build(release, options.arch, options.out, options.gpu))
         except VersionError as error:
             print(f"deb: {error}", file=sys.stderr)
             return 1

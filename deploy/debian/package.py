@@ -24,9 +24,9 @@ PACKED = f"{HOME}/package"
 DOCUMENTS = "usr/share/doc/edge-serve"
 
 
-def debian_version(build: Build, release: Release) -> str:
+def debian_version(build: Build, release: Release, gpu: bool = False) -> str:
     """Return the version of the package."""
-    return f"{build.version}-1+{release.tag}"
+    return f"{build.version}-1+{release.tag}{'+cuda12' if gpu else ''}"
 
 
 def control(version: str, release: Release, arch: str, kilobytes: int) -> str:
@@ -51,8 +51,8 @@ def control(version: str, release: Release, arch: str, kilobytes: int) -> str:
 
 
 @readable_by_all()
-def build(name: str, arch: str, out: Path) -> Path:
-    """Build the package for a release in `out`. Return its path.
+def build(name: str, arch: str, out: Path, gpu: bool = False) -> Path:
+    """Build the package for a release in `out`, with CUDA for NVIDIA GPUs if `gpu` is true. Return its path.
 
     Raises:
         VersionError: the version of these sources cannot be determined.
@@ -60,20 +60,21 @@ def build(name: str, arch: str, out: Path) -> Path:
         OSError: `out` cannot be written.
     """
     release, made = RELEASES[name], identify()
-    version = debian_version(made, release)
+    version = debian_version(made, release, gpu)
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="edge-serve-deb-") as folder:
         root = Path(folder) / "root"
         root.mkdir(mode=0o755)
         _system(root, release, arch)
-        install(root, target(release, arch), made.version, PACKED)
+        install(root, target(release, arch, gpu), made.version, PACKED)
         (root / HOME / "bin").mkdir()
         for program in PROGRAMS:
             (root / HOME / "bin" / program).symlink_to(f"../current/bin/{program}")
         _documents(root, name, version, made.epoch)
         _control_files(root, control(version, release, arch, _kilobytes(root)))
         path = out / f"edge-serve_{version}_{arch}.deb"
-        command = ["dpkg-deb", "--root-owner-group", "-Zzstd", "-z9", "--build", str(root), str(path)]
+        level = "-z3" if gpu else "-z9"  # gigabytes of code for GPUs hardly shrink more
+        command = ["dpkg-deb", "--root-owner-group", "-Zzstd", level, "--build", str(root), str(path)]
         # the same commit gives the same bytes: fixed times, and the same compression on any number of cores
         environ = {**os.environ, "SOURCE_DATE_EPOCH": str(made.epoch), "DPKG_DEB_THREADS_MAX": "1"}
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environ)

@@ -30,6 +30,10 @@ class Release:
     wheels: tuple[str, ...] = ()
 
 
+#: release of the image with NVIDIA's driver, and wheels of CUDA 12, which its driver 550 serves: the package for a GPU
+GPU_RELEASE = "trixie"
+GPU_WHEELS = ("onnxruntime-gpu[cuda,cudnn]<1.27", "cuda-bindings<13")
+
 _JETPACK = ("cuda-bindings>=12.6,<13",)
 
 RELEASES = {
@@ -43,9 +47,9 @@ RELEASES = {
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
-def target(release: Release, arch: str) -> Target:
+def target(release: Release, arch: str, gpu: bool = False) -> Target:
     """Return the target of the program in the package."""
-    return Target(release.python, MACHINES[arch], release.glibc, f"/usr/bin/python{release.python}")
+    return Target(release.python, MACHINES[arch], release.glibc, f"/usr/bin/python{release.python}", gpu)
 
 
 def this_release(os_release: Path = Path("/etc/os-release")) -> str | None:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from deploy.debian import __main__ as deb
-from deploy.debian.package import SCRIPTS, control
+from deploy.debian.package import SCRIPTS, control, debian_version
 from deploy.debian.releases import MACHINES, RELEASES, target, this_release
 from deploy.program import CHECKOUT
+from deploy.version import Build
 from edge_serve.config.settings.server import SETTINGS, parse_argv
 from edge_serve.config.settings.table import variable_of
 
@@ -127,6 +128,21 @@ def test_missing_dpkg_deb_or_folder_fails_before_the_build(
     monkeypatch.setattr("shutil.which", lambda program: f"/usr/bin/{program}")
     assert deb.main(arguments) == 1
     assert capsys.readouterr().err == f"deb: bookworm: cannot write '{tmp_path}/file/dist': Not a directory\n"
+
+
+@pytest.mark.parametrize("arguments", [["--release", "jammy"], ["--release", "trixie", "--arch", "arm64"]])
+def test_a_package_with_cuda_is_for_the_release_of_the_image(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert deb.main(["--gpu", "--out", str(tmp_path / "out"), *arguments]) == 2
+    assert capsys.readouterr().err == "deb: --gpu is for --release trixie --arch amd64 only\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_package_with_cuda_has_a_version_of_its_own() -> None:
+    build = Build("0.1.0+git9.abc", 0)
+    assert debian_version(build, RELEASES["trixie"], gpu=True) == "0.1.0+git9.abc-1+deb13+cuda12"
+    assert debian_version(build, RELEASES["trixie"]) == "0.1.0+git9.abc-1+deb13"
 
 
 def test_removal_keeps_units_enabled_until_a_purge(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deploy.debian.releases import RELEASES
+from deploy.debian.releases import GPU_RELEASE, RELEASES
 from deploy.requirements import BUILD, FOLDER, Locked, joined, lock_file, read, write
 
 ENTRIES = [Locked("b", "1.0", ("a" * 64, "b" * 64)), Locked("a", "2.0rc1", ("c" * 64,))]
@@ -28,6 +28,21 @@ def test_every_release_has_locked_wheels_for_both_processors(name: str) -> None:
     for compiled in ("numpy", "onnxruntime", "protobuf", "orjson"):
         assert len(entries[compiled].hashes) == 2, compiled
     assert "edge-serve" not in entries
+
+
+def test_the_package_for_gpus_has_one_onnxruntime_and_libraries_of_cuda_12() -> None:
+    names = {entry.name for entry in read(lock_file(RELEASES[GPU_RELEASE].python, gpu=True).read_text())}
+
+    assert {
+        "onnxruntime-gpu",
+        "nvidia-cudnn-cu12",
+        "nvidia-cublas-cu12",
+        "cuda-bindings",
+        "nvidia-ml-py",
+        "tuf",
+    } <= names
+    assert "onnxruntime" not in names
+    assert not {name for name in names if name.endswith("-cu13")}
 
 
 @pytest.mark.parametrize("name", ["jammy", "noble"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import shutil
 import subprocess
 from pathlib import Path
@@ -24,6 +25,28 @@ def test_the_number_of_a_system_is_the_number_of_commits(monkeypatch: pytest.Mon
     assert build.wish("base", Path("dist"), fresh=False).system == "edge_484"
     monkeypatch.setenv("IMAGE_VERSION", "500")
     assert build.wish("base", Path("dist"), fresh=False).system == "edge_500"
+
+
+def test_an_image_for_another_processor_has_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("IMAGE_VERSION", raising=False)
+    monkeypatch.setattr(build, "identify", lambda: Build("0.1.0+git484.1cac580", 1700000000))
+    asked = build.wish("base", Path("dist"), fresh=False, arch="arm64")
+
+    assert asked.name == "edge-serve_0.1.0+git484.1cac580_base-arm64"
+    assert "--architecture=arm64" in build.arguments(asked, tmp_path)
+
+
+def test_programs_of_another_processor_need_an_emulator_that_other_roots_reach(tmp_path: Path) -> None:
+    machine.check_processor(platform.machine(), tmp_path)
+    with pytest.raises(ImageError, match=r"programs for s390x do not run .* apt-get install qemu-user-static"):
+        machine.check_processor("s390x", tmp_path)
+    emulator = tmp_path / "qemu-s390x"
+    for registered in ("disabled\nflags: F\n", "enabled\nflags: \noffset 0\n"):
+        emulator.write_text(registered)
+        with pytest.raises(ImageError):
+            machine.check_processor("s390x", tmp_path)
+    emulator.write_text("enabled\ninterpreter /usr/bin/qemu-s390x-static\nflags: OCPF\n")
+    machine.check_processor("s390x", tmp_path)
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "1.2", "next", "9999999999"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from image import mkosi_tool
+from image import build, mkosi_tool
 from image.errors import ImageError
 
 HOST = """\
@@ -34,6 +34,12 @@ def test_the_archives_of_this_machine_give_the_images_release() -> None:
         ("http://mirror.test/debian-security", "trixie-security"),
     ]
     assert set(fields(text, "Signed-By")) == {mkosi_tool.KEYRING}
+
+
+def test_a_profile_with_a_driver_takes_packages_that_are_not_free() -> None:
+    components = build.PROFILES["nvidia"]
+    assert set(fields(mkosi_tool.sources(HOST, components=components), "Components")) == {components}
+    assert set(fields(mkosi_tool.sources(HOST), "Components")) == {"main"}
 
 
 def test_a_mirror_takes_the_place_of_this_machines_sources() -> None:
