@@ -115,6 +115,8 @@ def examine_disks(paths: Iterable[str]) -> Iterator[Finding]:
 def disk(path: str, found: os.statvfs_result) -> Finding:
     """Return what is free on one disk."""
     free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+    if found.f_flag & os.ST_RDONLY and not found.f_bfree:  # the root of the device image, which is always full
+        return Finding("disk", f"{path}: {total / (1 << 30):.1f} GiB, read-only")
     text = f"{path}: {free / (1 << 30):.1f} of {total / (1 << 30):.1f} GiB free"
     if free < _LEAST_BYTES or free < total * _LEAST_SHARE:
         return Finding("disk", text, False, "make room: logs, uploads of models and updates fail on a full disk")

@@ -100,9 +100,9 @@ def test_it_says_from_what_models_are_kept(
     assert text in finding.text
 
 
-def filled(*, free: int, total: int, inodes: int = 1000) -> os.statvfs_result:
+def filled(*, free: int, total: int, inodes: int = 1000, flag: int = 0) -> os.statvfs_result:
     """A disk with these many bytes."""
-    return os.statvfs_result((1, 1, total, free, free, 1000, inodes, inodes, 0, 255))
+    return os.statvfs_result((1, 1, total, free, free, 1000, inodes, inodes, flag, 255))
 
 
 GIB = 1 << 30
@@ -115,9 +115,11 @@ GIB = 1 << 30
         (filled(free=GIB, total=100 * GIB), False),
         (filled(free=100 << 20, total=GIB), False),
         (filled(free=20 * GIB, total=100 * GIB, inodes=5), False),
+        pytest.param(filled(free=0, total=GIB, flag=os.ST_RDONLY), None, id="the root of the device image"),
+        pytest.param(filled(free=100 << 20, total=GIB, flag=os.ST_RDONLY), False, id="made read-only after an error"),
     ],
 )
-def test_a_disk_that_is_nearly_full(found: os.statvfs_result, good: bool) -> None:
+def test_a_disk_that_is_nearly_full(found: os.statvfs_result, good: bool | None) -> None:
     assert disk("/var", found).good is good
 
 
