@@ -18,7 +18,7 @@ from tests.system.machine import wait_until
 #: seconds to health ready, their share of the boot without our units, and the cost of a missing network or clock
 READY, FACTOR, SLOWER = 60.0, 1.4, 10.0
 _LIMIT = 600.0
-_END = "-- end of the boot's times --"
+_END = "-- end of the times --"
 _PROBE = f"""\
 [Unit]
 Description=the times of this boot
