@@ -7,7 +7,7 @@ from tests.docs.test_troubleshooting import pattern, quoted, unsaid
 from tests.ota.fetch.test_messages import raised
 
 PAGE = (ROOT / "docs/image_updates.md").read_text()
-OWN = ("ota/agent/system/update.py", "ota/decide/system.py")
+OWN = ("ota/agent/system/update.py", "ota/agent/system/verify.py", "ota/decide/system.py", "ota/fetch/staged.py")
 
 
 def test_each_message_is_one_of_the_program() -> None:
@@ -19,6 +19,6 @@ def test_each_message_is_one_of_the_program() -> None:
 
 def test_each_message_is_on_the_page() -> None:
     known = [pattern(text) for text in quoted(PAGE)]
-    messages = [text for path in OWN for text in raised((ROOT / path).read_text())]
+    messages = [text for path in OWN for text in raised((ROOT / path).read_text()) if " " in text]
     assert len(messages) > 5
     assert [text for text in messages if not any(one.search(text) for one in known)] == []
