@@ -17,8 +17,8 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 #: where the programs of the device are, in the root and (its shell scripts) in the initrd
 DEVICE = "usr/lib/edge-device"
 MODELS = "usr/share/edge-serve/models"
-#: the small models of the checkout
-_DEMO = "simple*"
+#: one model of each backend. Each has a worker process, and each further one would add two emulated seconds to a boot
+_DEMO = ("simple", "simple_identity")
 
 _IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
 
@@ -50,12 +50,10 @@ def stage(folder: Path, apt_sources: str, checkout: Path = CHECKOUT) -> None:
 
 
 def _models(repository: Path, target: Path) -> None:
-    """Copy the models whose files are all in the checkout."""
-    models = sorted(repository.glob(_DEMO))
-    if not models:
-        raise ImageError(f"{repository} has no models named {_DEMO}: the checkout is not complete")
-    for model in models:
-        shutil.copytree(model, target / model.name, ignore=_IGNORED)
+    for name in _DEMO:
+        if not (repository / name).is_dir():
+            raise ImageError(f"{repository} has no model {name}: the checkout is not complete")
+        shutil.copytree(repository / name, target / name, ignore=_IGNORED)
 
 
 def _normalize(folder: Path) -> None:

@@ -15,6 +15,8 @@ from image.stage import CHECKOUT, stage
 UNITS = CHECKOUT / "image/mkosi/mkosi.extra/usr/lib/systemd/system"
 PRESET = CHECKOUT / "image/mkosi/mkosi.extra/usr/lib/systemd/system-preset/10-edge-device.preset"
 MASKS = CHECKOUT / "image/mkosi/mkosi.extra/etc/systemd/system"
+#: what a checkout needs
+MODELS = ("model_repository/simple", "model_repository/simple_identity")
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +34,8 @@ def test_device_programs_models_and_sources_are_added(staged: Path) -> None:
     extra = staged / "mkosi.extra"
     assert (extra / "usr/lib/edge-device/image/device/__init__.py").exists()
     assert (extra / "usr/share/edge-serve/models/simple/1/model.onnx").exists()
-    assert not (extra / "usr/share/edge-serve/models/densenet_onnx").exists()
+    shipped = sorted(path.name for path in (extra / "usr/share/edge-serve/models").iterdir())
+    assert shipped == ["simple", "simple_identity"], "each model makes the boot longer"
     assert (staged / "mkosi.sandbox/etc/apt/sources.list.d/mkosi.sources").read_text() == "Types: deb\n"
     assert list(staged.rglob("__pycache__")) == []
 
@@ -44,7 +47,7 @@ def test_modes_do_not_depend_on_the_umask(staged: Path) -> None:
 
 
 def test_shell_scripts_of_the_initrd_go_there(tmp_path: Path) -> None:
-    for path in ("image/mkosi/mkosi.images/initrd", "image/device/initrd", "model_repository/simple"):
+    for path in ("image/mkosi/mkosi.images/initrd", "image/device/initrd", *MODELS):
         (tmp_path / path).mkdir(parents=True)
     (tmp_path / "image/__init__.py").touch()
     (tmp_path / "image/device/initrd/edge-state").write_text("#!/bin/sh\n")
@@ -60,7 +63,7 @@ def test_a_checkout_without_models_is_refused(tmp_path: Path) -> None:
     for path in ("image/mkosi", "image/device", "model_repository"):
         (tmp_path / path).mkdir(parents=True)
     (tmp_path / "image/__init__.py").touch()
-    with pytest.raises(ImageError, match="no models named simple"):
+    with pytest.raises(ImageError, match="no model simple: the checkout is not complete"):
         stage(tmp_path / "out", "", checkout=tmp_path)
 
 
