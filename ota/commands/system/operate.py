@@ -68,7 +68,8 @@ def _document(state: SystemState, layout: StateLayout, device: Mapping[str, Any]
     following = as_journal(state, layout).next
     return {
         "product": state.product, "profile": state.profile, "arch": state.arch, "version": state.version,
-        "slot": device.get("slot", ""), "confirmed": not state.is_tried, "previous": state.previous or None,
+        "slot": device.get("slot", ""), "confirmed": state.version in state.confirmed,
+        "previous": state.previous or None,
         "entries": device.get("entries", []), "bad": {str(one): why for one, why in sorted(state.bad.items())},
         "next": {"version": following.release, "stage": following.stage.value} if following else None,
         "faults": device.get("faults", []),
@@ -77,7 +78,8 @@ def _document(state: SystemState, layout: StateLayout, device: Mapping[str, Any]
 
 def _lines(state: SystemState, layout: StateLayout, device: Mapping[str, Any]) -> Iterator[str]:
     slot = f", slot {device['slot']}" if device.get("slot") else ""
-    yield f"system: {state.title}{slot}, {'being tried' if state.is_tried else 'good'}"
+    known = "good" if state.version in state.confirmed else "not confirmed yet"
+    yield f"system: {state.title}{slot}, {'being tried' if state.is_tried else known}"
     for entry in _rows(device, "entries"):
         if str(entry.get("version")) != str(state.version):
             left = f", {entry['left']} starts left" if entry.get("left") is not None else ""

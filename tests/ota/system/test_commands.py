@@ -105,6 +105,11 @@ def test_status_shows_the_slots_and_what_failed(fleet: Fleet) -> None:
     assert (document["version"], document["slot"], document["bad"]) == (1, "a", {"2": "the server did not answer"})
 
 
+def test_a_flashed_system_is_not_confirmed_at_once(fleet: Fleet) -> None:
+    fleet.image.boots(1, confirmed=[])
+    assert fleet.run("system", "status") == f"system: edge 1 (base, {ARCH}), not confirmed yet\n"
+
+
 def test_an_operator_goes_back(fleet: Fleet) -> None:
     with root_side(fleet.image.root, lambda request: {"ok": True, "version": 1, "restarting": True}) as asked:
         fleet.image.boots(2, confirmed=[1, 2], previous=1)
