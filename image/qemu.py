@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROGRAM = "qemu-system-x86_64"
+PROGRAM_ARM = "qemu-system-aarch64"
 #: UEFI firmware and an empty store of its variables, in the folders of Debian, Fedora, and Arch
 _FIRMWARE = (
     ("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"),
     ("/usr/share/edk2/ovmf/OVMF_CODE.fd", "/usr/share/edk2/ovmf/OVMF_VARS.fd"),
     ("/usr/share/edk2/x64/OVMF_CODE.4m.fd", "/usr/share/edk2/x64/OVMF_VARS.4m.fd"),
 )
+_FIRMWARE_ARM = (("/usr/share/AAVMF/AAVMF_CODE.fd", "/usr/share/AAVMF/AAVMF_VARS.fd"),)
 #: GiB of the emulated disk: the image's partitions, the second slot, and more than a gigabyte of data
 DISK_GIB = 14
 
@@ -34,6 +36,7 @@ class Emulated:
         network: its network cable is plugged in
         clock: time at which its clock starts, in ISO 8601; "" = now
         strings: OEM strings of its firmware (SMBIOS type 11), each a text or the file with it
+        arm: an ARM machine (arm64), else x86-64
         serial: QEMU's word for the other end of each serial port; the first one is the console
     """
 
@@ -48,6 +51,7 @@ class Emulated:
     strings: Sequence[str | Path] = ()
     serial: Sequence[str] = ("stdio",)
     more: Sequence[str] = ()
+    arm: bool = False
 
     def command(self) -> list[str]:
         """Return QEMU's command line.
@@ -55,9 +59,10 @@ class Emulated:
         Raises:
             FileNotFoundError: no UEFI firmware is installed.
         """
-        code, _ = firmware()
+        code, _ = firmware(self.arm)
+        machine = [PROGRAM_ARM, "-machine", "virt"] if self.arm else [PROGRAM, "-machine", "q35"]
         return [
-            PROGRAM, "-machine", "q35", *self._processor(), "-m", str(self.memory_mib),
+            *machine, *self._processor(), "-m", str(self.memory_mib),
             "-nodefaults", "-display", "none",
             *(word for port in self.serial for word in ("-serial", port)),
             "-drive", f"if=pflash,unit=0,format=raw,readonly=on,file={code}",
@@ -75,8 +80,11 @@ class Emulated:
         return "qcow2" if self.disk.suffix == ".qcow2" else "raw"
 
     def _processor(self) -> list[str]:
+        model = (
+            "cortex-a72" if self.arm else "max"
+        )  # an emulated `max` of ARM checks each return address, at a high cost
         kind = (
-            ["-accel", "kvm", "-cpu", "host"] if self.kvm else ["-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max"]
+            ["-accel", "kvm", "-cpu", "host"] if self.kvm else ["-accel", "tcg,thread=multi,tb-size=512", "-cpu", model]
         )
         return [*kind, "-smp", str(self.cores)]
 
@@ -87,24 +95,26 @@ class Emulated:
         return ["-netdev", f"user,id=net{forwards}", "-device", "virtio-net-pci,netdev=net,romfile="]
 
 
-def firmware() -> tuple[Path, Path]:
+def firmware(arm: bool = False) -> tuple[Path, Path]:
     """Return the firmware's code, and its empty variables.
 
     Raises:
         FileNotFoundError: no UEFI firmware is installed.
     """
-    for code, variables in _FIRMWARE:
+    for code, variables in _FIRMWARE_ARM if arm else _FIRMWARE:
         if Path(code).exists() and Path(variables).exists():
             return Path(code), Path(variables)
-    raise FileNotFoundError("no UEFI firmware for virtual machines is installed: apt-get install ovmf")
+    package = "qemu-efi-aarch64" if arm else "ovmf"
+    raise FileNotFoundError(f"no UEFI firmware for virtual machines is installed: apt-get install {package}")
 
 
-def why_not() -> str:
+def why_not(arm: bool = False) -> str:
     """Return why this machine cannot emulate a device; "" = it can."""
-    if not shutil.which(PROGRAM):
-        return f"{PROGRAM} is not installed: apt-get install qemu-system-x86 ovmf"
+    program, packages = (PROGRAM_ARM, "qemu-system-arm qemu-efi-aarch64") if arm else (PROGRAM, "qemu-system-x86 ovmf")
+    if not shutil.which(program):
+        return f"{program} is not installed: apt-get install {packages}"
     try:
-        firmware()
+        firmware(arm)
     except FileNotFoundError as error:
         return str(error)
     return ""
@@ -130,13 +140,13 @@ def new_disk(image: Path, disk: Path, gib: int = DISK_GIB) -> None:
         raise
 
 
-def new_variables(path: Path) -> None:
+def new_variables(path: Path, arm: bool = False) -> None:
     """Write the empty store of the firmware's variables.
 
     Raises:
         FileNotFoundError: no UEFI firmware is installed.
     """
-    shutil.copyfile(firmware()[1], path)
+    shutil.copyfile(firmware(arm)[1], path)
 
 
 def port_is_free(port: int) -> bool:

@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     print(_explanation(options.folder, ports), flush=True)
     emulated = qemu.Emulated(
         options.folder / "disk.raw", options.folder / "variables", ports, options.memory, options.cores,
-        kvm=options.kvm, serial=("mon:stdio",),
+        kvm=options.kvm, serial=("mon:stdio",), arm=for_arm(image),
     )  # fmt: skip
     return subprocess.run(emulated.command()).returncode
 
@@ -64,11 +64,16 @@ def newest(folder: Path) -> Path | None:
     return max(folder.glob("*.img.zst"), key=lambda path: path.stat().st_mtime, default=None)
 
 
+def for_arm(image: Path) -> bool:
+    """Return whether an image is for ARM machines, by the name that `make image-arm64` gives it."""
+    return "-arm64." in image.name
+
+
 def _problem(image: Path, ports: dict[int, int], kvm: bool) -> str:
     """Return why the image cannot boot; "" = it can."""
     if not image.is_file():
         return f"{image} is no file: --image names an .img.zst or a .raw file"
-    if why := qemu.why_not():
+    if why := qemu.why_not(for_arm(image)):
         return why
     if image.suffix == ".zst" and not shutil.which("zstd"):
         return "zstd is not installed: apt-get install zstd"
@@ -94,7 +99,7 @@ def _prepare(image: Path, options: argparse.Namespace) -> str:
         disk.unlink(missing_ok=True)
         print(f"writing {image} to {disk}", flush=True)
         qemu.new_disk(image, disk, options.size)
-        qemu.new_variables(folder / "variables")
+        qemu.new_variables(folder / "variables", for_arm(image))
         made_of.write_text(name)
     except OSError as error:
         return f"{disk} cannot be written: {error.strerror or error}; --folder names another folder"

@@ -52,6 +52,8 @@ def examine_libraries(
     if not wanted:
         if machine.gpu:
             advice = "pip uninstall onnxruntime; pip install onnxruntime-gpu"
+            if machine.kind == "jetson":
+                advice = "for the GPU: edge-serve build makes plans of them (docs/jetson.md)"
             yield Finding("cuda", "onnxruntime-gpu is not installed: ONNX models run on the CPU", None, advice)
         return
     for provider, names in wanted.items():

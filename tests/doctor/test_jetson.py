@@ -13,6 +13,7 @@ from edge_serve.doctor import jetson, machine
 from edge_serve.doctor.finding import Finding
 from edge_serve.doctor.gpu import package_version
 from edge_serve.doctor.jetson import examine_jetson, run_program
+from edge_serve.doctor.libraries import examine_libraries
 from tests.doctor.test_gpu import TEGRA, root_with
 
 #: nvbootctrl of JetPack 6 (Jetson Linux 36.4.7), from a public report
@@ -109,6 +110,12 @@ def test_a_tensorrt_that_is_not_reached_is_a_fault(orin: Path, monkeypatch: pyte
         False,
     )
     assert "--system-site-packages" in finding.advice
+
+
+def test_the_advice_for_onnx_models_on_a_jetson_is_a_plan(orin: Path) -> None:
+    (finding,) = examine_libraries(orin, (), {})
+    assert finding.text == "onnxruntime-gpu is not installed: ONNX models run on the CPU"
+    assert "edge-serve build" in finding.advice
 
 
 def test_missing_packages_are_named_with_the_command_that_installs_them(orin: Path) -> None:

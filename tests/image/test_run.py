@@ -156,7 +156,21 @@ def test_commas_of_an_oem_string_stay(host: Path) -> None:
 
 @pytest.mark.parametrize(("name", "kind"), [("disk.raw", "raw"), ("disk.qcow2", "qcow2")])
 def test_a_disk_is_opened_by_its_kind(tmp_path: Path, name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(qemu, "firmware", lambda: (tmp_path / "code", tmp_path / "variables"))
+    monkeypatch.setattr(qemu, "firmware", lambda arm: (tmp_path / "code", tmp_path / "variables"))
     command = qemu.Emulated(tmp_path / name, tmp_path / "variables", {}).command()
     drives = [word for word in command if word.startswith("if=none,id=disk,")]
     assert [f"format={kind}" in drive for drive in drives] == [True]
+
+
+def test_an_image_for_arm_gets_a_machine_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run.for_arm(Path("dist/edge-serve_0.1.0_base-arm64.img.zst"))
+    assert not run.for_arm(Path("dist-arm64.old/edge-serve_0.1.0_base.img.zst"))
+    monkeypatch.setattr(qemu, "_FIRMWARE_ARM", ())
+    with pytest.raises(FileNotFoundError, match="apt-get install qemu-efi-aarch64"):
+        qemu.Emulated(tmp_path / "disk.raw", tmp_path / "variables", {}, arm=True).command()
+    (tmp_path / "code").touch()
+    monkeypatch.setattr(qemu, "_FIRMWARE_ARM", ((str(tmp_path / "code"), str(tmp_path / "code")),))
+    words = qemu.Emulated(tmp_path / "disk.raw", tmp_path / "variables", {}, arm=True).command()
+    assert (words[0], words[2], words[words.index("-cpu") + 1]) == ("qemu-system-aarch64", "virt", "cortex-a72")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "apt-get install qemu-system-arm qemu-efi-aarch64" in qemu.why_not(arm=True)
