@@ -39,6 +39,11 @@ class SharedSession:
         """
         self._together = together
 
+    @property
+    def only(self) -> sessions.Session | None:
+        """The session of every run; None if runs beside others have another one: then enter the context."""
+        return self._alone if self._together is None else None
+
     def __enter__(self) -> sessions.Session:
         with self._lock:
             self._running += 1
@@ -56,6 +61,9 @@ class OnnxInstance:
         self._session = session
         self._plan = plan
         self._run_options = run_options
+        #: the outputs that the latest request listed, and the names of them that a run gets
+        self._requested: Sequence[str] | None = None
+        self._names: list[str] = []
 
     def execute(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
         """One reply per request; a failing run fails them all."""
@@ -66,19 +74,19 @@ class OnnxInstance:
         return self._execute_joined(batch, timing)
 
     def _execute_one(self, request: BackendRequest, timing: Timing) -> Reply:
-        plan = self._plan
-        feed: dict[str, Any] = {}
-        for tensor in request.inputs:
-            feed[tensor.name] = _array(tensor, tensor.name in plan.scalars)
+        plan, inputs = self._plan, request.inputs
+        feed: dict[str, Any] = {tensor.name: _array(tensor, tensor.name in plan.scalars) for tensor in inputs}
         if plan.flattened or plan.batch_inputs:
             for name in plan.flattened & feed.keys():
                 feed[name] = feed[name].reshape(-1)
             feed.update({name: array for name, _, array in plan.made_inputs([request])})
         timing.input_end_ns = time.monotonic_ns()
-        names = plan.wanted([request])
+        if request.requested_outputs is not self._requested:  # nearly always the same object
+            self._requested, self._names = request.requested_outputs, plan.wanted([request])
+        names = self._names
         arrays = self._run(names, feed)
         timing.output_start_ns = time.monotonic_ns()
-        rows = request.inputs[0].shape[0] if plan.batches and request.inputs and request.inputs[0].shape else 0
+        rows = inputs[0].shape[0] if plan.batches and inputs and inputs[0].shape else 0
         outputs = []
         for name, array in zip(names, arrays, strict=True):
             if name in plan.batch_outputs:
@@ -117,16 +125,20 @@ class OnnxInstance:
         if not names:
             return []
         run = sessions.run_values if self._plan.through_values else sessions.run
+        session = self._session.only
+        if session is not None:  # spares the lock, which takes 0.5 us
+            return run(session, names, feed, self._run_options)
         with self._session as session:
             return run(session, names, feed, self._run_options)
 
     def _tensor(self, name: str, array: Array) -> InferTensor:
-        datatype = self._plan.outputs[name]
-        if array.ndim == 0:
+        datatype, shape = self._plan.outputs[name], array.shape
+        if not shape:
             array = array.reshape(self._plan.output_shape(name, ()))
+            shape = array.shape
         if datatype is _BYTES or not array.size or not array.flags.c_contiguous:
-            return InferTensor(name, datatype, array.shape, from_array(array, datatype))
-        return InferTensor(name, datatype, array.shape, array.data.cast("B"))
+            return InferTensor(name, datatype, shape, from_array(array, datatype))
+        return InferTensor(name, datatype, shape, array.data.cast("B"))
 
     def is_ready(self) -> bool:
         """A loaded session always is."""
