@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from edge_serve.scheduling.core import Entry
-from edge_serve.scheduling.direct import BURST_REQUESTS, OVERDUE_NS, DirectScheduler
+from edge_serve.scheduling.direct import BURST_REQUESTS, FASTER_NS, OVERDUE_NS, DirectScheduler
 from tests.examples import seeds
 
 from .simulation import MS, entry, ids, settle
@@ -39,20 +39,20 @@ def test_request_timeouts_mean_nothing_and_deadlines_count() -> None:
     assert scheduler.pending() == 1
 
 
-def short(scheduler: DirectScheduler, count: int) -> None:
+def short(scheduler: DirectScheduler, count: int, execution_ns: int = 5_000) -> None:
     """A model of 5 us, and so many requests."""
     for _ in range(100):
-        scheduler.pace(5_000)
+        scheduler.pace(execution_ns)
     for number in range(count):
         scheduler.add(entry(0, id=str(number)), 0)
 
 
 def test_short_executions_travel_together_to_one_instance_which_has_its_next_run_before_it_asks() -> None:
     scheduler = DirectScheduler(2)
-    short(scheduler, 2 * BURST_REQUESTS + 3)
+    short(scheduler, 3 * BURST_REQUESTS)
     runs, _, until_ns = settle(scheduler, 0)
 
-    numbers = [str(number) for number in range(2 * BURST_REQUESTS + 3)]
+    numbers = [str(number) for number in range(3 * BURST_REQUESTS)]
     assert ids(runs) == [numbers[:BURST_REQUESTS], numbers[BURST_REQUESTS : 2 * BURST_REQUESTS]]
     assert [(run.instance, run.each) for run in runs] == [(0, True), (0, True)]
     assert until_ns == OVERDUE_NS
@@ -60,6 +60,32 @@ def test_short_executions_travel_together_to_one_instance_which_has_its_next_run
     scheduler.done(0)
     (run,), _, until_ns = settle(scheduler, 1)
     assert (run.instance, ids([run]), until_ns) == (0, [numbers[2 * BURST_REQUESTS :]], None)
+
+
+def test_an_instance_that_is_faster_than_the_front_end_gets_no_small_run_before_its_reply() -> None:
+    scheduler = DirectScheduler(1)
+    short(scheduler, 4)
+    assert ids(settle(scheduler, 0)[0]) == [["0", "1", "2", "3"]]
+
+    short(scheduler, 3)
+    assert settle(scheduler, 0)[0] == []
+    short(scheduler, 1)
+    assert len(settle(scheduler, 0)[0][0].entries) == 4, "as many as it has in hand"
+
+    short(scheduler, 3)
+    scheduler.done(0)
+    assert settle(scheduler, 0)[0] == []
+    scheduler.done(0)
+    assert len(settle(scheduler, 0)[0][0].entries) == 3, "all its replies have come"
+
+
+def test_an_instance_that_is_slower_than_the_front_end_gets_any_run_before_its_reply() -> None:
+    scheduler = DirectScheduler(1)
+    short(scheduler, 4, FASTER_NS)
+    settle(scheduler, 0)
+    short(scheduler, 1, FASTER_NS)
+
+    assert len(settle(scheduler, 0)[0]) == 1
 
 
 def test_another_instance_helps_when_short_executions_take_long() -> None:
