@@ -2,7 +2,8 @@
 
 The hot path is a client that repeats its request: the bytes before the raw contents are equal, except for the `id`.
 They are the key of a memo of validated requests. So a repeated request costs a walk over its top-level fields, one
-look-up, and a view of each raw content. Other requests are parsed with protobuf.
+look-up, and a view of each raw content. Without an `id` the message has the same length too, and a comparison of
+bytes replaces the walk. Other requests are parsed with protobuf.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer, DataType, InferTensor, Shape, element_count
 from edge_serve.protocol.grpc import request as grpc_request
 from edge_serve.protocol.grpc.grpc_service_pb2 import ModelInferRequest
+from edge_serve.protocol.http2.frames import encode_varint
 from edge_serve.protocol.inference.validate import check_strings, validate
 
 #: tags of the fields, all length-delimited: the field's number times 8, plus 2
@@ -29,6 +31,8 @@ _MODEL, _VERSION, _ID, _RAW = 1 << 3 | 2, 2 << 3 | 2, 3 << 3 | 2, 7 << 3 | 2
 _TAGS = frozenset(number << 3 | 2 for number in range(1, 7))
 
 Lookup = Callable[[str, str], Signature]
+#: a request, its model's signature, and whether the client wants an empty final response
+_Decoded = tuple[InferRequest, Signature, bool]
 
 
 class Unreadable(Internal):
@@ -55,19 +59,26 @@ class MessageParts:
 
 @dataclass(slots=True)
 class _Input:
-    """An input of a known request. `size`: of its raw content; -1 for BYTES, whose `elements` are checked."""
+    """An input of a known request.
+
+    Attributes:
+        size: of its raw content; -1 for BYTES, whose `elements` are checked.
+        before: the tag and the length before its raw content.
+    """
 
     name: str
     datatype: DataType
     shape: Shape
     size: int
     elements: int
+    before: bytes
 
 
 @dataclass(slots=True)
 class _Template:
     """What equal heads mean. `request` has the fields of a request besides its id and its inputs."""
 
+    head: bytes
     request: InferRequest
     inputs: list[_Input]
     wants_final: bool
@@ -161,10 +172,10 @@ class GrpcInferDecoder:
         self._regions = regions
         self._signature_of = signature_of
         self._templates: Memo[bytes, _Template] = Memo(self._MAX_TEMPLATES)
+        #: the latest template of messages without an id, by the length of the message
+        self._by_length: Memo[int, _Template] = Memo(self._MAX_TEMPLATES)
 
-    def decode(
-        self, data: Buffer, forwarded: Mapping[str, str] | None = None, offset: int = -1
-    ) -> tuple[InferRequest, Signature, bool]:
+    def decode(self, data: Buffer, forwarded: Mapping[str, str] | None = None, offset: int = -1) -> _Decoded:
         """Decode and validate a request, whose raw tensors are views of `data`.
 
         Return it with its model's signature, and whether the client wants an empty final response.
@@ -175,44 +186,61 @@ class GrpcInferDecoder:
         Raises:
             EdgeServeError: with Triton's text and code.
         """
+        found = (self._repeated(data) if offset < 0 else None) or self._decode(data, offset)
+        if forwarded:
+            found[0].parameters.update(forwarded)
+        return found
+
+    def _repeated(self, data: Buffer) -> _Decoded | None:
+        """Decode a message that differs from a known one in its raw contents alone; return None for others."""
+        template = self._by_length.get(len(data))
+        if template is None:
+            return None
+        tensors = _match(template, data)
+        one = template.request
+        if tensors is None or (signature := self._signature_of(one.model_name, one.model_version)) is not one.validated:
+            return None
+        return _request(one, "", tensors), signature, template.wants_final
+
+    def _decode(self, data: Buffer, offset: int) -> _Decoded:
         parts = cut(data)
         if parts is None:
             message = parse(bytes(data))
-            request, signature, wants_final = self._read(message, list(message.raw_input_contents))
+            return self._read(message, list(message.raw_input_contents))
+        template, known = self._templates.get(parts.head), None
+        if template is not None:
+            signature = self._signature_of(template.request.model_name, template.request.model_version)
+            if signature is template.request.validated:
+                known, wants_final = _fill(template, parts), template.wants_final
+        if known is not None:
+            request = known
         else:
-            template, known = self._templates.get(parts.head), None
-            if template is not None:
-                signature = self._signature_of(template.request.model_name, template.request.model_version)
-                if signature is template.request.validated:
-                    known, wants_final = _fill(template, parts), template.wants_final
-            if known is not None:
-                request = known
-            else:
-                message = parse(parts.head)
-                message.id = parts.id
-                request, signature, wants_final = self._read(message, parts.raw)
-                self._add_template(parts, request, wants_final)
-            if offset >= 0:
-                _set_offsets(request, parts, offset)
-        if forwarded:
-            request.parameters.update(forwarded)
+            message = parse(parts.head)
+            message.id = parts.id
+            request, signature, wants_final = self._read(message, parts.raw)
+            template = self._add_template(parts, request, wants_final)
+        if template is not None and not parts.id:
+            self._by_length.add(len(data), template)
+        if offset >= 0:
+            _set_offsets(request, parts, offset)
         return request, signature, wants_final
 
-    def _read(self, message: ModelInferRequest, raw: list[Buffer]) -> tuple[InferRequest, Signature, bool]:
+    def _read(self, message: ModelInferRequest, raw: list[Buffer]) -> _Decoded:
         signature = self._signature_of(message.model_name, message.model_version)
         request, wants_final = grpc_request.read(message, raw, self._regions)
         validate(request, signature)
         return request, signature, wants_final
 
-    def _add_template(self, parts: MessageParts, request: InferRequest, wants_final: bool) -> None:
+    def _add_template(self, parts: MessageParts, request: InferRequest, wants_final: bool) -> _Template | None:
         if len(parts.head) > self._MAX_TEMPLATE_SIZE or len(parts.raw) != len(request.inputs) or request.shared:
-            return  # typed contents, or a region whose name may mean another one next time
+            return None  # typed contents, or a region whose name may mean another one next time
         inputs = []
         for tensor in request.inputs:
             size = -1 if tensor.datatype is DataType.BYTES else len(tensor.data)
-            inputs.append(_Input(tensor.name, tensor.datatype, tensor.shape, size, element_count(tensor.shape)))
+            before, elements = bytes((_RAW,)) + encode_varint(len(tensor.data)), element_count(tensor.shape)
+            inputs.append(_Input(tensor.name, tensor.datatype, tensor.shape, size, elements, before))
         own = replace(request, inputs=[], parameters=request.parameters.copy())
-        self._templates.add(parts.head, _Template(own, inputs, wants_final))
+        return self._templates.add(parts.head, _Template(parts.head, own, inputs, wants_final))
 
 
 def parse(data: bytes) -> ModelInferRequest:
@@ -236,6 +264,21 @@ def _set_offsets(request: InferRequest, parts: MessageParts, offset: int) -> Non
             tensor.offset = offset + start
 
 
+def _match(template: _Template, data: Buffer) -> list[InferTensor] | None:
+    """Return the inputs of a message that has the template's length; None if other bytes than raw contents differ."""
+    position = len(template.head)
+    if data[:position] != template.head:
+        return None
+    view, tensors = memoryview(data), []
+    for known in template.inputs:
+        start = position + len(known.before)
+        if known.size < 0 or data[position:start] != known.before:
+            return None
+        position = start + known.size
+        tensors.append(InferTensor(known.name, known.datatype, known.shape, view[start:position]))
+    return tensors
+
+
 def _fill(template: _Template, parts: MessageParts) -> InferRequest | None:
     """Build a request from a template; return None if its raw contents do not match the template."""
     raw = parts.raw
@@ -248,10 +291,15 @@ def _fill(template: _Template, parts: MessageParts) -> InferRequest | None:
         elif known.size != len(data):
             return None
         tensors.append(InferTensor(known.name, known.datatype, known.shape, data))
+    return _request(one, parts.id, tensors)
+
+
+def _request(one: InferRequest, request_id: str, tensors: list[InferTensor]) -> InferRequest:
+    """Return a copy of a template's request, with an id and inputs."""
     return InferRequest(
         one.model_name,
         one.model_version,
-        parts.id,
+        request_id,
         tensors,
         one.outputs,
         one.parameters.copy(),

@@ -60,6 +60,40 @@ def test_a_repeated_message_is_filled_from_what_is_known_and_equal() -> None:
     assert again.validated is SIGNATURE
 
 
+def outcome(decoder: GrpcInferDecoder, data: bytes) -> object:
+    """Return the decoded request, or its error, in a form that can be compared."""
+    try:
+        request, signature, wants_final = decoder.decode(data)
+    except EdgeServeError as error:
+        return type(error), error.message
+    tensors = [(one.name, one.datatype, one.shape, bytes(one.data)) for one in request.inputs]
+    return request.id, request.model_version, request.parameters, request.outputs, tensors, signature, wants_final
+
+
+def test_a_message_that_differs_from_a_known_one_in_any_byte_is_decoded_as_by_a_new_decoder() -> None:
+    made = message()
+    made.inputs.add(name="S", datatype="BYTES", shape=[1, 1])
+    made.raw_input_contents.append(b"\1\0\0\0a")
+    for data in (message().SerializeToString(), made.SerializeToString()):
+        known = GrpcInferDecoder(Models().signature_of, NO_REGIONS)
+        for position in range(len(data)):
+            known.decode(data)  # the latest of its length again
+            changed = bytearray(data)
+            changed[position] ^= 1
+            new = GrpcInferDecoder(Models().signature_of, NO_REGIONS)
+            assert outcome(known, bytes(changed)) == outcome(new, bytes(changed)), f"byte {position}"
+
+
+def test_a_repeated_message_without_an_id_shares_no_values_with_the_first() -> None:
+    decoder = GrpcInferDecoder(Models().signature_of, NO_REGIONS)
+    first, again = decode(decoder, message()), decode(decoder, message("", b"\3\0\0\0\4\0\0\0"))
+
+    assert first.inputs[0].array().tolist() == [[1, 2]]
+    assert again.inputs[0].array().tolist() == [[3, 4]]
+    assert again.parameters == first.parameters
+    assert again.parameters is not first.parameters
+
+
 def test_raw_contents_are_views_of_the_message() -> None:
     data = message().SerializeToString()
     for _ in range(2):
