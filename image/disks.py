@@ -145,7 +145,8 @@ def contents(disk: Disk, probe: Probe) -> Iterator[str]:
         found = facts.get(f"/dev/{part.name}", {})
         yield f"/dev/{part.name}: {gigabytes(part.size)}, {_system(found)}"
     if not disk.parts and not whole.get("TYPE"):
-        yield "no partitions and no file system were found"
+        table = whole.get("PTTYPE")
+        yield f"a partition table ({table}) without partitions" if table else "no partitions, and no known file system"
     labels = {found.get("PART_ENTRY_NAME", "") for found in facts.values()}
     versions = sorted(label.removeprefix("edge_") for label in labels if re.fullmatch(r"edge_\d+", label))
     if "edge-data" in labels or versions:

@@ -168,5 +168,7 @@ def test_a_stick_with_the_image_of_another_system_is_shown_as_such(machine: Mach
 
 
 def test_an_empty_disk_is_shown_as_such(machine: Machine) -> None:
-    (line,) = contents(find_disk("/dev/sdb", machine.root), lambda paths: {})
-    assert line == "no partitions and no file system were found"
+    stick = find_disk("/dev/sdb", machine.root)
+    assert list(contents(stick, lambda paths: {})) == ["no partitions, and no known file system"]
+    table = {"/dev/sdb": {"PTTYPE": "gpt"}}
+    assert list(contents(stick, lambda paths: table)) == ["a partition table (gpt) without partitions"]
