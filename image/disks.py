@@ -156,7 +156,7 @@ def contents(disk: Disk, probe: Probe) -> Iterator[str]:
 
 def _system(facts: Mapping[str, str]) -> str:
     words = [facts.get("TYPE", "no known file system")]
-    words += [f"'{facts[key]}'" for key in ("LABEL", "PART_ENTRY_NAME") if facts.get(key)]
+    words += [repr(facts[key]) for key in ("LABEL", "PART_ENTRY_NAME") if facts.get(key)]
     return " ".join(words)
 
 

@@ -11,7 +11,7 @@ import errno
 import fcntl
 import hashlib
 import os
-import shlex
+import re
 import shutil
 import struct
 import subprocess
@@ -195,15 +195,11 @@ def probe(paths: Sequence[str]) -> dict[str, dict[str, str]]:
     for path in paths if program else ():
         done = subprocess.run([str(program), "--probe", "--output", "export", path], capture_output=True, text=True)
         lines = (line.partition("=") for line in done.stdout.splitlines())
-        found[path] = {key: " ".join(shlex.split(value)) for key, _, value in lines}
+        found[path] = {key: re.sub(r"\\(.)", r"\1", value) for key, _, value in lines}
     return found
 
 
-def flash(
-    path: Path | None,
-    device: str,
-    answer: str | None,
-) -> str:
+def flash(path: Path | None, device: str, answer: str | None) -> str:
     """Write an image, by default the newest one, to a device that the user or `answer` names. Return the result.
 
     Raises:
@@ -216,6 +212,7 @@ def flash(
         raise ImageError(f"{path} is no file: make image, or choose one with --image")
     print(f"reading {path}", flush=True)
     image = read_image(path)
+    check(disk, image.size)
     print(f"image   {path.name}: {image.system}, {gigabytes(image.size)}")
     print(f"disk    {disk}")
     print(*(f"        {line}" for line in contents(disk, probe)), sep="\n", flush=True)
@@ -280,4 +277,7 @@ def main(argv: Sequence[str]) -> int:
     except ImageError as error:
         print(f"image: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("\nimage: stopped, nothing was written", file=sys.stderr)
+        return 130
     return 0

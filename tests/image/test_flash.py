@@ -137,6 +137,35 @@ def test_nothing_is_written_unless_the_name_is_typed(tmp_path: Path) -> None:
         flash.confirm(disk, None, no_terminal)
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ImageError("no disk")])
+def test_a_refusal_and_an_interrupt_end_with_one_line(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*arguments: object) -> str:
+        raise error
+
+    monkeypatch.setattr(flash, "flash", stop)
+    assert flash.main(["/dev/sdb"]) in (1, 130)
+    assert capsys.readouterr().err.strip() in ("image: no disk", "image: stopped, nothing was written")
+
+
+def test_an_interrupt_while_writing_says_that_the_disk_is_not_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(tmp_path)
+    machine.disk("sdb")
+    disk = disks.find_disk("/dev/sdb", machine.root)
+
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(flash, "find_disk", lambda device: disk)
+    monkeypatch.setattr(flash, "opened", lambda disk: file(tmp_path / "disk"))
+    monkeypatch.setattr(flash, "write", interrupt)
+    with pytest.raises(ImageError, match="stopped; /dev/sdb holds no complete system: flash it again"):
+        flash.flash(image(tmp_path, CONTENT), "/dev/sdb", "sdb")
+
+
 def no_terminal(question: str) -> str:
     raise EOFError
 
@@ -176,13 +205,13 @@ def test_a_real_loop_device_is_refused_by_the_command(loop: Path, tmp_path: Path
 
 @pytest.mark.slow
 def test_a_real_device_is_written_and_read_back(disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    subprocess.run(["mkfs.ext4", "-q", "-L", "holiday", disk, "100M"], check=True)
+    subprocess.run(["mkfs.ext4", "-q", "-L", "Bob's \x07 day", disk, "100M"], check=True)
 
     told = flash.flash(image(tmp_path, CONTENT), str(disk), disk.name)
     assert "was read back" in told
     printed = capsys.readouterr().out
     assert "system 7 for x86-64" in printed
-    assert f"{disk}: ext4 'holiday'" in printed
+    assert f'{disk}: ext4 "Bob\'s ^G day"' in printed
     assert "reading back: 100%" in printed
     with disk.open("rb") as device:
         assert device.read(len(CONTENT)) == CONTENT
