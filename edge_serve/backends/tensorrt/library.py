@@ -62,7 +62,7 @@ def load_library(load: Callable[[str], Any] = import_module, cuda: Callable[[], 
         return Library(module, str(module.__version__), device, errors, logger)
     raise Unavailable(
         f"TensorRT cannot be loaded: {'; '.join(reasons)}; pip install 'edge-serve[tensorrt]' (on a Jetson: "
-        "apt-get install tensorrt, and a virtual environment with --system-site-packages)"
+        "apt-get install python3-libnvinfer, and edge-serve's package, or an environment with --system-site-packages)"
     )
 
 
