@@ -44,6 +44,7 @@ PROGRAMS = {
         echo PARTNAME=edge-data >"$part/uevent"; echo 6 >"$part/partition"; echo 18000000 >"$part/start"
         echo $(($(cat "$EDGE_SYS/devices/vda/size") - 18000000 - 2048)) >"$part/size" """,
     "systemd-growfs": "",
+    "modprobe": "",
     "sync": "",
 }
 
