@@ -18,6 +18,8 @@ EDGE_SERVE = "/opt/edge-serve/bin/edge-serve"
 EDGE_OTA = "/opt/edge-serve/bin/edge-ota"
 #: under emulation the start of a program takes ten seconds
 SECONDS = 60.0
+#: key of a document -> option of edge-ota
+_DOCUMENTS = {"ota.root": "--root", "ota.device": "--device-file"}
 #: what the check of settings must not look at: systemd's sockets already listen on these ports
 _DOORS = ("--allow-http=false", "--allow-grpc=false", "--allow-metrics=false")
 
@@ -58,8 +60,10 @@ def check_all(
     found: list[Mistake] = []
     with tempfile.TemporaryDirectory(prefix="edge-provision-") as name:
         scratch = Path(name)
+        scratch.chmod(0o711)  # edge-ota reads its documents as a user of its own
         for key, data in configuration.files.items():
-            descriptor = os.open(scratch / key, os.O_WRONLY | os.O_CREAT, 0o600)
+            mode = 0o644 if key in _DOCUMENTS else 0o600
+            descriptor = os.open(scratch / key, os.O_WRONLY | os.O_CREAT, mode)
             with open(descriptor, "wb") as file:
                 file.write(data)
         for cert, key in (("server.tls_cert", "server.tls_key"), ("ota.client_cert", "ota.client_key")):
@@ -122,10 +126,10 @@ def _root(parsed: Parsed, configuration: Configuration, in_force: bytes | None) 
 
 def _documents(parsed: Parsed, configuration: Configuration, scratch: Path, run: Run) -> Iterator[Mistake]:
     command = [EDGE_OTA, "run-check-device"]
-    for key, flag in (("ota.root", "--root"), ("ota.device", "--device-file")):
+    for key, flag in _DOCUMENTS.items():
         command.append(f"{flag}={scratch / key if key in configuration.files else ''}")
     command.append(f"--device={configuration.name}")
-    if not {"ota.root", "ota.device"} & set(configuration.files):
+    if not _DOCUMENTS.keys() & configuration.files.keys():
         return
     ended = run(command, {"EDGE_OTA_CONFIG": os.devnull})
     for line in ended.text.splitlines() if ended.status else ():
