@@ -152,7 +152,8 @@ class _Checker:
                     reasons = ["found the same token twice, expected one for each client"]
                 digests.add(digest)
                 yield ClientToken(row["name"], row["role"], digest)
-            self.add(("server", "tokens", i), reasons)
+            for reason in reasons:
+                self.add(("server", "tokens", i, reason.partition(":")[0]), [reason])
 
     def file(self, key: Key, folder: Path) -> bytes | None:
         """Return the content for a key of a file: inline, from the boot partition, or stored earlier."""

@@ -72,7 +72,7 @@ def only(mistakes: list[str]) -> str:
             "server.tokens: token: expected at least 32 characters",
         ),
         (
-            "[[server.tokens]]\nname = 'a'\nrole = 'infr'\nhash = 'sha256:" + "0" * 64 + "'\n", 2,
+            "[[server.tokens]]\nname = 'a'\nrole = 'infr'\nhash = 'sha256:" + "0" * 64 + "'\n", 4,
             "role: found 'infr', expected one of health, read, infer, admin; did you mean infer?",
         ),
         ("[[server.tokens]]\nname = 'a'\nrole = 'infer'\n", 2, "expected either token or hash"),

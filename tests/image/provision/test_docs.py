@@ -12,6 +12,9 @@ from tests.image.provision.board import Board
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/image_settings.md").read_text()
+EXAMPLE: str = re.findall(r"<!-- example -->\n```toml\n(.*?)```", PAGE, re.DOTALL)[0]
+TOKEN = "3f0123456789abcdef0123456789abcdef"
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIA93+4rk2w2hFhZ6n3MMH5OJtKqQ2VqDzHg8sD+0Vx0I"
 
 
 def test_the_example_is_accepted_and_has_every_table(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,10 +22,19 @@ def test_the_example_is_accepted_and_has_every_table(board: Board, monkeypatch: 
     monkeypatch.setattr("image.device.provision.programs._authority", lambda *arguments: [])
     for name in ("root.json", "device.json", "ca.pem", "server.crt", "server.key"):
         board.write("{}", name)
-    example = re.findall(r"<!-- example -->\n```toml\n(.*?)```", PAGE, re.DOTALL)[0]
-    board.write(example)
+    board.write(EXAMPLE)
+    lines = [one.split(": ")[0] for one in board.boot()]
+    assert lines == [f"edge-serve.toml, line {number}" for number in (26, 32)], "placeholders are refused"
+    board.write(EXAMPLE.replace('token = "..."', f'token = "{TOKEN}"').replace("ssh-ed25519 AAAA...", KEY))
     assert board.boot() == []
-    assert all(f"[{table}" in example for table in TABLES)
+    assert all(f"[{table}" in EXAMPLE for table in TABLES)
+
+
+def test_the_boot_partition_has_the_example() -> None:
+    shipped = ROOT / "image/mkosi/mkosi.extra/efi/edge-serve.example.toml"
+    comment, _, text = shipped.read_text().partition("\n\n")
+    assert text == EXAMPLE
+    assert all(line.startswith("# ") for line in comment.splitlines())
 
 
 def test_the_messages_of_the_page_are_those_of_the_device() -> None:
