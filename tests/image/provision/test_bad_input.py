@@ -68,7 +68,7 @@ def only(mistakes: list[str]) -> str:
         ),
         ("[server.settings]\nEDGE_SERVE_LOG_FILE = 'a\\nb'\n".replace("'", '"'), 3, "expected text on one line"),
         (
-            "[[server.tokens]]\nname = 'a'\nrole = 'infer'\ntoken = 'kurz'\n", 2,
+            "[[server.tokens]]\nname = 'a'\nrole = 'infer'\ntoken = 'kurz'\n", 5,
             "server.tokens: token: expected at least 32 characters",
         ),
         (
