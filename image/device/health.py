@@ -25,8 +25,9 @@ Ask = Callable[[], dict[str, Any] | None]
 def main() -> int:
     """Run the health gate of this boot. Return 0 if the system may be confirmed."""
     boot = Boot()
-    note(boot)
     running = boot.running()
+    with report.boot_partition():
+        note(boot)
     if running in boot.load().confirmed:
         print(f"system {running} was found good before")
         return 0
@@ -97,9 +98,13 @@ def fall_back(boot: Boot, running: int, kind: str, reason: str, restart: Callabl
         report.report("system-unhealthy", text, "Install an update: 'edge-ota system apply'; or write the image anew.")
         print(text, file=sys.stderr)
         # it is alive: its tries must not run out, or systemd-boot would start one that may not be
-        boot.set_tries(running, TRIES)
+        with report.boot_partition():
+            boot.set_tries(running, TRIES)
         return False
     print(f"system {running} is bad: {reason}; restarting into system {usable[0].version}", file=sys.stderr, flush=True)
-    boot.condemn(Failure(running, kind, reason))
-    restart()
-    return True
+    with report.boot_partition():
+        boot.condemn(Failure(running, kind, reason))
+        restart()
+        return True
+    # without the change on the boot partition, the restart would end here again
+    return False

@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,19 @@ def clear(code: str, *, run: Path = RUN) -> None:
     """Remove a fault that is over."""
     with contextlib.suppress(FileNotFoundError):
         (run / "faults" / f"{code}.json").unlink()
+
+
+@contextlib.contextmanager
+def boot_partition() -> Iterator[None]:
+    """Report an error of the boot partition instead of raising it. A device whose slots cannot change still serves."""
+    try:
+        yield
+    except OSError as error:
+        report(
+            "boot-partition",
+            f"The boot partition cannot be written: {error.strerror or error}.",
+            "Check it on another computer; no system update is possible without it.",
+        )
 
 
 def faults(run: Path = RUN) -> list[Document]:

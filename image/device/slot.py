@@ -12,15 +12,8 @@ from image.device.slots import TRIES, Boot
 
 def main() -> int:
     """Confirm the running system. Return 0 in any case: a boot partition that cannot be written is reported."""
-    boot = Boot()
-    try:
-        confirm(boot)
-    except OSError as error:
-        report.report(
-            "boot-partition",
-            f"the boot partition cannot be written: {error.strerror or error}",
-            "Check it on another computer; no system update is possible without it.",
-        )
+    with report.boot_partition():
+        confirm(Boot())
     return 0
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from image.device import decide, files, health, report, scrub, slot
-from image.device.decide import ANSWER_SECONDS, LOAD_SECONDS
+from image.device.decide import ANSWER_SECONDS, LOAD_SECONDS, Verdict
 from image.device.files import FileStep
 from image.device.slots import Boot, Failure, Slots
 from tests.image.machine import Machine, status
@@ -149,6 +149,26 @@ def test_the_only_system_stays_and_says_so(tmp_path: Path, faults: dict[str, str
 
     assert machine.names() == ["edge_1+0-5.efi", "edge_2+5.efi"]
     assert "there is no other system to start: no answer" in faults["system-unhealthy"]
+
+
+@pytest.mark.parametrize("running", [1, 2])
+def test_a_boot_partition_that_cannot_be_written_causes_no_restart(
+    tmp_path: Path, faults: dict[str, str], monkeypatch: pytest.MonkeyPatch, running: int
+) -> None:
+    machine = Machine(tmp_path, ["edge_1+5.efi", "edge_2+2-1.efi"], running, Slots((1,), pending=2))
+
+    def refuse(step: FileStep) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(files, "point", refuse)
+    monkeypatch.setattr(health, "Boot", lambda: machine.boot)
+    monkeypatch.setattr(slot, "Boot", lambda: machine.boot)
+    monkeypatch.setattr(health, "wait_for_verdict", lambda *arguments: Verdict("bad", "no answer"))
+    monkeypatch.setattr(health, "restart", lambda: pytest.fail("restarted"))
+
+    assert health.main() == (0 if running == 1 else 1)
+    assert slot.main() == 0
+    assert "The boot partition cannot be written: Read-only file system." in faults["boot-partition"]
 
 
 def test_a_confirmed_system_gets_all_tries_back(tmp_path: Path, faults: dict[str, str]) -> None:

@@ -87,6 +87,14 @@ def test_a_root_without_another_system_is_tried_again_later(tmp_path: Path, prog
     assert machine.names() == ["edge_2+2-1.efi"]
 
 
+def test_a_boot_partition_that_cannot_be_written_causes_no_restart(tmp_path: Path, programs: Path) -> None:
+    machine = Machine(tmp_path / "device", ["edge_1+5.efi", "edge_2+2-1.efi"])
+    (programs / "mv").write_text('#!/bin/sh\ncase $* in *.efi*) exit 1 ;; esac\nexec /bin/mv "$@"\n')
+    (programs / "mv").chmod(0o755)
+
+    assert "reboot" not in run(machine, programs, 2, "disk")
+
+
 @pytest.mark.parametrize("other", ["", "+5", "+1-2", "+0", "+0-3"])
 def test_the_script_decides_as_the_health_gate_does(tmp_path: Path, programs: Path, other: str) -> None:
     machine = Machine(tmp_path / "device", [f"edge_1{other}.efi", "edge_2.efi"])
