@@ -5,6 +5,7 @@ The processor is emulated unless the caller asks for KVM: on some machines /dev/
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -128,16 +129,16 @@ def new_disk(image: Path, disk: Path, gib: int = DISK_GIB) -> None:
     Raises:
         OSError, subprocess.CalledProcessError: the file could not be written; nothing is left of it.
     """
+    part = disk.with_name(f"{disk.name}.part")
     try:
         if image.suffix == ".zst":
-            subprocess.run(["zstd", "-q", "-d", "-f", "--sparse", str(image), "-o", str(disk)], check=True)
+            subprocess.run(["zstd", "-q", "-d", "-f", "--sparse", str(image), "-o", str(part)], check=True)
         else:
-            subprocess.run(["cp", "--sparse=always", "--reflink=auto", str(image), str(disk)], check=True)
-        with disk.open("r+b") as file:
-            file.truncate(max(disk.stat().st_size, gib << 30))
-    except BaseException:
-        disk.unlink(missing_ok=True)
-        raise
+            subprocess.run(["cp", "--sparse=always", "--reflink=auto", str(image), str(part)], check=True)
+        os.truncate(part, max(part.stat().st_size, gib << 30))
+        part.rename(disk)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def new_variables(path: Path, arm: bool = False) -> None:

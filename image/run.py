@@ -40,6 +40,13 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """Boot the image until its machine ends. Return 2 and print the reason if that is impossible."""
     options = parser().parse_args(arguments)
+    try:
+        return _run(options)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(options: argparse.Namespace) -> int:
     ports = {port: getattr(options, f"{name}_port") for port, name in _PORTS.items()}
     image = options.image or newest(ROOT / "dist")
     if image is None:

@@ -105,7 +105,18 @@ def test_a_kept_disk_of_another_image_is_reported(host: Path, capsys: pytest.Cap
 def test_a_damaged_image_leaves_no_disk(host: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (host / "edge.img.zst").write_bytes(b"no zstd")
     assert "edge.img.zst damaged?" in refusal(capsys, "--image", "edge.img.zst")
-    assert not (host / "vm/disk.raw").exists()
+    assert not list((host / "vm").glob("disk*"))
+
+
+def test_an_interrupted_run_ends_without_a_traceback_and_leaves_no_part_of_a_disk(
+    host: Path,
+) -> None:
+    (host / "bin/cp").write_text("#!/bin/sh\nfor last; do :; done\necho half > $last\nkill -INT $PPID\nexec sleep 10\n")
+    (host / "bin/cp").chmod(0o755)
+    assert boot() == 130
+    assert not list((host / "vm").glob("disk*"))
+    (host / "bin/cp").unlink()
+    assert boot() == 0, "the next run begins anew"
 
 
 def test_newest_image_is_the_one_built_last(tmp_path: Path) -> None:
