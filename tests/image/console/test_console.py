@@ -85,9 +85,11 @@ def test_the_terminal_is_drawn_and_typed_characters_are_not_shown(terminal: tupl
 
 def test_a_terminal_that_takes_nothing_does_not_block_the_console(terminal: tuple[int, str]) -> None:
     main, path = terminal
-    screens = Screens([path])
-    for _ in range(100):
-        screens.draw(["x" * 1000])
+    screens = Screens([path], seconds=0.01)
+    os.write(main, b"\x13")  # Control-S, which pauses other terminals
+    screens.draw(["x" * 100_000])
+    assert os.read(main, 100).endswith(b"xxx")
+    screens.draw(["x" * 100_000])
     assert select.select([main], [], [], 0)[0]
     screens.close()
 
