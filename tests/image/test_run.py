@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from image import qemu, run
+from tests.system.machine import wait_until
 
 #: prints its words, one in a line
 _STAND_IN = '#!/bin/sh\nprintf "%s\\n" "$@"\n'
@@ -108,12 +111,19 @@ def test_a_damaged_image_leaves_no_disk(host: Path, capsys: pytest.CaptureFixtur
     assert not list((host / "vm").glob("disk*"))
 
 
-def test_an_interrupted_run_ends_without_a_traceback_and_leaves_no_part_of_a_disk(
-    host: Path,
-) -> None:
-    (host / "bin/cp").write_text("#!/bin/sh\nfor last; do :; done\necho half > $last\nkill -INT $PPID\nexec sleep 10\n")
+def test_an_interrupted_run_ends_without_a_traceback_and_leaves_no_part_of_a_disk(host: Path) -> None:
+    (host / "bin/cp").write_text("#!/bin/sh\nfor last; do :; done\necho half > $last\nexec sleep 60\n")
     (host / "bin/cp").chmod(0o755)
-    assert boot() == 130
+    words = ["--image", "edge.raw", "--folder", "vm", *free_ports()]
+    program = "import sys; from image import qemu, run; qemu._FIRMWARE = ((sys.argv[1], sys.argv[2]),); "
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{program}sys.exit(run.main(sys.argv[3:]))", "code.fd", "variables.fd", *words],
+        env={**os.environ, "PYTHONPATH": str(run.ROOT)}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert wait_until(lambda: (host / "vm/disk.raw.part").exists() or process.poll() is not None, 30)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert (process.returncode, said) == (130, b"")
     assert not list((host / "vm").glob("disk*"))
     (host / "bin/cp").unlink()
     assert boot() == 0, "the next run begins anew"
