@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.ota.words import OF_UNITS
 from edge_serve.commands.help import COMMANDS
 from ota.commands import COMMANDS as OTA
 
@@ -38,7 +39,7 @@ def test_commands_options_and_values_are_completed() -> None:
 
 
 def test_edge_ota_commands_are_completed() -> None:
-    assert set(completed("edge-ota", "", of="edge-ota")) == {name for name in OTA if not name.startswith("run-")}
+    assert set(completed("edge-ota", "", of="edge-ota")) == {name for name in OTA if not name.startswith(OF_UNITS)}
     assert completed("edge-ota", "r", of="edge-ota") == ["rollback", "resume", "retry"]
     assert completed("edge-ota", "apply", "--no", of="edge-ota") == ["--now"]
     assert completed("edge-ota", "publish", "rollout", "st", of="edge-ota") == ["start", "step"]

@@ -83,7 +83,9 @@ def test_a_model_that_answers_wrong_is_found_by_its_golden_test(tmp_path: Path) 
         fault.touch()
         said = "fails its golden test, which it has passed before.*: sample 'first': output 'OUTPUT0': 16 of 16 values"
         server.wait_for_log(f"model flips {said} differ, the largest difference is 1 at ")
-        assert re.search(said, reason := of_index(server, "flips")["reason"]), reason
+        while "reason" not in (entry := of_index(server, "flips")):  # it was restarted meanwhile, and fails again
+            time.sleep(INTERVAL / 4)
+        assert re.search(said, entry["reason"]), entry
         fault.unlink()
 
         server.wait_for_log("model flips answers again")
