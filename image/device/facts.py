@@ -7,7 +7,6 @@ import hashlib
 import json
 import re
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,8 @@ def read_facts(root: Path = Path("/"), addresses: list[str] | None = None) -> di
 
 def read_addresses() -> list[str]:
     """Return the addresses of the network interfaces, IPv4 first; without those of the loopback and link-local ones."""
+    import subprocess  # takes long under emulation, and not every program asks for addresses
+
     try:
         done = subprocess.run(
             ["ip", "-json", "address", "show", "up"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS,

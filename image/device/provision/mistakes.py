@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -39,5 +38,7 @@ def quoted(value: object) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return `; did you mean X?`, or ""."""
+    import difflib  # for mistakes only
+
     close = difflib.get_close_matches(name, list(known), 1, 0.5)
     return f"; did you mean {close[0]}?" if close else ""

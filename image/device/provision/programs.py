@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -37,6 +35,8 @@ Run = Callable[[Sequence[str], Mapping[str, str]], Ended]
 
 def run(command: Sequence[str], environ: Mapping[str, str]) -> Ended:
     """Run a program with a time limit. A program that is missing or hangs ends with status 127 or 124."""
+    import subprocess  # imports take long under emulation, and most starts check nothing
+
     try:
         done = subprocess.run(
             command, env={**os.environ, **environ}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
@@ -57,6 +57,8 @@ def check_all(
     Args:
         root_in_force: the trusted root of the device; None = it has none.
     """
+    import tempfile
+
     found: list[Mistake] = []
     with tempfile.TemporaryDirectory(prefix="edge-provision-") as name:
         scratch = Path(name)
@@ -81,7 +83,7 @@ def _at(parsed: Parsed, key: str, text: str) -> Mistake:
 
 
 def _certificate(parsed: Parsed, scratch: Path, cert: str, key: str) -> Iterator[Mistake]:
-    import ssl  # takes long, and most starts check nothing
+    import ssl
 
     passphrase: list[bool] = []
 
@@ -143,6 +145,8 @@ def _documents(parsed: Parsed, configuration: Configuration, scratch: Path, run:
 def _settings(parsed: Parsed, configuration: Configuration, run: Run) -> Iterator[Mistake]:
     if not configuration.settings:
         return
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="edge-provision-") as models:
         environ = {"EDGE_SERVE_MODEL_REPOSITORY": models, **configuration.settings}
         ended = run([EDGE_SERVE, "check-config", *_DOORS], environ)
