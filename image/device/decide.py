@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from image.device.slots import Entry, Failure, Slots
+from image.device.slots import BootEntry, Failure, Slots
 
 #: seconds from the end of the server's start until it must answer, or a model that failed must be ready
 ANSWER_SECONDS = 180.0
@@ -19,13 +19,13 @@ FAILED_SECONDS = 30.0
 _OF_THE_SLOT = ("root", "disk", "")
 
 
-def others(entries: Iterable[Entry], running: int) -> list[Entry]:
+def others(entries: Iterable[BootEntry], running: int) -> list[BootEntry]:
     """Return the entries that systemd-boot would start in place of the running one, best first."""
     found = [one for one in entries if one.version != running and one.usable]
     return sorted(found, key=lambda one: one.version, reverse=True)
 
 
-def state_of(entry: Entry, slots: Slots) -> str:
+def state_of(entry: BootEntry, slots: Slots) -> str:
     """Return a word for an entry: good, trying, or bad."""
     if not entry.usable or entry.version in slots.bad:
         return "bad"
@@ -33,7 +33,7 @@ def state_of(entry: Entry, slots: Slots) -> str:
 
 
 def note_failure(
-    entries: Sequence[Entry], slots: Slots, running: int, failure: Failure | None
+    entries: Sequence[BootEntry], slots: Slots, running: int, failure: Failure | None
 ) -> tuple[Slots, Failure | None]:
     """Return the record after a boot, and the failure of the version that this boot fell back from.
 
@@ -57,7 +57,7 @@ def _unreported(confirmed: bool) -> str:
     return f"it did not start {times}: a kernel panic, a hang, or power cuts"
 
 
-def confirm(entries: Sequence[Entry], slots: Slots, running: int) -> Slots:
+def confirm(entries: Sequence[BootEntry], slots: Slots, running: int) -> Slots:
     """Return the record when the running version was found good."""
     others_here = [one.version for one in entries if one.version != running and one.usable]
     previous = max((one for one in others_here if one in slots.confirmed), default=None)
@@ -66,7 +66,7 @@ def confirm(entries: Sequence[Entry], slots: Slots, running: int) -> Slots:
     return replace(slots, confirmed=(*kept, running), bad=bad, pending=None, previous=previous)
 
 
-def refuse_install(entries: Sequence[Entry], slots: Slots, running: int, version: int) -> str:
+def refuse_install(entries: Sequence[BootEntry], slots: Slots, running: int, version: int) -> str:
     """Return why a version must not be installed now; "" if it may be."""
     if running not in slots.confirmed and others(entries, running):
         return (
@@ -82,7 +82,7 @@ def refuse_install(entries: Sequence[Entry], slots: Slots, running: int, version
     return ""
 
 
-def waits_for_restart(entries: Iterable[Entry], slots: Slots, running: int, version: int) -> bool:
+def waits_for_restart(entries: Iterable[BootEntry], slots: Slots, running: int, version: int) -> bool:
     """Return whether a version is installed, and only the restart into it is missing."""
     return slots.pending == version and any(one.version == version for one in others(entries, running))
 
@@ -92,7 +92,7 @@ def with_pending(slots: Slots, running: int, version: int | None) -> Slots:
     return replace(slots, pending=version, confirmed=tuple({running}.intersection(slots.confirmed)), previous=None)
 
 
-def target_of_rollback(entries: Iterable[Entry], slots: Slots, running: int) -> int | None:
+def target_of_rollback(entries: Iterable[BootEntry], slots: Slots, running: int) -> int | None:
     """Return the version that a rollback starts; None if no other one is good."""
     return next((one.version for one in others(entries, running) if state_of(one, slots) == "good"), None)
 

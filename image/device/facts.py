@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from image.device import files
-from image.device.slots import MOST_BYTES, Boot, Slots, read_entry, read_slots
+from image.device.slots import MOST_BYTES, Slots, SlotStore, read_entry, read_slots
 
 #: number of a root partition -> its slot (image/mkosi/mkosi.repart)
 _SLOTS = {"2": "a", "4": "b"}
@@ -79,7 +79,7 @@ def entries(root: Path = Path("/")) -> Iterator[dict[str, Any]]:
 
     The starts of a system that was found good are counted as well, so the record says which ones are good.
     """
-    boot = Boot(root)
+    boot = SlotStore(root)
     try:
         names = sorted(path.name for path in boot.entries_directory.iterdir())
     except OSError:

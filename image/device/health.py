@@ -15,7 +15,7 @@ from typing import Any
 from image.device import decide, files, report, server
 from image.device.decide import Verdict
 from image.device.restart import restart
-from image.device.slots import MOST_BYTES, TRIES, Boot, Failure
+from image.device.slots import MOST_BYTES, TRIES, Failure, SlotStore
 
 POLL_SECONDS = 2.0
 
@@ -24,7 +24,7 @@ Ask = Callable[[], dict[str, Any] | None]
 
 def main() -> int:
     """Run the health gate of this boot. Return 0 if the system may be confirmed."""
-    boot = Boot()
+    boot = SlotStore()
     running = boot.running()
     with report.boot_partition():
         note(boot)
@@ -40,7 +40,7 @@ def main() -> int:
     return 1
 
 
-def note(boot: Boot) -> None:
+def note(boot: SlotStore) -> None:
     """Record the version that this boot fell back from, and report it until a newer one is good."""
     running, before = boot.running(), boot.read_failure()
     slots, failure = decide.note_failure(boot.entries(), boot.load(), running, before)
@@ -57,7 +57,7 @@ def note(boot: Boot) -> None:
     )
 
 
-def read_baseline(boot: Boot, running: int) -> dict[str, Any] | None:
+def read_baseline(boot: SlotStore, running: int) -> dict[str, Any] | None:
     """Return the state of the server under the old system; None if this version was not installed over one."""
     try:
         found = json.loads(files.read_if_there(boot.state / "baseline.json", MOST_BYTES) or b"")
@@ -90,7 +90,7 @@ def wait_for_verdict(
         sleep(POLL_SECONDS)
 
 
-def fall_back(boot: Boot, running: int, kind: str, reason: str, restart: Callable[[], None]) -> bool:
+def fall_back(boot: SlotStore, running: int, kind: str, reason: str, restart: Callable[[], None]) -> bool:
     """Condemn the running system and restart into another one. Without another one it stays, and reports the reason."""
     usable = decide.others(boot.entries(), running)
     if not usable:

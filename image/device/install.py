@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from image.device import decide, files
-from image.device.slots import Boot, Slots
+from image.device.slots import Slots, SlotStore
 
 #: kind of a file in the document -> how its name ends
 ENDINGS = {"root": "root", "verity": "verity", "uki": "efi"}
@@ -36,7 +36,7 @@ Run = Callable[[Sequence[str], float], str]
 Document = Mapping[str, Any]
 
 
-class Refused(Exception):
+class UpdateRefused(Exception):
     """A request that was not carried out. The text says why, and what to do."""
 
 
@@ -44,18 +44,18 @@ def run(command: Sequence[str], seconds: float) -> str:
     """Run a program and return its output.
 
     Raises:
-        Refused: it cannot be started, fails, or takes too long.
+        UpdateRefused: it cannot be started, fails, or takes too long.
     """
     program = Path(command[0]).name
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
-        raise Refused(f"{program} did not end within {seconds:.0f} s and was killed") from None
+        raise UpdateRefused(f"{program} did not end within {seconds:.0f} s and was killed") from None
     except OSError as error:
-        raise Refused(f"{program} cannot be started: {error.strerror}") from error
+        raise UpdateRefused(f"{program} cannot be started: {error.strerror}") from error
     if done.returncode:
         lines = (done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}").splitlines()
-        raise Refused(f"{program} {command[1]}: {' / '.join(lines[-3:])}")
+        raise UpdateRefused(f"{program} {command[1]}: {' / '.join(lines[-3:])}")
     return done.stdout
 
 
@@ -66,7 +66,7 @@ class Installer:
         ask: returns the server's status document, or None.
     """
 
-    def __init__(self, boot: Boot, ask: Callable[[], dict[str, Any] | None], run: Run = run) -> None:
+    def __init__(self, boot: SlotStore, ask: Callable[[], dict[str, Any] | None], run: Run = run) -> None:
         self._boot, self._ask, self._run = boot, ask, run
         self._incoming = boot.root / "var/lib/edge-ota/system"
         self._stage = boot.state / "stage"
@@ -75,11 +75,11 @@ class Installer:
         """Write a version into the free slot. The next boot tries it.
 
         Raises:
-            Refused: it was not installed, and the running system stays as it is.
+            UpdateRefused: it was not installed, and the running system stays as it is.
         """
         running, entries, slots = self._boot.running(), self._boot.entries(), self._boot.load()
         if reason := decide.refuse_install(entries, slots, running, version):
-            raise Refused(reason)
+            raise UpdateRefused(reason)
         document = self._verify(version)
         self._take(version, document)
         try:
@@ -94,13 +94,13 @@ class Installer:
         try:
             document: Document = json.loads(text)
             if document["version"] != version:
-                raise Refused(f"edge-ota verified system {document['version']}, expected {version}")
+                raise UpdateRefused(f"edge-ota verified system {document['version']}, expected {version}")
             for kind in ENDINGS:
                 int(document["files"][kind]["sha256"], 16), int(document["files"][kind]["bytes"])
             if len(bytes.fromhex(document["root_hash"])) != 32:
                 raise ValueError("root_hash")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Refused(f"'edge-ota verify-system' printed no document of a system: {error!r}") from None
+            raise UpdateRefused(f"'edge-ota verify-system' printed no document of a system: {error!r}") from None
         return document
 
     def _take(self, version: int, document: Document) -> None:
@@ -120,7 +120,7 @@ class Installer:
                 os.link(source, target, follow_symlinks=False)
                 prove(target, document["files"][kind])
             except OSError as error:
-                raise Refused(
+                raise UpdateRefused(
                     f"{name} cannot be read: {error.strerror}; 'edge-ota system apply' fetches it again"
                 ) from error
 
@@ -131,7 +131,7 @@ class Installer:
         free = place.f_bavail * place.f_frsize + reclaimed
         needed = int(document["files"]["uki"]["bytes"]) + SPARE_BYTES
         if free < needed:
-            raise Refused(
+            raise UpdateRefused(
                 f"the boot partition has {free // 1_000_000} MB free and the update needs {needed // 1_000_000} MB: "
                 "remove files that you put there, and try again"
             )
@@ -148,9 +148,9 @@ class Installer:
             # a slot with the label of this version would be taken as complete
             self._run([*sysupdate, "--instances-max=1", "vacuum"], UPDATE_SECONDS)
             self._run([*sysupdate, "update", str(version)], UPDATE_SECONDS)
-        except Refused as error:
+        except UpdateRefused as error:
             self._boot.save(decide.with_pending(slots, running, None))
-            raise Refused(
+            raise UpdateRefused(
                 f"system {version} could not be written: {error}; system {running} runs, and has no other system to "
                 "fall back to until an update succeeds"
             ) from error
@@ -163,19 +163,19 @@ def prove(path: Path, entry: Mapping[str, Any]) -> None:
     open it so.
 
     Raises:
-        Refused: it is another file than the signed one, or can still be written.
+        UpdateRefused: it is another file than the signed one, or can still be written.
         OSError: it cannot be read.
     """
     name, size = path.name, int(entry["bytes"])
     with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb", buffering=0) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise Refused(f"{name} is not a regular file")
+            raise UpdateRefused(f"{name} is not a regular file")
         os.fchown(file.fileno(), 0, 0)
         os.fchmod(file.fileno(), 0o444)
         try:
             fcntl.fcntl(file.fileno(), fcntl.F_SETLEASE, fcntl.F_RDLCK)
         except BlockingIOError:
-            raise Refused(f"{name} is still open for writing: wait until the agent has finished") from None
+            raise UpdateRefused(f"{name} is still open for writing: wait until the agent has finished") from None
         fcntl.fcntl(file.fileno(), fcntl.F_SETLEASE, fcntl.F_UNLCK)
         digest, length = hashlib.sha256(), 0
         while block := file.read(_BLOCK):
@@ -184,7 +184,7 @@ def prove(path: Path, entry: Mapping[str, Any]) -> None:
             if length > size:
                 break
     if length != size or digest.hexdigest() != str(entry["sha256"]):
-        raise Refused(
+        raise UpdateRefused(
             f"{name} is not the signed file: {length} bytes with the SHA-256 {digest.hexdigest()[:16]}..., expected "
             f"{size} bytes with {str(entry['sha256'])[:16]}...; 'edge-ota system apply' fetches it again"
         )

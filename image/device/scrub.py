@@ -10,7 +10,7 @@ from pathlib import Path
 from image.device import report
 from image.device.health import fall_back
 from image.device.restart import restart
-from image.device.slots import Boot
+from image.device.slots import SlotStore
 
 DEVICE = Path("/dev/mapper/root")
 _BLOCK = 1024 * 1024
@@ -18,10 +18,10 @@ _BLOCK = 1024 * 1024
 
 def main() -> int:
     """Read the root. Return 0 if it is whole, or if no other system could do better."""
-    return scrub(Boot(), DEVICE, restart)
+    return scrub(SlotStore(), DEVICE, restart)
 
 
-def scrub(boot: Boot, device: Path, restart: Callable[[], None]) -> int:
+def scrub(boot: SlotStore, device: Path, restart: Callable[[], None]) -> int:
     """Read a device to its end; a read error condemns the running system.
 
     Returns:

@@ -7,17 +7,17 @@ even if it dies before any program can report it.
 from __future__ import annotations
 
 from image.device import decide, files, report
-from image.device.slots import TRIES, Boot
+from image.device.slots import TRIES, SlotStore
 
 
 def main() -> int:
     """Confirm the running system. Return 0 in any case: a boot partition that cannot be written is reported."""
     with report.boot_partition():
-        confirm(Boot())
+        confirm(SlotStore())
     return 0
 
 
-def confirm(boot: Boot) -> None:
+def confirm(boot: SlotStore) -> None:
     """Record the running version as good, and set its tries."""
     running, entries, slots = boot.running(), boot.entries(), boot.load()
     confirmed = decide.confirm(entries, slots, running)

@@ -30,7 +30,7 @@ _IMAGE_VERSION = re.compile(r'^IMAGE_VERSION="?([0-9]{1,10})"?$', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class BootEntry:
     """A boot entry.
 
     Attributes:
@@ -47,11 +47,11 @@ class Entry:
         return self.left != 0
 
 
-def read_entry(name: str) -> Entry | None:
+def read_entry(name: str) -> BootEntry | None:
     """Return the entry that a file name stands for; None for other files."""
     if not (found := _ENTRY.fullmatch(name)):
         return None
-    return Entry(name, int(found[1]), None if found[2] is None else int(found[2]))
+    return BootEntry(name, int(found[1]), None if found[2] is None else int(found[2]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Failure:
     reason: str
 
 
-class Boot:
+class SlotStore:
     """The ESP and the record of a device.
 
     Args:
@@ -155,7 +155,7 @@ class Boot:
                 return int(found[1])
         raise ValueError("/etc/os-release has no IMAGE_VERSION: this is not the device image")
 
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[BootEntry, ...]:
         """Return the boot entries, lowest version first. An ESP that cannot be read has none."""
         try:
             names = sorted(os.listdir(self.entries_directory))
@@ -213,7 +213,7 @@ class Boot:
                 files.remove(self.entries_directory / other)
         files.sync_directory(self.entries_directory)
 
-    def remove_entries(self, entries: Iterable[Entry]) -> None:
+    def remove_entries(self, entries: Iterable[BootEntry]) -> None:
         """Remove entries durably."""
         for entry in entries:
             files.remove(self.entries_directory / entry.name)

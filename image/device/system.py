@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from image.device import decide, files, server
-from image.device.install import Installer, Refused
+from image.device.install import Installer, UpdateRefused
 from image.device.restart import restart
-from image.device.slots import MOST_BYTES, Boot, Failure
+from image.device.slots import MOST_BYTES, Failure, SlotStore
 
 MOST_REQUEST = 4096
 #: a client that connects and says nothing keeps no process
@@ -33,7 +33,7 @@ Answer = dict[str, Any]
 
 def main() -> int:
     """Answer the request on standard input. Return 0 if it was carried out."""
-    answer, then = Requests(Boot(), restart).carry_out(read_request(sys.stdin.fileno()))
+    answer, then = Requests(SlotStore(), restart).carry_out(read_request(sys.stdin.fileno()))
     os.write(sys.stdout.fileno(), json.dumps(answer).encode() + b"\n")
     if not answer["ok"]:
         print(f"refused: {answer['error']}", file=sys.stderr)
@@ -63,7 +63,7 @@ def read_request(descriptor: int) -> Mapping[str, Any]:
 class Requests:
     """Carries requests out, one at a time."""
 
-    def __init__(self, boot: Boot, restart: Callable[[], None], installer: Installer | None = None) -> None:
+    def __init__(self, boot: SlotStore, restart: Callable[[], None], installer: Installer | None = None) -> None:
         self._boot, self._restart = boot, restart
         self._installer = installer or Installer(boot, server.ask)
 
@@ -78,9 +78,9 @@ class Requests:
         operation = operations.get(str(request.get("op")))
         try:
             if operation is None:
-                raise Refused(f"the operation {request.get('op')!r} is not known: {', '.join(operations)}")
+                raise UpdateRefused(f"the operation {request.get('op')!r} is not known: {', '.join(operations)}")
             return {"ok": True, **operation(request)}, None if operation == self._status else self._restart
-        except (Refused, ValueError) as error:
+        except (UpdateRefused, ValueError) as error:
             return {"ok": False, "error": str(error)}, None
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
@@ -102,7 +102,7 @@ class Requests:
     def _install(self, request: Mapping[str, Any]) -> Answer:
         version = request.get("version")
         if type(version) is not int or not 0 < version < 10**10:
-            raise Refused(f"the version is {version!r}, expected a number")
+            raise UpdateRefused(f"the version is {version!r}, expected a number")
         with self._locked():
             running, entries, slots = self._boot.running(), self._boot.entries(), self._boot.load()
             if not decide.waits_for_restart(entries, slots, running, version):
@@ -114,14 +114,14 @@ class Requests:
             running = self._boot.running()
             target = decide.target_of_rollback(self._boot.entries(), self._boot.load(), running)
             if target is None:
-                raise Refused(f"system {running} is the only good one on this device: there is none to go back to")
+                raise UpdateRefused(f"system {running} is the only good one: this device has none to go back to")
             self._boot.condemn(Failure(running, "operator", f"an operator went back to system {target}"))
             return {"version": target, "restarting": True}
 
     def _factory_reset(self, request: Mapping[str, Any]) -> Answer:
         name = device_name(self._boot.root)
         if request.get("name") != name:
-            raise Refused(f"the name is {request.get('name')!r}, and this device is {name!r}: nothing was erased")
+            raise UpdateRefused(f"the name is {request.get('name')!r}, and this device is {name!r}: nothing was erased")
         files.replace(self._boot.esp / "factory-reset", f"{name}\n".encode())
         return {"name": name, "restarting": True}
 
@@ -132,7 +132,7 @@ class Requests:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise Refused("another system update is being installed: wait until it ends") from None
+                raise UpdateRefused("another system update is being installed: wait until it ends") from None
             yield
 
 

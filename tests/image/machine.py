@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from image.device.slots import Boot, Slots
+from image.device.slots import Slots, SlotStore
 
 
 class Machine:
     """A device with boot entries that runs one of its versions."""
 
     def __init__(self, root: Path, entries: Iterable[str], running: int = 0, slots: Slots | None = None) -> None:
-        self.root, self.boot = root, Boot(root)
+        self.root, self.boot = root, SlotStore(root)
         self.boot.entries_directory.mkdir(parents=True)
         (root / "etc").mkdir()
         self.boot.state.mkdir(parents=True)

@@ -15,7 +15,7 @@ import pytest
 from image.device import decide, files, health, report, scrub, slot
 from image.device.decide import ANSWER_SECONDS, LOAD_SECONDS, Verdict
 from image.device.files import FileStep
-from image.device.slots import Boot, Failure, Slots
+from image.device.slots import Failure, Slots, SlotStore
 from tests.image.machine import Machine, status
 
 
@@ -161,8 +161,8 @@ def test_a_boot_partition_that_cannot_be_written_causes_no_restart(
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(files, "point", refuse)
-    monkeypatch.setattr(health, "Boot", lambda: machine.boot)
-    monkeypatch.setattr(slot, "Boot", lambda: machine.boot)
+    monkeypatch.setattr(health, "SlotStore", lambda: machine.boot)
+    monkeypatch.setattr(slot, "SlotStore", lambda: machine.boot)
     monkeypatch.setattr(health, "wait_for_verdict", lambda *arguments: Verdict("bad", "no answer"))
     monkeypatch.setattr(health, "restart", lambda: pytest.fail("restarted"))
 
@@ -258,7 +258,7 @@ def boot(machine: Machine, worlds: Mapping[int, str]) -> str:
     if running not in machine.boot.load().confirmed and worlds[running] == "worse":
         left = health.fall_back(machine.boot, running, "health", "worse", lambda: None)
         return f"{running} falls back" if left else f"{running} stays"
-    slot.confirm(Boot(machine.root))
+    slot.confirm(SlotStore(machine.root))
     return f"{running} stays"
 
 

@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from image.device.slots import Entry, Failure, Slots, read_entry, read_slots
+from image.device.slots import BootEntry, Failure, Slots, read_entry, read_slots
 from tests.image.machine import Machine, read_json
 
 
 @pytest.mark.parametrize(
     ("name", "entry"),
     [
-        ("edge_7.efi", Entry("edge_7.efi", 7, None)),
-        ("edge_7+3.efi", Entry("edge_7+3.efi", 7, 3)),
-        ("edge_7+3-0.efi", Entry("edge_7+3-0.efi", 7, 3)),
-        ("edge_12+0-3.efi", Entry("edge_12+0-3.efi", 12, 0)),
+        ("edge_7.efi", BootEntry("edge_7.efi", 7, None)),
+        ("edge_7+3.efi", BootEntry("edge_7+3.efi", 7, 3)),
+        ("edge_7+3-0.efi", BootEntry("edge_7+3-0.efi", 7, 3)),
+        ("edge_12+0-3.efi", BootEntry("edge_12+0-3.efi", 12, 0)),
     ],
 )
-def test_the_name_of_an_entry_has_its_version_and_tries(name: str, entry: Entry) -> None:
+def test_the_name_of_an_entry_has_its_version_and_tries(name: str, entry: BootEntry) -> None:
     assert read_entry(name) == entry
     assert entry.usable is (entry.left != 0)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from image.device import cli, server, system
-from image.device.install import Installer, Refused
+from image.device.install import Installer, UpdateRefused
 from image.device.slots import Failure, Slots
 from image.device.system import Requests
 from tests.image.machine import Machine, read_json
@@ -71,7 +71,7 @@ def test_a_version_that_waits_for_its_restart_is_not_written_again(tmp_path: Pat
     assert installer.versions == [4]
 
 
-@pytest.mark.parametrize("error", [Refused("no space"), OSError(5, "Input/output error", "/boot")])
+@pytest.mark.parametrize("error", [UpdateRefused("no space"), OSError(5, "Input/output error", "/boot")])
 def test_a_refused_version_restarts_nothing(machine: Machine, error: Exception) -> None:
     answer, restarts = ask(machine, {"op": "install", "version": 3}, Recorded(error))
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from image.device import slot
-from image.device.install import VERIFY, Installer, Refused
-from image.device.slots import Boot, Failure
+from image.device.install import VERIFY, Installer, UpdateRefused
+from image.device.slots import Failure, SlotStore
 from image.device.system import Requests
 from ota.cli import main
 from tests.ota.publish.publisher import Publisher, one_sentence
@@ -30,7 +30,7 @@ class Device:
         self.fleet = Fleet(publisher)
         self.root = self.fleet.image.root
         self.fleet.settings["state-dir"] = self.root / "var/lib/edge-ota"
-        self.boot = Boot(self.root)
+        self.boot = SlotStore(self.root)
         self.boot.entries_directory.mkdir(parents=True)
         (self.boot.entries_directory / "edge_1+5.efi").write_text("kernel")
         self.written: dict[str, bytes] = {}
@@ -55,7 +55,7 @@ class Device:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 status = main([command[1], *flags, *command[2:]])
             if status:
-                raise Refused(f"edge-ota verify-system: {err.getvalue().strip()}")
+                raise UpdateRefused(f"edge-ota verify-system: {err.getvalue().strip()}")
             return out.getvalue()
         if command[-2] == "update":
             stage = Path(command[1].partition("=")[2])

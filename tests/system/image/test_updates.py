@@ -42,9 +42,9 @@ HANG = "kill -SEGV 1\n"
 _STATE = """
 import json, sys
 sys.path.insert(0, "/usr/lib/edge-device")
-from image.device.slots import Boot
+from image.device.slots import SlotStore
 from image.device.system import Requests
-print(json.dumps(Requests(Boot(), print).carry_out({"op": "status"})[0]))
+print(json.dumps(Requests(SlotStore(), print).carry_out({"op": "status"})[0]))
 """
 _ASK = """
 import socket, sys
@@ -58,8 +58,8 @@ import sys
 sys.path.insert(0, "/usr/lib/edge-device")
 from image.device.install import Installer
 from image.device.server import ask
-from image.device.slots import Boot
-Installer(Boot(), ask).install(int(sys.argv[1]))
+from image.device.slots import SlotStore
+Installer(SlotStore(), ask).install(int(sys.argv[1]))
 """
 
 
