@@ -114,7 +114,7 @@ def test_the_operator_goes_back_to_the_other_system(device: Device) -> None:
     device.boots(1)
     with root_side(device.root, device.answer):
         device.fleet.run("system", "rollback", status=8)
-    assert "there is none to go back to" in one_sentence(device.fleet.err)
+    assert "this device has none to go back to" in one_sentence(device.fleet.err)
 
 
 @pytest.mark.parametrize("change", ["root", "document", "metadata"])
