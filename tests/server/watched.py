@@ -19,6 +19,8 @@ from typing import Any
 
 #: shorter turns are not written down, seconds
 NOTED = 0.001
+#: a turn that began so many seconds before a time belongs to it, too
+BEFORE = 0.1
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ def turns(path: Path) -> Iterator[Turn]:
 
 def longest(path: Path, began: float, ended: float) -> Turn:
     """The longest turn of a time."""
-    found = [turn for turn in turns(path) if began - 0.1 <= turn.began <= ended]
+    found = [turn for turn in turns(path) if began - BEFORE <= turn.began <= ended]
     return max(found, key=lambda turn: turn.cpu, default=Turn(began, 0.0, "none"))
 
 
