@@ -28,7 +28,7 @@ from tests.system.service import HTTP, METRICS, Service
 GRPC = 8001
 MODEL = "simple"
 #: of the fleet's publisher: edge-ota replaces no model that the device has from elsewhere
-RELEASED = "adder"
+RELEASED = "simple_released"
 #: seconds to the first run of edge-ota: one minute, up to five by chance, and the update under emulation
 FIRST_UPDATE = 900
 _A, _B = np.arange(16, dtype=np.int32).reshape(1, 16), np.full((1, 16), 5, dtype=np.int32)
