@@ -44,6 +44,7 @@ PROGRAMS = {
         echo PARTNAME=edge-data >"$part/uevent"; echo 6 >"$part/partition"; echo 18000000 >"$part/start"
         echo $(($(cat "$EDGE_SYS/devices/vda/size") - 18000000 - 2048)) >"$part/size" """,
     "systemd-growfs": "",
+    "blockdev": "",
     "modprobe": "",
     "sync": "",
 }
@@ -197,6 +198,12 @@ def test_a_partition_of_another_device_is_not_used(started: Machine) -> None:
     assert not started.calls("e2fsck")
     assert (started.folder / "run/data/model").read_text() == "mine"
     assert any("ro,noload" in call and call.endswith("/run/data") for call in started.calls("mount"))
+    assert [call.split()[0] for call in started.calls("blockdev")] == ["--setro", "--setrw", "--setro"]
+
+
+def test_the_own_partition_can_be_written_after_it_was_looked_at(started: Machine) -> None:
+    assert started.boot() == []
+    assert [call.split()[0] for call in started.calls("blockdev")] == ["--setro", "--setrw"]
 
 
 @pytest.mark.parametrize("uuid", ["Default string", "00000000-0000-0000-0000-000000000000", "Not Specified", ""])

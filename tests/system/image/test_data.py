@@ -136,10 +136,10 @@ def test_identity_and_settings_stay_on_a_larger_disk(used: Device) -> None:
 
 
 def test_full_data_are_reported_and_the_server_comes_up(used: Device) -> None:
-    used.machine.run("fallocate -l $(df --output=avail -B1 /var | tail -n 1) /var/fill; sync")
+    used.machine.run("fallocate -l $(df --output=avail -B1 /var | tail -n 1) /var/log/fill; sync")
     assert used.reboot() == ["data-full"]
     assert used.serves()
-    used.machine.run("rm /var/fill; sync; systemctl start edge-data.service")
+    used.machine.run("rm /var/log/fill; sync; systemctl start edge-data.service")
     assert used.faults() == []
 
 
