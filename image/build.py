@@ -98,6 +98,7 @@ def build(asked: Wish) -> list[Path]:
         say("the package edge-serve")
         package = _package(work / "package", asked)
         say(f"image {asked.number} ({asked.profile}); the first one fetches 1 GB of tools and packages")
+        remove_earlier(work)
         mkosi_tool.run(tool, arguments(asked, work), work / "build.log")
         raw = _only(work / "out", f"{asked.system}.raw")
         found = packages.read_manifests(manifests(work))
@@ -110,6 +111,12 @@ def build(asked: Wish) -> list[Path]:
 def say(text: str) -> None:
     """Print one line of progress with the time of day."""
     print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+def remove_earlier(work: Path) -> None:
+    """Remove what earlier builds left beside their finished files: names of partitions have the hash of their content."""
+    for path in (work / "out").glob("edge_*"):
+        path.unlink()
 
 
 def manifests(work: Path) -> list[Path]:

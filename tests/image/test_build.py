@@ -103,6 +103,17 @@ def test_a_list_is_accepted_after_a_build_only(tmp_path: Path, monkeypatch: pyte
     assert main(["lock"]) == 1
 
 
+def test_a_version_can_be_built_again_with_another_content(tmp_path: Path) -> None:
+    earlier = tmp_path / "out/edge_7.root-x86-64.00ff.raw"
+    earlier.parent.mkdir()
+    earlier.touch()
+    (tmp_path / "out/initrd.manifest").touch()
+
+    build.remove_earlier(tmp_path)
+
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["initrd.manifest"]
+
+
 def test_dist_has_the_disk_the_update_and_their_documents(tmp_path: Path) -> None:
     asked, package = outputs(tmp_path)
     files = list(build._finish(asked, tmp_path / "out/edge_7.raw", package, [("libc6", "2.41", "amd64")]))

@@ -118,7 +118,7 @@ class Device:
         return self.ask({"op": "install", "version": self.new})
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Send a request to the root side, as the agent does. Return its answer; {} = the machine restarted meanwhile."""
+        """Send a request to the root side, as the agent does; {} = the machine restarted before its answer came."""
         self.machine.put(f"{KEPT}/request", json.dumps(request).encode())
         before = self.state()["boot"]
         ask = f"python3 {KEPT}/ask.py {KEPT}/request >{KEPT}/answer"
