@@ -114,7 +114,7 @@ def say(text: str) -> None:
 
 
 def remove_earlier(work: Path) -> None:
-    """Remove what earlier builds left beside their finished files: names of partitions have the hash of their content."""
+    """Remove the files of earlier builds, because names of partitions have the hash of their content."""
     for path in (work / "out").glob("edge_*"):
         path.unlink()
 
