@@ -170,7 +170,7 @@ test-image-data: .venv/test  ## change the settings, then damage, fill, swap, an
 	$(BIN)/python -m pytest -q -rs -s --durations=0 tests/system/image/test_{settings,data}.py --machine disk $(SYSTEM)
 
 test-image-update: .venv/test  ## build two versions, and update one to the other: good, broken, and cut off (root; by hand, two hours)
-	@set -e; for version in 1 2; do IMAGE_VERSION=$$version $(BIN)/python -m image build --out build/updates/$$version; done; \
+	@set -e; rm -rf build/updates; for version in 1 2; do IMAGE_VERSION=$$version $(BIN)/python -m image build --out build/updates/$$version; done; \
 	  $(BIN)/python -m pytest -q -rs -s --durations=0 tests/system/image/test_{updates,ota_update,powercuts}.py --machine disk \
 	  --image build/updates/1/*.img.zst --update build/updates/2/edge_2.build.json $(SYSTEM)
 
