@@ -17,6 +17,7 @@ import pytest
 
 from tests.system.agent import KEPT
 from tests.system.disk import Disk
+from tests.system.image import busy
 from tests.system.image.esp import partitions
 from tests.system.machine import UNREACHABLE, Machine, wait_until
 from tests.system.service import Service
@@ -264,9 +265,23 @@ def test_a_damaged_slot_that_was_good_for_long_is_left(device: Device) -> None:
     assert device.serves()
 
 
+def test_requests_that_arrive_are_answered_while_the_system_changes(device: Device) -> None:
+    device.service.add_python_model(busy.MODEL, busy.NOTED)
+    device.machine.run("chmod -R a+rX /var/lib/edge-serve/models; systemctl restart edge-serve", 120)
+    with busy.Busy(device.service) as clients:
+        assert wait_until(lambda: len(clients.answered) > 200, 60 * device.boot.patience), clients.refused
+        device.install()
+        device.wait_for(lambda state: state["version"] == device.new and state["confirmed"])
+
+    journal = device.machine.run("journalctl -b -1 -u edge-serve --no-pager -o cat | grep -o 'arrived [-0-9]*[.]'", 60)
+    arrived = {line[len("arrived ") : -1] for line in journal.splitlines()}
+    print(f"{len(arrived)} requests arrived before the restart, {len(clients.answered)} were answered in all")
+    print(f"no answer for {clients.longest_pause():.1f} s; errors meanwhile: {dict(clients.refused)}")
+    assert len(arrived) > 200
+    assert arrived - clients.answered.keys() == set()
+
+
 def test_damage_that_does_not_stop_the_system_is_found_by_the_scrub(device: Device) -> None:
-    device.install()
-    device.wait_for(lambda state: state["version"] == device.new and state["confirmed"])
     damage(device, device.new, 0.97)
     device.wait_for(lambda state: state["version"] == device.new and state["entries"][-1]["left"] == 5)
 
