@@ -136,9 +136,15 @@ def replace_link(path: Path, target: str) -> None:
 
 
 def rename(path: Path, target: Path) -> None:
-    """Rename a file, replacing `target`."""
+    """Rename a file, replacing `target`.
+
+    The file is synced under its new name, too: Linux writes a new entry of FAT first without size and place (namei_vfat.c,
+    vfat_rename), and these with the inode, seconds later. Syncing the directory alone would make a file of 0 bytes durable.
+    """
     point(FileStep("rename", str(path), str(target)))
     path.rename(target)
+    if not target.is_symlink():
+        _sync(target)
 
 
 def remove(path: Path) -> bool:
@@ -164,8 +170,12 @@ def make_directory(path: Path, mode: int = 0o755) -> None:
 
 def sync_directory(path: Path) -> None:
     """Make the entries of a directory durable."""
+    _sync(path)
+
+
+def _sync(path: Path) -> None:
     point(FileStep("fsync", str(path)))
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
