@@ -88,3 +88,5 @@ class Busy:
             else:
                 self.refused[f"{answer.status} {text[:200]!r}"] += 1
                 self._over.wait(_PAUSE_SECONDS)
+        if connection is not None:
+            connection.close()
