@@ -14,6 +14,8 @@ from image.errors import ImageError
 REFUSED, ALLOWED = b"systemd.import_credentials=no", b"systemd.import_credentials=on"
 
 _ROOT_HASH = re.compile(rb"roothash=([0-9a-f]{64})")
+#: a line of os-release
+_SETTING = re.compile(r'^([A-Z_]+)="?([^"\n]*)"?$', re.MULTILINE)
 #: dm-verity's superblock: signature, version, hash type, UUID, algorithm, sizes of data and hash blocks, data blocks
 _SUPERBLOCK = struct.Struct("<8sII16s32sIIQ")
 _DIGEST = 32
@@ -55,6 +57,25 @@ def root_hash(kernel: bytes) -> str:
     if len(found) != 1:
         raise ImageError(f"found {len(found)} root hashes in the kernel image, expected one: build the image again")
     return str(found.pop(), "ascii")
+
+
+def release(kernel: bytes) -> dict[str, str]:
+    """Return os-release of the root that a unified kernel image starts: its section `.osrel`.
+
+    Raises:
+        ImageError: it is no such image, or has no such section.
+    """
+    try:
+        (start,) = struct.unpack_from("<I", kernel, 60)
+        signature, sections, optional = struct.unpack_from("<4s2xH12xH", kernel, start)
+        found = [struct.unpack_from("<8sI4xII", kernel, start + 24 + optional + 40 * one) for one in range(sections)]
+    except struct.error:
+        signature, found = b"", []
+    for name, length, size, offset in found if signature == b"PE\0\0" else ():
+        if name.rstrip(b"\0") == b".osrel":
+            text = kernel[offset : offset + min(length, size)].decode(errors="replace")
+            return dict(_SETTING.findall(text))
+    raise ImageError("the kernel image has no section .osrel: build the image again")
 
 
 def for_tests(kernel: bytes) -> bytes:

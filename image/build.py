@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -164,6 +164,7 @@ def _finish(asked: Wish, raw: Path, package: Path, found: list[tuple[str, str, s
     root = _only(source, f"{asked.system}.root-{asked.arch}.*.raw")
     verity = _only(source, f"{asked.system}.root-{asked.arch}-verity.*.raw")
     kernel = _only(source, f"{asked.system}.efi").read_bytes()
+    check_identity(asked, artifacts.release(kernel))
     hashed = artifacts.root_hash(kernel)
     with verity.open("rb") as file:
         extent = artifacts.used(file.read(512))
@@ -196,6 +197,20 @@ def _finish(asked: Wish, raw: Path, package: Path, found: list[tuple[str, str, s
     beside.append(facts)
     (out / "SHA256SUMS").write_text(artifacts.sums(beside))
     yield from (*beside, out / "SHA256SUMS")
+
+
+def check_identity(asked: Wish, release: Mapping[str, str]) -> None:
+    """Compare os-release of a kernel image with what was asked for: the publisher and the devices read it.
+
+    Raises:
+        ImageError: it names another system, so devices of another profile would take it.
+    """
+    expected = {"IMAGE_ID": "edge", "IMAGE_VERSION": str(asked.number), "VARIANT_ID": asked.profile}
+    for name, value in expected.items():
+        if (found := release.get(name, "")) != value:
+            raise ImageError(
+                f"the kernel image has {name} {found!r}, expected {value!r}: see mkosi.finalize, and build the image again"
+            )
 
 
 def _facts(asked: Wish, hashed: str, update: dict[str, Path]) -> str:

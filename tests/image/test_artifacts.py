@@ -13,8 +13,10 @@ import pytest
 
 from image import artifacts
 from image.errors import ImageError
+from tests.ota.system.images import uki
 
-KERNEL = b"MZ..quiet roothash=" + b"ab" * 32 + b" panic=5 systemd.import_credentials=no audit=0\0.."
+RELEASE = 'ID=debian\nIMAGE_ID="edge"\nIMAGE_VERSION="7"\nVARIANT_ID=base\n'
+KERNEL = uki(RELEASE, f"quiet roothash={'ab' * 32} panic=5 systemd.import_credentials=no audit=0")
 
 
 def superblock(blocks: int, algorithm: bytes = b"sha256") -> bytes:
@@ -63,6 +65,22 @@ def test_a_kernel_without_the_setting_or_the_hash_is_refused() -> None:
         artifacts.for_tests(b"MZ")
     with pytest.raises(ImageError, match="found 2 root hashes"):
         artifacts.root_hash(KERNEL + b" roothash=" + b"cd" * 32)
+
+
+def test_the_kernel_names_the_system_that_it_starts() -> None:
+    assert artifacts.release(KERNEL) == {
+        "ID": "debian", "IMAGE_ID": "edge", "IMAGE_VERSION": "7", "VARIANT_ID": "base",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [b"", b"MZ", KERNEL.replace(b".osrel", b".other"), KERNEL[:100], b"MZ" * 400],
+    ids=["empty", "short", "other", "cut", "no-pe"],
+)
+def test_a_kernel_without_names_is_refused(kernel: bytes) -> None:
+    with pytest.raises(ImageError, match=r"no section \.osrel"):
+        artifacts.release(kernel)
 
 
 def test_a_partition_is_cut_and_a_short_one_refused(tmp_path: Path) -> None:

@@ -128,6 +128,26 @@ def test_dist_has_the_disk_the_update_and_their_documents(tmp_path: Path) -> Non
     subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=tmp_path / "dist", check=True)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (b"VARIANT_ID=base\n", b"VARIANT_ID=nvid\n", "VARIANT_ID 'nvid', expected 'base'"),
+        (b"VARIANT_ID=base\n", b"NOTHING_ID=base\n"[:16], "VARIANT_ID '', expected 'base'"),
+        (b'IMAGE_VERSION="7"', b'IMAGE_VERSION="8"', "IMAGE_VERSION '8', expected '7'"),
+    ],
+    ids=["other-profile", "no-profile", "other-version"],
+)
+def test_a_kernel_of_another_profile_or_version_is_not_published(
+    tmp_path: Path, before: bytes, after: bytes, told: str
+) -> None:
+    asked, package = outputs(tmp_path)
+    (tmp_path / "out/edge_7.efi").write_bytes(KERNEL.replace(before, after))
+
+    with pytest.raises(ImageError, match=told):
+        list(build._finish(asked, tmp_path / "out/edge_7.raw", package, []))
+    assert not list((tmp_path / "dist").iterdir())
+
+
 def test_a_disk_that_cannot_be_written_is_one_message(tmp_path: Path) -> None:
     (tmp_path / "raw").write_bytes(bytes(4096))
     with pytest.raises(ImageError, match="cannot be written"):

@@ -21,6 +21,7 @@ OS_RELEASE = Path("etc/os-release")
 RECORD = Path("var/lib/edge-system/slots.json")
 STATE_SCHEMA = Path("var/lib/edge-device/schema")
 DEVICE_STATUS = Path("run/edge-device/status.json")
+#: of images from before the profile was in os-release: all of them were of this one
 DEFAULT_PROFILE = "base"
 _MOST_BYTES = 64 * 1024
 

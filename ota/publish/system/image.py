@@ -19,7 +19,6 @@ from ota.errors import UsageError
 
 #: of PE/COFF -> as `uname -m` says
 ARCHITECTURES = {0x8664: "x86_64", 0xAA64: "aarch64"}
-DEFAULT_PROFILE = "base"
 #: of the command line of `edge_N.test.efi`
 TEST_WORD = "systemd.import_credentials=on"
 _MOST_SECTION = 64 * 1024
@@ -64,6 +63,11 @@ def read_image(paths: Sequence[Path], *, for_tests: bool = False) -> SystemImage
             f"{found['uki']} names IMAGE_ID {product!r} and IMAGE_VERSION {version!r}, "
             f"expected a name and a number: {_EXPECTED}"
         )
+    if not release.get("VARIANT_ID"):
+        raise UsageError(
+            f"{found['uki']} names no profile (VARIANT_ID), so devices of every profile could take it: "
+            "build the image again"
+        )
     if TEST_WORD in sections.get(".cmdline", "") and not for_tests:
         raise UsageError(
             f"{found['uki']} takes credentials from firmware ({TEST_WORD}), which is for tests: publish edge_N.efi, "
@@ -72,7 +76,7 @@ def read_image(paths: Sequence[Path], *, for_tests: bool = False) -> SystemImage
     image = SystemImage(
         paths=found,
         product=product,
-        profile=release.get("VARIANT_ID") or DEFAULT_PROFILE,
+        profile=release["VARIANT_ID"],
         arch=arch,
         version=int(version),
         root_hash=_named_root_hash(found["uki"], sections.get(".cmdline", "")),

@@ -23,7 +23,7 @@ def write_image(
     paths[0].write_bytes(root)
     paths[1].write_bytes(superblock(blocks) + tree)
     release = f'ID=debian\nIMAGE_ID="{product}"\nIMAGE_VERSION="{version}"\n'
-    release += f"VARIANT_ID={profile}\n" if profile != "base" else ""
+    release += f"VARIANT_ID={profile}\n" if profile else ""
     paths[2].write_bytes(uki(release, f"roothash={top} console=ttyS0 panic=5        ", MACHINES[arch]))
     return paths
 

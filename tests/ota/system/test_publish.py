@@ -80,6 +80,10 @@ def test_versions_rise(with_role: Publisher) -> None:
     with_role.do("system", *write_image(with_role.base / "arm", 1, arch="aarch64"))
 
 
+def test_an_image_that_names_no_profile_is_for_no_device(with_role: Publisher) -> None:
+    assert "names no profile" in with_role.refused("system", *write_image(with_role.base / "dist", 2, profile=""))
+
+
 def test_files_of_different_builds_are_refused(with_role: Publisher) -> None:
     root, verity, uki = write_image(with_role.base / "dist", 2)
     other_root, other_verity, other_uki = write_image(with_role.base / "other", 3)
