@@ -209,7 +209,7 @@ def check_identity(asked: Wish, release: Mapping[str, str]) -> None:
     for name, value in expected.items():
         if (found := release.get(name, "")) != value:
             raise ImageError(
-                f"the kernel image has {name} {found!r}, expected {value!r}: see mkosi.finalize, and build the image again"
+                f"the kernel image has {name} {found!r}, expected {value!r}: see mkosi.finalize, and build it again"
             )
 
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from image.device import files
-from image.device.slots import MOST_BYTES, Slots, SlotStore, read_entry, read_slots
+from image.device.slots import SlotStore, read_entry
 
 #: number of a root partition -> its slot (image/mkosi/mkosi.repart)
 _SLOTS = {"2": "a", "4": "b"}
@@ -84,7 +83,7 @@ def entries(root: Path = Path("/")) -> Iterator[dict[str, Any]]:
         names = sorted(path.name for path in boot.entries_directory.iterdir())
     except OSError:
         return
-    record = read_slots(files.read_if_there(boot.record, MOST_BYTES)) or Slots()
+    record = boot.load()
     for name in names:
         if (entry := read_entry(name)) is not None:
             good = entry.left is None or entry.version in record.confirmed

@@ -26,8 +26,7 @@ def main() -> int:
     """Run the health gate of this boot. Return 0 if the system may be confirmed."""
     boot = SlotStore()
     running = boot.running()
-    with report.boot_partition():
-        note(boot)
+    note(boot)
     if running in boot.load().confirmed:
         print(f"system {running} was found good before")
         return 0
@@ -44,7 +43,7 @@ def note(boot: SlotStore) -> None:
     """Record the version that this boot fell back from, and report it until a newer one is good."""
     running, before = boot.running(), boot.read_failure()
     slots, failure = decide.note_failure(boot.entries(), boot.load(), running, before)
-    boot.save(slots)
+    report.record(boot, slots)
     if failure is None or failure.version == running:
         report.clear("system-fallback")
         return

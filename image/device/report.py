@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from image.device import facts
+from image.device.slots import Slots, SlotStore
 
 RUN = Path("/run/edge-device")
 SCHEMA = 1
@@ -57,6 +58,28 @@ def boot_partition() -> Iterator[None]:
             f"The boot partition cannot be written: {error.strerror or error}.",
             "Check it on another computer; no system update is possible without it.",
         )
+
+
+@contextlib.contextmanager
+def data_partition() -> Iterator[None]:
+    """Report an error of the data partition instead of raising it. A verdict takes effect without its record, too."""
+    try:
+        yield
+    except OSError as error:
+        report(
+            "data-record",
+            f"The data partition cannot be written: {error.strerror or error}."
+            " It lacks the last verdict about a system.",
+            "Remove models, or files in /var, and restart the device.",
+        )
+
+
+def record(boot: SlotStore, slots: Slots) -> None:
+    """Write the record of systems and its copy. Report the partition that cannot be written; the other one is."""
+    with data_partition():
+        boot.save_record(slots)
+    with boot_partition():
+        boot.save_copy(slots)
 
 
 def faults(run: Path = RUN) -> list[Document]:

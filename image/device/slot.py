@@ -11,23 +11,24 @@ from image.device.slots import TRIES, SlotStore
 
 
 def main() -> int:
-    """Confirm the running system. Return 0 in any case: a boot partition that cannot be written is reported."""
-    with report.boot_partition():
-        confirm(SlotStore())
+    """Confirm the running system. Return 0 in any case: a partition that cannot be written is reported."""
+    confirm(SlotStore())
     return 0
 
 
 def confirm(boot: SlotStore) -> None:
-    """Record the running version as good, and set its tries."""
+    """Record the running version as good, and set its tries, also if its record cannot be written."""
     running, entries, slots = boot.running(), boot.entries(), boot.load()
     confirmed = decide.confirm(entries, slots, running)
-    boot.save(confirmed)
-    boot.set_tries(running, TRIES)
-    # if power cuts used up the tries of this entry too, systemd-boot would start the bad one
-    boot.remove_entries(one for one in entries if not one.usable and one.version != running)
-    failure = boot.read_failure()
-    if failure is not None and failure.version <= running:
-        files.remove(boot.failure)
-    files.remove(boot.state / "baseline.json")
+    report.record(boot, confirmed)
+    with report.boot_partition():
+        boot.set_tries(running, TRIES)
+        # if power cuts used up the tries of this entry too, systemd-boot would start the bad one
+        boot.remove_entries(one for one in entries if not one.usable and one.version != running)
+        failure = boot.read_failure()
+        if failure is not None and failure.version <= running:
+            boot.remove_failure()
+    with report.data_partition():
+        files.remove(boot.state / "baseline.json")
     if confirmed != slots:
         print(f"system {running} is confirmed")

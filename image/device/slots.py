@@ -7,6 +7,7 @@ the ESP keeps them when the data partition is lost.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -128,6 +129,12 @@ class Failure:
     reason: str
 
 
+def _update(path: Path, data: bytes) -> None:
+    if files.read_if_there(path, MOST_BYTES) != data:
+        files.make_directory(path.parent)
+        files.replace(path, data)
+
+
 class SlotStore:
     """The ESP and the record of a device.
 
@@ -143,6 +150,7 @@ class SlotStore:
         self.record = self.state / "slots.json"
         self.record_copy = self.esp / "edge-slots.json"
         self.failure = self.esp / "edge-failed.json"
+        self.failure_copy = self.state / "failed.json"
 
     def running(self) -> int:
         """Return the version of the system that runs.
@@ -164,7 +172,7 @@ class SlotStore:
         return tuple(sorted((one for name in names if (one := read_entry(name))), key=lambda one: one.version))
 
     def load(self) -> Slots:
-        """Return the record. Versions that only the copy on the ESP calls bad are bad, too."""
+        """Return the record. What only the copy on the ESP calls bad or good counts too: /var may have been full."""
         copy = read_slots(files.read_if_there(self.record_copy, MOST_BYTES))
         found = read_slots(files.read_if_there(self.record, MOST_BYTES))
         if found is None:
@@ -173,30 +181,62 @@ class SlotStore:
             for version, reason in copy.bad.items():
                 if version not in found.bad and version not in found.confirmed:
                     found = found.with_bad(version, reason)
+            good = [one for one in copy.confirmed if one not in found.bad and one not in found.confirmed]
+            found = replace(found, confirmed=(*found.confirmed, *good))
         return found
 
     def save(self, slots: Slots) -> None:
-        """Write the record and its copy, unless they are as they should be."""
-        data = slots.text().encode()
-        for path in (self.record, self.record_copy):
-            if files.read_if_there(path, MOST_BYTES) != data:
-                files.make_directory(path.parent)
-                files.replace(path, data)
+        """Write the record and its copy, unless they are as they should be.
+
+        Raises:
+            OSError: one of them cannot be written.
+        """
+        self.save_record(slots)
+        self.save_copy(slots)
+
+    def save_record(self, slots: Slots) -> None:
+        """Write the record on the data partition, unless it is as it should be."""
+        _update(self.record, slots.text().encode())
+
+    def save_copy(self, slots: Slots) -> None:
+        """Write the copy on the ESP, unless it is as it should be."""
+        _update(self.record_copy, slots.text().encode())
 
     def read_failure(self) -> Failure | None:
         """Return the reason that the last condemned version left."""
+        return self._failure_in(self.failure) or self._failure_in(self.failure_copy)
+
+    def _failure_in(self, path: Path) -> Failure | None:
         try:
-            found = json.loads(files.read_if_there(self.failure, MOST_BYTES) or b"")
+            found = json.loads(files.read_if_there(path, MOST_BYTES) or b"")
             return Failure(_number(found["version"]), str(found["kind"]), str(found["reason"])[:MOST_REASON])
         except (ValueError, KeyError, TypeError, RecursionError):
             return None
 
     def write_failure(self, failure: Failure) -> None:
-        """Write the reason why a version is not used."""
-        files.replace(self.failure, json.dumps(asdict(failure)).encode())
+        """Write the reason why a version is not used, where there is room: on the ESP and on the data partition.
+
+        Nothing is raised, because the verdict has to take effect without its reason, too.
+        """
+        for path in (self.failure, self.failure_copy):
+            try:
+                _update(path, json.dumps(asdict(failure)).encode())
+            except OSError as error:
+                print(f"<4>{path.parent}: the reason cannot be stored: {error.strerror or error}", flush=True)
+                with contextlib.suppress(OSError):
+                    files.remove(path)  # that of an earlier version would be read in its place
+
+    def remove_failure(self) -> None:
+        """Remove the reason, because a later version is good."""
+        for path in (self.failure, self.failure_copy):
+            files.remove(path)
 
     def condemn(self, failure: Failure) -> None:
-        """Take all tries from an entry, so that systemd-boot starts the other one. The reason is written first."""
+        """Take all tries from an entry, so that systemd-boot starts the other one. The reason is written first.
+
+        Raises:
+            OSError: the entry cannot be renamed, and would be started again.
+        """
         self.write_failure(failure)
         self.set_tries(failure.version, 0)
 

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +169,64 @@ def test_a_boot_partition_that_cannot_be_written_causes_no_restart(
     assert health.main() == (0 if running == 1 else 1)
     assert slot.main() == 0
     assert "The boot partition cannot be written: Read-only file system." in faults["boot-partition"]
+
+
+@contextlib.contextmanager
+def full(*folders: Path) -> Iterator[None]:
+    """Let folders have no room for new files. Names can be changed and removed there."""
+
+    def refuse(step: FileStep) -> None:
+        if step.kind in ("create", "write", "mkdir") and any(str(one) in step.path for one in folders):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "point", refuse)
+        yield
+
+
+FULL = {
+    "boot": ("boot-partition", "The boot partition cannot be written: No space left on device."),
+    "var": ("data-record", "The data partition cannot be written: No space left on device."),
+}
+
+
+@pytest.mark.parametrize("place", ["boot", "var"])
+def test_a_good_system_is_confirmed_without_room_for_its_record(
+    tmp_path: Path, faults: dict[str, str], monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    machine = Machine(tmp_path, ["edge_1+5.efi", "edge_2+1-2.efi"], 2, Slots((1,), pending=2))
+    monkeypatch.setattr(slot, "SlotStore", lambda: machine.boot)
+
+    with full(tmp_path / place):
+        assert slot.main() == 0
+    code, text = FULL[place]
+
+    assert machine.names() == ["edge_1+5.efi", "edge_2+5.efi"]
+    assert [*faults] == [code]
+    assert faults[code].startswith(text)
+    assert machine.start() == 2
+    assert 2 in machine.boot.load().confirmed
+    slot.confirm(machine.boot)
+    assert machine.boot.load() == Slots((1, 2), previous=1)
+
+
+@pytest.mark.parametrize("places", [("boot",), ("var",), ("boot", "var")])
+def test_a_bad_system_is_left_without_room_for_its_reason(
+    tmp_path: Path, faults: dict[str, str], places: tuple[str, ...]
+) -> None:
+    machine = Machine(tmp_path, ["edge_1+5.efi", "edge_2+2-1.efi"], 2, Slots((1,), pending=2))
+    machine.boot.write_failure(Failure(1, "health", "of an earlier update"))
+    restarts: list[int] = []
+
+    with full(*(tmp_path / one for one in places)):
+        assert health.fall_back(machine.boot, 2, "health", "no answer", lambda: restarts.append(1))
+        assert (restarts, machine.start()) == ([1], 1)
+        health.note(machine.boot)
+
+    reason = "no answer" if len(places) == 1 else "a kernel panic, a hang, or power cuts"
+    assert reason in faults.pop("system-fallback")
+    assert sorted(faults) == sorted(FULL[one][0] for one in places)
+    assert sorted(machine.boot.load().bad) == ([2] if len(places) == 1 else [])
 
 
 def test_a_confirmed_system_gets_all_tries_back(tmp_path: Path, faults: dict[str, str]) -> None:
