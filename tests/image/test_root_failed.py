@@ -42,13 +42,13 @@ def run(machine: Machine, programs: Path, running: int, kind: str) -> str:
     (root / "efivars").mkdir()
     variable = b"\6\0\0\0" + "EE000000-0000-0000-0000-000000000001\0".encode("utf-16-le")
     (root / "efivars/LoaderDevicePartUUID-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f").write_bytes(variable)
-    if kind == "root":
+    if kind == "root" and not (root / "sys").exists():
         (root / "run").mkdir()
         (root / "run/esp-of-the-boot-loader").symlink_to(machine.boot.esp)
     environment = {
         "PATH": f"{programs}:/usr/bin:/bin", "EDGE_RUN": str(root / "run"), "EDGE_ESP": str(machine.boot.esp),
         "EDGE_CMDLINE": str(root / "cmdline"), "EDGE_EFIVARS": str(root / "efivars"), "EDGE_RETRY_SECONDS": "0",
-        "EDGE_DEV": "/dev",
+        "EDGE_DEV": str(root / "dev") if (root / "sys").exists() else "/dev", "EDGE_SYS": str(root / "sys"),
     }  # fmt: skip
     subprocess.run(["/bin/sh", str(SCRIPT), kind], env=environment, check=True, timeout=30, capture_output=True)
     calls = programs.parent / "calls"
@@ -93,6 +93,45 @@ def test_a_boot_partition_that_cannot_be_written_causes_no_restart(tmp_path: Pat
     (programs / "mv").chmod(0o755)
 
     assert "reboot" not in run(machine, programs, 2, "disk")
+
+
+def two_disks(machine: Machine, programs: Path, *names: str) -> Path:
+    """Add a second disk with boot entries of these names. Return the folder of its boot partition."""
+    dev, root = machine.root / "dev", machine.root
+    (dev / "sdb1/EFI/Linux").mkdir(parents=True)
+    for name in names:
+        (dev / "sdb1/EFI/Linux" / name).write_text(f"roothash={HASHES[int(name[5])]} quiet")
+    (dev / "vda1").symlink_to(machine.boot.esp)
+    for name, label in (("vda1", "EDGE-SERVE"), ("vda2", "edge_2"), ("sdb1", "EDGE-SERVE")):
+        (root / "sys/class/block" / name).mkdir(parents=True)
+        (root / "sys/class/block" / name / "uevent").write_text(f"DEVNAME={name}\nPARTNAME={label}\n")
+    mount = "while [ $# -gt 2 ]; do shift; done\n[ -d $1 ] && rmdir $2 && ln -s $1 $2"
+    for name, code in (("mount", mount), ("umount", "rm $1 && mkdir $1")):
+        (programs / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{programs.parent}/calls\n{code}\n')
+    return dev / "sdb1/EFI/Linux"
+
+
+def test_the_slot_of_the_disk_with_this_system_is_left(tmp_path: Path, programs: Path) -> None:
+    machine = Machine(tmp_path / "device", ["edge_1+5.efi", "edge_2+2-1.efi"])
+    other = two_disks(machine, programs, "edge_1+5.efi")
+
+    calls = run(machine, programs, 2, "root")
+
+    assert machine.names() == ["edge_1+5.efi", "edge_2+0.efi"]
+    assert [path.name for path in other.iterdir()] == ["edge_1+5.efi"]
+    assert "by-partuuid" not in calls
+    assert calls.endswith("systemctl reboot --force\n")
+
+
+def test_two_disks_with_this_system_are_left_as_they_are(tmp_path: Path, programs: Path) -> None:
+    machine = Machine(tmp_path / "device", ["edge_1+5.efi", "edge_2+2-1.efi"])
+    other = two_disks(machine, programs, "edge_1+5.efi", "edge_2+2-1.efi")
+
+    calls = run(machine, programs, 2, "root")
+
+    assert machine.names() == sorted(path.name for path in other.iterdir()) == ["edge_1+5.efi", "edge_2+2-1.efi"]
+    assert "rw" not in calls
+    assert calls.endswith("systemctl reboot --force\n"), "after a while, because one may be removed"
 
 
 @pytest.mark.parametrize("other", ["", "+5", "+1-2", "+0", "+0-3"])

@@ -47,6 +47,7 @@ PROGRAMS = {
     "blockdev": "",
     "modprobe": "",
     "sync": "",
+    "udevadm": "",
 }
 
 
@@ -266,13 +267,63 @@ def test_factory_reset_of_damaged_data_takes_any_name(started: Machine) -> None:
     assert not (started.data / "LOST").exists()
 
 
-def test_a_second_disk_with_the_same_labels_is_reported_and_not_used(started: Machine) -> None:
-    started.write("sys/devices/sdb/sdb6/uevent", "PARTNAME=edge-data")
-    started.link("sys/class/block/sdb6", "sys/devices/sdb/sdb6")
-    started.link("sys/class/block/vda6", "sys/devices/vda/vda6")
+def plug_in(machine: Machine, *labels: str) -> None:
+    """Add a disk with partitions of these labels."""
+    for number, label in enumerate(labels, 1):
+        machine.write(f"sys/devices/sdb/sdb{number}/uevent", f"PARTNAME={label}")
+        machine.link(f"sys/class/block/sdb{number}", f"sys/devices/sdb/sdb{number}")
+    for part in (machine.folder / "sys/devices/vda").glob("vda*"):
+        machine.link(f"sys/class/block/{part.name}", f"sys/devices/vda/{part.name}")
+
+
+STICK = ("EDGE-SERVE", "edge_7", "edge_7")
+
+
+def test_a_second_disk_with_data_is_reported_and_not_used(started: Machine) -> None:
+    plug_in(started, *STICK, "edge-data")
     assert started.boot() == ["second-disk"]
-    assert "The disk sdb has" in str(started.faults()["second-disk"]["text"])
+    fault = started.faults()["second-disk"]
+    assert "The disk sdb has a data partition of this image too" in str(fault["text"])
+    assert "Erase none before you know" in str(fault["help"])
     assert not any("sdb" in call for call in started.calls("mount"))
+    assert not started.in_memory
+
+
+@pytest.mark.parametrize(
+    "labels", [STICK, *(pytest.param(one, marks=pytest.mark.slow) for one in (("EDGE-SERVE", "_"), ("esp", "edge_12")))]
+)
+def test_a_stick_that_was_never_started_from_is_reported(started: Machine, labels: tuple[str, ...]) -> None:
+    plug_in(started, *labels)
+    assert started.boot() == ["second-disk"]
+    fault = started.faults()["second-disk"]
+    assert "The disk sdb has a system of this image too, and no data; the device runs from vda" in str(fault["text"])
+    assert "remove sdb" in str(fault["help"])
+
+
+def test_a_disk_of_another_system_is_no_second_disk(started: Machine) -> None:
+    plug_in(started, "EFI System Partition", "esp", "root", "edge", "edge_b")
+    assert started.boot() == []
+
+
+def test_a_stick_whose_root_runs_is_not_set_up_while_another_disk_has_data(machine: Machine) -> None:
+    plug_in(machine, *STICK, "edge-data")
+    machine.write("dev/vda1/factory-reset", "any")
+
+    assert machine.boot() == ["second-disk"]
+
+    fault = machine.faults()["second-disk"]
+    assert "runs from the disk vda, which has no data, and there are data of this image on sdb" in str(fault["text"])
+    assert "To keep the data, remove vda" in str(fault["help"])
+    assert machine.calls("systemd-repart") == []
+    assert machine.in_memory
+    assert (machine.folder / "dev/vda1/factory-reset").exists()
+
+
+def test_two_disks_without_data_are_set_up_and_reported(machine: Machine) -> None:
+    plug_in(machine, *STICK)
+    assert machine.boot() == ["second-disk"]
+    assert len(machine.calls("systemd-repart")) == 1
+    assert not machine.in_memory
 
 
 def test_a_boot_partition_that_cannot_be_read_is_reported(started: Machine) -> None:
