@@ -14,6 +14,7 @@ COMMANDS: Mapping[str, str] = {
     "slot": "slot",
     "scrub": "scrub",
     "data": "data.space",
+    "last-stop": "data.last_stop",
     "system": "system",
 }
 

@@ -49,6 +49,7 @@ def run(machine: Machine, programs: Path, running: int, kind: str) -> str:
         "PATH": f"{programs}:/usr/bin:/bin", "EDGE_RUN": str(root / "run"), "EDGE_ESP": str(machine.boot.esp),
         "EDGE_CMDLINE": str(root / "cmdline"), "EDGE_EFIVARS": str(root / "efivars"), "EDGE_RETRY_SECONDS": "0",
         "EDGE_DEV": str(root / "dev") if (root / "sys").exists() else "/dev", "EDGE_SYS": str(root / "sys"),
+        "EDGE_STOPPED": str(root / "stopped"),
     }  # fmt: skip
     subprocess.run(["/bin/sh", str(SCRIPT), kind], env=environment, check=True, timeout=30, capture_output=True)
     calls = programs.parent / "calls"
@@ -141,4 +142,4 @@ def test_the_script_decides_as_the_health_gate_does(tmp_path: Path, programs: Pa
 
     run(machine, programs, 2, "disk")
 
-    assert ("edge_2+0.efi" in machine.names()) is leaves
+    assert ("edge_2+0.efi" in machine.names()) is (machine.root / "stopped").exists() is leaves

@@ -2,5 +2,6 @@
 
 The initrd makes, repairs, and mounts it (`initrd/edge-state`, a shell script).
 
-    space  looks at its space while the system runs
+    space      looks at its space while the system runs
+    last_stop  says how the device stopped the last time
 """
