@@ -28,6 +28,7 @@ def read_facts(root: Path = Path("/"), addresses: list[str] | None = None) -> di
         "slot": slot(root),
         "entries": list(entries(root)),
         "provisioned": (root / "var/lib/edge-device/current").is_dir(),
+        "watchdog": watchdog(root),
         "tls": (root / "etc/edge-serve/credentials/server.crt").exists(),
     }
 
@@ -62,6 +63,12 @@ def version(root: Path = Path("/")) -> str:
     """Return the version of the image that runs; "" = this is no image."""
     match = re.search(r'^IMAGE_VERSION="?([^"\n]*)', _text(root / "usr/lib/os-release") or "", re.MULTILINE)
     return match[1] if match else ""
+
+
+def watchdog(root: Path = Path("/")) -> str:
+    """Return whether a watchdog of the hardware would reset a system that hangs: `active`, `inactive`, or `none`."""
+    states = [_text(one / "state") for one in root.glob("sys/class/watchdog/watchdog*")]
+    return "active" if "active" in states else "inactive" if states else "none"
 
 
 def slot(root: Path = Path("/")) -> str:

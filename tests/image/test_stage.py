@@ -81,3 +81,14 @@ def test_masks_are_links_to_nothing_and_name_no_unit_of_ours() -> None:
     assert [path.name for path in masks if path.name.startswith("edge-")] == []
     timers = {"systemd-sysupdate.timer", "systemd-sysupdate-reboot.timer", "getty@.service", "ssh.socket"}
     assert timers <= {path.name for path in masks}
+
+
+def test_the_watchdog_of_the_root_runs_in_the_initrd_too() -> None:
+    place = "mkosi.extra/usr/lib/systemd/system.conf.d/10-edge-device.conf"
+    root, initrd = (
+        (CHECKOUT / "image/mkosi" / folder / place).read_text().splitlines() for folder in (".", "mkosi.images/initrd")
+    )
+    settings = [line for line in root if "WatchdogSec=" in line]
+    assert [line for line in initrd if "WatchdogSec=" in line] == settings == [
+        "RuntimeWatchdogSec=30s", "RebootWatchdogSec=2min",
+    ]  # fmt: skip

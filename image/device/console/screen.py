@@ -7,6 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _COLUMNS = 78
+#: state of the hardware's watchdog -> what it means for the owner
+_WATCHDOG = {
+    "none": "none: a system that hangs stays so until its power is cut",
+    "inactive": "not in use: a system that hangs stays so until its power is cut",
+}
 
 
 def screen(status: Mapping[str, Any]) -> list[str]:
@@ -20,6 +25,8 @@ def screen(status: Mapping[str, Any]) -> list[str]:
         ("Key", status["fingerprint"] or "none yet"),
         ("System", "; ".join([system, *_others(status)])),
     ]
+    if (watchdog := _WATCHDOG.get(status.get("watchdog", ""))) is not None:
+        rows.append(("Watchdog", watchdog))
     lines = ["", "edge-serve", ""]
     for title, text in rows:
         lines += _wrapped(f"  {title:<9}", text)

@@ -47,6 +47,26 @@ def test_the_screen_shows_name_addresses_page_key_and_system() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("state", "line"),
+    [
+        ("active", None),
+        ("inactive", "  Watchdog not in use: a system that hangs stays so until its power is cut"),
+        (None, "  Watchdog none: a system that hangs stays so until its power is cut"),
+    ],
+)
+def test_hardware_without_a_watchdog_is_a_line_and_no_fault(
+    tmp_path: Path, state: str | None, line: str | None
+) -> None:
+    if state is not None:
+        (tmp_path / "sys/class/watchdog/watchdog0").mkdir(parents=True)
+        (tmp_path / "sys/class/watchdog/watchdog0/state").write_text(f"{state}\n")
+    found = report.update_status(tmp_path / "run", tmp_path, [])
+
+    assert found["faults"] == []
+    assert [one for one in screen(found) if "Watchdog" in one] == ([] if line is None else [line])
+
+
 def test_the_screen_shows_faults_other_systems_and_what_is_missing() -> None:
     entries = [{"version": "12", "state": "trying", "left": 2}, {"version": "13", "state": "bad", "left": 0}]
     fault = {"code": "x", "text": "It is\x1b broken " * 12, "help": "Repair it.", "since": ""}
