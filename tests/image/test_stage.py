@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import subprocess
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -73,6 +75,18 @@ def test_every_enabled_unit_of_the_image_exists_here_or_in_a_package() -> None:
     enabled = re.findall(r"^enable (edge-\S+)$", PRESET.read_text(), re.MULTILINE)
     assert [one for one in enabled if not any(fnmatch(name, one) for name in names)] == []
     assert PRESET.read_text().splitlines()[-1] == "disable *"
+
+
+def test_the_driver_of_a_gpu_is_loaded_where_one_is_and_udev_may_be_late(tmp_path: Path) -> None:
+    folder = CHECKOUT / "image/mkosi/mkosi.profiles/nvidia/mkosi.extra/usr/lib/systemd/system"
+    unit = (folder / "edge-nvidia.service").read_text()
+    commands = re.findall(r"^Exec(?:Condition|Start)=(.*)$", unit, re.MULTILINE)
+    (tmp_path / "0").mkdir()
+    for vendor, status in (("0x8086", 1), ("0x10de", 0)):
+        (tmp_path / "0/vendor").write_text(f"{vendor}\n")
+        condition = commands[0].replace("/sys/bus/pci/devices", str(tmp_path))
+        assert subprocess.run(shlex.split(condition), check=False).returncode == status
+    assert commands[1:] == ["/usr/sbin/modprobe nvidia", "/usr/bin/nvidia-modprobe -u -c 0"]
 
 
 def test_masks_are_links_to_nothing_and_name_no_unit_of_ours() -> None:

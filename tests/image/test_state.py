@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,6 +172,7 @@ def test_a_larger_disk_grows_the_data_partition(started: Machine) -> None:
 def test_a_disk_that_is_too_small_serves_from_memory_and_names_both_sizes(machine: Machine) -> None:
     machine.write("sys/devices/vda/size", 8 * GIB // 512)
     assert machine.boot() == ["disk-too-small"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", str(machine.faults()["disk-too-small"]["since"]))
     assert "vda has 8589 MB, and the image needs 12000 MB" in str(machine.faults()["disk-too-small"]["text"])
     assert machine.in_memory
 

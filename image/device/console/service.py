@@ -14,7 +14,8 @@ from image.device.console.screen import screen
 from image.device.console.terminals import Screens
 from image.device.report import RUN, update_status
 
-SCREENS = ("/dev/tty1", "/dev/ttyS0")
+#: the screen, and the serial ports of PCs and of ARM machines
+SCREENS = ("/dev/tty1", "/dev/ttyS0", "/dev/ttyAMA0")
 
 
 def run(screens: Screens, changes: Changes, update: Callable[[], Mapping[str, Any]]) -> None:

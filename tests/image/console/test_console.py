@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import select
 import threading
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import pytest
 from image.device import report
 from image.device.console.changes import Changes
 from image.device.console.screen import screen
-from image.device.console.service import run
+from image.device.console.service import SCREENS, run
 from image.device.console.terminals import Screens
 from image.device.facts import entries
 from image.device.slots import Slots
@@ -84,6 +85,12 @@ def test_the_screen_shows_faults_other_systems_and_what_is_missing() -> None:
         assert part in text
     assert max(map(len, text.splitlines())) <= 78
     assert "\x1b" not in text
+
+
+def test_the_console_draws_on_every_terminal_that_its_unit_may_write() -> None:
+    unit = Path(report.__file__).parents[1] / "mkosi/mkosi.extra/usr/lib/systemd/system/edge-console.service"
+    allowed = re.findall(r"^DeviceAllow=(\S+) rw$", unit.read_text(), re.MULTILINE)
+    assert allowed == list(SCREENS)
 
 
 @pytest.fixture
