@@ -19,7 +19,7 @@ from deploy.program import why
 from deploy.version import Build, VersionError, identify
 from image import artifacts, bill, machine, mkosi_tool, packages
 from image.errors import ImageError
-from image.stage import stage
+from image.stage import stage, state_schema
 
 #: profile -> the components of Debian's archive that it needs
 PROFILES = {"base": "main", "nvidia": "main contrib non-free non-free-firmware"}
@@ -206,6 +206,7 @@ def check_identity(asked: Wish, release: Mapping[str, str]) -> None:
         ImageError: it names another system, so devices of another profile would take it.
     """
     expected = {"IMAGE_ID": "edge", "IMAGE_VERSION": str(asked.number), "VARIANT_ID": asked.profile}
+    expected["EDGE_STATE_SCHEMA"] = str(state_schema())
     for name, value in expected.items():
         if (found := release.get(name, "")) != value:
             raise ImageError(
@@ -223,6 +224,7 @@ def _facts(asked: Wish, hashed: str, update: dict[str, Path]) -> str:
         "version": asked.number,
         "package": asked.build.version,
         "root_hash": hashed,
+        "state_schema": state_schema(),
         "files": {
             name: {"name": path.name, "length": path.stat().st_size, "sha256": artifacts.sha256(path)}
             for name, path in update.items()

@@ -7,6 +7,7 @@ umask the checkout has, and the checkout stays clean.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -17,6 +18,8 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 #: where the programs of the device are, in the root and (its shell scripts) in the initrd
 DEVICE = "usr/lib/edge-device"
 MODELS = "usr/share/edge-serve/models"
+#: in the root: the form of the data partition that the initrd reads and writes. mkosi.finalize puts it into os-release
+STATE_SCHEMA = f"{DEVICE}/state-schema"
 #: one model of each backend. Each has a worker process, and each further one would add two emulated seconds to a boot
 _DEMO = ("simple", "simple_identity")
 
@@ -27,7 +30,7 @@ def stage(folder: Path, apt_sources: str, checkout: Path = CHECKOUT) -> None:
     """Write mkosi's configuration to `folder`, which is emptied first.
 
     Raises:
-        ImageError: the checkout has no demo models.
+        ImageError: the checkout has no demo models, or no form of the data partition.
     """
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(checkout / "image/mkosi", folder, symlinks=True, ignore=_IGNORED)
@@ -42,11 +45,25 @@ def stage(folder: Path, apt_sources: str, checkout: Path = CHECKOUT) -> None:
         for script in scripts.glob("edge-root-failed"):
             shutil.copy(script, extra / DEVICE)
         shutil.rmtree(scripts)
+        (extra / STATE_SCHEMA).write_text(f"{state_schema(checkout)}\n")
     _models(checkout / "model_repository", extra / MODELS)
     file = folder / "mkosi.sandbox/etc/apt/sources.list.d/mkosi.sources"
     file.parent.mkdir(parents=True)
     file.write_text(apt_sources)
     _normalize(folder)
+
+
+def state_schema(checkout: Path = CHECKOUT) -> int:
+    """Return the form of the data partition that `edge-state` of a checkout reads and writes.
+
+    Raises:
+        ImageError: the script has no such line.
+    """
+    script = checkout / "image/device/initrd/edge-state"
+    found = re.findall(r"^SCHEMA=([1-9][0-9]*)$", script.read_text(), re.MULTILINE)
+    if len(found) != 1:
+        raise ImageError(f"{script} has {len(found)} lines SCHEMA=<number>, expected one")
+    return int(found[0])
 
 
 def _models(repository: Path, target: Path) -> None:

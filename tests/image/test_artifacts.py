@@ -15,7 +15,7 @@ from image import artifacts
 from image.errors import ImageError
 from tests.ota.system.images import uki
 
-RELEASE = 'ID=debian\nIMAGE_ID="edge"\nIMAGE_VERSION="7"\nVARIANT_ID=base\n'
+RELEASE = 'ID=debian\nIMAGE_ID="edge"\nIMAGE_VERSION="7"\nVARIANT_ID=base\nEDGE_STATE_SCHEMA=1\n'
 KERNEL = uki(RELEASE, f"quiet roothash={'ab' * 32} panic=5 systemd.import_credentials=no audit=0")
 
 
@@ -70,6 +70,7 @@ def test_a_kernel_without_the_setting_or_the_hash_is_refused() -> None:
 def test_the_kernel_names_the_system_that_it_starts() -> None:
     assert artifacts.release(KERNEL) == {
         "ID": "debian", "IMAGE_ID": "edge", "IMAGE_VERSION": "7", "VARIANT_ID": "base",
+        "EDGE_STATE_SCHEMA": "1",
     }  # fmt: skip
 
 

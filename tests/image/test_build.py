@@ -124,6 +124,7 @@ def test_dist_has_the_disk_the_update_and_their_documents(tmp_path: Path) -> Non
     assert {"edge_7.root", "edge_7.verity", "edge_7.efi", "edge_7.test.efi", "SHA256SUMS"} <= set(names)
     assert (tmp_path / "dist/edge_7.root").stat().st_size == 2 * 4096, "without the empty end of the slot"
     assert facts["root_hash"] == "ab" * 32
+    assert facts["state_schema"] == 1
     assert facts["files"]["verity"]["length"] == 2 * 4096
     subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=tmp_path / "dist", check=True)
 
@@ -134,8 +135,9 @@ def test_dist_has_the_disk_the_update_and_their_documents(tmp_path: Path) -> Non
         (b"VARIANT_ID=base\n", b"VARIANT_ID=nvid\n", "VARIANT_ID 'nvid', expected 'base'"),
         (b"VARIANT_ID=base\n", b"NOTHING_ID=base\n"[:16], "VARIANT_ID '', expected 'base'"),
         (b'IMAGE_VERSION="7"', b'IMAGE_VERSION="8"', "IMAGE_VERSION '8', expected '7'"),
+        (b"STATE_SCHEMA=1", b"STATE_SCHEMA=2", "EDGE_STATE_SCHEMA '2', expected '1'"),
     ],
-    ids=["other-profile", "no-profile", "other-version"],
+    ids=["other-profile", "no-profile", "other-version", "other-state"],
 )
 def test_a_kernel_of_another_profile_or_version_is_not_published(
     tmp_path: Path, before: bytes, after: bytes, told: str

@@ -17,6 +17,7 @@ def root(tmp_path: Path) -> Path:
     """The parts of a root that the script reads."""
     texts = {
         "usr/lib/os-release": RELEASE,
+        "usr/lib/edge-device/state-schema": "3\n",
         "etc/passwd": "edge-serve:x:800:800::/:/x\nedge-ota:x:801:801::/:/x\n",
         "usr/share/doc/libc6/copyright": "LGPL\n",
         "etc/machine-id": "uninitialized\n",
@@ -33,13 +34,20 @@ def finalize(root: Path, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.parametrize(("environment", "profile"), [({}, "base"), ({"PROFILES": "nvidia"}, "nvidia")])
-def test_the_profile_is_in_os_release(root: Path, environment: dict[str, str], profile: str) -> None:
+def test_the_profile_and_the_form_of_the_data_are_in_os_release(
+    root: Path, environment: dict[str, str], profile: str
+) -> None:
     done = finalize(root, **environment)
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert (root / "usr/lib/os-release").read_text() == f"{RELEASE}VARIANT_ID={profile}\n"
+    assert (root / "usr/lib/os-release").read_text() == f"{RELEASE}VARIANT_ID={profile}\nEDGE_STATE_SCHEMA=3\n"
     assert (root / "etc/machine-id").read_text() == ""
     assert "==== libc6 ====" in (root.parent / "licences.txt").read_text()
+
+
+def test_a_root_without_the_form_of_its_data_stops_the_build(root: Path) -> None:
+    (root / "usr/lib/edge-device/state-schema").unlink()
+    assert finalize(root).returncode != 0
 
 
 def test_a_file_that_no_two_devices_may_share_stops_the_build(root: Path) -> None:

@@ -52,12 +52,13 @@ def test_shell_scripts_of_the_initrd_go_there(tmp_path: Path) -> None:
     for path in ("image/mkosi/mkosi.images/initrd", "image/device/initrd", *MODELS):
         (tmp_path / path).mkdir(parents=True)
     (tmp_path / "image/__init__.py").touch()
-    (tmp_path / "image/device/initrd/edge-state").write_text("#!/bin/sh\n")
+    (tmp_path / "image/device/initrd/edge-state").write_text("#!/bin/sh\nSCHEMA=12\n")
     (tmp_path / "image/device/initrd/edge-state").chmod(0o755)
     stage(tmp_path / "out", "", checkout=tmp_path)
 
     script = tmp_path / "out/mkosi.images/initrd/mkosi.extra/usr/lib/edge-device/edge-state"
     assert script.stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "out/mkosi.extra/usr/lib/edge-device/state-schema").read_text() == "12\n"
     assert not (tmp_path / "out/mkosi.extra/usr/lib/edge-device/image/device/initrd").exists()
 
 

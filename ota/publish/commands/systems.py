@@ -20,8 +20,9 @@ def add_parsers(subcommands: Subcommands) -> None:
     )
     system.add_argument("--for-tests", action="store_true", help="also a kernel that takes units from firmware")
     system.add_argument(
-        "--state-schema", type=int, default=1, metavar="N", help="the format of the data partition that it writes (1)"
-    )
+        "--state-schema", type=int, default=0, metavar="N",
+        help="refuse an image that writes another format of the data partition (the image names its own)",
+    )  # fmt: skip
 
 
 def _system(arguments: argparse.Namespace) -> int:

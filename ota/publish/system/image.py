@@ -1,7 +1,8 @@
 """Reads the three files of an image: root, verity, and UKI. Refuses files that do not belong together.
 
-The UKI names product, version, and profile (.osrel), the root hash (.cmdline), and its processor. The root hash is
-computed again from the root and the salt in the verity file, so that no device gets a system that cannot boot.
+The UKI names product, version, profile, and form of the data partition (.osrel), the root hash (.cmdline), and its
+processor. The root hash is computed again from the root and the salt in the verity file, so that no device gets a
+system that cannot boot.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class SystemImage:
     arch: str
     version: int
     root_hash: str
+    state_schema: int
 
 
 def read_image(paths: Sequence[Path], *, for_tests: bool = False) -> SystemImage:
@@ -63,9 +65,11 @@ def read_image(paths: Sequence[Path], *, for_tests: bool = False) -> SystemImage
             f"{found['uki']} names IMAGE_ID {product!r} and IMAGE_VERSION {version!r}, "
             f"expected a name and a number: {_EXPECTED}"
         )
-    if not release.get("VARIANT_ID"):
+    schema = release.get("EDGE_STATE_SCHEMA", "")
+    if not release.get("VARIANT_ID") or not re.fullmatch("[1-9][0-9]{0,8}", schema):
         raise UsageError(
-            f"{found['uki']} names no profile (VARIANT_ID), so devices of every profile could take it: "
+            f"{found['uki']} names the profile {release.get('VARIANT_ID', '')!r} (VARIANT_ID) and the form "
+            f"{schema!r} of the data partition (EDGE_STATE_SCHEMA), so devices could take it that it does not fit: "
             "build the image again"
         )
     if TEST_WORD in sections.get(".cmdline", "") and not for_tests:
@@ -80,6 +84,7 @@ def read_image(paths: Sequence[Path], *, for_tests: bool = False) -> SystemImage
         arch=arch,
         version=int(version),
         root_hash=_named_root_hash(found["uki"], sections.get(".cmdline", "")),
+        state_schema=int(schema),
     )
     _check_root(image)
     return image

@@ -27,11 +27,11 @@ class SystemOptions:
 
     Attributes:
         needs_version: the lowest version that can install this one; 0 = any.
-        state_schema: the format of the data partition that it writes.
+        state_schema: the format of the data partition that it is expected to write; 0 = any.
     """
 
     needs_version: int = 0
-    state_schema: int = 1
+    state_schema: int = 0
 
 
 def add_role(
@@ -58,12 +58,18 @@ def publish(
     """Publish a version of the system.
 
     Raises:
-        UsageError: the repository lacks the role, or the version is not higher than those before it.
+        UsageError: the repository lacks the role, the version is not higher than those before it, or the image writes
+            another format of the data partition than expected.
     """
     check_role(state)
     refuse_second(workspace, [SYSTEM])
     checked_name(image.product, "IMAGE_ID")
     checked_name(image.profile, "the profile (VARIANT_ID)")
+    if options.state_schema and options.state_schema != image.state_schema:
+        raise UsageError(
+            f"--state-schema is {options.state_schema}, and {image.product} {image.version} writes data of the form "
+            f"{image.state_schema} (EDGE_STATE_SCHEMA): leave the flag out, or build the image that you mean"
+        )
     known = [
         one.version
         for one in documents_of(workspace, state, image.product)
@@ -94,7 +100,7 @@ def _document(workspace: Workspace, image: SystemImage, options: SystemOptions) 
         "arch": image.arch,
         "version": image.version,
         "root_hash": image.root_hash,
-        "state_schema": options.state_schema,
+        "state_schema": image.state_schema,
         "files": {kind: writer.file(names[kind], image.paths[kind]) for kind in ENDINGS},
     }
     return value | ({"needs_version": options.needs_version} if options.needs_version else {})

@@ -13,7 +13,14 @@ MACHINES = {"x86_64": 0x8664, "aarch64": 0xAA64, "riscv64": 0x5064}
 
 
 def write_image(
-    folder: Path, version: int, *, profile: str = "base", arch: str = "x86_64", blocks: int = 300, product: str = "edge"
+    folder: Path,
+    version: int,
+    *,
+    profile: str = "base",
+    arch: str = "x86_64",
+    blocks: int = 300,
+    product: str = "edge",
+    schema: int = 1,
 ) -> list[Path]:
     """Write the three files of an image; their paths."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -24,6 +31,7 @@ def write_image(
     paths[1].write_bytes(superblock(blocks) + tree)
     release = f'ID=debian\nIMAGE_ID="{product}"\nIMAGE_VERSION="{version}"\n'
     release += f"VARIANT_ID={profile}\n" if profile else ""
+    release += f"EDGE_STATE_SCHEMA={schema}\n" if schema else ""
     paths[2].write_bytes(uki(release, f"roothash={top} console=ttyS0 panic=5        ", MACHINES[arch]))
     return paths
 

@@ -80,8 +80,20 @@ def test_versions_rise(with_role: Publisher) -> None:
     with_role.do("system", *write_image(with_role.base / "arm", 1, arch="aarch64"))
 
 
-def test_an_image_that_names_no_profile_is_for_no_device(with_role: Publisher) -> None:
-    assert "names no profile" in with_role.refused("system", *write_image(with_role.base / "dist", 2, profile=""))
+def test_an_image_that_names_no_profile_or_no_form_of_data_is_for_no_device(with_role: Publisher) -> None:
+    old = write_image(with_role.base / "old", 2, profile="")
+    assert "names the profile '' (VARIANT_ID)" in with_role.refused("system", *old)
+    older = write_image(with_role.base / "older", 2, schema=0)
+    assert "the form '' of the data partition (EDGE_STATE_SCHEMA)" in with_role.refused("system", *older)
+
+
+def test_the_form_of_the_data_comes_from_the_image(with_role: Publisher) -> None:
+    files = write_image(with_role.base / "dist", 2, schema=3)
+    said = with_role.refused("system", *files, "--state-schema", 2)
+    assert "--state-schema is 2, and edge 2 writes data of the form 3" in said
+    with_role.do("system", *files, "--state-schema", 3)
+    document = next((with_role.repository / "targets/system/edge").glob("*base-x86_64.2.json"))
+    assert json.loads(document.read_text())["state_schema"] == 3
 
 
 def test_files_of_different_builds_are_refused(with_role: Publisher) -> None:
