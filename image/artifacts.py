@@ -10,8 +10,8 @@ from pathlib import Path
 
 from image.errors import ImageError
 
-#: words of the kernel's command line that decide whether firmware may give the system files and units
-REFUSED, ALLOWED = b"systemd.import_credentials=no", b"systemd.import_credentials=on"
+#: of the kernel's command line: firmware may give the system no files and units
+REFUSED = b"systemd.import_credentials=no"
 
 _ROOT_HASH = re.compile(rb"roothash=([0-9a-f]{64})")
 #: a line of os-release
@@ -78,15 +78,17 @@ def release(kernel: bytes) -> dict[str, str]:
     raise ImageError("the kernel image has no section .osrel: build the image again")
 
 
-def for_tests(kernel: bytes) -> bytes:
-    """Return a unified kernel image that takes credentials from firmware. It has the same length and root hash.
+def check_credentials(kernel: bytes) -> None:
+    """Refuse a unified kernel image that takes units and files from firmware.
 
     Raises:
-        ImageError: its command line does not have the word that is changed.
+        ImageError: its command line lacks the setting.
     """
     if kernel.count(REFUSED) != 1:
-        raise ImageError(f"found {kernel.count(REFUSED)} times '{REFUSED.decode()}' in the kernel image, expected once")
-    return kernel.replace(REFUSED, ALLOWED)
+        raise ImageError(
+            f"found {kernel.count(REFUSED)} times '{REFUSED.decode()}' in the kernel image, expected once:"
+            " see KernelCommandLine= of mkosi.conf"
+        )
 
 
 def copy_start(source: Path, target: Path, size: int) -> None:

@@ -164,6 +164,7 @@ def _finish(asked: Wish, raw: Path, package: Path, found: list[tuple[str, str, s
     root = _only(source, f"{asked.system}.root-{asked.arch}.*.raw")
     verity = _only(source, f"{asked.system}.root-{asked.arch}-verity.*.raw")
     kernel = _only(source, f"{asked.system}.efi").read_bytes()
+    artifacts.check_credentials(kernel)
     check_identity(asked, artifacts.release(kernel))
     hashed = artifacts.root_hash(kernel)
     with verity.open("rb") as file:
@@ -174,8 +175,6 @@ def _finish(asked: Wish, raw: Path, package: Path, found: list[tuple[str, str, s
     artifacts.copy_start(root, update["root"], extent.root)
     artifacts.copy_start(verity, update["verity"], extent.verity)
     update["efi"].write_bytes(kernel)
-    tested = out / f"{asked.system}.test.efi"
-    tested.write_bytes(artifacts.for_tests(kernel))
     licences = (source / "licences.txt").read_text(errors="replace")
     texts = {
         "packages.txt": packages.write(found),
@@ -188,7 +187,7 @@ def _finish(asked: Wish, raw: Path, package: Path, found: list[tuple[str, str, s
             _from_package(package, "sbom.cdx.json"),
         ),
     }
-    beside = [disk, *update.values(), tested]
+    beside = [disk, *update.values()]
     for name, text in texts.items():
         beside.append(out / f"{asked.name}.{name}")
         beside[-1].write_text(text)

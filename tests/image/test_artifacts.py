@@ -1,4 +1,4 @@
-"""The files of an update: cut to their content, and the kernel image that tests boot."""
+"""The files of an update: cut to their content, and what the kernel image says of itself."""
 
 from __future__ import annotations
 
@@ -49,20 +49,15 @@ def test_other_bytes_than_a_hash_partition_are_refused(block: bytes) -> None:
         artifacts.used(block)
 
 
-def test_the_kernel_for_tests_differs_in_one_setting_and_keeps_the_hash_and_the_length() -> None:
-    tested = artifacts.for_tests(KERNEL)
-
-    assert [at for at, (a, b) in enumerate(zip(KERNEL, tested, strict=True)) if a != b] == [
-        KERNEL.index(b"=no") + 1,
-        KERNEL.index(b"=no") + 2,
-    ]
-    assert b"import_credentials=on audit" in tested
-    assert artifacts.root_hash(tested) == artifacts.root_hash(KERNEL) == "ab" * 32
-
-
-def test_a_kernel_without_the_setting_or_the_hash_is_refused() -> None:
+@pytest.mark.parametrize("word", [b"systemd.import_credentials=on", b"systemd.import_everything=no"])
+def test_a_kernel_that_takes_credentials_from_firmware_is_refused(word: bytes) -> None:
+    artifacts.check_credentials(KERNEL)
     with pytest.raises(ImageError, match="found 0 times"):
-        artifacts.for_tests(b"MZ")
+        artifacts.check_credentials(KERNEL.replace(artifacts.REFUSED, word))
+
+
+def test_a_kernel_with_two_root_hashes_is_refused() -> None:
+    assert artifacts.root_hash(KERNEL) == "ab" * 32
     with pytest.raises(ImageError, match="found 2 root hashes"):
         artifacts.root_hash(KERNEL + b" roothash=" + b"cd" * 32)
 

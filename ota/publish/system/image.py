@@ -20,7 +20,7 @@ from ota.errors import UsageError
 
 #: of PE/COFF -> as `uname -m` says
 ARCHITECTURES = {0x8664: "x86_64", 0xAA64: "aarch64"}
-#: of the command line of `edge_N.test.efi`
+#: of the command line of a kernel that was changed for tests
 TEST_WORD = "systemd.import_credentials=on"
 _MOST_SECTION = 64 * 1024
 _HASH_BYTES = 32
