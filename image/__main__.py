@@ -32,7 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     one.add_argument("--out", type=Path, default=Path("dist"))
     one.add_argument("--fresh", action="store_true", help="fetch Debian's packages anew")
     commands.add_parser("check", help="check that this machine can build an image")
-    commands.add_parser("lock", help="accept the Debian packages of the last build into image/packages.txt")
+    commands.add_parser(
+        "lock", help="accept the Debian packages of the last build into image/packages.txt and tools.txt"
+    )
     for name, (_, text) in OTHERS.items():
         commands.add_parser(name, help=text)
     options = parser.parse_args(words)
@@ -41,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             files = build.build(build.wish(options.profile, options.out, options.fresh, options.arch))
             print(*(f"{path}  {path.stat().st_size / 1e6:.1f} MB" for path in files), sep="\n")
         elif options.command == "lock":
-            print(build.accept())
+            print(*build.accept(), sep="\n")
         else:
             machine.check(machine.work_folder())
     except ImageError as error:

@@ -104,6 +104,7 @@ def build(asked: Wish) -> list[Path]:
         found = packages.read_manifests(manifests(work))
         if (asked.profile, asked.arch) == ("base", "x86-64"):
             packages.check(found)
+            check_tools(work)
         say("files for dist/")
         return list(_finish(asked, raw, package, found))
 
@@ -117,6 +118,21 @@ def remove_earlier(work: Path) -> None:
     """Remove the files of earlier builds, because names of partitions have the hash of their content."""
     for path in (work / "out").glob("edge_*"):
         path.unlink()
+
+
+def check_tools(work: Path) -> None:
+    """Compare the tools that packed the image with the list.
+
+    Raises:
+        ImageError: they differ.
+    """
+    older = f". Where those of this machine are older than the list, remove {work / 'cache/tools.cache'} instead"
+    packages.check(packages.read_tools(tools(work)), packages.LOCK_OF_TOOLS, older)
+
+
+def tools(work: Path) -> Path:
+    """Return mkosi's tree of tools."""
+    return work / "out/tools"
 
 
 def manifests(work: Path) -> list[Path]:
@@ -258,14 +274,19 @@ def _from_package(package: Path, name: str) -> str:
     return text.stdout.decode()
 
 
-def accept() -> Path:
-    """Write the packages of the last build to packages.txt. Return its path.
+def accept() -> list[Path]:
+    """Write the packages of the last build, and those of its tools, to the lists. Return their paths.
 
     Raises:
         ImageError: there was no build.
     """
-    found = packages.read_manifests(manifests(machine.work_folder()))
-    told = packages.differences(packages.LOCK.read_text() if packages.LOCK.exists() else "", found)
-    packages.LOCK.write_text(packages.write(found))
-    print(f"{packages.LOCK}: {len(told)} differences accepted", *told, sep="\n  ", file=sys.stderr)
-    return packages.LOCK
+    work = machine.work_folder()
+    built = {
+        packages.LOCK: packages.read_manifests(manifests(work)),
+        packages.LOCK_OF_TOOLS: packages.read_tools(tools(work)),
+    }
+    for lock, found in built.items():
+        told = packages.differences(lock.read_text() if lock.exists() else "", found)
+        lock.write_text(packages.write(found, lock))
+        print(f"{lock}: {len(told)} differences accepted", *told, sep="\n  ", file=sys.stderr)
+    return list(built)
