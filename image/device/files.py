@@ -86,6 +86,14 @@ def replace(path: Path, data: bytes, mode: int = 0o644, owner: tuple[int, int] |
 
 
 def _write(path: Path, data: bytes, mode: int, owner: tuple[int, int] | None) -> None:
+    try:
+        _write_through(path, data, mode, owner)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a full disk is found by write(2), which knows no name
+        raise
+
+
+def _write_through(path: Path, data: bytes, mode: int, owner: tuple[int, int] | None) -> None:
     point(FileStep("create", str(path)))
     with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "wb") as file:
         if owner is not None:

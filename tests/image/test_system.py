@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -10,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from image.device import cli, server, system
+from image.device import cli, files, server, system
+from image.device.files import FileStep
 from image.device.install import Installer, UpdateRefused
 from image.device.slots import Failure, Slots
 from image.device.system import Requests
@@ -133,6 +135,21 @@ def test_a_factory_reset_needs_the_name_of_the_device(machine: Machine) -> None:
         True,
     )
     assert (machine.boot.esp / "factory-reset").read_text() == "cart-7\n"
+
+
+def test_a_full_boot_partition_is_named(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(step: FileStep) -> None:
+        if step.kind == "write":
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    (machine.root / "run/edge-device").mkdir(parents=True)
+    (machine.root / "run/edge-device/status.json").write_text('{"name": "cart-7"}')
+    monkeypatch.setattr(files, "point", refuse)
+
+    answer, restarts = ask(machine, {"op": "factory-reset", "name": "cart-7"})
+
+    assert answer["error"].startswith(f"{machine.boot.esp}/.factory-reset.new: No space left on device")
+    assert not restarts
 
 
 def test_a_system_that_is_no_image_answers_with_the_reason(machine: Machine) -> None:
