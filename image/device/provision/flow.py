@@ -70,13 +70,15 @@ def provision(place: Place) -> list[Mistake]:
 
     Each fault is reported, and none ends the program: the device serves with the configuration before.
     """
-    before = store.load(place.state)
-    mistakes: list[Mistake] = []
+    before = _load(place)
+    mistakes: Sequence[Mistake] = ()
     accepted: _Accepted | None = None
     try:
         accepted = _read(place, before)
     except Refused as error:
         mistakes = error.mistakes
+    except Exception as error:  # whatever a file makes this program do, the settings before apply
+        mistakes = [_fault(error)]
     configuration, stored = _in_force(place, before), False
     if accepted is not None:
         configuration, stored = accepted.configuration, _store(place, accepted, before)
@@ -84,7 +86,25 @@ def provision(place: Place) -> list[Mistake]:
     _apply(place, configuration)
     if accepted is not None:
         _remove_secrets(place, accepted, stored)
-    return mistakes
+    return [*mistakes]
+
+
+def _fault(error: Exception) -> Mistake:
+    """Return an error of this program as a mistake of the file. Its own text may quote a secret, so it is left out."""
+    import traceback  # imports take long under emulation
+
+    _log(3, "".join(traceback.format_tb(error.__traceback__)))
+    kind = (isinstance(error, OSError) and error.strerror) or type(error).__name__
+    return Mistake(0, f"the settings could not be checked ({kind}); the journal has the place in the program")
+
+
+def _load(place: Place) -> StoredConfiguration | None:
+    """Return the stored configuration; None if there is none, or it cannot be read."""
+    try:
+        return store.load(place.state)
+    except Exception as error:
+        report("settings-stored", f"the stored settings cannot be read: {_fault(error).text}", _HELP, run=place.reports)
+        return None
 
 
 def _read(place: Place, before: StoredConfiguration | None) -> _Accepted | None:
@@ -114,8 +134,9 @@ def _in_force(place: Place, before: StoredConfiguration | None) -> Configuration
         return Configuration()
     try:
         return check(before.parsed, place.state / "none", before.secrets, place.zones)
-    except Refused as error:
-        text = f"the stored settings are not valid for this system: {error}"
+    except Exception as error:
+        reason = error if isinstance(error, Refused) else _fault(error).text
+        text = f"the stored settings are not valid for this system: {reason}"
         report("settings-stored", text, _HELP, run=place.reports)
         return Configuration()
 
@@ -232,7 +253,6 @@ def main() -> int:
     """Provision this device, for edge-provision.service. Mistakes do not fail the unit: the boot continues."""
     try:
         provision(Place())
-    except (OSError, ValueError) as error:
-        report("settings-0", f"the settings could not be read: {error}", "journalctl -u edge-provision")
-        _log(3, f"provisioning failed: {error!r}")
+    except Exception as error:
+        report("settings-0", str(_fault(error)), "journalctl -u edge-provision")
     return 0

@@ -87,7 +87,7 @@ class _Scanner:
             if self._text[self._at] in "\"'":
                 start = self._at
                 self._string()
-                names.append(self._text[start + 1 : self._at - 1])
+                names.append(_unquoted(self._text[start : self._at]))
             elif match := _BARE.match(self._text, self._at):
                 self._at = match.end()
                 names.append(match[0])
@@ -152,3 +152,13 @@ class _Scanner:
         self.found[path] = place
         for length in range(1, len(path)):  # tables without a header of their own
             self.found.setdefault(path[:length], place)
+
+
+def _unquoted(name: str) -> str:
+    """Return a quoted name without its quotes and escapes: a name may be written in many ways."""
+    if "\\" not in name or name[0] == "'":
+        return name[1:-1]
+    import tomllib  # type: ignore[import-not-found, unused-ignore]  # Python 3.11
+
+    (key,) = tomllib.loads(f"{name} = 0")
+    return str(key)

@@ -13,8 +13,9 @@ from image.device.provision.lines import KeyPath, Place, places
 from image.device.provision.mistakes import FILE, Mistake, Refused
 
 MOST_BYTES = 64 * 1024
-#: nested arrays need recursion
-_MOST_BRACKETS = 100
+#: nested values need recursion, and each part of a dotted name memory for all parts before it
+_MOST_LEVELS = 100
+_QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'|#.*')
 _BOM = b"\xef\xbb\xbf"
 _EXPECTED = "expected a text file with at most 64 KiB"
 
@@ -92,6 +93,8 @@ def parse(data: bytes) -> Parsed:
         if _deep(text):
             raise RecursionError
         values = tomllib.loads(text)
+        if _levels(values) > _MOST_LEVELS:
+            raise RecursionError
         return Parsed(text, values, places(text))
     except tomllib.TOMLDecodeError as error:
         raise Refused([_syntax(str(error), text)]) from None
@@ -100,7 +103,22 @@ def parse(data: bytes) -> Parsed:
 
 
 def _deep(text: str) -> bool:
-    return any(line.count("[") + line.count("{") > _MOST_BRACKETS for line in text.splitlines())
+    """Return whether a line has so many brackets or dots that parsing it could exhaust the stack or the memory."""
+    for line in text.splitlines():
+        rest = _QUOTED.sub("", line)
+        if rest.count("[") + rest.count("{") > _MOST_LEVELS or rest.count(".") > _MOST_LEVELS:
+            return True
+    return False
+
+
+def _levels(values: object) -> int:
+    """Return how deeply values are nested, without recursion."""
+    levels, level = 0, [values]
+    while level:
+        levels += 1
+        inner = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list))]
+        level = [one for group in inner for one in group]
+    return levels
 
 
 def _decode(data: bytes) -> str:

@@ -38,6 +38,7 @@ def only(mistakes: list[str]) -> str:
         ("[host]\nname = '" + "a" * 64 + "'\n", 3, "host.name: found "),
         ("[host]\ntimezone = 'Europe/Berln'\n", 3, "host.timezone: found 'Europe/Berln', expected a time zone"),
         ("[host]\ntimezone = '../etc/passwd'\n", 3, "expected a time zone"),
+        ("[host]\ntimezone = '" + "a" * 300 + "'\n", 3, "expected a time zone"),
         ("[network]\ninterface = '/dev/null'\n", 3, "expected names or patterns of interfaces"),
         ("[network]\naddress = 'static'\n", 3, "found the text 'static', expected \"dhcp\" or a list of texts"),
         ("[network]\naddress = ['192.168.1.20']\n", 3, "without a prefix, expected such as '192.168.1.20/24'"),
@@ -142,6 +143,14 @@ def test_all_mistakes_are_reported_at_once(board: Board) -> None:
             "edge-serve.toml: found lists or tables nested too deeply, expected a table of keys",
         ),
         (
+            b"schema = 1\n" + b"a." * 20_000 + b"a = 1\n",
+            "edge-serve.toml: found lists or tables nested too deeply, expected a table of keys",
+        ),
+        (
+            b"schema" + b".a" * 99 + b" = " + b"[\n" * 20 + b"]" * 20,
+            "edge-serve.toml: found lists or tables nested too deeply, expected a table of keys",
+        ),
+        (
             b"schema = 1\n[host]\nname = \"edge",
             "edge-serve.toml, line 3: Unterminated string (end of the file); "
             "expected lines such as name = \"value\"; put quotes around text",
@@ -203,3 +212,43 @@ def test_a_removed_file_leaves_the_settings_in_force(board: Board) -> None:
     (board.esp / "edge-serve.toml").unlink()
     assert board.boot() == []
     assert board.names[-1] == "edge-1"
+
+
+@pytest.mark.parametrize(
+    ("place", "error"),
+    [
+        ("programs.check_all", OSError(28, "No space left on device", "/tmp/geheim")),
+        ("secrets.redacted", KeyError("geheim")),
+        ("schema.require_shape", MemoryError()),
+    ],
+)
+def test_an_error_of_the_program_leaves_the_settings_in_force(
+    board: Board, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], place: str, error: Exception
+) -> None:
+    assert board.configure(GOOD + "[network]\naddress = ['10.0.0.2/24']\n") == []
+    (board.root / NETWORK).unlink()  # /run is empty after a restart
+
+    def broken(*arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr(f"image.device.provision.{place}", broken)
+    message = only(board.configure("[host]\nname = 'edge-2'\n"))
+    kind = "No space left on device" if isinstance(error, OSError) else type(error).__name__
+    assert message == (
+        f"edge-serve.toml: the settings could not be checked ({kind}); the journal has the place in the program"
+    )
+    assert "in broken" in capfd.readouterr().out
+    assert "geheim" not in str(board.faults())
+    assert board.names[-1] == "edge-1"
+    assert "Address=10.0.0.2/24" in (board.text(NETWORK) or "")
+
+
+def test_stored_settings_that_cannot_be_read_are_reported(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object) -> None:
+        raise ValueError("geheim")
+
+    assert board.configure(GOOD) == []
+    monkeypatch.setattr("image.device.provision.store.load", broken)
+    assert board.boot() == []
+    assert board.names[-1] == "edge-1"
+    assert "the stored settings cannot be read" in board.faults()["settings-stored"]

@@ -136,6 +136,26 @@ def test_a_stored_mark_on_a_device_that_stored_nothing_is_a_mistake(board: Board
     ]
 
 
+def test_a_name_that_is_quoted_and_escaped_is_a_name(board: Board) -> None:
+    text = f"""\
+[server]
+tls_cert = "-----BEGIN"
+"tls_k\\u0065y" = "{PEM[:-1]}"
+[[server."t\\U0000006fkens"]]
+name = "a"
+role = "infer"
+"tok\\u0065n" = "{TOKEN}"
+""".replace("\ngeheim\n", "geheim")
+    assert board.configure(text) == []
+    on_esp = board.text("boot/edge-serve.toml") or ""
+    assert TOKEN not in on_esp
+    assert "geheim" not in on_esp
+    assert '"tls_k\\u0065y" = "(stored)"' in on_esp
+    assert board.boot() == []
+    assert "geheim" in (board.text("etc/edge-serve/credentials/server.key") or "")
+    assert board.text("etc/edge-serve/tokens") == f"infer sha256:{HASH} a\n"
+
+
 def test_secrets_stay_if_the_data_partition_does_not_keep_them(board: Board) -> None:
     board.lasting = False
     text = f'[[server.tokens]]\nname = "a"\nrole = "infer"\ntoken = "{TOKEN}"\n'
