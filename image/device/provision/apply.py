@@ -63,7 +63,7 @@ def derive(configuration: Configuration, name: str) -> list[WantedFile]:
     Args:
         name: of the device.
     """
-    given = configuration.files
+    given = configuration.used_files()
     tokens = "".join(f"{one.role} sha256:{one.digest} {one.name}\n" for one in configuration.tokens)
     keys = "".join(f"{one}\n" for one in configuration.ssh_keys)
     return [
@@ -89,7 +89,7 @@ def _text(lines: Iterator[str]) -> bytes | None:
 
 
 def _settings(configuration: Configuration) -> Iterator[str]:
-    if "server.tls_cert" in configuration.files:
+    if "server.tls_cert" in configuration.used_files():
         for door in ("HTTP", "GRPC"):
             yield f"EDGE_SERVE_{door}_USE_SSL=true"
             yield f"EDGE_SERVE_{door}_SERVER_CERT={_CREDENTIALS}server.crt"
@@ -102,7 +102,7 @@ def _settings(configuration: Configuration) -> Iterator[str]:
 
 
 def _agent(configuration: Configuration, name: str) -> WantedFile:
-    given = configuration.files
+    given = configuration.used_files()
     rows = {
         "URL": " ".join(configuration.urls),
         "DEVICE": device_of(given.get("ota.device")) or configuration.name,

@@ -12,10 +12,12 @@ from typing import Any
 from image.device import files
 from image.device.provision import texts
 from image.device.provision.configuration import (
+    PAIRS,
     STORED,
     ClientToken,
     Configuration,
     StoredSecrets,
+    has_stored_login,
     is_inline,
     without_login,
 )
@@ -28,12 +30,16 @@ _FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 _TOKEN = re.compile(r"[\x21-\x7e]{32,512}")
 _TOKEN_NAME = re.compile(r"[\w.@:/-]{1,128}", re.ASCII)
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
-_PAIRS = (("server.tls_cert", "server.tls_key"), ("ota.client_cert", "ota.client_key"))
 _LOST = "the device has no stored value (was it reset?)"
+#: secret key -> what the device does while it is lost
+_UNTIL = {
+    "server.tls_key": "until then the server has no TLS",
+    "ota.client_key": "until then updates are fetched without this certificate",
+}
 
 
 def check(parsed: Parsed, folder: Path, stored: StoredSecrets, zones: Path) -> Configuration:
-    """Return the configuration that a text of the right shape describes.
+    """Return the configuration that a text of the right shape describes. Values without their secret may be left out.
 
     Args:
         folder: the boot partition, with the files that the text names.
@@ -69,11 +75,12 @@ def check(parsed: Parsed, folder: Path, stored: StoredSecrets, zones: Path) -> C
         tokens=tuple(checker.tokens()),
         settings=dict(server.get("settings", {})),
         ssh_keys=tuple(ssh.get("keys", ())),
-        files={key.name: data for key in KEYS if (data := checker.file(key, folder)) is not None},
+        files=checker.files(folder),
+        lost=tuple(sorted(checker.lost)),
     )
     checker.pairs()
     if checker.mistakes:
-        raise Refused(checker.mistakes)
+        raise Refused([*checker.mistakes, *checker.lost])
     return configuration
 
 
@@ -82,6 +89,7 @@ class _Checker:
         self._parsed = parsed
         self._stored = stored
         self.mistakes: list[Mistake] = []
+        self.lost: list[Mistake] = []
 
     def table(self, name: str) -> dict[str, Any]:
         found = self._parsed.values.get(name, {})
@@ -92,10 +100,11 @@ class _Checker:
         table, _, key = name.partition(".")
         return self.table(table).get(key)
 
-    def add(self, path: tuple[str | int, ...], reasons: Iterable[str]) -> None:
+    def add(self, path: tuple[str | int, ...], reasons: Iterable[str], lost: bool = False) -> None:
         name = ".".join(str(part) for part in path[:2])
         line = self._parsed.line(*path)
-        self.mistakes += [Mistake(line, f"{name}: {reason}") for reason in reasons]
+        found = self.lost if lost else self.mistakes
+        found += [Mistake(line, f"{name}: {reason}") for reason in reasons]
 
     def texts(self, name: str, check: Callable[[str], Iterator[str]]) -> None:
         """Check a text, or each text of a list."""
@@ -132,13 +141,15 @@ class _Checker:
         found = self.value(name)
         known = {without_login(one): one for one in self._stored.logins}
         for i, one in enumerate(found if isinstance(found, list) else [found] if isinstance(found, str) else []):
-            if f"//{STORED}@" not in one:
+            if not has_stored_login(one):
                 self.add((table, key, i), check(one))
                 yield one
             elif one in known:
                 yield known[one]
             else:
-                self.add((table, key, i), [f"{_LOST}: write user and password again"])
+                lost = self._stored.may_lack(one)
+                until = "; until then this address is not used" if lost else ""
+                self.add((table, key, i), [f"{_LOST}: write user and password again{until}"], lost)
 
     def tokens(self) -> Iterator[ClientToken]:
         digests: set[str] = set()
@@ -155,12 +166,16 @@ class _Checker:
             for reason in reasons:
                 self.add(("server", "tokens", i, reason.partition(":")[0]), [reason])
 
-    def file(self, key: Key, folder: Path) -> bytes | None:
+    def files(self, folder: Path) -> dict[str, bytes]:
+        """Return the contents of all files."""
+        return {key.name: data for key in KEYS if (data := self._file(key, folder)) is not None}
+
+    def _file(self, key: Key, folder: Path) -> bytes | None:
         """Return the content for a key of a file: inline, from the boot partition, or stored earlier."""
         text = self.value(key.name)
         if key.kind is not Kind.FILE or text is None:
             return None
-        stored = self._stored.files.get(key.name)
+        stored, lost = self._stored.files.get(key.name), False
         if is_inline(text):
             data: bytes = text.encode()
             if len(data) <= key.most:
@@ -169,7 +184,7 @@ class _Checker:
         elif text == STORED:
             if stored is not None:
                 return stored
-            reason = f"{_LOST}: put the value here again"
+            reason, lost = f"{_LOST}: put the value here again", key.secret
         elif not _FILE_NAME.fullmatch(text):
             reason = f"found {_shown(key, text)}, expected the name of a file beside edge-serve.toml, or its text"
         else:
@@ -179,16 +194,18 @@ class _Checker:
                 if stored is not None and self._stored.names.get(key.name) == text:
                     return stored
                 reason = f"there is no file {text} on the boot partition: copy it beside edge-serve.toml"
+                lost = key.secret
             except (files.NotRegular, files.TooLong) as error:
                 reason = f"{text}: found {error}, expected a file of at most {key.most} bytes"
             except OSError as error:
                 reason = f"{text} cannot be read: {error.strerror}; copy it again"
-        self.add(key.path, [reason])
+        lost = lost and self._stored.may_lack(key.name)
+        self.add(key.path, [f"{reason}; {_UNTIL[key.name]}" if lost else reason], lost)
         return None
 
     def pairs(self) -> None:
         """Require both files of a certificate and its key."""
-        for names in _PAIRS:
+        for names in PAIRS:
             there = [name for name in names if self.value(name) is not None]
             if len(there) == 1:
                 other = next(name for name in names if name not in there)

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from image.device.provision.mistakes import Mistake
+
 #: stands on the boot partition for a value that the data partition has
 STORED = "(stored)"
+#: certificates and their keys
+PAIRS = (("server.tls_cert", "server.tls_key"), ("ota.client_cert", "ota.client_key"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,7 @@ class Configuration:
         urls, proxy: with user and password, if they have one.
         files: key (`ota.root`) -> content.
         settings: variable of the server -> its value.
+        lost: the values that are left out, because the device has lost their secrets.
     """
 
     name: str = ""
@@ -44,6 +49,12 @@ class Configuration:
     settings: Mapping[str, str] = field(default_factory=dict)
     ssh_keys: tuple[str, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
+    lost: tuple[Mistake, ...] = ()
+
+    def used_files(self) -> Mapping[str, bytes]:
+        """Return the files without the certificates whose keys are lost."""
+        unused = {cert for cert, key in PAIRS if key not in self.files}
+        return {name: data for name, data in self.files.items() if name not in unused}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +65,18 @@ class StoredSecrets:
         files: key -> content.
         names: key -> name of the file, as that configuration wrote it.
         logins: addresses with user and password.
+        lost: texts of addresses, and keys, whose secret that configuration had lost before; None = there is none, as
+            after a factory reset, so that all may be lost.
     """
 
     files: Mapping[str, bytes] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     logins: tuple[str, ...] = ()
+    lost: frozenset[str] | None = None
+
+    def may_lack(self, text: str) -> bool:
+        """Return whether a key, or the text of an address, may be without its secret: the rest then applies."""
+        return self.lost is None or text in self.lost
 
 
 def without_login(url: str) -> str:
@@ -67,6 +85,11 @@ def without_login(url: str) -> str:
     authority, slash, path = rest.partition("/")
     login, at, host = authority.rpartition("@")
     return f"{scheme}{separator}{STORED}@{host}{slash}{path}" if at and login else url
+
+
+def has_stored_login(url: str) -> bool:
+    """Return whether an address has the mark in place of its user and password."""
+    return f"//{STORED}@" in url
 
 
 def is_inline(text: str) -> bool:

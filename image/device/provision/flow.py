@@ -82,11 +82,11 @@ def provision(place: Place) -> list[Mistake]:
     configuration, stored = _in_force(place, before), False
     if accepted is not None:
         configuration, stored = accepted.configuration, _store(place, accepted, before)
-    _report_mistakes(place, mistakes)
+    _report_mistakes(place, mistakes or configuration.lost, refused=bool(mistakes))
     _apply(place, configuration)
     if accepted is not None:
         _remove_secrets(place, accepted, stored)
-    return [*mistakes]
+    return [*(mistakes or configuration.lost)]
 
 
 def _fault(error: Exception) -> Mistake:
@@ -156,7 +156,7 @@ def _store(place: Place, accepted: _Accepted, before: StoredConfiguration | None
     return place.lasting(place.state)
 
 
-def _report_mistakes(place: Place, mistakes: Sequence[Mistake]) -> None:
+def _report_mistakes(place: Place, mistakes: Sequence[Mistake], refused: bool) -> None:
     for number in range(MOST_SHOWN + 2):
         clear(f"settings-{number}", run=place.reports)
     for number, mistake in enumerate(mistakes[:MOST_SHOWN], 1):
@@ -166,7 +166,7 @@ def _report_mistakes(place: Place, mistakes: Sequence[Mistake]) -> None:
         report(f"settings-{MOST_SHOWN + 1}", text, "journalctl -u edge-provision", run=place.reports)
     for mistake in mistakes[MOST_SHOWN:]:
         _log(4, str(mistake))
-    if mistakes:
+    if refused:
         _log(4, "the settings of edge-serve.toml are not applied; those before stay in force")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from image.device.provision.configuration import Configuration
+from image.device.provision.configuration import PAIRS, Configuration
 from image.device.provision.mistakes import Mistake, quoted
 from image.device.provision.read import Parsed
 
@@ -68,7 +68,7 @@ def check_all(
             descriptor = os.open(scratch / key, os.O_WRONLY | os.O_CREAT, mode)
             with open(descriptor, "wb") as file:
                 file.write(data)
-        for cert, key in (("server.tls_cert", "server.tls_key"), ("ota.client_cert", "ota.client_key")):
+        for cert, key in PAIRS:
             if cert in configuration.files and key in configuration.files:
                 found += _certificate(parsed, scratch, cert, key)
         if "ota.ca" in configuration.files:

@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from image.device import files
-from image.device.provision.configuration import Configuration, StoredSecrets, is_inline, without_login
+from image.device.provision.configuration import (
+    Configuration,
+    StoredSecrets,
+    has_stored_login,
+    is_inline,
+    without_login,
+)
 from image.device.provision.mistakes import FILE, Refused
 from image.device.provision.read import Parsed, parse
-from image.device.provision.schema import KEYS
+from image.device.provision.schema import KEYS, Kind
 
 _LOGINS = "logins"
 _MOST = 4 * 1024 * 1024
@@ -67,8 +73,21 @@ def load(state: Path) -> StoredConfiguration | None:
         parsed = parse(text)
     except Refused:
         return None
-    secrets = StoredSecrets(found, dict(_names(parsed)), tuple(logins.decode(errors="replace").split("\n")))
+    known = tuple(logins.decode(errors="replace").split("\n"))
+    secrets = StoredSecrets(found, dict(_names(parsed)), known, frozenset(_lost(parsed, found, known)))
     return StoredConfiguration(folder.resolve().name, parsed, secrets)
+
+
+def _lost(parsed: Parsed, found: Mapping[str, bytes], logins: Sequence[str]) -> Iterator[str]:
+    """Yield the secret keys, and the addresses, that a stored configuration has without their secret."""
+    named = dict(_names(parsed))
+    secret = [key.name for key in KEYS if key.secret and key.kind is Kind.FILE]
+    yield from (name for name in secret if name in named and name not in found)
+    network, ota = parsed.values.get("network", {}), parsed.values.get("ota", {})
+    known = {without_login(one) for one in logins}
+    for one in (network.get("proxy", ""), *ota.get("url", ())):
+        if has_stored_login(one) and one not in known:
+            yield one
 
 
 def _names(parsed: Parsed) -> list[tuple[str, str]]:

@@ -121,6 +121,7 @@ def _factory_reset(arguments: argparse.Namespace, settings: AgentSettings, state
     name = arguments.name
     if not name and sys.stdin.isatty():
         print("This erases the data partition of the device: models, keys, settings, and reports.", file=sys.stderr)
+        print("The settings of edge-serve.toml apply again, without its TLS keys and passwords.", file=sys.stderr)
         name = input(f"Type the device's name to confirm{f' ({known})' if known else ''}: ").strip()
     if not name or (known and name != known):
         raise UsageError(

@@ -16,7 +16,6 @@ SETTINGS = "etc/edge-serve/conf.d/50-device.conf"
 TOKEN = "3f0123456789abcdef0123456789abcdef"
 HASH = hashlib.sha256(TOKEN.encode()).hexdigest()
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIA93+4rk2w2hFhZ6n3MMH5OJtKqQ2VqDzHg8sD+0Vx0I someone"
-LOST = "the device has no stored value (was it reset?)"
 PEM = "-----BEGIN PRIVATE KEY-----\ngeheim\n-----END PRIVATE KEY-----\n"
 
 
@@ -125,15 +124,6 @@ def test_secrets_in_the_text_itself_are_replaced_by_a_mark_that_stays_valid(boar
     assert "PROXY=http://me:word@proxy:1" in agent
     assert (board.root / "etc/edge-ota/edge-ota.conf").stat().st_mode & 0o077 == 0
     assert board.text("etc/edge-ota/client.key") == PEM
-
-
-def test_a_stored_mark_on_a_device_that_stored_nothing_is_a_mistake(board: Board) -> None:
-    text = '[server]\ntls_cert = "(stored)"\ntls_key = "(stored)"\n[network]\nproxy = "http://(stored)@host:1"\n'
-    assert [one.split("; ")[0] for one in board.configure(text)] == [
-        f"edge-serve.toml, line 3: server.tls_cert: {LOST}: put the value here again",
-        f"edge-serve.toml, line 4: server.tls_key: {LOST}: put the value here again",
-        f"edge-serve.toml, line 6: network.proxy: {LOST}: write user and password again",
-    ]
 
 
 def test_a_name_that_is_quoted_and_escaped_is_a_name(board: Board) -> None:
