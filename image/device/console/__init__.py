@@ -4,4 +4,5 @@ service    draws the terminals, and writes the status file
 screen     makes the text of a status document
 terminals  writes to the terminals
 changes    waits for changes
+clock      looks whether the clock was ever set
 """

@@ -12,7 +12,7 @@ from pathlib import Path
 #: directories whose changes may change a fact; those that do not exist yet are watched by their parents
 _WATCHED = (
     "run/edge-device/faults", "boot/EFI/Linux", "var/lib/edge-device", "var/lib/edge-system", "var/lib/edge-ota",
-    "var/lib/edge-ota/identity",
+    "var/lib/edge-ota/identity", "run/systemd/timesync",
 )  # fmt: skip
 _NETLINK_ADDRESSES = 0x10 | 0x100  # RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR (rtnetlink(7))
 _INOTIFY = 0x40 | 0x80 | 0x100 | 0x200 | 0x8  # moved from, moved to, create, delete, close after writing (inotify(7))

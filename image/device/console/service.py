@@ -5,10 +5,12 @@ It is one process that sleeps until something changes.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from image.device.console import clock
 from image.device.console.changes import Changes
 from image.device.console.screen import screen
 from image.device.console.terminals import Screens
@@ -33,5 +35,10 @@ def main() -> int:
     """Show the state of this device, for edge-console.service."""
     (RUN / "faults").mkdir(parents=True, exist_ok=True)
     changes = Changes(Path("/"))  # before the first reading, so that no change is missed
-    run(Screens(SCREENS), changes, update_status)
+    run(Screens(SCREENS), changes, _update)
     return 0
+
+
+def _update() -> Mapping[str, Any]:
+    clock.look(time.time(), time.clock_gettime(time.CLOCK_BOOTTIME))
+    return update_status()

@@ -129,14 +129,15 @@ def test_faults_and_entries_wake_the_console_and_equal_screens_are_not_drawn_aga
     tmp_path: Path, terminal: tuple[int, str]
 ) -> None:
     faults, entries = tmp_path / "run/edge-device", tmp_path / "boot/EFI/Linux"
-    for folder in (faults / "faults", entries):
+    answered = tmp_path / "run/systemd/timesync"
+    for folder in (faults / "faults", entries, answered):
         folder.mkdir(parents=True)
     changes, screens = Changes(tmp_path), Screens([terminal[1]])
     steps = iter(
         [
             lambda: report.report("broken", "It is broken.", run=faults),
             lambda: (entries / "edge_9+0-3.efi").touch(),
-            lambda: (entries / "other.txt").touch(),
+            lambda: (answered / "synchronized").touch(),
             lambda: report.clear("broken", run=faults),
         ]
     )

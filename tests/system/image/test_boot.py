@@ -28,7 +28,9 @@ ExecStart=/bin/sh -c 'systemctl is-system-running --wait; \\
 systemctl show -p Id -p ActiveEnterTimestampMonotonic edge-serve.service multi-user.target; \\
 systemd-analyze time; systemctl show -p StatusText edge-serve.service; date +epoch:%%s; \\
 systemd-analyze critical-chain --no-pager edge-serve.service; systemd-analyze blame --no-pager | head -25; \\
-systemctl --failed --no-pager --plain --no-legend; echo {_END}'
+systemctl --failed --no-pager --plain --no-legend; \\
+timeout 60 sh -c "until [ -e /run/edge-device/status.json ]; do sleep 1; done"; cat /run/edge-device/faults/*.json; \\
+echo {_END}'
 StandardOutput=tty
 StandardError=tty
 TTYPath=/dev/ttyS1
@@ -109,3 +111,4 @@ def test_our_units_cost_little(usual: Times, image: Path) -> None:
 def test_a_missing_network_or_clock_delays_nothing(usual: Times, image: Path, name: str, hardware: Hardware) -> None:
     found = times(image, name, hardware=hardware)
     assert 0 < found.ready <= usual.ready + SLOWER
+    assert ('"code": "clock"' in found.report) == bool(hardware.clock)
