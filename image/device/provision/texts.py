@@ -61,18 +61,29 @@ def address(text: str) -> Iterator[str]:
 
 
 def ip(text: str) -> Iterator[str]:
-    """Check an address without a prefix."""
+    """Check the address of another machine, without a prefix."""
     try:
-        ipaddress.ip_address(text)
+        found = ipaddress.ip_address(text)
     except ValueError:
         yield f"found {quoted(text)}, expected an address such as '192.168.1.1'"
+        return
+    if found.is_loopback or found.is_multicast or found.is_unspecified:
+        yield f"found {quoted(text)}, which no other machine can have, expected an address such as '192.168.1.1'"
 
 
 def gateway(text: str, addresses: tuple[str, ...]) -> Iterator[str]:
-    """Check that a gateway is within a network of the device."""
-    networks = [ipaddress.ip_interface(one).network for one in addresses]
+    """Check that a gateway is another machine within a network of the device."""
+    interfaces = [ipaddress.ip_interface(one) for one in addresses]
+    networks = [one.network for one in interfaces]
     gateway = ipaddress.ip_address(text)
-    if not any(gateway in network for network in networks) and not gateway.is_link_local:
+    if any(gateway == one.ip for one in interfaces):
+        yield f"found {quoted(text)}, which is the device's own address, expected that of your router"
+    elif any(
+        one.version == 4 and one.num_addresses > 2 and gateway in (one.network_address, one.broadcast_address)
+        for one in networks
+    ):
+        yield f"found {quoted(text)}, which no machine can have, expected the address of your router"
+    elif not any(gateway in network for network in networks) and not gateway.is_link_local:
         names = ", ".join(map(str, networks))
         yield f"found {quoted(text)}, expected an address within network.address ({names})"
 

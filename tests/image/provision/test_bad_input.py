@@ -49,6 +49,13 @@ def only(mistakes: list[str]) -> str:
             "[network]\naddress = ['10.0.0.2/24']\ngateway = '10.0.1.1'\n", 4,
             "expected an address within network.address (10.0.0.0/24)",
         ),
+        (
+            "[network]\naddress = ['10.0.0.2/24']\ngateway = '10.0.0.2'\n", 4,
+            "found '10.0.0.2', which is the device's own address, expected that of your router",
+        ),
+        ("[network]\naddress = ['10.0.0.2/24']\ngateway = '10.0.0.255'\n", 4, "which no machine can have"),
+        ("[network]\naddress = ['fd00::2/64']\ngateway = '10.0.0.1'\n", 4, "expected an address within"),
+        ("[network]\naddress = ['10.0.0.2/24']\ndns = [\n'10.0.0.1', '0.0.0.0']\n", 5, "no other machine can have"),
         ("[network]\ngateway = '10.0.1.1'\n", 3, "network.gateway: expected only with fixed addresses"),
         ("[network]\ndns = ['1.1.1.1']\n", 3, "network.dns: expected only with fixed addresses"),
         ("[network]\nproxy = 'ftp://user:geheim@host'\n", 3, "found 'ftp://(stored)@host', expected http://host:port"),

@@ -57,6 +57,13 @@ def test_name_time_zone_and_network_are_applied(board: Board) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("address", "gateway"), [("10.0.0.2/31", "10.0.0.3"), ("10.0.0.2/24", "10.0.0.1"), ("fd00::2/64", "fe80::1")]
+)
+def test_a_gateway_within_reach_is_accepted(board: Board, address: str, gateway: str) -> None:
+    assert board.configure(f'[network]\naddress = ["{address}"]\ngateway = "{gateway}"\n') == []
+
+
 def test_updates_are_set_up_and_their_units_started(board: Board) -> None:
     board.write('{"signed": 1}', "root.json")
     board.write('{"device": "edge-7"}', "device.json")
