@@ -14,7 +14,7 @@ TESTS ?= tests
 
 .PHONY: hw-check help serve test slow test-ota ota-demo check conformance bench models docs proto clean \
 	install install-system deb lock test-system test-vm test-powercut image image-arm64 image-run flash \
-	test-image test-image-system test-image-data test-image-update
+	test-image test-image-boot test-image-system test-image-data test-image-update
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -157,11 +157,17 @@ FLASH ?=
 flash: .venv/serve  ## write the newest image of dist/ to a disk, and read it back (root; DEVICE=/dev/sdb)
 	$(BIN)/python -m image flash '$(DEVICE)' $(FLASH)
 
-# the smoke test of the image as shipped; Prometheus, chromium, nginx-light, mtools, and ovmf are needed besides QEMU
-test-image: .venv/test  ## build the image, boot it as shipped in QEMU, and use it from outside (root; by hand, 15 minutes)
+# the image as shipped, its sizes, a changed root, and the rights of its units; Prometheus, chromium, nginx-light, mtools, and ovmf are
+# needed besides QEMU. Without one of them nothing is built, because its test would be skipped
+test-image: .venv/test  ## build the image, boot it as shipped in QEMU, use it from outside, and tamper with it (root; by hand, 13 minutes)
+	@$(BIN)/python -m tests.system.image.needs
 	@SECONDS=0; $(MAKE) --no-print-directory image && echo "the image was built in $$SECONDS s" && \
-	  $(BIN)/python -m pytest -q -rs -s --durations=0 tests/system/image/test_smoke.py --machine disk $(SYSTEM); \
+	  $(BIN)/python -m pytest -q -rs -s --durations=0 --no-skips \
+	  tests/system/image/test_{sizes,tampering,smoke,exposure}.py --machine disk $(SYSTEM); \
 	  status=$$?; echo "make test-image: $$SECONDS s in all"; exit $$status
+
+test-image-boot: .venv/test  ## measure the time from the kernel to health ready on the newest image of dist/ (by hand, quiet cores; ten minutes)
+	$(BIN)/python -m pytest -q -rs -s tests/system/image/test_boot.py --machine disk $(SYSTEM)
 
 test-image-system: .venv/test  ## test restarts, faults, and the status on the newest image of dist/ (by hand; an hour)
 	$(BIN)/python -m pytest -q -rs -s tests/system/test_{restarts,faults,status}.py --machine disk $(SYSTEM)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--machine", choices=tuple(_LIMITS), help="boot the package in a container, or in QEMU, or the device image"
     )
     parser.addoption("--release", action="append", choices=("bookworm", "trixie"), help="of Debian; several times")
+    parser.addoption("--no-skips", action="store_true", help="a test that is skipped fails, with its reason")
     parser.addoption("--update", type=Path, help="edge_N.build.json of a newer image (make test-image-update)")
     parser.addoption("--image", type=Path, help="for --machine disk: .raw or .img.zst (default: the newest of dist/)")
 
@@ -47,6 +48,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kind = config.getoption("--machine", None)
     for item in items if kind else ():
         item.add_marker(pytest.mark.timeout(_LIMITS[kind]))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Make a skipped test fail if the run is to prove something."""
+    report = yield
+    if report.skipped and item.config.getoption("--no-skips", False):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, and --no-skips was given: {report.longrepr}"
+    return report
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

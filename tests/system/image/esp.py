@@ -47,6 +47,24 @@ def partitions(disk: Path) -> Iterator[Partition]:
             yield Partition(label, kind, first * _SECTOR, (last - first + 1) * _SECTOR)
 
 
+def before_superblock(disk: Path, label: str) -> int:
+    """Return the offset of a byte in the first block of a root that erofs does not use: verity alone notices a change.
+
+    Args:
+        label: of the partition, or its beginning.
+    """
+    return next(one for one in partitions(disk) if one.label.startswith(label)).start + 512
+
+
+def flip(disk: Path, offset: int) -> None:
+    """Change one bit of a disk."""
+    with disk.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 1]))
+
+
 class Esp:
     """The boot partition of a raw disk."""
 

@@ -18,7 +18,7 @@ import pytest
 from tests.system.agent import KEPT
 from tests.system.disk import Disk
 from tests.system.image import busy
-from tests.system.image.esp import partitions
+from tests.system.image.esp import before_superblock, flip, partitions
 from tests.system.machine import UNREACHABLE, Machine, wait_until
 from tests.system.service import Service
 
@@ -295,15 +295,13 @@ def damage(device: Device, version: int, part: float = 0.0) -> None:
     """Cut the power, change one byte of the root of a version, and boot.
 
     Args:
-        part: of the file system, from its start; 0 = its superblock, so that it does not mount.
+        part: of the file system, from its start; 0 = its first block, so that it does not mount.
     """
     device.boot.cut()
-    root = next(one for one in partitions(device.boot.disk) if one.label == f"edge_{version}")
-    length = device.update["files"]["root"]["bytes"]
-    offset = root.start + (int(length * part) if part else 1024)
-    with device.boot.disk.open("r+b") as disk:
-        disk.seek(offset)
-        byte = disk.read(1)[0]
-        disk.seek(offset)
-        disk.write(bytes([byte ^ 1]))
+    disk, label = device.boot.disk, f"edge_{version}"
+    if part:
+        root = next(one for one in partitions(disk) if one.label == label)
+        flip(disk, root.start + int(device.update["files"]["root"]["bytes"] * part))
+    else:
+        flip(disk, before_superblock(disk, label))
     device.boot.start()
