@@ -15,9 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from image import qemu
+from tests.ota.publish.publisher import PASSPHRASE
 from tests.system.disk import Disk, Hardware
+from tests.system.image import site
 from tests.system.image.esp import Esp, Partition, partitions
+from tests.system.image.site import Site
 from tests.system.machine import Machine, wait_until
+from tests.system.service import Service
 
 SERIAL = ("-smbios", "type=1,serial=PF3XK2TN")
 OTHER = ("-smbios", "type=1,serial=PF9ZZ1QQ")
@@ -25,6 +30,8 @@ MARK = "/var/lib/edge-device/mark"
 MIB = 1 << 20
 #: seconds after a boot until the device is idle
 _SETTLED = 180.0
+#: of the fleet's publisher, and seconds until the first run of edge-ota has installed it
+RELEASED, _FIRST_UPDATE = "simple_released", 900.0
 
 
 def _nothing() -> None:
@@ -200,30 +207,75 @@ def test_a_disk_that_is_too_small_serves_from_memory(image: Path) -> None:
         small.disk.stop()
 
 
-def test_power_cuts_in_the_first_boot(image: Path) -> None:
+@pytest.mark.parametrize("cut", range(5))
+def test_a_power_cut_in_the_first_boot(image: Path, cut: int) -> None:
     device = Device(image)
-    chance = random.Random(5)
+    seconds = random.Random(cut).uniform(5, 90)
     try:
-        for _ in range(5):
-            seconds = chance.uniform(5, 90)
-            device.disk.start()
-            wait_until(device.disk.panicked, seconds, 1)
-            print(f"cut after {seconds:.1f} s: {device.disk.since_start()[-200:]!r}", flush=True)
-            device.disk.cut()
+        device.disk.start()
+        wait_until(device.disk.panicked, seconds, 1)
+        print(f"cut after {seconds:.1f} s: {device.disk.since_start()[-200:]!r}", flush=True)
+        device.disk.cut()
+
         device.machine.start()
         assert device.faults() == []
         assert device.var() == "ext4"
+        assert [one.label for one in partitions(device.disk.disk)][3:] == ["_empty", "_empty", "edge-data"]
         assert device.serves()
     finally:
         device.disk.stop()
 
 
-def test_ten_idle_minutes_write_little(used: Device) -> None:
+@pytest.mark.parametrize(("booted", "codes"), [(False, []), (True, ["second-disk"])])
+def test_a_second_disk_with_the_same_image_is_not_used(
+    used: Device, image: Path, tmp_path: Path, booted: bool, codes: list[str]
+) -> None:
+    """A stick from which another device was or will be installed. One that was booted has a data partition, too."""
+    stick = tmp_path / "stick.raw"
+
+    def plug_in() -> None:
+        if booted:
+            subprocess.run(["cp", "--sparse=always", used.disk.disk, stick], check=True)
+        else:
+            qemu.new_disk(image, stick, 14)
+        words = (
+            "-drive",
+            f"if=none,id=stick,format=raw,file={stick}",
+            "-device",
+            "virtio-blk-pci,drive=stick,serial=stick",
+        )
+        used.disk.change(more=(*SERIAL, *words))
+
     used.reboot()
+    used.machine.run(f"echo mine > {MARK}; sync")
+    assert used.reboot(plug_in, lambda: used.disk.change(more=SERIAL)) == codes
+    assert used.machine.run(f"cat {MARK}") == "mine\n"
+    assert used.machine.run("cat /sys/class/block/$(basename $(findmnt -no SOURCE /var))/../serial").strip() != "stick"
     assert used.serves()
-    time.sleep(_SETTLED)
-    before = used.written()
-    time.sleep(600)
-    written = used.written() - before
+
+
+def test_ten_idle_minutes_of_a_provisioned_device_write_little(
+    image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a device that has its models, and asks for updates by the timer of edge-ota."""
+    if why := site.why_not():
+        pytest.skip(why)
+    monkeypatch.setenv("EDGE_OTA_PUBLISH_PASSPHRASE", PASSPHRASE)
+    owner, device = Site(tmp_path), Device(image)
+    owner.publish(RELEASED, 1)
+    owner.provision(device.disk.disk)
+    try:
+        with owner.served():
+            device.machine.start()
+            assert device.serves()
+            service = Service(device.machine)
+            assert wait_until(lambda: service.infers(RELEASED), _FIRST_UPDATE, 2), owner.requests()[-2000:]
+            time.sleep(_SETTLED)
+            before, asked = device.written(), len(owner.requests())
+            time.sleep(600)
+            written, asked = device.written() - before, len(owner.requests()) - asked
+    finally:
+        device.disk.stop()
     print(f"{written / 1e6:.2f} MB were written to the data partition in 10 idle minutes", flush=True)
+    print(f"the device asked for updates meanwhile: {asked > 0}")
     assert written < 5e6
