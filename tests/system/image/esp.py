@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import struct
 import subprocess
+import tempfile
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -91,6 +92,14 @@ class Esp:
     def remove(self, name: str) -> None:
         """Remove a file."""
         self._do("mdel", f"::/{name}")
+
+    def fill(self, name: str) -> None:
+        """Write a file of zeros that leaves no free space."""
+        listed = self._do("mdir", "::/").decode().splitlines()
+        free = next(line for line in listed if line.endswith(" bytes free"))
+        with tempfile.NamedTemporaryFile() as zeros:
+            zeros.truncate(int("".join(word for word in free.split() if word.isdigit())))
+            self._do("mcopy", "-o", zeros.name, f"::/{name}")
 
     def names(self, folder: str = "") -> list[str]:
         """Return the names in a folder; those of folders end with a slash."""
