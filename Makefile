@@ -173,7 +173,7 @@ test-image-system: .venv/test  ## test restarts, faults, and the status on the n
 	$(BIN)/python -m pytest -q -rs -s tests/system/test_{restarts,faults,status}.py --machine disk $(SYSTEM)
 
 test-image-data: .venv/test  ## change the settings, then damage, fill, swap, and erase the data partition of the newest image of dist/ (by hand; an hour)
-	$(BIN)/python -m pytest -q -rs -s --durations=0 tests/system/image/test_{settings,data}.py --machine disk $(SYSTEM)
+	$(BIN)/python -m pytest -q -rs -s --durations=0 tests/system/image/test_{settings,network,data}.py --machine disk $(SYSTEM)
 
 test-image-update: .venv/test  ## build two versions, and update one to the other: good, broken, and cut off (root; by hand, two hours)
 	@set -e; rm -rf build/updates; for version in 1 2; do IMAGE_VERSION=$$version $(BIN)/python -m image build --out build/updates/$$version; done; \
