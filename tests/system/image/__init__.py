@@ -3,6 +3,7 @@
 busy            clients that are busy while a device restarts
 cable           a network cable to the device, over which all its ports can be tried
 esp             files on the boot partition of a disk, by mtools
+forged          a system that someone else has signed
 needs           what this host needs for make test-image
 moments         moments of a running disk: what a power cut would leave
 servers         a time server and a proxy on this host

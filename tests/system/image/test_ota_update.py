@@ -16,6 +16,7 @@ from tests.ota.publish.publisher import PASSPHRASE
 from tests.system.agent import KEPT
 from tests.system.disk import Disk
 from tests.system.image import esp, site
+from tests.system.image.forged import forge
 from tests.system.image.site import Clock, Site
 from tests.system.machine import UNREACHABLE, Machine, wait_until
 from tests.system.service import Service
@@ -100,6 +101,33 @@ def device(image: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest
                 yield found
     finally:
         boot.stop()
+
+
+def test_a_system_with_a_signature_of_another_key_is_refused_before_a_slot_is_touched(
+    device: Updated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent was taken over: its state directory has a repository of the forger, with the files of a real system."""
+    monkeypatch.setenv("EDGE_OTA_PUBLISH_PASSPHRASE", PASSPHRASE)
+    forged = forge(tmp_path / "forger", device.files, device.new)
+    machine, state = device.machine, "/var/lib/edge-ota"
+    slots = "ls -l /boot/EFI/Linux; cat /var/lib/edge-system/slots.json; partx -o NR,NAME /dev/vda"
+    machine.run(f"[ ! -e {state}/metadata ] || mv {state}/metadata {state}/metadata.kept")
+    for path in device.files:
+        machine.put(f"{state}/system/{device.new}/{path.name}", path.read_bytes())
+    for name, data in forged.files.items():
+        machine.put(f"{state}/{name}", data)
+    machine.run(f"chown -R edge-ota: {state}/metadata {state}/system")
+    machine.put(f"{KEPT}/ask.py", _ASK.encode())
+    before = machine.run(slots)
+    request = json.dumps({"op": "install", "version": device.new})
+    answer = json.loads(machine.run(f"python3 {KEPT}/ask.py '{request}'", 300))
+    machine.run(f"rm -rf {state}/metadata {state}/system/*")
+    machine.run(f"[ ! -e {state}/metadata.kept ] || mv {state}/metadata.kept {state}/metadata")
+    print(answer)
+    assert not answer["ok"]
+    assert "was signed by 0/" in answer["error"]
+    assert machine.run(slots) == before
+    device.clock.step("a system of another key was refused")
 
 
 def test_a_fleet_updates_the_system(device: Updated) -> None:
