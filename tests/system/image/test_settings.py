@@ -78,11 +78,11 @@ class Administrator:
 
 def answers_ssh(device: Service) -> bool:
     """Return whether a server of SSH greets. QEMU accepts connections in the place of the device."""
-    with socket.create_connection(device.machine.boot.address(SSH), 60) as connection:
-        try:
+    try:
+        with socket.create_connection(device.machine.boot.address(SSH), 60) as connection:
             return connection.recv(4) == b"SSH-"
-        except OSError:
-            return False
+    except OSError:
+        return False
 
 
 @pytest.fixture(scope="module")
