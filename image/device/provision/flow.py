@@ -100,11 +100,14 @@ def _fault(error: Exception) -> Mistake:
 
 def _load(place: Place) -> StoredConfiguration | None:
     """Return the stored configuration; None if there is none, or it cannot be read."""
+    reason = "they are damaged"
     try:
-        return store.load(place.state)
+        found = store.load(place.state)
     except Exception as error:
-        report("settings-stored", f"the stored settings cannot be read: {_fault(error).text}", _HELP, run=place.reports)
-        return None
+        found, reason = None, _fault(error).text
+    if found is None and os.path.lexists(place.state / "current"):
+        report("settings-stored", f"the stored settings cannot be read: {reason}", _HELP, run=place.reports)
+    return found
 
 
 def _read(place: Place, before: StoredConfiguration | None) -> _Accepted | None:

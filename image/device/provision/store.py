@@ -65,10 +65,10 @@ def load(state: Path) -> StoredConfiguration | None:
     text = files.read_if_there(folder / FILE, _MOST)
     if text is None:
         return None
-    found = {key.name: data for key in KEYS if (data := files.read_if_there(folder / key.name, _MOST)) is not None}
-    logins = files.read_if_there(folder / _LOGINS, _MOST) or b""
-    if digest({FILE: text, _LOGINS: logins, **found}) != os.path.basename(os.path.realpath(folder)):
+    if not _is_whole(folder.resolve()):
         return None
+    found = _files(folder)
+    logins = files.read_if_there(folder / _LOGINS, _MOST) or b""
     try:
         parsed = parse(text)
     except Refused:
@@ -76,6 +76,16 @@ def load(state: Path) -> StoredConfiguration | None:
     known = tuple(logins.decode(errors="replace").split("\n"))
     secrets = StoredSecrets(found, dict(_names(parsed)), known, frozenset(_lost(parsed, found, known)))
     return StoredConfiguration(folder.resolve().name, parsed, secrets)
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {key.name: data for key in KEYS if (data := files.read_if_there(folder / key.name, _MOST)) is not None}
+
+
+def _is_whole(folder: Path) -> bool:
+    """Return whether a directory has the content that its name says."""
+    texts = {name: files.read_if_there(folder / name, _MOST) or b"" for name in (FILE, _LOGINS)}
+    return digest({**texts, **_files(folder)}) == folder.name
 
 
 def _lost(parsed: Parsed, found: Mapping[str, bytes], logins: Sequence[str]) -> Iterator[str]:
@@ -109,7 +119,8 @@ def save(state: Path, content: Mapping[str, bytes]) -> None:
     folder = state / "config"
     files.make_directory(folder, 0o700)
     name = digest(content)
-    if not (folder / name).is_dir():
+    if not _is_whole(folder / name):
+        files.remove_directory(folder / name)
         files.write_directory(folder / name, content)
     if not (state / "current").is_symlink() or os.readlink(state / "current") != f"config/{name}":
         files.replace_link(state / "current", f"config/{name}")

@@ -259,3 +259,18 @@ def test_stored_settings_that_cannot_be_read_are_reported(board: Board, monkeypa
     assert board.boot() == []
     assert board.names[-1] == "edge-1"
     assert "the stored settings cannot be read" in board.faults()["settings-stored"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"schema = 1\n", None])
+def test_damaged_stored_settings_are_reported_and_written_anew(board: Board, damage: bytes | None) -> None:
+    assert board.configure(GOOD) == []
+    (stored,) = (board.state / "config").iterdir()
+    if damage is None:
+        (stored / "edge-serve.toml").unlink()
+    else:
+        (stored / "edge-serve.toml").write_bytes(damage)
+    assert board.boot() == []
+    assert board.faults() == {"settings-stored": "the stored settings cannot be read: they are damaged"}
+    (board.esp / "edge-serve.toml").unlink()
+    assert board.boot() == []
+    assert board.names[-1] == "edge-1"
