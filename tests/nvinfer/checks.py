@@ -176,6 +176,26 @@ def shape_tensors_are_read_from_host_memory() -> None:
     session.close()
 
 
+def a_shape_output_is_written_to_host_memory() -> None:
+    size = tensor("SIZE", "INPUT", "INT32", (2,), shape_tensor=True)
+    outputs = [
+        tensor("OUTPUT0", "OUTPUT", "FLOAT", (-1, -1)),
+        tensor("SHAPE", "OUTPUT", INDEX[0], (2,), shape_tensor=True),
+    ]
+    session = Session(plan("sized", [size, *outputs], [{"SIZE": ((1, 1), (2, 2), (8, 9))}], version=VERSION))
+    assert session.engine.is_shape_inference_io("SHAPE")
+    assert session.engine.get_tensor_location("SHAPE") == trt.TensorLocation.HOST
+    values, found = np.array([3, 2], np.int32), np.zeros(2, INDEX[1])
+    session.context.set_tensor_address("SIZE", values.ctypes.data)
+    session.context.set_tensor_address("SHAPE", found.ctypes.data)
+    assert tuple(session.context.get_tensor_shape("SHAPE")) == (2,)
+    output = session.output("OUTPUT0")
+    session.run()
+    assert found.tolist() == [3, 2]
+    assert output().shape == (3, 2)
+    session.close()
+
+
 def ranges_of_shape_tensors_are_those_of_the_profile() -> None:
     shapes = [tensor(name, "INPUT", "INT32", (1,), shape_tensor=True) for name in ("OTHER", "SIZE")]
     low, high = ((1,), (2,), (3,)), ((4,), (5,), (6,))
@@ -305,6 +325,7 @@ CHECKS = [
     an_allocator_takes_an_output_whose_size_the_data_decide,
     an_allocator_without_memory_fails_the_run,
     shape_tensors_are_read_from_host_memory,
+    a_shape_output_is_written_to_host_memory,
     ranges_of_shape_tensors_are_those_of_the_profile,
     inputs_may_be_written_again_after_their_event,
     a_captured_run_repeats,

@@ -26,8 +26,15 @@ def _fail(inputs: Arrays) -> dict[str, Any]:
 
 
 def _sized(inputs: Arrays) -> dict[str, Any]:
-    """Return zeros of the shape that the shape tensor SIZE has as its values."""
-    return {"OUTPUT0": np.zeros([max(0, int(n)) for n in inputs["SIZE"]], "f4")}
+    """Return zeros of the shape that the shape tensor SIZE has as its values, and that shape."""
+    shape = [max(0, int(n)) for n in inputs["SIZE"]]
+    return {"OUTPUT0": np.zeros(shape, "f4"), "SHAPE": np.array(shape)}
+
+
+def _stretched(inputs: Arrays) -> dict[str, Any]:
+    """Return the first column of INPUT0 as often as SIZE says, and the shape of that."""
+    zeros = _sized(inputs)
+    return {**zeros, "OUTPUT0": zeros["OUTPUT0"] + inputs["INPUT0"][:, :1]}
 
 
 def _breaks(inputs: Arrays) -> dict[str, Any]:
@@ -50,6 +57,7 @@ OPERATIONS: dict[str, Callable[[Arrays], dict[str, Any]]] = {
     },
     "nonzero": lambda inputs: {"OUTPUT0": np.argwhere(inputs["INPUT0"]).T},
     "sized": _sized,
+    "stretched": _stretched,
     "fail": _fail,
     "breaks": _breaks,
 }
