@@ -48,5 +48,5 @@ def _item_shape(tensor: InferTensor) -> Hashable:
 
 def _values(tensor: InferTensor) -> Hashable:
     if is_unseen(tensor.data):  # the front end cannot read the values, so the request shares no batch
-        return tensor.shape[1:], object()
-    return tensor.shape[1:], bytes(tensor.data)
+        return tensor.shape, object()
+    return tensor.shape, bytes(tensor.data)  # of one request, without a batch dimension

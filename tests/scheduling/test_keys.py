@@ -31,8 +31,8 @@ def request(*tensors: tuple[str, tuple[int, ...], bytes]) -> InferRequest:
         (signature(VARIABLE), [("V", (1, 16), b"")], [("V", (2, 16), b"")], True),
         (signature(VARIABLE), [("V", (1, 16), b"")], [("V", (1, 8), b"")], False),
         (signature(RAGGED), [("R", (1, 16), b"")], [("R", (1, 8), b"")], True),
-        (signature(SHAPES), [("S", (1, 2), b"same")], [("S", (1, 2), b"same")], True),
-        (signature(SHAPES), [("S", (1, 2), b"this")], [("S", (1, 2), b"that")], False),
+        (signature(SHAPES), [("S", (2,), b"same")], [("S", (2,), b"same")], True),
+        (signature(SHAPES), [("S", (2,), b"this")], [("S", (2,), b"that")], False),
         (
             signature(FIXED, VARIABLE),
             [("F", (1, 16), b""), ("V", (1, 3), b"")],

@@ -98,6 +98,7 @@ class TensorRtInstance:
         self._ragged = ragged
         self._batches = batches
         self._states = states
+        self._shape_tensors = {tensor.name for tensor in loaded.info.tensors if tensor.is_shape}
         self._is_lost = False
         self.seats = min(context.seats for context in contexts)
 
@@ -111,7 +112,7 @@ class TensorRtInstance:
         """See `QueueingInstance`."""
         seat = self._path.take()
         with self._failing(seat):
-            rows = [request.inputs[0].shape[0] if self._batches and request.inputs else 0 for request in batch]
+            rows = [self._rows(request) for request in batch]
             made = self._made(batch)
             shapes, values = self._shapes(batch, sum(rows), made)
             context = self._by_choice[choose([one.choice for one in self._contexts], shapes, values, self._name).index]
@@ -185,6 +186,12 @@ class TensorRtInstance:
                 raise DeviceLost(error.message) from error
             self._is_lost = self._is_lost or isinstance(error, DeviceLost)
             raise
+
+    def _rows(self, request: BackendRequest) -> int:
+        """Return the rows of a request; 0 = the model does not batch. Shape tensors have none."""
+        if not self._batches or not request.inputs:
+            return 0
+        return next((tensor.shape[0] for tensor in request.inputs if tensor.name not in self._shape_tensors), 1)
 
     def _made(self, batch: Sequence[BackendRequest]) -> dict[str, Array]:
         """Return the inputs that are made from the shapes of others (`batch_input`)."""

@@ -128,6 +128,7 @@ class TensorLayout:
 
     Attributes:
         row_bytes: an upper bound of the outputs of one row; 0 = unknown.
+        shape_tensors: inputs that have no batch dimension.
         cached: its answers may be kept (`response_cache`), so they say what they depend on.
         writes: users' code gets its inputs, and may write to them.
         on_device: its instances in this worker take inputs in the memory of a GPU; set by the worker.
@@ -150,6 +151,7 @@ class TensorLayout:
         "output_index",
         "outputs",
         "row_bytes",
+        "shape_tensors",
         "writes",
     )
 
@@ -172,6 +174,7 @@ class TensorLayout:
         self.on_device = False
         self.counts_rows = self.writes and self.batches
         self.row_bytes = _row_bytes(config)
+        self.shape_tensors = {str(entry["name"]) for entry in config.get("input", []) if entry.get("is_shape_tensor")}
         self.listed: dict[int, tuple[str, ...]] = {0: self.outputs}
 
     def names_of(self, mask: int) -> tuple[str, ...]:
@@ -181,4 +184,7 @@ class TensorLayout:
 
     def rows(self, request: InferRequest) -> int:
         """Batch items of a request."""
-        return request.inputs[0].shape[0] if self.batches and request.inputs and request.inputs[0].shape else 1
+        inputs = request.inputs
+        if self.shape_tensors:
+            inputs = [tensor for tensor in inputs if tensor.name not in self.shape_tensors]
+        return inputs[0].shape[0] if self.batches and inputs and inputs[0].shape else 1
