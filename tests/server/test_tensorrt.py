@@ -38,6 +38,14 @@ def addsub(dtype: str = "FLOAT", **more: Any) -> bytes:
     return plan("addsub", tensors, [{"INPUT0": BATCHED, "INPUT1": BATCHED}], **more)
 
 
+def stretched() -> bytes:
+    """Return a plan that repeats a column as often as its first input says, a shape tensor, and tells the shape."""
+    tensors = [tensor("SIZE", "INPUT", "INT32", (2,), shape_tensor=True)]
+    tensors += [tensor("INPUT0", "INPUT", "FLOAT", (-1, 4)), tensor("OUTPUT0", "OUTPUT", "FLOAT", (-1, -1))]
+    tensors += [tensor("SHAPE", "OUTPUT", "INT64", (2,), shape_tensor=True)]
+    return plan("stretched", tensors, [{"INPUT0": BATCHED, "SIZE": ((1, 1), (4, 4), (8, 99))}], milliseconds=5)
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """Yield a server with several plans, of which some do not load."""
@@ -62,6 +70,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     write(root, "lost", plan("fail", both, [{"INPUT0": BATCHED}]))
     both = [tensor("INPUT0", "INPUT", "FLOAT", (-1, LARGE)), tensor("OUTPUT0", "OUTPUT", "FLOAT", (-1, LARGE))]
     write(root, "large", plan("identity", both, [{"INPUT0": ((1, LARGE), (2, LARGE), (4, LARGE))}]))
+    write(root, "stretched", stretched())
     write(root, "old", addsub(version="8.6.1"))
     write(root, "foreign", addsub(capability="9.0"))
     write(root, "truncated", addsub()[:60])
@@ -79,7 +88,7 @@ def infer_http(server: Running, model: str, **arrays: Any) -> dict[str, Any]:
     client = http.InferenceServerClient(server.url)
     inputs = []
     for name, array in arrays.items():
-        kind = {"f4": "FP32", "f2": "FP16"}[array.dtype.str[1:]]
+        kind = {"f4": "FP32", "f2": "FP16", "i4": "INT32"}[array.dtype.str[1:]]
         inputs.append(http.InferInput(name, list(array.shape), kind))
         inputs[-1].set_data_from_numpy(array)
     result = client.infer(model, inputs)
@@ -168,6 +177,28 @@ def test_output_whose_size_the_data_decide(server: Running) -> None:
 
     assert infer_http(server, "nonzero", INPUT0=array)["OUTPUT0"].tolist() == [[1, 4, 5]]
     assert infer_http(server, "nonzero", INPUT0=array * 0)["OUTPUT0"].shape == (1, 0)
+
+
+def test_shape_tensor_before_other_inputs_and_one_among_the_outputs(server: Running) -> None:
+    """Requests with equal values share a batch, and each has the rows of its other input."""
+    wrong: list[object] = []
+
+    def ask(rows: int) -> None:
+        first = np.arange(4 * rows, dtype=np.float32).reshape(rows, 4) + rows
+        for size in (7, 7, 7, 3):
+            found = infer_http(server, "stretched", SIZE=np.array([size], np.int32), INPUT0=first)
+            if (
+                found["OUTPUT0"].tolist() != [[row[0]] * size for row in first]
+                or found["SHAPE"].tolist() != [[size]] * rows
+            ):
+                wrong.append(found)
+
+    threads = [threading.Thread(target=ask, args=(rows,)) for rows in (1, 2, 3, 4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
 
 
 @pytest.mark.parametrize(

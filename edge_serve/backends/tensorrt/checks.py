@@ -233,10 +233,11 @@ class _Check:
     def _check_shape_output_type(self, binding: Binding, tensor: TensorInfo) -> None:
         if binding.ragged:
             raise InvalidArgument(f"batch output '{binding.name}' can not be shape binding")
-        if binding.data_type != "TYPE_INT64":
+        expected = tensor.data_type if tensor.data_type in _SHAPE_TYPES else "TYPE_INT64"  # TensorRT 8.6: INT32
+        if binding.data_type != expected:
             raise InvalidArgument(
                 f"unexpected datatype '{binding.data_type} in model configuration for shape output '{binding.name}', "
-                f"expecting TYPE_INT64 for {self.instance}"
+                f"expecting {expected} for {self.instance}"
             )
         self._check_type(binding, tensor)
 

@@ -58,6 +58,7 @@ class Context:
         self._cuda: CudaApi = loaded.library.cuda
         self._stream = stream
         self._memory: list[int] = []
+        self._host_memory: list[int] = []
         #: by the set of inputs
         self._graphs: dict[tuple[int, GraphShape], int] = {}
         self._plan = GraphPlan()
@@ -107,16 +108,28 @@ class Context:
             self._inputs.append({one.name: self._allocate(nbytes(one, largest[one.name])) for one in tensors})
 
     def _add_outputs(self, largest: Mapping[str, Shape], sets: int) -> None:
-        shapes = {} if self._loaded.info.has_shape_tensors else self.infer(largest, {})
-        known = []
-        for tensor in self._loaded.info.outputs:
-            if -1 in shapes.get(tensor.name, (-1,)):
-                allocator = self._dynamic[tensor.name] = self._loaded.library.allocator(self._cuda)
+        info = self._loaded.info
+        known = {tensor.name: tensor.shape for tensor in info.outputs}
+        if not any(tensor.is_shape for tensor in info.inputs):  # their values decide about shapes
+            known = self.infer(largest, {})
+        tensors = []
+        for tensor in info.outputs:
+            if -1 in known[tensor.name]:
+                allocator = self._loaded.library.allocator(self._cuda, on_host=tensor.on_host)
+                self._dynamic[tensor.name] = allocator
                 self._context.set_output_allocator(tensor.name, allocator)
             else:
-                known.append(tensor)
+                tensors.append(tensor)
         for _ in range(1 if self._dynamic else sets):
-            self._outputs.append({one.name: self._allocate(nbytes(one, shapes[one.name])) for one in known})
+            self._outputs.append({one.name: self._allocate_output(one, known[one.name]) for one in tensors})
+
+    def _allocate_output(self, tensor: TensorInfo, shape: Shape) -> int:
+        """Return memory for an output: pinned memory where the host writes it, as it does with shape tensors."""
+        if not tensor.on_host:
+            return self._allocate(nbytes(tensor, shape))
+        pointer = self._cuda.host_alloc(max(nbytes(tensor, shape), _LEAST_BYTES))
+        self._host_memory.append(pointer)
+        return pointer
 
     @property
     def seats(self) -> int:
@@ -190,8 +203,8 @@ class Context:
             raise DeviceLost(error.message) if logged.is_sticky else error
 
     def output(self, seat: int, name: str, shape: Shape) -> tuple[int, Shape]:
-        """Return the address of an output on the device, and its shape. If the data decide about the shape, call this
-        when the run has ended.
+        """Return the address of an output, for copies by the device, and its shape. If the data decide about the
+        shape, call this when the run has ended.
         """
         allocator = self._dynamic.get(name)
         if allocator is not None:
@@ -240,3 +253,5 @@ class Context:
             allocator.close()
         for pointer in self._memory:
             self._cuda.free(pointer)
+        for pointer in self._host_memory:
+            self._cuda.free_host(pointer)

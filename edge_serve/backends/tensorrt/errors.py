@@ -129,7 +129,7 @@ def failure(step: Step, logged: Logged, model: str, *, plan: Path | None = None,
     """
     text = cause(logged.errors)
     case = _Case(step, text, logged, model, plan)
-    head = f"{step.value} {instance}" if step is Step.RUN else step.value
+    head = f"{step.value} {instance}".rstrip() if step is Step.RUN else step.value
     return Internal(with_advice(f"{head}: {text or 'TensorRT gave no reason'}", _advice(case)))
 
 

@@ -122,7 +122,8 @@ class TensorRtInstance:
             begun = _Begun(seat, context, batch, rows, made, tensors, found, outputs, timing, [], 0)
             bound = self._copy_in(begun, graph)
             sizes = [] if context.is_data_dependent else self._sizes(begun)
-            places = [] if graph else self._path.bind_outputs(seat, sizes, outputs, begun.largest)
+            may_bind = not graph and self._shape_tensors.isdisjoint(wanted)  # which the host writes, to its own memory
+            places = [] if not may_bind else self._path.bind_outputs(seat, sizes, outputs, begun.largest)
             bound.update(zip((tensor.name for tensor in tensors), places, strict=False))
             context.run(seat.index, graph, bound)
             self._path.ran(seat)
@@ -226,7 +227,7 @@ class TensorRtInstance:
         sizes, total = [], sum(begun.rows)
         for tensor in begun.tensors:
             _, shape = begun.context.output(begun.seat.index, tensor.name, begun.found[tensor.name])
-            by_rows = self._batches and tensor.name not in self._ragged.scattered
+            by_rows = self._batches and not tensor.is_shape and tensor.name not in self._ragged.scattered
             if by_rows and (not shape or shape[0] < total):
                 raise Internal(f"output '{tensor.name}' of {self._name} has shape {list(shape)}, expected {total} rows")
             size = nbytes(tensor, shape)
@@ -252,6 +253,9 @@ class TensorRtInstance:
             if tensor.name in self._ragged.scattered:
                 self._scatter(begun, replies, tensor.name, datatype, data)
                 continue
+            if tensor.is_shape:
+                self._repeat(begun, replies, tensor.name, datatype, to_array(data, datatype, shape))
+                continue
             each, view = len(data) // max(1, sum(begun.rows)), memoryview(data)
             for request, reply, rows in zip(begun.batch, replies, begun.rows, strict=True):
                 if tensor.name in request.requested_outputs or tensor.name in self._states:
@@ -267,6 +271,23 @@ class TensorRtInstance:
         parts = scatter(np.frombuffer(data, datatype.numpy), output.dims, shapes)
         for request, reply, part in zip(begun.batch, replies, parts, strict=True):
             if name in request.requested_outputs:
+                reply.outputs.append(InferTensor(name, datatype, part.shape, from_array(part, datatype)))
+
+    def _repeat(self, begun: _Begun, replies: Sequence[Reply], name: str, datatype: DataType, values: Array) -> None:
+        """Give each row of each request the values of a shape tensor, as Triton does, without the first one: the batch.
+
+        Raises:
+            Internal: it is another batch.
+        """
+        if values.ndim and int(values[0]) != sum(begun.rows):
+            raise Internal(
+                f"failed to retrieve the output shape values from binding '{self._name}': the first value of '{name}' "
+                f"is {int(values[0])}, and the batch is {sum(begun.rows)}"
+            )
+        row = values[1:] if values.ndim else values
+        for request, reply, rows in zip(begun.batch, replies, begun.rows, strict=True):
+            if name in request.requested_outputs:
+                part = np.ascontiguousarray(np.broadcast_to(row, (rows, *row.shape)))
                 reply.outputs.append(InferTensor(name, datatype, part.shape, from_array(part, datatype)))
 
 

@@ -39,9 +39,14 @@ class Library:
     errors: ErrorLog
     logger: Any
 
-    def allocator(self, cuda: CudaApi) -> Any:
-        """Return an IOutputAllocator for one output: `pointer` and `shape` are those of the last run."""
-        return _allocator_class(self.module)(cuda, self.errors)
+    def allocator(self, cuda: CudaApi, *, on_host: bool) -> Any:
+        """Return an IOutputAllocator for one output: `pointer` and `shape` are those of the last run.
+
+        Args:
+            on_host: the host writes the output, and not the device.
+        """
+        calls = (cuda.host_alloc, cuda.free_host) if on_host else (cuda.malloc, cuda.free)
+        return _allocator_class(self.module)(*calls, self.errors)
 
 
 def load_library(load: Callable[[str], Any] = import_module, cuda: Callable[[], CudaApi] = load_cuda) -> Library:
@@ -127,7 +132,7 @@ def load_plugins(library: Library, paths: Sequence[str]) -> None:
 
 @functools.cache
 def _allocator_class(module: Any) -> Any:
-    """Return one class for a module, as `_logger_class`."""
+    """Return one class for a module, as `_log_of` has one logger."""
 
     class Allocator(module.IOutputAllocator):  # type: ignore[misc]
         """Memory that grows with the output, and the shape that the run reports.
@@ -135,9 +140,9 @@ def _allocator_class(module: Any) -> Any:
         TensorRT takes 0 as a refusal and no exception, so the reason goes where TensorRT's own errors go.
         """
 
-        def __init__(self, cuda: CudaApi, errors: ErrorLog) -> None:
+        def __init__(self, allocate: Callable[[int], int], free: Callable[[int], None], errors: ErrorLog) -> None:
             super().__init__()
-            self._cuda, self._errors = cuda, errors
+            self._allocate, self._free, self._errors = allocate, free, errors
             self.pointer = self._size = 0
             self.shape: tuple[int, ...] = ()
 
@@ -145,7 +150,7 @@ def _allocator_class(module: Any) -> Any:
             if size > self._size or not self.pointer:
                 self.close()
                 try:
-                    self.pointer, self._size = self._cuda.malloc(max(1, size)), size
+                    self.pointer, self._size = self._allocate(max(1, size)), size
                 except CudaError as error:
                     self._errors.record(ERROR, f"no memory for {size} bytes of output '{tensor_name}': {error.message}")
             return self.pointer
@@ -158,7 +163,7 @@ def _allocator_class(module: Any) -> Any:
 
         def close(self) -> None:
             if self.pointer:
-                self._cuda.free(self.pointer)
+                self._free(self.pointer)
                 self.pointer = self._size = 0
 
     return Allocator

@@ -215,6 +215,16 @@ def test_shape_tensors_that_differ(changes: dict[str, Any], kind: type[EdgeServe
     assert (type(error), error.message[: len(text)]) == (kind, text)
 
 
+def test_shape_output_of_an_older_tensorrt() -> None:
+    """Up to 8.6, shape tensors are INT32 alone."""
+    found = engine(
+        tensor("x", (-1, 3)), tensor("size", (3,), "TYPE_INT32", is_shape=True), output("y", (-1, 2)),
+        output("shape", (3,), "TYPE_INT32", is_shape=True),
+    )  # fmt: skip
+    check(sized(shape={"data_type": "TYPE_INT32"}), found)
+    assert "expecting TYPE_INT32 for m_0_0" in refused(sized(), found).message
+
+
 def test_shape_tensors_of_two_dimensions() -> None:
     found = engine(tensor("x", (2, 2), "TYPE_INT32", is_shape=True), output("y", (2,)))
     given = config(0, input=[entry("x", [2, 2], "TYPE_INT32", is_shape_tensor=True)])

@@ -307,6 +307,59 @@ def test_engine_whose_outputs_the_data_size_has_one_seat(host: HostCuda, tmp_pat
     assert instance.seats == 1
 
 
+SIZE = tensor("SIZE", "INPUT", "INT32", (2,), shape_tensor=True)
+SHAPE = tensor("SHAPE", "OUTPUT", "INT64", (2,), shape_tensor=True)
+STRETCHED = tensor("OUTPUT0", "OUTPUT", "FLOAT", (-1, -1))
+
+
+def stretch(*inputs: dict[str, Any]) -> bytes:
+    """Return a plan that repeats the first column of INPUT0 as often as SIZE says, and tells the shape."""
+    profile = {"INPUT0": SHAPES, "SIZE": ((1, 1), (2, 3), (8, 9))}
+    return plan("stretched", [*inputs, STRETCHED, SHAPE], [profile])
+
+
+def sized(array: Any, *values: int) -> BackendRequest:
+    """Return a request with a shape tensor before its input."""
+    made = request(array, outputs=("OUTPUT0", "SHAPE"))
+    numbers: Any = np.array(values, np.int32)
+    made.inputs.insert(0, InferTensor("SIZE", DataType.INT32, numbers.shape, memoryview(numbers).cast("B")))
+    return made
+
+
+def test_shape_tensors_of_a_batch(host: HostCuda, tmp_path: Path) -> None:
+    """Requests are told apart by the rows of the input that has some, and each gets the values of a shape output."""
+    both = (SIZE, tensor("INPUT0", "INPUT", "FLOAT", (-1, 4)))
+    before = host.open_handles()
+    backend, instance = opened(host, spec(tmp_path, stretch(*both)))
+    parts = [np.arange(4 * n, dtype=np.float32).reshape(n, 4) + 100 * n for n in (1, 3)]
+
+    replies = instance.execute([sized(part, 5) for part in parts], Timing())
+
+    for part, reply in zip(parts, replies, strict=True):
+        found = {output.name: output.array().tolist() for output in reply.outputs}
+        assert found == {"OUTPUT0": [[row[0]] * 5 for row in part.tolist()], "SHAPE": [[5]] * len(part)}
+    instance.close()
+    backend.close()
+    assert host.open_handles() == before
+
+
+def test_shape_output_without_a_batch(host: HostCuda, tmp_path: Path) -> None:
+    both = (tensor("INPUT0", "INPUT", "FLOAT", (-1, 4)), SIZE)
+    config = {
+        "max_batch_size": 0,
+        "input": [{"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [-1, 4]},
+                  {"name": "SIZE", "data_type": "TYPE_INT32", "dims": [2], "is_shape_tensor": True}],
+        "output": [{"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [-1, -1]},
+                   {"name": "SHAPE", "data_type": "TYPE_INT64", "dims": [2], "is_shape_tensor": True}],
+    }  # fmt: skip
+    _, instance = opened(host, spec(tmp_path, stretch(*both), **config))
+
+    (reply,) = instance.execute([sized(np.ones((3, 4), np.float32), 3, 2)], Timing())
+
+    found = {output.name: output.array().tolist() for output in reply.outputs}
+    assert found == {"OUTPUT0": [[1, 1]] * 3, "SHAPE": [3, 2]}
+
+
 def test_error_in_begin_costs_its_batch_and_not_the_one_that_runs(host: HostCuda, tmp_path: Path) -> None:
     _, instance = opened(host, spec(tmp_path, identity()))
     array = np.ones((1, 4), np.float32)

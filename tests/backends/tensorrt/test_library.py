@@ -38,15 +38,16 @@ def test_runtime_that_the_library_does_not_make_is_an_error_with_its_reason() ->
         make_runtime(library(HostCuda()), "m", -1, host_code=False)
 
 
-def test_allocator_without_memory_refuses_and_the_reason_is_logged() -> None:
+@pytest.mark.parametrize(("on_host", "call"), [(False, "cudaMalloc"), (True, "cudaHostAlloc")])
+def test_allocator_without_memory_refuses_and_the_reason_is_logged(on_host: bool, call: str) -> None:
     host = HostCuda()
     found = library(host)
-    allocator: Any = found.allocator(host)
-    host.fail("cudaMalloc", 2)
+    allocator: Any = found.allocator(host, on_host=on_host)
+    host.fail(call, 2)
 
     assert allocator.reallocate_output_async("OUTPUT0", 0, 4096, 256, 0) == 0
     (error,) = found.errors.take().errors
-    assert error.startswith("no memory for 4096 bytes of output 'OUTPUT0': cudaMalloc failed with")
+    assert error.startswith(f"no memory for 4096 bytes of output 'OUTPUT0': {call} failed with")
     assert allocator.reallocate_output_async("OUTPUT0", 0, 4096, 256, 0) == allocator.pointer != 0
     allocator.close()
     assert host.open_handles()["memory"] == 0
@@ -58,6 +59,6 @@ def test_loads_share_their_classes_but_not_their_errors() -> None:
     first, second = library(host), library(host)
 
     assert type(first.logger) is type(second.logger)
-    assert type(first.allocator(host)) is type(second.allocator(host))
+    assert type(first.allocator(host, on_host=False)) is type(second.allocator(host, on_host=False))
     first.logger.log(1, "no")
     assert (len(first.errors.take().errors), len(second.errors.take().errors)) == (1, 0)
