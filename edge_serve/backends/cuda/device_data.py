@@ -18,6 +18,7 @@ import numpy as np
 
 from edge_serve.backends.base import DeviceLost, Reply
 from edge_serve.backends.cuda.api import CudaApi, CudaError, load_cuda
+from edge_serve.backends.cuda.memory import allocate
 from edge_serve.messages.tensors import Buffer
 
 
@@ -136,7 +137,7 @@ class _Allocation:
 
     def __init__(self, nbytes: int, device: int) -> None:
         with on_device(device) as cuda:
-            self.pointer = cuda.malloc(max(1, nbytes))
+            self.pointer = allocate(cuda, max(1, nbytes))
         release_with(self, cuda, device, cuda.free, self.pointer)
 
 

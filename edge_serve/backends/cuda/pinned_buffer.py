@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 
 from edge_serve.backends.cuda.api import CudaApi
+from edge_serve.backends.cuda.memory import allocate_pinned
 
 _LEAST = 4096
 
@@ -25,11 +26,15 @@ class PinnedBuffer:
         self.view = memoryview(b"")
 
     def reserve(self, nbytes: int) -> None:
-        """Make `view` at least so long. Its content is lost, so nothing may still copy from or to it."""
+        """Make `view` at least so long. Its content is lost, so nothing may still copy from or to it.
+
+        Raises:
+            CudaError: there is not enough memory.
+        """
         if nbytes > len(self.view):
             self.close()
             size = max(_LEAST, 1 << (nbytes - 1).bit_length())
-            self.address = self._cuda.host_alloc(size)
+            self.address = allocate_pinned(self._cuda, size)
             self.view = memoryview((ctypes.c_char * size).from_address(self.address)).cast("B")
 
     def close(self) -> None:

@@ -13,7 +13,8 @@ from math import prod
 import numpy as np
 
 from edge_serve.backends.base import BackendRequest, DeviceLost, OutputMemory, Reply, Timing
-from edge_serve.backends.cuda.api import CudaError
+from edge_serve.backends.cuda.api import OUT_OF_MEMORY, CudaError
+from edge_serve.backends.cuda.memory import ADVICE, OutOfMemory
 from edge_serve.backends.cuda.tensor_path import PlainOutputs, Seat
 from edge_serve.backends.onnxruntime import session as sessions
 from edge_serve.backends.onnxruntime.gpu_session import GpuSession, SeatBinding
@@ -22,9 +23,6 @@ from edge_serve.errors import Internal, with_advice
 from edge_serve.messages.tensors import Buffer, DataType, InferTensor, Shape, element_count, from_array
 
 _PLAIN = PlainOutputs()
-_MEMORY = "unload models, or lower count in instance_group or max_batch_size"
-#: cudaErrorMemoryAllocation
-_OUT_OF_MEMORY = 2
 
 
 @dataclass(slots=True)
@@ -179,8 +177,8 @@ class OnnxGpuInstance:
             if isinstance(error, DeviceLost) or self._lost(error):
                 self._is_lost = True
                 raise DeviceLost(getattr(error, "message", str(error))) from error
-            if isinstance(error, CudaError) and error.code == _OUT_OF_MEMORY:
-                raise Internal(with_advice(error.message, f"the device ran out of memory: {_MEMORY}")) from error
+            if isinstance(error, CudaError) and error.code == OUT_OF_MEMORY and not isinstance(error, OutOfMemory):
+                raise Internal(with_advice(error.message, f"the device ran out of memory: {ADVICE}")) from error
             raise
 
     def _lost(self, error: BaseException) -> bool:

@@ -14,6 +14,7 @@ from math import prod
 from typing import Any
 
 from edge_serve.backends.cuda.api import CudaApi, CudaError
+from edge_serve.backends.cuda.memory import allocate
 from edge_serve.backends.cuda.tensor_path import TensorPath
 from edge_serve.backends.onnxruntime import session as sessions
 from edge_serve.messages.tensors import DataType, Shape
@@ -128,7 +129,7 @@ class SeatBinding:
         rows = shape[0] if shape else 0
         full = nbytes // rows * self._full if rows and rows < self._full else nbytes
         size = max(full, 2 * size, _LEAST_BYTES)
-        pointer = self._cuda.malloc(size)
+        pointer = allocate(self._cuda, size)
         self._memory[name] = (pointer, size)
         return pointer
 

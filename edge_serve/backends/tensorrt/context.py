@@ -11,13 +11,14 @@ import numpy as np
 from edge_serve.backends import host
 from edge_serve.backends.base import DeviceLost
 from edge_serve.backends.cuda.api import CudaApi, CudaError
+from edge_serve.backends.cuda.memory import allocate, allocate_pinned, free_memory
 from edge_serve.backends.tensorrt.engine import TensorInfo
-from edge_serve.backends.tensorrt.errors import Step, failure
+from edge_serve.backends.tensorrt.errors import MEMORY_ADVICE, Logged, Step, failure
 from edge_serve.backends.tensorrt.graphs import GraphPlan, GraphShape
 from edge_serve.backends.tensorrt.loaded_engine import LoadedEngine
 from edge_serve.backends.tensorrt.profiles import Choice
 from edge_serve.backends.tensorrt.settings import Strategy
-from edge_serve.errors import EdgeServeError
+from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.tensors import BY_CONFIG_NAME, Shape
 
 #: TensorRT wants addresses of at least this alignment; cudaMalloc gives it
@@ -83,8 +84,11 @@ class Context:
         made = engine.create_execution_context(*([] if kinds is None else [getattr(kinds, strategy.value)]))
         logged = library.errors.take()
         if made is None:
-            raise failure(Step.CONTEXT, logged, self._loaded.model)
+            raise self._failure(Step.CONTEXT, logged)
         return made
+
+    def _failure(self, step: Step, logged: Logged) -> Internal:
+        return failure(step, logged, self._loaded.model, free=free_memory(self._cuda))
 
     def _set_profile(self) -> None:
         if self._context.active_optimization_profile == self.choice.index:
@@ -94,11 +98,11 @@ class Context:
         except RuntimeError:
             is_set = False
         if not is_set:
-            raise failure(Step.CONTEXT, self._loaded.library.errors.take(), self._loaded.model)
+            raise self._failure(Step.CONTEXT, self._loaded.library.errors.take())
         self._cuda.stream_synchronize(self._stream)
 
     def _allocate(self, size: int) -> int:
-        pointer = self._cuda.malloc(max(size, _LEAST_BYTES))
+        pointer = allocate(self._cuda, max(size, _LEAST_BYTES), MEMORY_ADVICE)
         self._memory.append(pointer)
         return pointer
 
@@ -127,7 +131,7 @@ class Context:
         """Return memory for an output: pinned memory where the host writes it, as it does with shape tensors."""
         if not tensor.on_host:
             return self._allocate(nbytes(tensor, shape))
-        pointer = self._cuda.host_alloc(max(nbytes(tensor, shape), _LEAST_BYTES))
+        pointer = allocate_pinned(self._cuda, max(nbytes(tensor, shape), _LEAST_BYTES))
         self._host_memory.append(pointer)
         return pointer
 
@@ -160,7 +164,7 @@ class Context:
             context.set_tensor_address(name, held.ctypes.data)
         for tensor in info.inputs:
             if not tensor.is_shape and not context.set_input_shape(tensor.name, tuple(shapes[tensor.name])):
-                raise failure(Step.RUN, self._loaded.library.errors.take(), self._loaded.model)
+                raise self._failure(Step.RUN, self._loaded.library.errors.take())
         return {tensor.name: tuple(context.get_tensor_shape(tensor.name)) for tensor in info.outputs}
 
     def prepare(
@@ -199,7 +203,7 @@ class Context:
     def _enqueue(self) -> None:
         if not self._context.execute_async_v3(self._stream):
             logged = self._loaded.library.errors.take()
-            error = failure(Step.RUN, logged, self._loaded.model)
+            error = self._failure(Step.RUN, logged)
             raise DeviceLost(error.message) if logged.is_sticky else error
 
     def output(self, seat: int, name: str, shape: Shape) -> tuple[int, Shape]:

@@ -107,6 +107,7 @@ class _Case:
 
     Attributes:
         text: the cause.
+        free: the memory of the device that is left, as a clause; "" = unknown.
     """
 
     step: Step
@@ -114,21 +115,25 @@ class _Case:
     logged: Logged
     model: str
     plan: Path | None
+    free: str
 
     @property
     def again(self) -> str:
         return f"build it again on this device: {rebuild_command(self.model)}"
 
 
-def failure(step: Step, logged: Logged, model: str, *, plan: Path | None = None, instance: str = "") -> Internal:
+def failure(
+    step: Step, logged: Logged, model: str, *, plan: Path | None = None, instance: str = "", free: str = ""
+) -> Internal:
     """Return the error for a step that failed.
 
     Args:
         plan: the file, if the step reads one.
         instance: the name of the instance, if the step runs one.
+        free: the memory of the device that is left (`cuda.memory.free_memory`).
     """
     text = cause(logged.errors)
-    case = _Case(step, text, logged, model, plan)
+    case = _Case(step, text, logged, model, plan, free)
     head = f"{step.value} {instance}".rstrip() if step is Step.RUN else step.value
     return Internal(with_advice(f"{head}: {text or 'TensorRT gave no reason'}", _advice(case)))
 
@@ -218,11 +223,11 @@ def _on_implementation(match: re.Match[str], case: _Case) -> str:
 
 
 def _on_memory(match: re.Match[str] | None, case: _Case) -> str:
-    return f"the device ran out of memory{_sizes(case.logged)}: {_more_memory(case)}"
+    return f"the device ran out of memory{_sizes(case.logged, case.free)}: {_more_memory(case)}"
 
 
-def _sizes(logged: Logged) -> str:
-    """Return the memory that was asked for and, if TensorRT logged it, the memory that was free."""
+def _sizes(logged: Logged, free: str) -> str:
+    """Return the memory that was asked for, if TensorRT logged it, and the memory that was free."""
     lines = [*logged.errors, *logged.memory]
     asked = [re.search(r"request: (\d+) ?MB Available: (\d+) ?MB", line) for line in lines]
     if pairs := [(int(found[1]), int(found[2])) for found in asked if found]:
@@ -230,7 +235,16 @@ def _sizes(logged: Logged) -> str:
         return f" (asked for {least[0]} MB or more, and {least[1]} MB were free)"
     sizes = [re.search(r"GPU memory \((\d+) bytes|[Rr]equested size was (\d+) bytes", line) for line in lines]
     found = [int(one[1] or one[2]) for one in sizes if one]
-    return f" (asked for {found[0] / 1e6:.0f} MB)" if found else ""
+    figures = [f"asked for {found[0] / 1e6:.0f} MB"] if found else []
+    figures += [free] if free else []
+    return f" ({', and '.join(figures)})" if figures else ""
+
+
+#: for memory that edge-serve takes for an engine
+MEMORY_ADVICE = (
+    "unload models, lower count in instance_group, build the engine for smaller shapes, or set the parameter "
+    "execution_context_allocation_strategy to ON_PROFILE_CHANGE"
+)
 
 
 def _more_memory(case: _Case) -> str:
@@ -239,10 +253,7 @@ def _more_memory(case: _Case) -> str:
             "unload models or stop other programs during the build, build for smaller shapes, or give it another "
             "workspace (--workspace-mb)"
         )
-    return (
-        "unload models, lower count in instance_group, build the engine for smaller shapes, or set the parameter "
-        "execution_context_allocation_strategy to ON_PROFILE_CHANGE"
-    )
+    return MEMORY_ADVICE
 
 
 def _on_content(match: re.Match[str] | None, case: _Case) -> str:

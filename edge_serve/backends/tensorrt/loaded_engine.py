@@ -8,6 +8,7 @@ from typing import Any
 
 from edge_serve.backends import host
 from edge_serve.backends.base import ModelSpec
+from edge_serve.backends.cuda.memory import free_memory
 from edge_serve.backends.tensorrt.engine import EngineInfo, read_engine
 from edge_serve.backends.tensorrt.errors import Step, failure
 from edge_serve.backends.tensorrt.library import Library, make_runtime
@@ -54,7 +55,7 @@ def load_engine(library: Library, spec: ModelSpec, device: int, dla_core: int, i
     engine = runtime.deserialize_cuda_engine(_content(plan))
     logged = library.errors.take()
     if engine is None:
-        raise failure(Step.ENGINE, logged, spec.name, plan=plan)
+        raise failure(Step.ENGINE, logged, spec.name, plan=plan, free=free_memory(library.cuda))
     return LoadedEngine(library, spec.name, read_engine(engine, dla_core), engine, runtime)
 
 

@@ -398,7 +398,9 @@ def test_output_for_which_there_is_no_memory_fails_the_batch_and_says_so(host: H
     host.fail("cudaMalloc", 2)
 
     with pytest.raises(
-        EdgeServeError, match=r"no memory for 16 bytes of output 'OUTPUT0'.*the device ran out of memory"
+        EdgeServeError,
+        match=r"no memory for 16 bytes of output 'OUTPUT0'.*the device ran out of memory \(1073\.7 MB of 1073\.7 MB "
+        r"are free on the device\): unload models",
     ):
         instance.execute([request(np.array([0, 1, 1], np.float32))], Timing())
 
@@ -406,6 +408,40 @@ def test_output_for_which_there_is_no_memory_fails_the_batch_and_says_so(host: H
     assert values(reply).tolist() == [[1, 2]]
     instance.close()
     backend.close()
+
+
+def test_load_without_memory_says_how_much_and_what_helps(host: HostCuda, tmp_path: Path) -> None:
+    rows = 1 << 20
+    both = [tensor("INPUT0", "INPUT", "FLOAT", (-1, 200)), tensor("OUTPUT0", "OUTPUT", "FLOAT", (-1, 200))]
+    content = plan("identity", both, [{"INPUT0": ((1, 200), (2, 200), (rows, 200))}])
+
+    with pytest.raises(CudaError) as caught:
+        opened(host, spec(tmp_path, content))
+
+    assert caught.value.message == (
+        "cudaMalloc failed with cudaErrorMemoryAllocation (2): out of memory; 838.9 MB were asked for, and 234.9 MB of "
+        "1073.7 MB are free on the device: unload models, lower count in instance_group, build the engine for smaller "
+        "shapes, or set the parameter execution_context_allocation_strategy to ON_PROFILE_CHANGE"
+    )
+
+
+def test_context_without_memory_says_how_much_is_free(host: HostCuda, tmp_path: Path) -> None:
+    with pytest.raises(
+        EdgeServeError, match=r"ran out of memory \(1073\.7 MB of 1073\.7 MB are free on the device\): un"
+    ):
+        opened(host, spec(tmp_path, identity(device_memory=2 << 30)))
+
+
+def test_run_without_pinned_memory_says_how_much_and_what_helps(host: HostCuda, tmp_path: Path) -> None:
+    _, instance = opened(host, spec(tmp_path, identity()))
+    host.fail("cudaHostAlloc", 2)
+
+    with pytest.raises(
+        CudaError,
+        match=r"cudaHostAlloc failed with cudaErrorMemoryAllocation \(2\): out of memory; 4\.1 kB were asked for, and "
+        r"\d+\.\d MB are available on the host: unload models",
+    ):
+        instance.execute([request(np.ones((1, 4), np.float32))], Timing())
 
 
 def test_plan_runs_over_pycuda_without_graphs(host: HostCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
