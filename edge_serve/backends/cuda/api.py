@@ -6,33 +6,46 @@ as the runtime, TensorRT and DLPack take them; 0 is the default stream. Sizes ar
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from importlib import import_module
 from typing import Protocol
 
 from edge_serve.errors import Internal, Unavailable
 
-#: cudaError_t (driver_types.h): codes that end the context, so that every later call of the process fails too
+#: cudaError_t (driver_types.h): codes that end the context, so that every later call of the process fails too, and
+#: what cudaGetErrorString says of them
 _STICKY = {
-    46,  # cudaErrorDevicesUnavailable
-    214,  # cudaErrorECCUncorrectable
-    220,  # cudaErrorNvlinkUncorrectable
-    226,  # cudaErrorContained
-    700,  # cudaErrorIllegalAddress
-    702,  # cudaErrorLaunchTimeout
-    709,  # cudaErrorContextIsDestroyed
-    710,  # cudaErrorAssert
-    714,  # cudaErrorHardwareStackError
-    715,  # cudaErrorIllegalInstruction
-    716,  # cudaErrorMisalignedAddress
-    717,  # cudaErrorInvalidAddressSpace
-    718,  # cudaErrorInvalidPc
-    719,  # cudaErrorLaunchFailure
-    721,  # cudaErrorTensorMemoryLeak
-    810,  # cudaErrorMpsClientTerminated
-    999,  # cudaErrorUnknown, as of a card that fell off the bus
+    46: "CUDA-capable device(s) is/are busy or unavailable",
+    214: "uncorrectable ECC error encountered",
+    220: "uncorrectable NVLink error detected during the execution",
+    226: "Invalid access of peer GPU memory over nvlink or a hardware error",
+    700: "an illegal memory access was encountered",
+    702: "the launch timed out and was terminated",
+    709: "context is destroyed",
+    710: "device-side assert triggered",
+    714: "hardware stack error",
+    715: "an illegal instruction was encountered",
+    716: "misaligned address",
+    717: "operation not supported on global/shared address space",
+    718: "invalid program counter",
+    719: "unspecified launch failure",
+    721: "tensor memory not completely freed",
+    810: "the MPS client has been terminated by the server",
+    999: "unknown error",  # as of a card that fell off the bus
 }
+#: the same errors in the texts of libraries; "unknown error" where they name CUDA before it
+_STICKY_TEXT = re.compile(
+    "|".join(re.escape(text) for code, text in _STICKY.items() if code != 999)
+    + r"|\bCUDA (?:Runtime|Driver) \(unknown error\)",
+    re.IGNORECASE,
+)
 OUT_OF_MEMORY, OLD_DRIVER, NOT_READY, NOT_SUPPORTED = 2, 35, 600, 801
+
+
+def says_sticky(text: str) -> bool:
+    """Return whether a library's text has an error after which the process can use the device no more."""
+    return _STICKY_TEXT.search(text) is not None
 
 
 class CudaError(Internal):
@@ -78,7 +91,7 @@ class CudaApi(Protocol):
         """Return free and total memory of the device."""
 
     def peek_at_last_error(self) -> None:
-        """Raise the error that the device is in, if it is a sticky one."""
+        """Raise the last error of the calling thread, or the sticky one that the device is in."""
 
     # memory
     def allocation_size(self, pointer: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from edge_serve.backends.base import DeviceLost
-from edge_serve.backends.cuda.api import CudaError
+from edge_serve.backends.cuda.api import CudaError, says_sticky
 from edge_serve.errors import EdgeServeError, Internal, with_advice
 
 #: a run with bound tensors fails without the code (onnxruntime_pybind_state.cc)
@@ -16,12 +16,8 @@ _ORT_ERROR = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
 
 #: the library's own text for a failed call of CUDA, with its cudaError_t
 _CUDA_FAILURE = re.compile(r"\bCUDA failure (\d+):")
-#: the same errors of libraries whose texts have no number
-_STICKY = re.compile(
-    r"illegal memory access|unspecified launch failure|misaligned address|illegal instruction|device-side assert"
-    r"|uncorrectable ECC|hardware stack error|CUDA_ERROR_(?:ILLEGAL_ADDRESS|LAUNCH_FAILED|ASSERT)",
-    re.IGNORECASE,
-)
+#: the same errors of libraries whose texts have names
+_STICKY = re.compile(r"CUDA_ERROR_(?:ILLEGAL_ADDRESS|LAUNCH_FAILED|ASSERT)")
 _LIMIT = re.compile(r"Available memory of (\d+) is smaller than requested bytes of (\d+)")
 _MEMORY = re.compile(
     r"Failed to allocate memory for requested buffer of size (\d+)|CUDA failure 2:|STATUS_ALLOC_FAILED"
@@ -52,7 +48,11 @@ def translated_on_gpu(error: Exception) -> EdgeServeError:
 
 def _is_sticky(text: str) -> bool:
     codes = (int(code) for code in _CUDA_FAILURE.findall(text))
-    return _STICKY.search(text) is not None or any(CudaError("", code, "", "").sticky for code in codes)
+    return (
+        says_sticky(text)
+        or _STICKY.search(text) is not None
+        or any(CudaError("", code, "", "").sticky for code in codes)
+    )
 
 
 def _advice(told: EdgeServeError) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -204,7 +206,20 @@ class Context:
         if not self._context.execute_async_v3(self._stream):
             logged = self._loaded.library.errors.take()
             error = self._failure(Step.RUN, logged)
-            raise DeviceLost(error.message) if logged.is_sticky else error
+            raise DeviceLost(error.message) if logged.is_sticky or self._is_lost() else error
+
+    def _is_lost(self) -> bool:
+        """Return whether the device is lost, of which TensorRT's texts may say nothing.
+
+        TensorRT may have a runtime of CUDA to itself, whose last error ours does not know: then the stream tells.
+        """
+        for asked in (self._cuda.peek_at_last_error, partial(self._cuda.stream_synchronize, self._stream)):
+            try:
+                asked()
+            except CudaError as error:
+                if error.sticky:
+                    return True
+        return False
 
     def output(self, seat: int, name: str, shape: Shape) -> tuple[int, Shape]:
         """Return the address of an output, for copies by the device, and its shape. If the data decide about the
@@ -221,7 +236,11 @@ class Context:
         return bool(self._dynamic)
 
     def capture(self, plan: GraphPlan) -> None:
-        """Capture the graphs of a plan. One that cannot be captured is a line in the log, as in Triton."""
+        """Capture the graphs of a plan. One that cannot be captured is a line in the log, as in Triton.
+
+        Raises:
+            DeviceLost, CudaError: the device was lost meanwhile.
+        """
         for note in plan.notes:
             host.log("WARNING", note)
         if self._dynamic:
@@ -231,7 +250,9 @@ class Context:
             try:
                 for seat in range(self.seats):
                     self._graphs[seat, graph] = self._captured(seat, graph)
-            except (EdgeServeError, CudaError) as error:
+            except EdgeServeError as error:
+                if isinstance(error, DeviceLost) or (isinstance(error, CudaError) and error.sticky):
+                    raise
                 sizes = ", ".join(str(list(shape)) for shape in graph.shapes)
                 host.log("WARNING", f"no CUDA graph of {sizes} for model '{self._loaded.model}': {error.message}")
 
@@ -244,9 +265,11 @@ class Context:
         self._cuda.begin_capture(self._stream)
         try:
             self._enqueue()
-        finally:
-            captured = self._cuda.end_capture(self._stream)
-        return captured
+        except BaseException:  # the capture has to end, and may tell a consequence of the error
+            with suppress(CudaError):
+                self._cuda.graph_destroy(self._cuda.end_capture(self._stream))
+            raise
+        return self._cuda.end_capture(self._stream)
 
     def close(self) -> None:
         """Free everything. The stream must be through."""

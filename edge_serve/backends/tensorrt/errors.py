@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from edge_serve.backends.cuda.api import says_sticky
 from edge_serve.backends.tensorrt.plan import meta_path, rebuild_command
 from edge_serve.errors import Internal, with_advice
 
@@ -32,12 +33,6 @@ _MEMORY = re.compile(
 #: errors that follow from another one and do not name the cause
 _CONSEQUENCE = re.compile(
     r"engine deserialization failed|deserialize the cuda engine failed|assertion engineptr != nullptr|std::exception",
-    re.IGNORECASE,
-)
-#: errors after which the process can use the device no more
-_STICKY = re.compile(
-    r"illegal memory access|unspecified launch failure|misaligned address|illegal instruction|device-side assert"
-    r"|uncorrectable ECC|hardware stack error",
     re.IGNORECASE,
 )
 
@@ -66,7 +61,7 @@ class Logged:
     @property
     def is_sticky(self) -> bool:
         """Return whether an error ended the use of the device, so that the worker has to restart."""
-        return any(_STICKY.search(text) for text in self.errors)
+        return any(says_sticky(text) for text in self.errors)
 
 
 class ErrorLog:

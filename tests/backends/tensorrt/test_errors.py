@@ -217,7 +217,10 @@ def test_plan_that_cannot_be_read(plan: Path) -> None:
     [
         ("Error Code 1: Cuda Runtime (an illegal memory access was encountered)", True),
         ("Error Code 1: Cuda Runtime (unspecified launch failure)", True),
+        ("Error Code 1: Cuda Runtime (the launch timed out and was terminated)", True),
+        ("Error Code 1: Cuda Runtime (unknown error)", True),
         ("Error Code 1: Cuda Runtime (out of memory)", False),
+        ("a layer of unknown error", False),
         ("Error Code 1: Cask (Cask convolution execution)", False),
     ],
 )

@@ -19,7 +19,7 @@ from edge_serve.backends.cuda.tensor_path import PlainOutputs
 from edge_serve.backends.tensorrt.backend import TensorRtBackend
 from edge_serve.backends.tensorrt.instance import TensorRtInstance
 from edge_serve.backends.tensorrt.library import load_library
-from edge_serve.errors import EdgeServeError, Unavailable
+from edge_serve.errors import EdgeServeError, Internal, Unavailable
 from edge_serve.messages.tensors import DataType, InferTensor
 from tests.backends.cuda.host import HostCuda
 from tests.stand_ins.plans import plan, tensor
@@ -206,6 +206,27 @@ def test_sticky_error_makes_the_instance_not_ready(host: HostCuda, tmp_path: Pat
 
     assert not instance.is_ready()
     instance.close()
+
+
+def test_sticky_error_without_a_word_of_tensorrt_costs_the_device_at_once(host: HostCuda, tmp_path: Path) -> None:
+    """A code that TensorRT's text does not tell."""
+    _, instance = opened(host, spec(tmp_path, identity()))
+    host.fail("launch", 999)
+
+    with pytest.raises(DeviceLost, match=r"unable to enqueue for inference: .*scripted"):
+        instance.execute([request(np.ones((1, 4), np.float32))], Timing())
+
+    assert not instance.is_ready()
+
+
+@pytest.mark.parametrize("call", ["launch", "cudaStreamBeginCapture"])
+def test_device_that_is_lost_in_a_capture_fails_the_load(host: HostCuda, tmp_path: Path, call: str) -> None:
+    host.fail(call, 719, after=2)
+
+    with pytest.raises(Internal) as caught:
+        opened(host, spec(tmp_path, identity(), optimization={"cuda": {"graphs": True}}))
+
+    assert isinstance(caught.value, DeviceLost) or getattr(caught.value, "sticky", False)
 
 
 def test_error_that_is_not_sticky_fails_one_batch(host: HostCuda, tmp_path: Path) -> None:
