@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,9 +14,10 @@ from edge_serve.aio.offload import offload
 from edge_serve.clock import Clock
 from edge_serve.config.model.json_form import model_config_to_json
 from edge_serve.config.settings.server import ServerConfig
+from edge_serve.devices.device import Gpu
 from edge_serve.door_settings import DoorGuards, http_limits
 from edge_serve.messages.peer import ADMINISTRATOR
-from edge_serve.observe.metrics.gpu import ReadGpus, find_gpus, no_gpus
+from edge_serve.observe.metrics.gpu import ReadGpus, find_gpus, no_gpus, seen_by_cuda
 from edge_serve.observe.metrics.options import parse_options
 from edge_serve.observe.metrics.page import Page
 from edge_serve.observe.metrics.source import CustomFamily, HttpSeries, ModelSeries, Readiness, StatisticsSource
@@ -56,12 +57,23 @@ class SocketSource:
 class Frontends:
     """The doors of one server.
 
+    Args:
+        found_gpus: returns the GPUs that CUDA found.
+
     Attributes:
         inherited: sockets of the service manager; set before `open`.
         addresses: addresses of the open doors by name (`HTTP`, `gRPC`, `metrics`, `admin`).
     """
 
-    def __init__(self, config: ServerConfig, service: Service, guards: DoorGuards, codec: Codec, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: ServerConfig,
+        service: Service,
+        guards: DoorGuards,
+        codec: Codec,
+        clock: Clock,
+        found_gpus: Callable[[], Sequence[Gpu]],
+    ) -> None:
         self.inherited: Inherited = {}
         self.addresses: dict[str, list[str]] = {}
         self._config = config
@@ -69,6 +81,7 @@ class Frontends:
         self._guards = guards
         self._codec = codec
         self._clock = clock
+        self._found_gpus = found_gpus
         self._http: list[HttpServer] = []
         self._grpc: GrpcServer | None = None
         self._closed: list[tuple[HttpServer | GrpcServer, list[Listener]]] = []
@@ -148,7 +161,7 @@ class Frontends:
             config.metrics_config, gpu=config.allow_gpu_metrics, cpu=config.allow_cpu_metrics,
             interval_ms=config.metrics_interval_ms,
         )  # fmt: skip
-        read_gpus = await gpus_in_time() if options.gpu else no_gpus
+        read_gpus = seen_by_cuda(await gpus_in_time(), self._found_gpus) if options.gpu else no_gpus
         page = Page(source, options, read_gpus, self._clock, config.ota_status_file)
         metrics = MetricsApplication(page.render, guards.access)
         door = HttpServer(metrics, LIMITS, self._clock, choose=metrics.for_peer, tls=guards.metrics_tls)

@@ -29,6 +29,7 @@ from edge_serve.backends.tensorrt.plan import PLATFORM
 from edge_serve.clock import MonotonicClock
 from edge_serve.config.model.layout import advice_on_repository
 from edge_serve.config.settings.server import ServerConfig
+from edge_serve.devices.device import Gpu
 from edge_serve.devices.watch import DeviceWatch
 from edge_serve.door_settings import DoorGuards, quarter_of_memory, raise_file_limit
 from edge_serve.draining import DrainReport
@@ -128,7 +129,7 @@ class ServerProcess:
         calls = ModelCalls(self._registry.lookup, self.service)
         hooks.infer, hooks.control, hooks.rests = calls.infer, calls.control, calls.rests
         self._guards = DoorGuards(config)
-        self._frontends = Frontends(config, self.service, self._guards, self._codec, self._clock)
+        self._frontends = Frontends(config, self.service, self._guards, self._codec, self._clock, self._found_gpus)
         self.addresses = self._frontends.addresses
         registry, budget = self._registry, self._budget
         self._source = SocketSource(
@@ -182,6 +183,7 @@ class ServerProcess:
             gpu=config.allow_gpu_metrics,
             updates=config.ota_status_file,
             system=config.device_status_file,
+            found=self._found_gpus,
         )
         return Collector(rooms, probe, self._clock)
 
@@ -342,6 +344,9 @@ class ServerProcess:
             log.info("ONNX models run on the CPU: for the GPU put onnxruntime-gpu[cuda,cudnn] in place of onnxruntime")
         if devices.reason:
             log.warning("no GPU is used: %s", with_advice(devices.reason, devices.advice))
+
+    def _found_gpus(self) -> tuple[Gpu, ...]:
+        return self._devices.at_start.found
 
     async def _log_table(self) -> None:
         entries = self._registry.index(ready_only=False, found=await self._registry.scan())

@@ -19,6 +19,8 @@ ROOT = Path(__file__).parents[2]
 STAND_INS = Path(__file__).parents[1] / "stand_ins"
 MIB = 1 << 20
 UUID = "GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a0a0"
+#: a board that CUDA does not see, as with CUDA_VISIBLE_DEVICES
+HIDDEN = {"uuid": "GPU-h1dden", "memory": [1000 * MIB, 0], "load": 99}
 INPUT = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
 CPU_MODEL = """
 import triton_python_backend_utils as pb_utils
@@ -48,7 +50,7 @@ class Machine:
     def board(self, used: int = 200, **more: Any) -> None:
         board = {"uuid": UUID, "memory": [1000 * MIB, used * MIB], "load": 7, "clock_reasons": 0x40, **more}
         written = self.nvml.with_suffix(".new")
-        written.write_text(json.dumps({"boards": [board]}))
+        written.write_text(json.dumps({"boards": [HIDDEN, board]}))
         written.rename(self.nvml)
 
 
@@ -109,6 +111,8 @@ def test_board_is_on_the_metrics_page_and_in_the_status(server: Running, machine
 
     status = status_of(server)
 
+    assert [gpu["uuid"] for gpu in status["device"]["gpus"]] == [UUID]
+    assert "GPU-h1dden" not in metrics
     assert status["device"]["gpus"][0]["throttling"] == ["hw_thermal"]
     assert next(one for one in status["workers"] if one["pid"] == pid)["gpu_memory_bytes"] == 300 * MIB
 

@@ -8,11 +8,12 @@ out of the page, never zero. Without a GPU there is nothing to read and nothing 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from edge_serve.devices.device import Gpu
 from edge_serve.observe.metrics.machine import read_memory, read_text, thermal_zones
 
 
@@ -82,6 +83,26 @@ def find_gpus(root: Path = Path("/")) -> ReadGpus:
         return nvml.read
     files = Tegra(root, None)
     return lambda: [_completed(reading, files.read()[0]) for reading in nvml.read()]
+
+
+def seen_by_cuda(read: ReadGpus, found: Callable[[], Sequence[Gpu]]) -> ReadGpus:
+    """Return a reader of the GPUs that CUDA programs see, in CUDA's order.
+
+    NVML does not obey CUDA_VISIBLE_DEVICES, and Tegra's files have no UUID. Where CUDA found none of the GPUs that are
+    read, or does not answer, all are read: then they show what is wrong.
+
+    Args:
+        found: returns the GPUs that CUDA found at the start.
+    """
+    return lambda: _seen(read(), found())
+
+
+def _seen(readings: list[GpuReading], found: Sequence[Gpu]) -> list[GpuReading]:
+    integrated = [gpu for gpu in found if gpu.integrated]
+    if len(readings) == 1 and integrated:
+        return [replace(readings[0], uuid=integrated[0].uuid)]
+    by_uuid = {reading.uuid: reading for reading in readings}
+    return [by_uuid[gpu.uuid] for gpu in found if gpu.uuid in by_uuid] or readings
 
 
 def _completed(reading: GpuReading, other: GpuReading) -> GpuReading:
@@ -191,7 +212,7 @@ class Tegra:
         zones = thermal_zones(self._root)
         return [
             GpuReading(
-                "tegra-0",
+                "tegra-0",  # until CUDA has told its UUID (`seen_by_cuda`)
                 utilization=None if per_mille is None else per_mille / 1000,
                 memory_total=total,
                 memory_used=used,

@@ -9,16 +9,17 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from edge_serve import __version__
+from edge_serve.devices.device import Gpu
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.status import ProcessReading, SystemFacts, Temperature
 from edge_serve.models.repository.repository import FoundModel
-from edge_serve.observe.metrics.gpu import GpuReading, ReadGpus, find_gpus, no_gpus
+from edge_serve.observe.metrics.gpu import GpuReading, ReadGpus, find_gpus, no_gpus, seen_by_cuda
 from edge_serve.observe.metrics.machine import Machine, MachineReading, read_temperatures
 from edge_serve.observe.metrics.updates import Updates, read_updates
 from edge_serve.observe.status.device_file import read_system
@@ -60,6 +61,7 @@ class Probe:
         updates: `--ota-status-file`; "" = none.
         system: `--device-status-file`; "" = none.
         root: stands in for / in tests.
+        found: returns the GPUs that CUDA found.
     """
 
     def __init__(
@@ -70,7 +72,9 @@ class Probe:
         root: Path = Path("/"),
         updates: str = "",
         system: str = "",
+        found: Callable[[], Sequence[Gpu]] = tuple,
     ) -> None:
+        self._found = found
         self._updates = updates
         self._system = system
         self._scan = scan
@@ -87,7 +91,7 @@ class Probe:
             found = self._scan()
         self._versions = self._versions or library_versions()
         if self._read_gpus is None:
-            self._read_gpus = find_gpus(self._root) if self._gpu else no_gpus
+            self._read_gpus = seen_by_cuda(find_gpus(self._root), self._found) if self._gpu else no_gpus
         return Readings(
             self._machine.read(time.monotonic_ns()),
             len(os.sched_getaffinity(0)),

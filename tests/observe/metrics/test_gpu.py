@@ -8,12 +8,14 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from edge_serve.observe.metrics.gpu import GpuReading, Nvml, Tegra, find_gpus, no_gpus
+from edge_serve.devices.device import Gpu
+from edge_serve.observe.metrics.gpu import GpuReading, Nvml, Tegra, find_gpus, no_gpus, seen_by_cuda
 from tests.stand_ins import pynvml
 
 #: a desktop card; one of an older driver, without energy, reasons and processes; Thor, whose memory is the machine's
@@ -156,6 +158,29 @@ def test_orin_reads_its_files_although_nvml_is_there(tmp_path: Path) -> None:
     assert (gpu.utilization, gpu.temperature, gpu.power_usage) == (0.347, 48.5, 3.0)
     assert (gpu.memory_total, gpu.memory_used) == (1024_000, 614_400)
     assert (gpu.energy, gpu.power_limit) == (None, None)
+
+
+def card(number: int, uuid: str, *, integrated: bool = False) -> Gpu:
+    return Gpu(number, "a card", uuid, (8, 7), 1 << 30, integrated)
+
+
+def test_readings_are_those_of_the_gpus_that_cuda_sees_in_its_order() -> None:
+    readings = [GpuReading("GPU-a"), GpuReading("GPU-b"), GpuReading("GPU-c")]
+
+    def uuids(*found: Gpu) -> list[str]:
+        return [reading.uuid for reading in seen_by_cuda(lambda: readings, lambda: found)()]
+
+    assert uuids(card(0, "GPU-c"), card(1, "GPU-a")) == ["GPU-c", "GPU-a"]
+    assert uuids() == ["GPU-a", "GPU-b", "GPU-c"], "CUDA found none, or does not answer"
+    assert uuids(card(0, "MIG-a")) == ["GPU-a", "GPU-b", "GPU-c"], "a part of a card is none of them"
+
+
+def test_gpu_of_a_jetson_has_the_uuid_that_models_have(tmp_path: Path) -> None:
+    write(tmp_path / "sys/devices/gpu.0/load", "500")
+    read, found = find_gpus(tmp_path), [card(0, "GPU-0r1n", integrated=True)]
+
+    assert seen_by_cuda(read, lambda: found)() == [replace(read()[0], uuid="GPU-0r1n")]
+    assert read()[0].uuid == seen_by_cuda(read, list)()[0].uuid == "tegra-0"
 
 
 def test_tegra_with_only_a_load_file_leaves_the_rest_out(tmp_path: Path) -> None:
