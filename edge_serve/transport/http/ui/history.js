@@ -101,7 +101,6 @@ export class History {
 
   point(key, doc, model) {
     const { device } = doc,
-      gpu = device.gpus[0],
       point = { at: doc.clock_ns / 1e9, ...this.figures(key, RATE_WINDOW) };
     if (model) {
       point.busy = model.in_flight;
@@ -110,7 +109,7 @@ export class History {
     } else {
       point.cpu = device.cpu_utilization;
       point.heat = device.temperatures[0]?.celsius;
-      point.gpu = gpu?.utilization;
+      device.gpus.forEach((gpu, i) => (point["gpu" + i] = gpu.utilization));
     }
     const points = this.points(key);
     points.push(point);

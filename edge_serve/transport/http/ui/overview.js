@@ -23,13 +23,36 @@ const TILES = {
       }),
     ),
   memory: () => meter("Memory"),
-  gpu: () => tile("GPU", chart("GPU load", [{ field: "gpu" }], { floor: 1, format: percent })),
-  gpumemory: () => meter("GPU memory"),
+  gpu: (name, i) => tile(name, chart(name + " load", [{ field: "gpu" + i }], { floor: 1, format: percent })),
+  gpumemory: name => meter(name + " memory"),
 };
+
+/** The names of the tiles of one of `count` GPUs: kind, number, and what it is called. */
+const gpuTiles = (gpu, i, count) =>
+  [(gpu.utilization != null || gpu.problem) && `gpu ${i}`, gpu.memory_total && `gpumemory ${i}`]
+    .filter(Boolean)
+    .map(name => `${name} ${count > 1 ? "GPU " + i : "GPU"}`);
+
+function makeTile(key) {
+  const [kind, i, ...name] = key.split(" ");
+  return TILES[kind](name.join(" "), i);
+}
+
+function drawGpu(gpu, tile, memory, points) {
+  const more = [
+    gpu.temperature != null && `${number(gpu.temperature)} °C`,
+    gpu.power_usage != null && `${number(gpu.power_usage, 1)} W`,
+    gpu.throttling?.length && `clocks lowered (${gpu.throttling.join(", ")})`,
+    gpu.problem,
+  ];
+  tile?.show(percent(gpu.utilization), "", more.filter(Boolean).join(", "), points);
+  memory?.show(...part(gpu.memory_used, gpu.memory_total), "");
+  memory?.level(gpu.memory_used / gpu.memory_total);
+}
 
 function drawTiles(doc, past) {
   const { device } = doc,
-    gpu = device.gpus[0],
+    gpus = device.gpus,
     heat = device.temperatures[0],
     points = past.points("");
   const names = [
@@ -39,11 +62,12 @@ function drawTiles(doc, past) {
     "cpu",
     ...(heat ? ["heat"] : []),
     "memory",
-    ...(gpu && (gpu.utilization != null || gpu.problem) ? ["gpu"] : []),
-    ...(gpu && gpu.memory_total ? ["gpumemory"] : []),
+    ...gpus.flatMap((gpu, i) => gpuTiles(gpu, i, gpus.length)),
   ];
   $("tiles").style.setProperty("--columns", names.length > 6 ? Math.ceil(names.length / 2) : names.length);
-  const tiles = Object.fromEntries(keep($("tiles"), names, name => TILES[name]()).map((entry, i) => [names[i], entry]));
+  const tiles = Object.fromEntries(
+    keep($("tiles"), names, makeTile).map((entry, i) => [names[i].split(" ").slice(0, 2).join(" "), entry]),
+  );
   const now = past.figures("", RATE_WINDOW) || {},
     recent = past.figures("", LATENCY_WINDOW) || {},
     all = countersOf(doc, "");
@@ -70,19 +94,7 @@ function drawTiles(doc, past) {
     `workers ${bytes(doc.workers.reduce((n, worker) => n + (memoryOf(worker) || 0), 0))}`,
   );
   tiles.memory.level(total ? used / total : 0);
-  if (tiles.gpu) {
-    const gpuMore = [
-      gpu.temperature != null && `${number(gpu.temperature)} °C`,
-      gpu.power_usage != null && `${number(gpu.power_usage, 1)} W`,
-      gpu.throttling?.length && `clocks lowered (${gpu.throttling.join(", ")})`,
-      gpu.problem,
-    ];
-    tiles.gpu.show(percent(gpu.utilization), "", gpuMore.filter(Boolean).join(", "), points);
-  }
-  if (tiles.gpumemory) {
-    tiles.gpumemory.show(...part(gpu.memory_used, gpu.memory_total), "");
-    tiles.gpumemory.level(gpu.memory_used / gpu.memory_total);
-  }
+  gpus.forEach((gpu, i) => drawGpu(gpu, tiles[`gpu ${i}`], tiles[`gpumemory ${i}`], points));
 }
 
 // ---- workers and events ---------------------------------------------------------------------------------------------
