@@ -176,7 +176,7 @@ def main(arguments: list[str]) -> int:
     try:
         request = EngineRequest.from_json(sys.stdin.buffer.read())
         tell(phase="loading TensorRT", percent=None)
-        tell(done=asdict(build_engine(request, load_library(), tell)))
+        tell(done=asdict(build_engine(request, load_library(library=request.library), tell)))
     except EdgeServeError as error:
         tell(error=error.message, kind=_kind(error))
     except MemoryError as error:

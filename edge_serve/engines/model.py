@@ -87,7 +87,7 @@ def model_request(
     Raises:
         InvalidArgument: there is no ONNX file, or the configuration has values that it cannot have.
     """
-    model = str(config.get("name") or version_directory.parent.name)
+    model, settings = str(config.get("name") or version_directory.parent.name), backend_settings(backend_config)
     text = _parameter(config)
     words = "" if text.lower() in (*_NONE, _PLAIN) else text
     configured = parse_options(words, f"parameter {BUILD_PARAMETER} of model '{model}'")
@@ -101,7 +101,8 @@ def model_request(
         model=model,
         hints=batch_hints(config),
         names=dict(config.get("cc_model_filenames") or {}),
-        plugins=backend_settings(backend_config).plugins,
+        plugins=settings.plugins,
+        library=settings.library,
     )
 
 

@@ -34,6 +34,7 @@ class EngineRequest:
         names: `cc_model_filenames`: compute capability -> name of the output.
         device_name, cuda: of the device, its name and the newest CUDA of its driver; "" = unknown.
         plugins: libraries with TensorRT plugins.
+        library: the module of TensorRT that builds; "" = the best one that is installed.
     """
 
     onnx: str
@@ -50,6 +51,7 @@ class EngineRequest:
     output: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
     plugins: tuple[str, ...] = ()
+    library: str = ""
 
     def to_json(self) -> bytes:
         """Return the request as JSON."""

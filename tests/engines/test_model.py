@@ -82,10 +82,10 @@ def test_request_has_the_options_of_the_parameter_and_the_dla_of_the_instances(t
     group = {"kind": "KIND_GPU", "secondary_devices": [{"kind": "KIND_NVDLA", "device_id": 1}]}
     found = model.model_request(
         config("--fp16 --workspace-mb=5", instance_group=[group]), version(tmp_path, "model.onnx"), CACHE, GPUS,
-        {"plugins": "/a.so;/b.so"}, EngineOptions(workspace_bytes=7),
+        {"plugins": "/a.so;/b.so", "library": "tensorrt_rtx"}, EngineOptions(workspace_bytes=7),
     )  # fmt: skip
     assert found.options == EngineOptions(("FP16",), dla_core=1, workspace_bytes=7)
-    assert found.plugins == ("/a.so", "/b.so")
+    assert (found.plugins, found.library) == (("/a.so", "/b.so"), "tensorrt_rtx")
     assert (found.device_name, found.cuda, found.cache_bytes) == ("Orin", "12.6", 100_000_000)
     assert EngineRequest.from_json(found.to_json()) == found
 

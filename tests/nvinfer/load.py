@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ class Model:
         (directory / "model.plan").write_bytes(content)
         groups = [{"name": f"{name}_0", "kind": "KIND_GPU", "count": THREADS, "gpus": [0]}]
         spec = ModelSpec(name, 1, directory.parent, directory, {"name": name, "instance_group": groups, **config})
-        self.backend = TensorRtBackend(lambda: load_library(cuda=lambda: host))
+        self.backend = TensorRtBackend(partial(load_library, cuda=lambda: host))
         spec.config = self.backend.complete_config(spec)
         specs = [InstanceSpec(f"{name}_0_{n}", "GPU", 0) for n in range(THREADS)]
         self.instances: list[TensorRtInstance] = self.backend.open(spec, specs)

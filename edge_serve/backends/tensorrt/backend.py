@@ -36,10 +36,10 @@ class TensorRtBackend:
     """One version of a model: an engine for each device and DLA core that its instances are on.
 
     Args:
-        load: returns TensorRT, once something is loaded.
+        load: returns TensorRT, once something is loaded; as `load_library` with `library` alone.
     """
 
-    def __init__(self, load: Callable[[], Library] = load_library) -> None:
+    def __init__(self, load: Callable[..., Library] = load_library) -> None:
         self._load = load
         self._library: Library | None = None
         self._engines: dict[tuple[int, int], LoadedEngine] = {}
@@ -117,8 +117,9 @@ class TensorRtBackend:
         loaded = self._engines.get((device, core))
         if loaded is None:
             if self._library is None:
-                self._library = self._load()
-                load_plugins(self._library, backend_settings(spec.backend_config).plugins)
+                settings = backend_settings(spec.backend_config)
+                self._library = self._load(library=settings.library)
+                load_plugins(self._library, settings.plugins)
             loaded = self._engines[device, core] = load_engine(self._library, spec, device, core, instance)
         return loaded
 

@@ -1,4 +1,4 @@
-"""Loads TensorRT: the whole library, or its lean runtime, after the CUDA device count was asked.
+"""Loads TensorRT after the CUDA device count was asked: the whole library, its lean runtime, or TensorRT for RTX.
 
 Without a driver a runtime of TensorRT may end the process, so it is not touched before CUDA found a device.
 """
@@ -17,8 +17,13 @@ from edge_serve.backends.cuda.api import CudaApi, CudaError, load_cuda
 from edge_serve.backends.tensorrt.errors import ERROR, ErrorLog, Step, failure
 from edge_serve.errors import Internal, Unavailable
 
-#: modules with the names of TensorRT, best first; each runs plans
+#: modules with the names of TensorRT that are tried, best first; each runs plans of the others
 _MODULES = ("tensorrt", "tensorrt_lean")
+_INSTALLED_BY = {"tensorrt_lean": "pip install tensorrt-lean", "tensorrt_rtx": "pip install tensorrt-rtx"}
+_INSTALL = (
+    "pip install 'edge-serve[tensorrt]' (on a Jetson: apt-get install python3-libnvinfer, and edge-serve's package, or "
+    "an environment with --system-site-packages)"
+)
 #: of the process: TensorRT's plugins are registered once
 _plugins: set[str] = set()
 _LEVELS = {0: "ERROR", 1: "ERROR", 2: "WARNING"}
@@ -49,15 +54,21 @@ class Library:
         return _allocator_class(self.module)(*calls, self.errors)
 
 
-def load_library(load: Callable[[str], Any] = import_module, cuda: Callable[[], CudaApi] = load_cuda) -> Library:
+def load_library(
+    load: Callable[[str], Any] = import_module, cuda: Callable[[], CudaApi] = load_cuda, *, library: str = ""
+) -> Library:
     """Return TensorRT.
+
+    Args:
+        library: the module to use (`settings.LIBRARIES`); "" = the best one that is installed, but for `tensorrt_rtx`,
+            which does not run the plans of the others.
 
     Raises:
         Unavailable: CUDA finds no device, or no module of TensorRT is installed.
     """
     device = cuda()
     reasons = []
-    for name in _MODULES:
+    for name in (library,) if library else _MODULES:
         try:
             module = load(name)
         except Exception as error:  # a library that does not load raises OSError, RuntimeError, ...
@@ -65,10 +76,7 @@ def load_library(load: Callable[[str], Any] = import_module, cuda: Callable[[], 
             continue
         errors, logger = _log_of(module)
         return Library(module, str(module.__version__), device, errors, logger)
-    raise Unavailable(
-        f"TensorRT cannot be loaded: {'; '.join(reasons)}; pip install 'edge-serve[tensorrt]' (on a Jetson: "
-        "apt-get install python3-libnvinfer, and edge-serve's package, or an environment with --system-site-packages)"
-    )
+    raise Unavailable(f"TensorRT cannot be loaded: {'; '.join(reasons)}; {_INSTALLED_BY.get(library, _INSTALL)}")
 
 
 @functools.cache

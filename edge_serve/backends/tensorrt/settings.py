@@ -17,6 +17,8 @@ from edge_serve.errors import InvalidArgument, Unsupported, with_advice
 Json = Mapping[str, Any]
 
 _STRATEGY = "execution_context_allocation_strategy"
+#: modules that `library` may name
+LIBRARIES = ("tensorrt", "tensorrt_lean", "tensorrt_rtx")
 _POLICIES = ("DEVICE_BLOCKING", "BLOCKING")
 _TRUE, _FALSE = ("true", "on", "1"), ("false", "off", "0")
 _NVDLA = "KIND_NVDLA"
@@ -37,11 +39,13 @@ class BackendSettings:
         plugins: libraries to load before an engine is.
         version_compatible: run code out of version-compatible plans, which must be trusted.
         notes: settings that have no effect, for the log.
+        library: the module of TensorRT to use; "" = the best one that is installed.
     """
 
     plugins: tuple[str, ...] = ()
     version_compatible: bool = False
     notes: tuple[str, ...] = ()
+    library: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,13 @@ def backend_settings(backend_config: Mapping[str, str]) -> BackendSettings:
     if policy != "BLOCKING":
         notes.append(f"execution-policy={policy} is not supported and has no effect: each instance has its own thread")
     plugins = tuple(filter(None, (part.strip() for part in backend_config.get("plugins", "").split(";"))))
-    return BackendSettings(plugins, _boolean(backend_config.get("version-compatible", "false")), tuple(notes))
+    version_compatible = _boolean(backend_config.get("version-compatible", "false"))
+    library = backend_config.get("library", "")
+    if library and library not in LIBRARIES:
+        raise InvalidArgument(
+            f"--backend-config=tensorrt,library={library} names no library, expected one of {', '.join(LIBRARIES)}"
+        )
+    return BackendSettings(plugins, version_compatible, tuple(notes), library)
 
 
 def model_settings(config: Json) -> ModelSettings:

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def identity(**more: Any) -> bytes:
 
 
 def opened(host: HostCuda, model: ModelSpec) -> tuple[TensorRtBackend, TensorRtInstance]:
-    backend = TensorRtBackend(lambda: load_library(cuda=lambda: host))
+    backend = TensorRtBackend(partial(load_library, cuda=lambda: host))
     model.config = backend.complete_config(model)
     (instance,) = backend.open(model, [InstanceSpec("m_0_0", "GPU", 0)])
     return backend, instance
@@ -113,7 +114,7 @@ def test_settings_of_a_model_reach_cuda_and_tensorrt(
         "optimization": {"priority": "PRIORITY_MAX", "cuda": {"busy_wait_events": True}},
         "parameters": {"execution_context_allocation_strategy": {"string_value": "ON_PROFILE_CHANGE"}},
     }
-    backend = TensorRtBackend(lambda: load_library(cuda=lambda: host))
+    backend = TensorRtBackend(partial(load_library, cuda=lambda: host))
     model = spec(tmp_path, identity(), **config)
     model.config = backend.complete_config(model)
 
@@ -183,7 +184,7 @@ def test_everything_is_freed(host: HostCuda, tmp_path: Path) -> None:
 @pytest.mark.parametrize("call", ["cudaMalloc", "cudaStreamCreateWithPriority", "cudaStreamSynchronize"])
 @pytest.mark.parametrize("after", [0, 1, 2])
 def test_load_that_fails_frees_what_it_took(host: HostCuda, tmp_path: Path, call: str, after: int) -> None:
-    backend = TensorRtBackend(lambda: load_library(cuda=lambda: host))
+    backend = TensorRtBackend(partial(load_library, cuda=lambda: host))
     model = spec(tmp_path, identity())
     model.config = backend.complete_config(model)
     before = host.open_handles()
@@ -289,6 +290,21 @@ def test_library_that_is_missing_says_what_to_install(host: HostCuda) -> None:
         Unavailable, match=r"tensorrt: No module .* tensorrt_lean: .*pip install 'edge-serve\[tensorrt\]'"
     ):
         load_library(missing, lambda: host)
+
+
+def test_plan_runs_with_the_library_that_the_server_names(
+    host: HostCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorrt_rtx", sys.modules["tensorrt"])
+    monkeypatch.setitem(sys.modules, "tensorrt", None)  # it cannot be imported
+    model = spec(tmp_path, identity())
+    with pytest.raises(Unavailable, match="tensorrt: import of tensorrt halted"):
+        opened(host, model)
+
+    model.backend_config = {"library": "tensorrt_rtx"}
+
+    array = np.ones((1, 4), np.float32)
+    assert (values(opened(host, model)[1].execute([request(array)], Timing())[0]) == array).all()
 
 
 def hold(host: HostCuda, instance: TensorRtInstance) -> threading.Event:
@@ -473,7 +489,7 @@ def test_plan_runs_over_pycuda_without_graphs(host: HostCuda, tmp_path: Path, mo
     lines: list[str] = []
     monkeypatch.setattr("edge_serve.backends.host.log", lambda level, text: lines.append(text))
     before = host.open_handles()
-    backend = TensorRtBackend(lambda: load_library(cuda=module.PyCuda))
+    backend = TensorRtBackend(partial(load_library, cuda=module.PyCuda))
     model.config = backend.complete_config(model)
     (instance,) = backend.open(model, [InstanceSpec("m_0_0", "GPU", 0)])
     array = np.arange(12, dtype=np.float32).reshape(3, 4)

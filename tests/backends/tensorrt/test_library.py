@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 from edge_serve.backends.tensorrt.library import Library, load_library, make_runtime
-from edge_serve.errors import Internal
+from edge_serve.errors import Internal, Unavailable
 from tests.backends.cuda.host import HostCuda
 
 
@@ -51,6 +52,35 @@ def test_allocator_without_memory_refuses_and_the_reason_is_logged(on_host: bool
     assert allocator.reallocate_output_async("OUTPUT0", 0, 4096, 256, 0) == allocator.pointer != 0
     allocator.close()
     assert host.open_handles()["memory"] == 0
+
+
+@pytest.mark.parametrize(
+    ("library", "installed", "found", "tried"),
+    [
+        ("", "tensorrt tensorrt_rtx", r"^tensorrt$", "tensorrt"),
+        ("tensorrt_rtx", "tensorrt tensorrt_rtx", r"^tensorrt_rtx$", "tensorrt_rtx"),
+        ("tensorrt_lean", "tensorrt tensorrt_lean", r"^tensorrt_lean$", "tensorrt_lean"),
+        ("", "tensorrt_rtx", r"pip install 'edge-serve\[tensorrt\]'", "tensorrt tensorrt_lean"),
+        ("tensorrt_rtx", "tensorrt", r"No module named 'tensorrt_rtx'; pip install tensorrt-rtx$", "tensorrt_rtx"),
+    ],
+)
+def test_rtx_is_loaded_where_it_is_asked_for(library: str, installed: str, found: str, tried: str) -> None:
+    asked: list[str] = []
+
+    def load(name: str) -> ModuleType:
+        asked.append(name)
+        if name not in installed.split():
+            raise ModuleNotFoundError(f"No module named '{name}'")
+        made = ModuleType(name)
+        vars(made).update(vars(MODULE), __name__=name)
+        return made
+
+    try:
+        outcome = load_library(load, HostCuda, library=library).module.__name__
+    except Unavailable as error:
+        outcome = error.message
+    assert re.search(found, outcome)
+    assert asked == tried.split()
 
 
 def test_loads_share_their_classes_but_not_their_errors() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ def load(host: HostCuda, model: Path, number: int) -> bool:
     """Load a model, in which one call of CUDA may fail, run a request, and unload it. Return whether it loaded."""
     call, after = CALLS[number % len(CALLS)], number // len(CALLS)
     described = spec(model, identity(device_memory=1 << 20), optimization={"cuda": {"graphs": True}})
-    backend, instances = TensorRtBackend(lambda: load_library(cuda=lambda: host)), []
+    backend, instances = TensorRtBackend(partial(load_library, cuda=lambda: host)), []
     if call:
         host.fail(call, OUT_OF_MEMORY, after)
     try:

@@ -76,6 +76,14 @@ def test_strategy_of_execution_contexts() -> None:
     )
 
 
+def test_library_is_chosen_among_those_of_tensorrt() -> None:
+    assert backend_settings({"library": "tensorrt_rtx"}).library == "tensorrt_rtx"
+    with pytest.raises(
+        InvalidArgument, match="library=rtx names no library, expected one of tensorrt, tensorrt_lean, t"
+    ):
+        backend_settings({"library": "rtx"})
+
+
 def test_multi_device_is_not_supported() -> None:
     for text in ("true", "TRUE", "1"):
         with pytest.raises(
