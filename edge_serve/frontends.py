@@ -20,7 +20,14 @@ from edge_serve.messages.peer import ADMINISTRATOR
 from edge_serve.observe.metrics.gpu import ReadGpus, find_gpus, no_gpus, seen_by_cuda
 from edge_serve.observe.metrics.options import parse_options
 from edge_serve.observe.metrics.page import Page
-from edge_serve.observe.metrics.source import CustomFamily, HttpSeries, ModelSeries, Readiness, StatisticsSource
+from edge_serve.observe.metrics.source import (
+    CustomFamily,
+    HttpSeries,
+    ModelSeries,
+    Readiness,
+    RunningBuild,
+    StatisticsSource,
+)
 from edge_serve.service import Service
 from edge_serve.systemd.activation import Inherited
 from edge_serve.transport.door.listeners import Listener, listen_tcp, listen_unix
@@ -52,6 +59,7 @@ class SocketSource:
     custom: Callable[[], Iterable[CustomFamily]]
     http: Callable[[], HttpSeries]
     pinned_memory: Callable[[], tuple[int, int]]
+    engine_builds: Callable[[], Iterable[RunningBuild]]
 
 
 class Frontends:

@@ -139,6 +139,7 @@ class ServerProcess:
             custom.families,
             self._frontends.series,
             lambda: (budget.pinned.limit, budget.pinned.used),
+            loader.builds.running,
         )
         self._log_control = log_control
         self.service.status_source = self._collector(repository).read

@@ -89,6 +89,15 @@ def test_engine_is_built_at_load_and_the_second_load_takes_it_from_the_cache(ser
     assert float(seconds["same"]) == 0
 
 
+def running_seconds(server: Running) -> list[float]:
+    """Return the gauge of the build of `long`."""
+    page = server.get("/metrics", server.metrics)[1].decode()
+    found = re.findall(
+        r'^edge_serve_engine_build_running_seconds\{model="long",version="1"\} (\S+)', page, re.MULTILINE
+    )
+    return [float(one) for one in found]
+
+
 def test_build_shows_progress_others_serve_and_an_unload_cancels_it(server: Running) -> None:
     answers: list[tuple[int, bytes]] = []
     thread = threading.Thread(target=lambda: answers.append(server.post("/v2/repository/models/long/load", {})))
@@ -97,12 +106,15 @@ def test_build_shows_progress_others_serve_and_an_unload_cancels_it(server: Runn
         assert not answers
     assert server.post("/v2/repository/models/plain/load", {})[0] == 200
     assert ask(server, "plain")[0] == 11
+    (seconds,) = running_seconds(server)
+    assert 0 < seconds < running_seconds(server)[0]
 
     assert server.post("/v2/repository/models/long/unload", {})[0] == 200
     thread.join()
     ((status, body),) = answers
     assert status == 400
     assert b"the build of the engine was cancelled: model 'long' is unloaded" in body
+    assert running_seconds(server) == []
 
 
 def test_options_that_cannot_be_read_say_why(server: Running) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from edge_serve.engines.process import run_build
 from edge_serve.engines.request import BuildProgress, BuiltEngine
 from edge_serve.errors import Cancelled, Internal, InvalidArgument, Unavailable
 from edge_serve.messages.log_fields import model_fields
+from edge_serve.models.repository.repository import namespace_of, plain_name
+from edge_serve.observe.metrics.source import RunningBuild
 from edge_serve.workers.launch.environments import Interpreter
 
 log = logging.getLogger(__name__)
@@ -58,6 +60,7 @@ class EngineBuilds:
         self._interpreter_for = interpreter_for
         self._environ = environ
         self._running: dict[tuple[str, int], asyncio.Task[BuiltEngine]] = {}
+        self._began: dict[tuple[str, int], float] = {}
 
     async def make_directory(self) -> None:
         """Make the cache. Call it before the first worker starts: its sandbox closes directories that appear later."""
@@ -94,6 +97,12 @@ class EngineBuilds:
         except OSError as error:
             raise Internal(f"the engine {built.plan} cannot be read: {error.strerror}; load the model again") from error
 
+    def running(self) -> Iterator[RunningBuild]:
+        """Yield the builds that run or wait now."""
+        now = time.monotonic()
+        for (name, version), began in sorted(self._began.items()):
+            yield RunningBuild(plain_name(name), str(version), now - began, namespace_of(name) or None)
+
     def cancel(self, name: str) -> None:
         """Cancel the builds of a model, whose loads then fail."""
         for (model, _), task in self._running.items():
@@ -117,6 +126,7 @@ class EngineBuilds:
     ) -> BuiltEngine:
         """Wait for a build. `cancel` and the limit end it, from its preparation on."""
         task = self._running[name, version] = asyncio.create_task(building, name=f"build {name}")
+        self._began[name, version] = time.monotonic()
         try:
             await asyncio.wait({task}, timeout=limit)
             if not task.done():
@@ -131,7 +141,7 @@ class EngineBuilds:
             await asyncio.wait({task})
             raise
         finally:
-            del self._running[name, version]
+            del self._running[name, version], self._began[name, version]
         if task.cancelled():
             raise Cancelled(f"the build of the engine was cancelled: model '{name}' is unloaded")
         return task.result()

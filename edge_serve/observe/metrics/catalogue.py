@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from edge_serve.observe.metrics.readers import (
     Reader,
+    builds,
     cache_count,
     counted,
     each,
@@ -158,6 +159,8 @@ CATALOGUE: tuple[MetricSpec, ...] = (
            each(lambda m: m.series.loaded.engine_build_seconds or 0.0,
                 lambda m: m.series.loaded.engine_build_seconds is not None),
            "Time that the load built the version's TensorRT engine, 0 if it was in the cache"),
+    MetricSpec("edge_serve_engine_build_running_seconds", "gauge", _MODEL, builds,
+           "Time for which a load has been building the version's TensorRT engine", "while a load builds an engine"),
     MetricSpec("edge_serve_model_memory_bytes", "gauge", _MODEL, each(lambda m: m.series.memory_bytes),
            "Memory of the model's worker processes, its share where a worker is shared"),
     MetricSpec("edge_serve_tensor_memory_used_bytes", "gauge", (), one(lambda s: s.tensor_memory),

@@ -63,7 +63,7 @@ class Page:
         models = await gathered(Model(series, self._options, now_ns) for series in source.models())
         readiness = await gathered(source.readiness())
         scrape = Scrape(models, source.http(), readiness, source.tensor_memory(), *self._seen)
-        scrape.pinned = source.pinned_memory()
+        scrape.pinned, scrape.builds = source.pinned_memory(), list(source.engine_builds())
         return ["".join(lines).encode("utf-8", "replace") async for lines in in_pieces(self._lines(scrape))]
 
     def _lines(self, scrape: Scrape) -> Iterator[str]:

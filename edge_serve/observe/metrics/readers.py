@@ -17,7 +17,7 @@ from edge_serve.observe.metrics.exposition import (
 from edge_serve.observe.metrics.gpu import THROTTLE_REASONS, GpuReading
 from edge_serve.observe.metrics.machine import MachineReading
 from edge_serve.observe.metrics.options import MetricsOptions
-from edge_serve.observe.metrics.source import HttpSeries, ModelSeries, Readiness
+from edge_serve.observe.metrics.source import HttpSeries, ModelSeries, Readiness, RunningBuild
 from edge_serve.observe.metrics.updates import Updates
 
 
@@ -52,6 +52,7 @@ class Scrape:
     gpus: list[GpuReading] = field(default_factory=list)
     updates: Updates | None = None
     pinned: tuple[int, int] = (0, 0)
+    builds: list[RunningBuild] = field(default_factory=list)
 
 
 _NOT_IN_A_LABEL = re.compile("[^a-zA-Z0-9_]")
@@ -78,13 +79,21 @@ def each(value: Callable[[Model], float], wanted: Callable[[Model], bool] = lamb
     return lambda scrape: (Sample(model.labels, value(model)) for model in scrape.models if wanted(model))
 
 
+def _labels_of(one: Readiness | RunningBuild) -> dict[str, str]:
+    labels = {"model": one.name, "version": one.version}
+    return labels if one.namespace is None else {**labels, "namespace": one.namespace}
+
+
 def ready(scrape: Scrape) -> Iterator[Sample]:
     """A series for each version that serves or should."""
     for one in scrape.readiness:
-        labels = {"model": one.name, "version": one.version}
-        if one.namespace is not None:
-            labels["namespace"] = one.namespace
-        yield Sample(label_text(labels), int(one.ready))
+        yield Sample(label_text(_labels_of(one)), int(one.ready))
+
+
+def builds(scrape: Scrape) -> Iterator[Sample]:
+    """A series for each engine that a load is building."""
+    for one in scrape.builds:
+        yield Sample(label_text(_labels_of(one)), round(one.seconds, 3))
 
 
 def counted(value: Callable[[ModelStatistics], int]) -> Reader:

@@ -94,6 +94,21 @@ class Readiness:
 
 
 @dataclass(slots=True)
+class RunningBuild:
+    """A TensorRT engine that a load is building.
+
+    Attributes:
+        seconds: since the load asked for it.
+        namespace: with `--model-namespacing`.
+    """
+
+    name: str
+    version: str
+    seconds: float
+    namespace: str | None = None
+
+
+@dataclass(slots=True)
 class HttpSeries:
     """The doors: open connections, requests answered by status, and what was refused, by reason."""
 
@@ -109,6 +124,8 @@ class StatisticsSource(Protocol):
 
     def readiness(self) -> Iterable[Readiness]:
         """Every version that serves or should: those that failed to load too, and not those that were unloaded."""
+
+    def engine_builds(self) -> Iterable[RunningBuild]: ...
 
     def http(self) -> HttpSeries: ...
 

@@ -11,7 +11,7 @@ import pytest
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.run.statistics import new_statistics, record_batch, record_failure, record_success
 from edge_serve.observe.metrics.page import Page
-from edge_serve.observe.metrics.source import CustomFamily, HttpSeries, ModelSeries, Readiness
+from edge_serve.observe.metrics.source import CustomFamily, HttpSeries, ModelSeries, Readiness, RunningBuild
 
 MS = 1_000_000
 
@@ -33,12 +33,16 @@ class FakeSource:
     series: list[ModelSeries] = field(default_factory=list)
     families: list[CustomFamily] = field(default_factory=list)
     ready: list[Readiness] = field(default_factory=list)
+    builds: list[RunningBuild] = field(default_factory=list)
 
     def models(self) -> Iterable[ModelSeries]:
         return self.series
 
     def readiness(self) -> Iterable[Readiness]:
         return self.ready
+
+    def engine_builds(self) -> Iterable[RunningBuild]:
+        return self.builds
 
     def http(self) -> HttpSeries:
         return HttpSeries(connections=3, requests={200: 7, 404: 1})
