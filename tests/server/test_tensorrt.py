@@ -218,6 +218,22 @@ def test_plan_that_cannot_be_served_says_why_and_the_others_serve(server: Runnin
     assert server.get("/v2/models/addsub/ready")[0] == 200
 
 
+@pytest.mark.slow
+def test_plugin_that_is_not_there_is_named_with_the_setting(tmp_path: Path) -> None:
+    models, library = tmp_path / "models", tmp_path / "library"
+    library.mkdir()
+    write(models, "addsub", addsub())
+    prefix = [*stand_in.prefix(stand_in.build(library)), f"PYTHONPATH={STAND_INS}:{ROOT}"]
+    plugins = f"--backend-config=tensorrt,plugins=libc.so.6;{tmp_path}/none.so"
+    with running(f"--model-repository={models}", "--exit-on-error=false", plugins, prefix=prefix) as served:
+        (entry,) = json.loads(served.post("/v2/repository/index", {})[1])
+        assert entry["reason"] == (
+            f"Internal: plugin library '{tmp_path}/none.so' does not load: there is no such file; correct "
+            f"--backend-config=tensorrt,plugins=libc.so.6;{tmp_path}/none.so (or --plugin of edge-serve build)"
+        )
+        assert served.get("/v2/health/live")[0] == 200
+
+
 def test_worker_whose_device_is_lost_is_started_again(server: Running) -> None:
     array = np.ones((1, 4), np.float32)
     before = server.workers()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -128,9 +129,11 @@ def load_plugins(library: Library, paths: Sequence[str]) -> None:
             try:
                 ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
             except OSError as error:
+                is_missing = "/" in path and not os.path.lexists(path)  # a bare name is looked for elsewhere
+                reason = "there is no such file" if is_missing else error
                 raise Internal(
-                    f"plugin library '{path}' does not load: {error}; correct --backend-config=tensorrt,plugins=..., "
-                    "or --plugin of edge-serve build"
+                    f"plugin library '{path}' does not load: {reason}; correct "
+                    f"--backend-config=tensorrt,plugins={';'.join(paths)} (or --plugin of edge-serve build)"
                 ) from error
             _plugins.add(path)
     register = getattr(library.module, "init_libnvinfer_plugins", None)
