@@ -45,6 +45,12 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     write(root, "nonzero", plan("nonzero", found, [{"INPUT0": ((1,), (8,), (64,))}], version=version),
           'input { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }\n'
           f'output {{ name: "OUTPUT0" data_type: TYPE_{kind} dims: [ 1, -1 ] }}\n')  # fmt: skip
+    found = [tensor("SIZE", "INPUT", "INT32", (2,), shape_tensor=True), tensor("OUTPUT0", "OUTPUT", "FLOAT", (-1, -1))]
+    found += [tensor("SHAPE", "OUTPUT", kind, (2,), shape_tensor=True)]
+    write(root, "sized", plan("sized", found, [{"SIZE": ((1, 1), (2, 3), (8, 9))}], version=version),
+          'input { name: "SIZE" data_type: TYPE_INT32 dims: [ 2 ] is_shape_tensor: true }\n'
+          'output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1, -1 ] }\n'
+          f'output {{ name: "SHAPE" data_type: TYPE_{kind} dims: [ 2 ] is_shape_tensor: true }}\n')  # fmt: skip
     both = [tensor("INPUT0", "INPUT", "FLOAT", (-1, -1)), tensor("OUTPUT0", "OUTPUT", "FLOAT", (-1, -1))]
     profiles = [{"INPUT0": ((1, 1), (1, 4), (2, 8))}, {"INPUT0": ((1, 8), (4, 64), (8, 64))}]
     write(root, "two", plan("identity", both, profiles, version=version))
@@ -105,6 +111,12 @@ def test_output_whose_size_the_data_decide_and_profiles_by_shape(served: Served)
     for shape in ((1, 2), (8, 64), (2, 8)):
         array = np.random.default_rng(1).random(shape).astype(np.float32)
         assert (infer_http(served.server, "two", INPUT0=array)["OUTPUT0"] == array).all()
+
+
+def test_shape_tensors_among_inputs_and_outputs(served: Served) -> None:
+    for size in ([3, 2], [8, 9], [1, 1]):
+        found = infer_http(served.server, "sized", SIZE=np.array(size, np.int32))
+        assert (found["SHAPE"].tolist(), list(found["OUTPUT0"].shape)) == (size, size)
 
 
 def test_plan_that_cannot_be_served_says_why(served: Served) -> None:
