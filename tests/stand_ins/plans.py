@@ -58,6 +58,7 @@ OPERATIONS: dict[str, Callable[[Arrays], dict[str, Any]]] = {
     "nonzero": lambda inputs: {"OUTPUT0": np.argwhere(inputs["INPUT0"]).T},
     "sized": _sized,
     "stretched": _stretched,
+    "measured": lambda inputs: {"OUTPUT0": inputs["INPUT0"], "SHAPE": np.array(inputs["INPUT0"].shape)},
     "fail": _fail,
     "breaks": _breaks,
 }

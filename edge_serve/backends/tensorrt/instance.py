@@ -122,8 +122,9 @@ class TensorRtInstance:
             begun = _Begun(seat, context, batch, rows, made, tensors, found, outputs, timing, [], 0)
             bound = self._copy_in(begun, graph)
             sizes = [] if context.is_data_dependent else self._sizes(begun)
-            may_bind = not graph and self._shape_tensors.isdisjoint(wanted)  # which the host writes, to its own memory
-            places = [] if not may_bind else self._path.bind_outputs(seat, sizes, outputs, begun.largest)
+            is_written_by_device = not any(tensor.is_shape or tensor.on_host for tensor in tensors)
+            may_bind = is_written_by_device and not graph
+            places = self._path.bind_outputs(seat, sizes, outputs, begun.largest) if may_bind else []
             bound.update(zip((tensor.name for tensor in tensors), places, strict=False))
             context.run(seat.index, graph, bound)
             self._path.ran(seat)

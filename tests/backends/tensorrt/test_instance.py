@@ -397,6 +397,31 @@ def test_shape_output_without_a_batch(host: HostCuda, tmp_path: Path) -> None:
     assert found == {"OUTPUT0": [[1, 1]] * 3, "SHAPE": [3, 2]}
 
 
+def test_shape_output_has_memory_of_its_own_on_an_integrated_device(
+    host: HostCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device's address of the reply's slot is not the host's there, and the host writes it."""
+    monkeypatch.setattr(host, "is_integrated", lambda device: True)
+    both = [tensor("INPUT0", "INPUT", "FLOAT", (-1, 4)), tensor("OUTPUT0", "OUTPUT", "FLOAT", (-1, 4))]
+    _, instance = opened(host, spec(tmp_path, plan("measured", [*both, SHAPE], [{"INPUT0": SHAPES}])))
+    bound: list[Any] = []
+
+    def bind(*arguments: Any) -> list[int]:
+        bound.append(arguments)
+        return []
+
+    monkeypatch.setattr(instance._path, "bind_outputs", bind)
+    array = np.ones((2, 4), np.float32)
+
+    first, one = instance.execute([request(array, outputs=("OUTPUT0", "SHAPE")), request(array)], Timing())
+
+    assert [output.array().tolist() for output in first.outputs] == [array.tolist(), [[4], [4]]]
+    assert (values(one) == array).all()
+    assert bound == []
+    instance.execute([request(array)], Timing())
+    assert len(bound) == 1, "without the shape output it may be written to the slot"
+
+
 def test_error_in_begin_costs_its_batch_and_not_the_one_that_runs(host: HostCuda, tmp_path: Path) -> None:
     _, instance = opened(host, spec(tmp_path, identity()))
     array = np.ones((1, 4), np.float32)
