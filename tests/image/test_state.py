@@ -36,6 +36,7 @@ PROGRAMS = {
         [ -e "$device/BROKEN" ] || exit 0
         case "$*" in *-p*) exit 4 ;; esac
         [ ! -e "$device/LOST" ] || exit 8
+        [ ! -e "$device/JOURNAL" ] || { rm "$device/JOURNAL"; echo "unable to set superblock flags"; exit 12; }
         rm "$device/BROKEN"; exit 1 """,
     "systemd-repart": """
         [ "$(cat $EDGE_SYS/devices/vda/size)" -gt 23437500 ] || { echo "Can't fit requested partitions"; exit 1; }
@@ -183,6 +184,13 @@ def test_damage_is_repaired_and_reported(started: Machine) -> None:
     assert [call.split()[-2] for call in started.calls("e2fsck")] == ["-p", "-y"]
     assert not started.in_memory
     assert started.boot() == []
+
+
+def test_damage_that_takes_e2fsck_two_runs_is_repaired(started: Machine) -> None:
+    for name in ("BROKEN", "JOURNAL"):
+        (started.data / name).touch()
+    assert started.boot() == ["data-repaired"]
+    assert [call.split()[-2] for call in started.calls("e2fsck")] == ["-p", "-y", "-y"]
 
 
 def test_what_cannot_be_repaired_is_served_from_memory_and_left_alone(started: Machine) -> None:
