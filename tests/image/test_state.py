@@ -202,6 +202,12 @@ def test_what_cannot_be_repaired_is_served_from_memory_and_left_alone(started: M
     assert "factory-reset" in str(started.faults()["data-damaged"]["help"])
 
 
+def test_what_e2fsck_repairs_and_the_kernel_refuses_is_called_damaged_alone(started: Machine) -> None:
+    (started.data / "BROKEN").touch()
+    started.program("mount", 'case "$*" in *noatime*) exit 32 ;; esac' + PROGRAMS["mount"])
+    assert started.boot() == ["data-damaged"]
+
+
 def test_a_partition_of_another_device_is_not_used(started: Machine) -> None:
     started.machine_number("11111111-2222-3333-4444-555555555555")
     assert started.boot() == ["data-foreign"]
