@@ -16,6 +16,10 @@ _INFER = "/v2/models/m/infer"
 _NAMES = ("INPUT0", "INPUT1")
 #: what `bombs` inflate to; larger than the tests' --http-max-input-size
 BOMB = 4 << 20
+#: of models in the path of a load
+_WRONG_NAMES = (
+    "none", "..", ".", "%2e%2e%2fx", "n" * 300, "n" * 5000, "%00", "%0a", "a%20b", "%ff", "m%2f1", "~", "%5c", "1",
+)  # fmt: skip
 
 
 def good_inputs() -> list[dict[str, Any]]:
@@ -245,11 +249,12 @@ def _wrong_paths() -> list[bytes]:
     return [request("POST", path, body) for path in paths] + [request(method, path, b"") for method, path in others]
 
 
-def _wrong_loads() -> list[bytes]:
-    def load(name: str, parameters: object) -> bytes:
-        text = json.dumps({"parameters": parameters}).encode()
-        return request("POST", f"/v2/repository/models/{name}/load", text)
+def _load(name: str, parameters: object) -> bytes:
+    text = json.dumps({"parameters": parameters}).encode()
+    return request("POST", f"/v2/repository/models/{name}/load", text)
 
+
+def _wrong_loads() -> list[bytes]:
     config = json.dumps({"backend": "python", "max_batch_size": 8})
     content = base64.b64encode(b"x" * 50).decode()
     deep = "[" * 3000 + "]" * 3000
@@ -281,25 +286,9 @@ def _wrong_loads() -> list[bytes]:
         {"config": config, "file:.": content},
         {"config": '{"name": "other"}'},
     ]
-    names = [
-        "none",
-        "..",
-        ".",
-        "%2e%2e%2fx",
-        "n" * 300,
-        "n" * 5000,
-        "%00",
-        "%0a",
-        "a%20b",
-        "%ff",
-        "m%2f1",
-        "~",
-        "%5c",
-        "1",
-    ]
     return [
-        *(load("spare", one) for one in parameters),
-        *(load(name, {}) for name in names),
+        *(_load("spare", one) for one in parameters),
+        *(_load(name, {}) for name in _WRONG_NAMES),
         request("POST", "/v2/repository/models/m/load", b"{"),
         request("POST", "/v2/repository/models/m/unload", b"{"),
         request("POST", "/v2/repository/models/m/unload", b'{"parameters":{"unload_dependents":7}}'),

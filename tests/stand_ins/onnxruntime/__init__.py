@@ -47,8 +47,8 @@ class StandInValue:
         return self._shape
 
 
-def session_on(host: Any, onnxruntime: Any) -> Any:
-    """Return the class InferenceSession of `onnxruntime`, with the providers of a GPU on the host CudaApi."""
+def _binding_on(host: Any, onnxruntime: Any) -> Any:
+    """Return the class IOBinding of `onnxruntime`, for memory of the host CudaApi."""
 
     def reached(pointer: int) -> None:
         """Raise CudaError for memory that a device does not reach."""
@@ -105,6 +105,13 @@ def session_on(host: Any, onnxruntime: Any) -> Any:
                 for pointer, _ in self.memory.values():
                     host.free(pointer)
 
+    return StandInBinding
+
+
+def session_on(host: Any, onnxruntime: Any) -> Any:
+    """Return the class InferenceSession of `onnxruntime`, with the providers of a GPU on the host CudaApi."""
+    binding = _binding_on(host, onnxruntime)
+
     class StandInSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         def __init__(self, path: str, options: Any = None, providers: Providers = (), **more: Any) -> None:
             gpu = {name: values for name, values in providers if name in ON_GPU}
@@ -119,10 +126,10 @@ def session_on(host: Any, onnxruntime: Any) -> Any:
             names: list[str] = getattr(self, "names", None) or super().get_providers()
             return names
 
-        def io_binding(self) -> StandInBinding:
-            return StandInBinding(self)
+        def io_binding(self) -> Any:
+            return binding(self)
 
-        def run_with_iobinding(self, iobinding: StandInBinding, run_options: Any = None) -> None:
+        def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
             assert run_options.get_run_config_entry("disable_synchronize_execution_providers") == "1"
             super().run_with_iobinding(iobinding, run_options)
             match self.get_modelmeta().producer_name.split():
