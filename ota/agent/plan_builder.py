@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ota import files
-from ota.documents.manifest import Build, Manifest, Variant
+from ota.documents.manifest import Manifest, PlanBuild, Variant
 from ota.errors import OtaError, ServerError, StoreError
 from ota.layout import StateLayout
 from ota.server.build import BuildRequest, check_options
@@ -73,7 +73,7 @@ class PlanBuilder:
             releases.add_built(self._layout, one.model, manifest.release, one.plan, plan)
         return seconds
 
-    def _make(self, one: Build, onnx: Path, key: str, plan: Path) -> float:
+    def _make(self, one: PlanBuild, onnx: Path, key: str, plan: Path) -> float:
         options = check_options(one.options)
         request = BuildRequest(str(onnx), key, one.workspace_mb, options, float(one.timeout_seconds))
         made, seconds = self._builds.run(request)
@@ -114,7 +114,7 @@ class PlanBuilder:
         return key
 
 
-def plan_key(onnx_sha256: str, build: Build, facts: Mapping[str, str]) -> str:
+def plan_key(onnx_sha256: str, build: PlanBuild, facts: Mapping[str, str]) -> str:
     """Return the cache key of a plan: a digest of the ONNX file, the options, and the facts that a plan depends on."""
     found = {fact: facts.get(fact, "") for fact in FACTS}
     about = {"onnx": onnx_sha256, "options": list(build.options), "workspace_mb": build.workspace_mb, "facts": found}

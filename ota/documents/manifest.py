@@ -46,7 +46,7 @@ class FileEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Build:
+class PlanBuild:
     """The build of a plan from an ONNX file of the variant, by `edge-serve build`."""
 
     model: str
@@ -75,7 +75,7 @@ class Variant:
     match: Mapping[str, str] = field(default_factory=dict)
     memory_bytes: int = 0
     files: Mapping[str, tuple[FileEntry, ...]] = field(default_factory=dict)
-    build: tuple[Build, ...] = ()
+    build: tuple[PlanBuild, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +217,8 @@ def _models_of_variant(members: Members, what: str) -> dict[str, tuple[FileEntry
     return found
 
 
-def _build(members: Members) -> Build:
-    build = Build(
+def _build(members: Members) -> PlanBuild:
+    build = PlanBuild(
         model=name(members.text("model"), "a build's model"),
         onnx=file_path(members.text("onnx"), "a build's onnx"),
         plan=file_path(members.text("plan"), "a build's plan"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ota.agent.plan_builder import PlanBuilder, plan_key
-from ota.documents.manifest import Build, FileEntry, Manifest, Variant, read_manifest
+from ota.documents.manifest import FileEntry, Manifest, PlanBuild, Variant, read_manifest
 from ota.errors import ServerError, TrialFailed, Untrusted, UsageError
 from ota.layout import StateLayout
 from ota.server.build import UnitBuild
@@ -22,7 +22,7 @@ from tests.ota.bundles import manifest_bytes, sha256
 from tests.ota.server.units import accepting
 
 FACTS = {"arch": "aarch64", "tensorrt": "10.3.0.30", "sm": "8.7", "driver": "540.4", "memory_bytes": "1"}
-BUILD = Build("det", "17/model.onnx", "17/model.plan", 64, 30, options=("--fp16",))
+BUILD = PlanBuild("det", "17/model.onnx", "17/model.plan", 64, 30, options=("--fp16",))
 
 
 @pytest.fixture
