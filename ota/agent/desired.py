@@ -17,7 +17,7 @@ from ota.documents import manifest as manifests
 from ota.documents import rollout as rollouts
 from ota.documents.manifest import FileEntry, Manifest, Variant
 from ota.documents.names import floor_target, manifest_target, rollout_target
-from ota.documents.rollout import Rollout, Wish
+from ota.documents.rollout import BundleRollout, Rollout
 from ota.errors import NotInRepository, Postponed, RolledBack, Unsuitable, Untrusted
 from ota.store import bad
 from ota.store.journal import Journal
@@ -45,7 +45,7 @@ def choose(components: Components, rollout: Rollout, bundle: str, entry: Journal
     )
 
 
-def manifest(components: Components, wish: Wish, release: int) -> tuple[Manifest, str]:
+def manifest(components: Components, wish: BundleRollout, release: int) -> tuple[Manifest, str]:
     """Return the verified manifest of a release and its SHA-256. Keep a copy in the store.
 
     Raises:
@@ -69,7 +69,7 @@ def manifest(components: Components, wish: Wish, release: int) -> tuple[Manifest
     return found, target[0]
 
 
-def _check_floor(components: Components, wish: Wish, found: Manifest) -> None:
+def _check_floor(components: Components, wish: BundleRollout, found: Manifest) -> None:
     path = floor_target(wish.family)
     try:
         lowest = floor.read_floor(components.trust.document(path, floor.MOST_BYTES), wish.family).get(wish.bundle, 0)

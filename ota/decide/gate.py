@@ -13,7 +13,7 @@ from enum import Enum
 from ota.decide.rollout import steps_include
 from ota.documents.device import DeviceDocument
 from ota.documents.report import Report
-from ota.documents.rollout import Wish
+from ota.documents.rollout import BundleRollout
 
 #: significance level: halt if this many failures are less likely than this at the allowed failure rate
 UNLIKELY = 0.01
@@ -78,14 +78,18 @@ class GateRuling:
     why: str
 
 
-def is_included(wish: Wish, device: DeviceDocument) -> bool:
+def is_included(wish: BundleRollout, device: DeviceDocument) -> bool:
     """Return whether a device should have the wanted release: by its pin, else by the steps."""
     pinned = wish.pin.get(device.device)
     return pinned == wish.want if pinned is not None else steps_include(wish, device)
 
 
 def count(
-    wish: Wish, devices: Iterable[DeviceDocument], reports: Mapping[str, Report], bounds: GateLimits, now: float
+    wish: BundleRollout,
+    devices: Iterable[DeviceDocument],
+    reports: Mapping[str, Report],
+    bounds: GateLimits,
+    now: float,
 ) -> Tally:
     """Count the included devices by their newest verified reports."""
     included = good = soaked = failed = silent = 0
@@ -105,7 +109,7 @@ def count(
     return Tally(included, good, soaked, failed, silent)
 
 
-def _good(wish: Wish, report: Report | None) -> tuple[bool, int]:
+def _good(wish: BundleRollout, report: Report | None) -> tuple[bool, int]:
     """Return whether the wanted release is GOOD, and since when."""
     found = report.bundles.get(wish.bundle) if report else None
     if found is None:
@@ -113,7 +117,7 @@ def _good(wish: Wish, report: Report | None) -> tuple[bool, int]:
     return found.release == wish.want and not found.next, found.since
 
 
-def _failed(wish: Wish, report: Report) -> bool:
+def _failed(wish: BundleRollout, report: Report) -> bool:
     """Return whether the wanted release failed permanently, and no other variant of it serves."""
     if _good(wish, report)[0]:
         return False

@@ -15,7 +15,7 @@ from datetime import tzinfo
 
 from ota.decide.window import in_window
 from ota.documents.device import DeviceDocument
-from ota.documents.rollout import Wish
+from ota.documents.rollout import BundleRollout
 
 #: buckets; a percentage has two decimal places
 BUCKETS = 10_000
@@ -70,19 +70,25 @@ def fair_salt(salt: str, devices: Sequence[DeviceDocument]) -> str:
     return min((f"{salt}/{number}" if number else salt for number in range(tries)), key=error)
 
 
-def steps_include(wish: Wish, device: DeviceDocument) -> bool:
+def steps_include(wish: BundleRollout, device: DeviceDocument) -> bool:
     """Return whether the steps include a device. A ring that no step names is not included."""
     share = max((step.percent for step in wish.steps if step.ring == device.ring), default=0.0)
     return bucket(wish.salt, device.device) < round(share * BUCKETS / 100)
 
 
-def start_time(wish: Wish, device: DeviceDocument, spread_seconds: int) -> float:
+def start_time(wish: BundleRollout, device: DeviceDocument, spread_seconds: int) -> float:
     """Return when a device may start: `not_before`, and its own share of the spread."""
     return wish.not_before + spread_seconds * bucket(f"{wish.salt}/start", device.device) / BUCKETS
 
 
 def choose(
-    wish: Wish, device: DeviceDocument, active: int, now: float, *, spread_seconds: int = 0, zone: tzinfo | None = None
+    wish: BundleRollout,
+    device: DeviceDocument,
+    active: int,
+    now: float,
+    *,
+    spread_seconds: int = 0,
+    zone: tzinfo | None = None,
 ) -> ReleaseChoice:
     """Return the release that a device should run.
 
@@ -104,7 +110,9 @@ def choose(
     return ReleaseChoice(release, may_switch, why if may_switch else f"{why}; it switches at {wish.window} local time")
 
 
-def _release(wish: Wish, device: DeviceDocument, active: int, now: float, spread_seconds: int) -> tuple[int, str]:
+def _release(
+    wish: BundleRollout, device: DeviceDocument, active: int, now: float, spread_seconds: int
+) -> tuple[int, str]:
     if device.device in wish.pin:
         return wish.pin[device.device], "this device is pinned to it"
     if wish.paused:
@@ -121,12 +129,12 @@ def _release(wish: Wish, device: DeviceDocument, active: int, now: float, spread
     ), f"the steps of release {wish.want} do not include this device (ring {device.ring}) yet"
 
 
-def _before(wish: Wish, active: int) -> int:
+def _before(wish: BundleRollout, active: int) -> int:
     """Return the release of a device that the rollout has not reached: never an older one than its active release."""
     return max(active, wish.previous)
 
 
-def _allowed(wish: Wish, active: int, denied: int) -> tuple[int, str]:
+def _allowed(wish: BundleRollout, active: int, denied: int) -> tuple[int, str]:
     """Return the release to run in place of a denied one."""
     if denied != active and active not in wish.deny:
         return active, f"release {denied} is denied"

@@ -27,7 +27,7 @@ class RolloutStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class BundleRollout:
     """The rollout of one bundle in a fleet, or of the devices' system: then `bundle` is SYSTEM.
 
     Attributes:
@@ -65,12 +65,12 @@ class Rollout:
 
     fleet: str
     serial: int
-    models: Mapping[str, Wish] = field(default_factory=dict)
+    models: Mapping[str, BundleRollout] = field(default_factory=dict)
     spread_seconds: int = 0
     report_url: str = ""
-    system: Wish | None = None
+    system: BundleRollout | None = None
 
-    def wishes(self) -> dict[str, Wish]:
+    def wishes(self) -> dict[str, BundleRollout]:
         """Return the rollouts of all bundles, and that of the system under its name."""
         return {**self.models, **({SYSTEM: self.system} if self.system else {})}
 
@@ -111,8 +111,8 @@ def _bundle(found: str, what: str) -> str:
     return name(found, what)
 
 
-def _wish(bundle: str, members: Members, family: str = "family") -> Wish:
-    wish = Wish(
+def _wish(bundle: str, members: Members, family: str = "family") -> BundleRollout:
+    wish = BundleRollout(
         bundle=bundle,
         family=name(members.text(family), f"{bundle}: {family}"),
         want=members.integer("want", least=1),

@@ -19,7 +19,7 @@ from ota import files
 from ota.decide.rollout import fair_salt
 from ota.documents.device import DeviceDocument, read_device
 from ota.documents.names import SYSTEM, device_target, rollout_target
-from ota.documents.rollout import Rollout, RolloutStep, Wish, read_rollout
+from ota.documents.rollout import BundleRollout, Rollout, RolloutStep, read_rollout
 from ota.errors import Untrusted, UsageError
 from ota.publish.change import MetadataChange, MissingSignatures, apply, copy_payload, refuse_second
 from ota.publish.release import manifests_of, read_floors
@@ -69,7 +69,7 @@ def rollout_dict(rollout: Rollout) -> dict[str, Any]:
     return value
 
 
-def _wish_dict(wish: Wish, family: str = "family") -> dict[str, Any]:
+def _wish_dict(wish: BundleRollout, family: str = "family") -> dict[str, Any]:
     value: dict[str, Any] = {family: wish.family, "want": wish.want, "salt": wish.salt}
     value["steps"] = [{"ring": one.ring, "percent": one.percent} for one in wish.steps]
     optional: dict[str, Any] = {
@@ -83,7 +83,7 @@ def _wish_dict(wish: Wish, family: str = "family") -> dict[str, Any]:
     return value | {name: found for name, found in optional.items() if found}
 
 
-def wish_of(rollout: Rollout, bundle: str) -> Wish:
+def wish_of(rollout: Rollout, bundle: str) -> BundleRollout:
     """Return the rollout of a bundle in a fleet.
 
     Raises:
@@ -99,7 +99,7 @@ def wish_of(rollout: Rollout, bundle: str) -> Wish:
     return wishes[bundle]
 
 
-def with_wish(rollout: Rollout, wish: Wish) -> Rollout:
+def with_wish(rollout: Rollout, wish: BundleRollout) -> Rollout:
     """Return a rollout document with one bundle, or the system, replaced."""
     if wish.bundle == SYSTEM:
         return replace(rollout, system=wish)
@@ -124,7 +124,7 @@ def start(
     """
     before = rollout.wishes().get(bundle)
     is_same = before is not None and before.want == release
-    wish = Wish(
+    wish = BundleRollout(
         bundle=bundle,
         family=family,
         want=release,
@@ -139,7 +139,7 @@ def start(
     return with_wish(rollout, wish)
 
 
-def _previous(before: Wish, release: int) -> int:
+def _previous(before: BundleRollout, release: int) -> int:
     """Return the release of devices that a new rollout has not reached yet."""
     has_arrived = all(one.percent == 100 for one in before.steps) and before.want not in before.deny
     is_same = before.want == release
@@ -212,7 +212,7 @@ def pin(rollout: Rollout, bundle: str, device: str, release: int) -> Rollout:
     return with_wish(rollout, replace(wish, pin=pins))
 
 
-def _refuse_denied(wish: Wish, release: int) -> None:
+def _refuse_denied(wish: BundleRollout, release: int) -> None:
     if release in wish.deny:
         raise UsageError(f"{wish.bundle} {release} is denied for this fleet: 'rollout deny --allow' comes first")
 

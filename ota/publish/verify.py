@@ -17,7 +17,7 @@ from ota.documents.device import read_device
 from ota.documents.floor import read_floor
 from ota.documents.manifest import FileEntry, Manifest, read_manifest
 from ota.documents.names import blob_path, code_target, floor_target, manifest_target, rollout_target
-from ota.documents.rollout import Rollout, Wish, read_rollout
+from ota.documents.rollout import BundleRollout, Rollout, read_rollout
 from ota.documents.system import SystemDocument, read_system, version_of_target
 from ota.errors import OtaError, StoreError, Untrusted, UsageError
 from ota.publish.change import find_missing_signatures
@@ -255,7 +255,7 @@ def _check_rollout(rollout: Rollout, found: Findings) -> Iterator[str]:
             )
 
 
-def _refused(wish: Wish, release: int, found: Findings) -> str:
+def _refused(wish: BundleRollout, release: int, found: Findings) -> str:
     if wish.bundle == SYSTEM:
         known = {(one.product, one.version) for one in found.systems.values()}
         return "" if (wish.family, release) in known else f"{wish.family} {release} is wanted, and not published"
@@ -296,7 +296,7 @@ def find_needed_targets(repository: Path, state: RepositoryState, fleet: str) ->
     return found
 
 
-def _needed_systems(state: RepositoryState, wish: Wish | None) -> set[str]:
+def _needed_systems(state: RepositoryState, wish: BundleRollout | None) -> set[str]:
     """Return the documents of the systems that a fleet wants, for all profiles and processors."""
     if wish is None or SYSTEM not in state.roles:
         return set()

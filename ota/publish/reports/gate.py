@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ota.decide import gate
 from ota.decide.gate import GateDecision, GateLimits, GateRuling
-from ota.documents.rollout import Rollout, Wish
+from ota.documents.rollout import BundleRollout, Rollout
 from ota.publish.reports import prometheus
 from ota.publish.reports.collect import collect
 from ota.publish.reports.history import ReportHistory
@@ -34,7 +34,7 @@ def rule(
     workspace: Workspace,
     state: RepositoryState,
     rollout: Rollout,
-    wish: Wish,
+    wish: BundleRollout,
     evidence: Evidence,
     bounds: GateLimits,
     now: float,

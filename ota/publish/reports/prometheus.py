@@ -6,7 +6,7 @@ import json
 from urllib.parse import quote
 
 from ota.decide.gate import GateLimits, Tally
-from ota.documents.rollout import Wish
+from ota.documents.rollout import BundleRollout
 from ota.errors import FetchError
 from ota.fetch.http import HttpOptions, HttpSource
 
@@ -16,7 +16,7 @@ _TIMEOUT = 30.0
 _ON = "on(job, instance)"
 
 
-def queries(wish: Wish, matchers: str, bounds: GateLimits) -> dict[str, str]:
+def queries(wish: BundleRollout, matchers: str, bounds: GateLimits) -> dict[str, str]:
     """Return the PromQL query of each figure.
 
     Args:
@@ -40,7 +40,7 @@ def queries(wish: Wish, matchers: str, bounds: GateLimits) -> dict[str, str]:
     }
 
 
-def ask(url: str, wish: Wish, included: int, matchers: str, bounds: GateLimits) -> Tally:
+def ask(url: str, wish: BundleRollout, included: int, matchers: str, bounds: GateLimits) -> Tally:
     """Query Prometheus, and return the tally of a rollout.
 
     Args:

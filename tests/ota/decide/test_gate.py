@@ -10,10 +10,10 @@ import pytest
 from ota.decide.gate import GateDecision, GateLimits, Tally, count, decide
 from ota.documents.device import DeviceDocument
 from ota.documents.report import BundleReport, FailedRelease, Report
-from ota.documents.rollout import RolloutStep, Wish
+from ota.documents.rollout import BundleRollout, RolloutStep
 
 NOW = 1_800_000_000
-WISH = Wish("det", "vision", 17, previous=16, salt="s", steps=(RolloutStep("prod", 100),))
+WISH = BundleRollout("det", "vision", 17, previous=16, salt="s", steps=(RolloutStep("prod", 100),))
 BOUNDS = GateLimits(success=0.95, errors=0.02, soak_seconds=86400)
 GOOD = BundleReport("det", 17, 16, wanted=17, since=NOW - 90_000, result="success")
 
@@ -57,7 +57,7 @@ def report(device: str, bundle: BundleReport | None = GOOD, **members: Any) -> R
     return Report(device, "plant", "prod", NOW - 60, 1, "n", bundles=bundles, **members)
 
 
-def counted(*reports: Report, wish: Wish = WISH, devices: int = 1) -> Tally:
+def counted(*reports: Report, wish: BundleRollout = WISH, devices: int = 1) -> Tally:
     documents = [DeviceDocument(f"dev-{number}", "plant", "prod") for number in range(devices)]
     return count(wish, documents, {one.device: one for one in reports}, BOUNDS, NOW)
 

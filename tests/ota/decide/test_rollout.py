@@ -11,10 +11,11 @@ import pytest
 from ota.decide.rollout import bucket, choose, fair_salt, start_time, steps_include
 from ota.decide.window import in_window
 from ota.documents.device import DeviceDocument
-from ota.documents.rollout import RolloutStep, Wish
+from ota.documents.rollout import BundleRollout, RolloutStep
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=timezone.utc).timestamp()
-WISH = Wish("det", "vision", 17, previous=16, salt="det/17", steps=(RolloutStep("lab", 100), RolloutStep("prod", 5)))
+STEPS = (RolloutStep("lab", 100), RolloutStep("prod", 5))
+WISH = BundleRollout("det", "vision", 17, previous=16, salt="det/17", steps=STEPS)
 LAB = DeviceDocument("dev-1", "plant", "lab")
 
 

@@ -20,7 +20,7 @@ from ota.decide.rollout import choose
 from ota.documents.device import DeviceDocument
 from ota.documents.names import rollout_target
 from ota.documents.report import MOST_CHAIN, BundleReport, FailedRelease, Link, Report, encode_payload, seal
-from ota.documents.rollout import Rollout, Wish, read_rollout
+from ota.documents.rollout import BundleRollout, Rollout, read_rollout
 from tests.ota.publish.publisher import Publisher, device
 
 FLEET = "plant"
@@ -124,7 +124,7 @@ class Fleet:
         trust = device(self.publisher, "reader", time.time())
         return read_rollout(trust.document(rollout_target(FLEET), 1 << 20), FLEET)
 
-    def wish(self) -> Wish:
+    def wish(self) -> BundleRollout:
         return self.rollout().models[BUNDLE]
 
     def update(self, fails: Fails = lambda name, release: False, *, age: float = 90_000.0) -> set[str]:
