@@ -45,11 +45,11 @@ test-ota: .venv/test  ## run the long tests of edge-ota, under 15 minutes
 ota-demo: .venv/ota  ## publish, roll out, and refuse releases of a model on this machine, in a minute (docs/ota.md)
 	$(BIN)/python docs/examples/ota_demo.py
 
-check: .venv/test  ## run ruff, mypy --strict, and the tests of layers, generated docs, and installed size
+check: .venv/test  ## run ruff, mypy --strict, and the tests of layers, structure, generated docs, and installed size
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -m "not slow" tests/test_layers.py tests/docs
+	$(BIN)/python -m pytest -q -m "not slow" tests/test_layers.py tests/test_structure.py tests/test_doorplates.py tests/docs
 	$(BIN)/python -m pytest -q -m slow tests/test_sizes.py
 
 conformance: .venv/test  ## replay the transcripts recorded from Triton (KIT=... names the folder of the kit)

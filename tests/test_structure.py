@@ -1,0 +1,114 @@
+"""Figures of the structure (docs/rooms.md): long functions, class names, folders, and docstrings in the old style."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import gc
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("edge_serve", "ota", "deploy", "image")
+MOST_LINES = 60
+MOST_FILES = 15
+MOST_MARKED = 0.02
+#: classes of image/ with the name of another package's class, or of another class of image/
+SHARED_NAMES = {"Changes", "Key", "Place", "Refused"}
+#: marks of sentences that name a thing by a question word, or nobody in particular (style rules P3, P4, and P7)
+MARK = re.compile(
+    r"^(What|Who|Whoever|Its?)\b|\b(nobody|somebody|whoever|is told|has gone|goes on|stands still|of ours|lest)\b", re.I
+)
+
+Function = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class Definition(NamedTuple):
+    """A module, a class, or a function; `place` is its file and line, a module's name is ""."""
+
+    place: str
+    name: str
+    is_class: bool
+    lines: int
+    docstring: str
+
+
+@functools.cache
+def definitions_of(folder: str) -> list[Definition]:
+    """Return the definitions in all files of a folder that are not generated."""
+    found: list[Definition] = []
+    gc.disable()  # four fifths of the time: a tree has many objects and no garbage
+    try:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if not path.name.endswith("_pb2.py"):
+                found += definitions(str(path.relative_to(ROOT)), path.read_text())
+    finally:
+        gc.enable()
+    return found
+
+
+def definitions(file: str, source: str) -> Iterator[Definition]:
+    """Yield the definitions in a file, from its statements: expressions have none."""
+    todo: list[ast.AST] = [ast.parse(source)]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Module):
+            yield Definition(f"{file}:1", "", False, 0, ast.get_docstring(node) or "")
+        elif isinstance(node, (ast.ClassDef, *Function)):
+            lines = (node.end_lineno or 0) - node.lineno + 1
+            docstring = ast.get_docstring(node) or ""
+            yield Definition(f"{file}:{node.lineno}", node.name, isinstance(node, ast.ClassDef), lines, docstring)
+        todo += [one for one in ast.iter_child_nodes(node) if not isinstance(one, ast.expr)]
+
+
+def long_functions(found: Iterable[Definition]) -> list[str]:
+    return [f"{one.place} {one.name}" for one in found if not one.is_class and one.lines > MOST_LINES]
+
+
+def shared_names(found: Iterable[Definition]) -> dict[str, list[str]]:
+    """Return each public class name that is defined more than once, with the places."""
+    places: dict[str, list[str]] = {}
+    for one in found:
+        if one.is_class and not one.name.startswith("_"):
+            places.setdefault(one.name, []).append(one.place)
+    return {name: found for name, found in places.items() if len(found) > 1}
+
+
+def marked(found: Iterable[Definition]) -> list[str]:
+    """Return the places of the docstrings in the old style, each with its mark."""
+    return [f"{one.place}: {match[0]}" for one in found if (match := MARK.search(one.docstring))]
+
+
+@pytest.mark.parametrize("folder", [*PACKAGES, "systemd", "tests"])
+def test_functions_have_at_most_60_lines(folder: str) -> None:
+    assert long_functions(definitions_of(folder)) == []
+
+
+def test_public_classes_have_names_of_their_own() -> None:
+    found = shared_names(one for package in PACKAGES for one in definitions_of(package))
+    assert {name: places for name, places in found.items() if name not in SHARED_NAMES} == {}
+    assert found.keys() == SHARED_NAMES, "an exception is no longer needed"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_docstrings_in_the_old_style_are_rare(package: str) -> None:
+    found, documented = marked(definitions_of(package)), [one for one in definitions_of(package) if one.docstring]
+    assert len(found) <= MOST_MARKED * len(documented), "\n".join(found)
+
+
+def test_no_folder_is_crowded() -> None:
+    files = Counter(path.parent for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    assert [f"{folder.relative_to(ROOT)}: {count}" for folder, count in files.items() if count > MOST_FILES] == []
+
+
+def test_faults_are_found() -> None:
+    source = 'class Door:\n    """What opens."""\n\n\ndef walk() -> None:\n' + "    pass\n" * MOST_LINES
+    found = list(definitions("a.py", source))
+    assert long_functions(found) == ["a.py:5 walk"]
+    assert shared_names([*found, *found]) == {"Door": ["a.py:1", "a.py:1"]}
+    assert marked(found) == ["a.py:1: What"]
