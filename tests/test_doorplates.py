@@ -12,8 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 #: its one purpose is to be on the `sys.path` of models
 PLAIN = {"python_path"}
-FILES = [path for package in ("edge_serve", "ota", "image") for path in (ROOT / package).rglob("*.py")]
-FOLDERS = sorted({path.parent for path in FILES} - {ROOT / "edge_serve"})
+FILES = [path for package in ("edge_serve", "ota", "deploy", "image") for path in (ROOT / package).rglob("*.py")]
+FOLDERS = sorted({path.parent for path in FILES})
 
 
 def contents(folder: Path) -> set[str]:

@@ -1,1 +1,7 @@
-"""Generated pages of edge-ota: its settings, its manual page, and its completion for bash. `make docs` writes them."""
+"""Generated pages of edge-ota. `make docs` writes them.
+
+    settings    docs/ota_settings.md
+    man_page    edge-ota(1)
+    completion  completion for bash
+    words       the command line as a tree
+"""
