@@ -127,7 +127,7 @@ class ServerProcess:
         options = ServiceOptions(config.id, explicit, config.strict_readiness, config.allow_client_shm)
         self.service = Service(self._registry, options, log_control, Tracing(_trace_settings(config)))
         calls = ModelCalls(self._registry.lookup, self.service)
-        hooks.infer, hooks.control, hooks.rests = calls.infer, calls.control, calls.rests
+        hooks.infer, hooks.control, hooks.report_idle = calls.infer, calls.control, calls.report_idle
         self._guards = DoorGuards(config)
         self._frontends = Frontends(config, self.service, self._guards, self._codec, self._clock, self._found_gpus)
         self.addresses = self._frontends.addresses

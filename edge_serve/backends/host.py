@@ -87,7 +87,7 @@ class Host(Protocol):
             EdgeServeError: the call could not be made, and no reply comes.
         """
 
-    def rests(self, still: Callable[[], bool]) -> bool:
+    def report_idle(self, still: Callable[[], bool]) -> bool:
         """The only instance of this process waits until another thread wakes it.
 
         Args:
@@ -121,7 +121,7 @@ class Alone:
         """Refused."""
         raise Unsupported(f"model '{call.model_name}' cannot be called: {NO_SERVER}")
 
-    def rests(self, still: Callable[[], bool]) -> bool:
+    def report_idle(self, still: Callable[[], bool]) -> bool:
         """Do nothing: no call can wait here."""
         return True
 

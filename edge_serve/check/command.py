@@ -139,7 +139,7 @@ async def check_repository(roots: Sequence[Path], options: CheckOptions | None =
     repository = Repository(roots)
     registry = Registry(repository, loader)
     calls = ModelCalls(registry.lookup, Service(registry, started=True))
-    hooks.infer, hooks.control, hooks.rests = calls.infer, calls.control, calls.rests
+    hooks.infer, hooks.control, hooks.report_idle = calls.infer, calls.control, calls.report_idle
     watch = asyncio.create_task(_watch(workers))
     try:
         models = _chosen(repository.scan(), repository, options.names)

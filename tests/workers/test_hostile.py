@@ -189,7 +189,7 @@ def test_frames_of_a_hostile_worker_cost_that_worker_at_most(
 
     async def work() -> None:
         calls = ModelCalls(_lookup, Nothing())
-        hooks = Hooks(custom.apply, custom.gone, calls.control, calls.infer, calls.rests)
+        hooks = Hooks(custom.apply, custom.gone, calls.control, calls.infer, calls.report_idle)
         faults: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
         try:
@@ -274,7 +274,7 @@ def test_a_broker_takes_a_control_frame_or_raises_a_frame_error() -> None:
 
     async def work() -> None:
         calls = ModelCalls(_lookup, Nothing())
-        hooks = Hooks(custom.apply, custom.gone, calls.control, calls.infer, calls.rests)
+        hooks = Hooks(custom.apply, custom.gone, calls.control, calls.infer, calls.report_idle)
         async with peer(config()) as made:
             caller = Caller(made.arena, made.listener, {0: made.channel})
             for seed in range(MANY):

@@ -47,7 +47,7 @@ class _Selector(selectors.DefaultSelector):
         pause = REST_SECONDS
         while self.awaited:
             events += super().select(pause)
-            if events or host.current().rests(still):
+            if events or host.current().report_idle(still):
                 break
             pause = min(2 * pause, MOST_REST_SECONDS)
         return events or super().select(None)
@@ -99,7 +99,8 @@ class EventLoop:
             return self._loop
 
     def _new_loop(self) -> asyncio.AbstractEventLoop:
-        """Ours, unless the model has chosen another kind (`uvloop.install()`), which does not tell when it rests."""
+        """Return a loop with our selector, or of the kind that the model has chosen (`uvloop.install()`). Such a kind
+        does not report that it is idle."""
         if type(asyncio.get_event_loop_policy()) is asyncio.DefaultEventLoopPolicy:
             return asyncio.SelectorEventLoop(self._selector)
         return asyncio.new_event_loop()

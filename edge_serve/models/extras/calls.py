@@ -56,7 +56,7 @@ class RepositoryControl(Protocol):
 
 
 class ModelCalls:
-    """Runs the requests of models. `infer`, `control` and `rests` are the hooks of `workers.front.bls_broker`.
+    """Runs the requests of models. `infer`, `control` and `report_idle` are the hooks of `workers.front.bls_broker`.
 
     Args:
         lookup: finds the version to call; raises an EdgeServeError when it does not serve.
@@ -177,7 +177,7 @@ class ModelCalls:
 
     # ---- deadlocks ----------------------------------------------------------------------------------------------
 
-    def rests(self, calls: Sequence[InboundCall]) -> None:
+    def report_idle(self, calls: Sequence[InboundCall]) -> None:
         """Note that an instance only waits for an answer to one of these calls, and resolve a deadlock that this
         closes.
 

@@ -70,8 +70,8 @@ class Remote:
         self._check_answered()
         return self.calling.start(call, on_reply)
 
-    def rests(self, still: Callable[[], bool]) -> bool:
-        """Tell that the instance waits for its calls alone; see `backends.host.Host.rests`."""
+    def report_idle(self, still: Callable[[], bool]) -> bool:
+        """Tell that the instance waits for its calls alone; see `backends.host.Host.report_idle`."""
         if model_has_threads():  # one of them may wake the model's loop
             return False
         self.calling.rest(still)

@@ -44,7 +44,7 @@ class Hooks:
         gone: takes a worker that will not be restarted.
         control: takes the question of a CALL (load, unload, is it ready) and a callback for the answer.
         infer: runs a call to another model.
-        rests: takes the calls that an instance waits for when it does nothing else.
+        report_idle: takes the calls that an instance waits for when it does nothing else.
         gpu_trouble: takes GPUs by id; returns why the driver does not find them any more, "" = it does.
     """
 
@@ -52,7 +52,7 @@ class Hooks:
     gone: Callable[[object], None] = lambda worker: None
     control: Callable[[dict[str, Any], Answer], None] | None = None
     infer: Callable[[InboundCall], None] | None = None
-    rests: Callable[[Sequence[InboundCall]], None] = lambda calls: None
+    report_idle: Callable[[Sequence[InboundCall]], None] = lambda calls: None
     gpu_trouble: Callable[[Collection[int]], Awaitable[str]] | None = None
 
 
@@ -322,7 +322,7 @@ class BlsBroker:
         waiting = [(self._asked.get(number), seen) for number, seen in decode_rest(received)]
         calls = [asked for asked, seen in waiting if asked is not None and asked.sent == asked.answers == seen]
         if len(calls) == len(waiting):
-            self.hooks.rests(calls)
+            self.hooks.report_idle(calls)
 
     def keep(self, lease: Lease, model: int) -> OutputSlot:
         """`lease` is in the worker's hands."""

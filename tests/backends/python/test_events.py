@@ -22,7 +22,7 @@ class Host(RecordingHost):
         self.times = 0
         self.deaf = 0
 
-    def rests(self, still: Callable[[], bool]) -> bool:
+    def report_idle(self, still: Callable[[], bool]) -> bool:
         if still():
             self.times += 1
             if self.times <= self.deaf:

@@ -89,10 +89,10 @@ def test_a_model_with_a_thread_of_its_own_may_be_woken_by_that(name: str, monkey
     thread = threading.Thread(target=stop.wait, name=name)
     thread.start()
     try:
-        assert not remote.rests(lambda: True)
+        assert not remote.report_idle(lambda: True)
     finally:
         stop.set()
         thread.join()
     assert wire.waits == []
-    assert remote.rests(lambda: True)
+    assert remote.report_idle(lambda: True)
     assert wire.waits == [[(1, 0)]]

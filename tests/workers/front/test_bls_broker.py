@@ -246,7 +246,7 @@ def test_a_call_may_not_come_twice() -> None:
 def test_a_waiting_instance_is_reported_with_its_calls() -> None:
     def work(scene: Scene) -> None:
         waits: list[list[InboundCall]] = []
-        scene.hooks.rests = lambda calls: waits.append(list(calls))
+        scene.hooks.report_idle = lambda calls: waits.append(list(calls))
         first, second = scene.call(1), scene.call(2)
         scene.receive(encode_rest([(1, 0), (2, 0)]))
         assert waits == [[first, second]]
@@ -261,7 +261,7 @@ def test_a_waiting_instance_is_reported_with_its_calls() -> None:
 def test_one_whose_answer_is_on_its_way_does_not_wait(size: int) -> None:
     async def work(scene: Scene) -> None:
         waits: list[object] = []
-        scene.hooks.rests = waits.append
+        scene.hooks.report_idle = waits.append
         first, _ = scene.call(1), scene.call(2)
         first.answer(answer(size, final=False))
         scene.receive(encode_rest([(1, 0), (2, 0)]))
