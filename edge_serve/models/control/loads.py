@@ -142,7 +142,7 @@ class ModelLoads:
             changed = await self._swapper.swap(record, plan, own_worker=own_worker)
         except LoadFailure as error:
             if members_of(plan.config):
-                self._give_up(record, plan, batch.results, error)
+                self._fail_ensemble(record, plan, batch.results, error)
             elif not plan.versions:
                 log.error("failed to load '%s': %s", plan.name, error.reason, extra=model_fields(plan.name))
             raise
@@ -170,7 +170,7 @@ class ModelLoads:
             known,
         )
 
-    def _give_up(self, record: ModelRecord, plan: LoadPlan, results: Results, error: LoadFailure) -> None:
+    def _fail_ensemble(self, record: ModelRecord, plan: LoadPlan, results: Results, error: LoadFailure) -> None:
         """Log the failed load of an ensemble. Unload the ensemble that serves if it no longer fits its members."""
         log.error("failed to load '%s': %s", record.name, error.reason, extra=model_fields(record.name))
         if record.plan is None:
