@@ -41,16 +41,16 @@ class HttpConnection(ClientConnection):
     """Reads requests, passes them to the application, and sends the answers in the order of the requests."""
 
     __slots__ = (
-        "_application", "_busy", "_continued", "_draining", "_eof", "_exchanges", "_in_flight", "_intake", "_out",
+        "_admission", "_application", "_busy", "_continued", "_draining", "_eof", "_exchanges", "_in_flight", "_out",
         "_reader", "_refused", "_scheduled", "_shared", "_stalled", "begun_ns",
     )  # fmt: skip
 
     def __init__(self, sock: StreamSocket, shared: HttpDoorState, application: Application) -> None:
         self._shared = shared
         self._application = application
-        self._intake = intake = BodyAdmission(application, shared.sharing.memory, self)
+        self._admission = admission = BodyAdmission(application, shared.sharing.memory, self)
         self._in_flight = shared.sharing.in_flight
-        self._reader = RequestReader(shared.parser, shared.buffer, shared.view, intake.place, intake.grow)
+        self._reader = RequestReader(shared.parser, shared.buffer, shared.view, admission.place, admission.grow)
         self._out = SendQueue(sock)
         self._exchanges: deque[HttpExchange] = deque()
         #: requests are being handled; their answers are sent together afterwards
@@ -187,7 +187,7 @@ class HttpConnection(ClientConnection):
 
     def check_time(self, now_ns: int) -> None:
         """Close the connection, or refuse the request that is being read, after a timeout."""
-        claim, limits = self._intake.claim, self._shared.limits
+        claim, limits = self._admission.claim, self._shared.limits
         if claim is not None and self._phase is ConnectionPhase.OPEN:
             late = claim.check_time(self._reader.received, now_ns, limits.body_rate, limits.memory_wait)
             if late is not None:
@@ -213,7 +213,7 @@ class HttpConnection(ClientConnection):
 
     def _on_closed(self) -> None:
         self._discard_reading()
-        self._intake.close()
+        self._admission.close()
         self._cancel_exchanges()
         self._out.drop()
         self._shared.gone(self)
@@ -222,7 +222,7 @@ class HttpConnection(ClientConnection):
 
     def _process(self) -> None:
         """Pass the received requests to the application, then send the answers given meanwhile."""
-        reader, exchanges, intake, in_flight = self._reader, self._exchanges, self._intake, self._in_flight
+        reader, exchanges, admission, in_flight = self._reader, self._exchanges, self._admission, self._in_flight
         handle = self._application.handle
         turn = _REQUESTS_PER_TURN
         self._busy = True
@@ -232,17 +232,17 @@ class HttpConnection(ClientConnection):
                 head = reader.next()
                 if head is None:
                     self._stalled = reader.rested
-                    if intake.waits:  # `admit` continues
+                    if admission.waits:  # `admit` continues
                         self._stalled = self._scheduled = True
                     break
                 exchange = HttpExchange(self, head, reader.body, reader.lease)
                 exchanges.append(exchange)
                 in_flight.now += 1
-                if intake.claim is not None:
-                    exchange.claim = intake.hand_over(reader.lease)
+                if admission.claim is not None:
+                    exchange.claim = admission.hand_over(reader.lease)
                 if not head.keep_alive or (self._draining and not reader.unread):
                     self._phase = ConnectionPhase.LAST
-                if head.chunked and intake.move(head, reader.body, partial(self._on_moved, exchange)):
+                if head.chunked and admission.move(head, reader.body, partial(self._on_moved, exchange)):
                     self._stalled = self._scheduled = True  # `_on_moved` continues
                     break
                 try:
@@ -373,7 +373,7 @@ class HttpConnection(ClientConnection):
         unused = self._reader.discard()
         if len(unused) > MOST_AT_ONCE:
             drop(unused)
-        self._intake.discard()
+        self._admission.discard()
 
     def _cancel_exchanges(self) -> None:
         self._in_flight.now -= len(self._exchanges)
@@ -386,7 +386,7 @@ class HttpConnection(ClientConnection):
             return HttpWait.LINGER, 0
         if self._out.pending:
             return HttpWait.WRITE, self._out.taken
-        if self._intake.waits:
+        if self._admission.waits:
             return HttpWait.ANSWER, 0  # `Claim.check_time` has the time limit
         if reader.in_body and not (self._exchanges and reader.awaits_continue):
             return HttpWait.BODY, reader.received >> 10
