@@ -116,7 +116,7 @@ class RateLimiter:
             awaited.update(claimant.needs)
         return None
 
-    def standing(self, claimant: Claimant) -> tuple[bool, int]:
+    def rank(self, claimant: Claimant) -> tuple[bool, int]:
         """Return the rank of an idle claimant: those that could run now come first, then by weighted executions."""
         awaited = {resource for waiting in self._waiting for resource in waiting.needs}
         return not self._fits(claimant, awaited), claimant.served

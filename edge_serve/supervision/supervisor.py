@@ -84,7 +84,7 @@ class Supervisor:
         summaries = await gathered(registry.summaries())
         await asyncio.sleep(0)
         if not self._stopping:
-            self._tell_standing(self._line(summaries))
+            self._notify_state(self._line(summaries))
         await asyncio.sleep(0)
         if not self._started or self._reloading:
             self._extend(now, summaries)
@@ -149,7 +149,7 @@ class Supervisor:
             lacking=registry.unready_required(), unread=registry.unread(),
         )  # fmt: skip
 
-    def _tell_standing(self, line: str) -> None:
+    def _notify_state(self, line: str) -> None:
         """READY=1 once the models of the start are loaded, or failed to: a start that waited for a required model which
         cannot load would be restarted for ever, and the other models with it."""
         if not self._started and self._service.started:

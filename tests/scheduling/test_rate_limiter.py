@@ -180,7 +180,7 @@ def test_idle_instances_stand_by_whether_they_could_run_and_by_executions() -> N
     of.ask(busy)
     startable(of)
 
-    assert sorted((blocked, tired, fresh), key=of.standing) == [fresh, tired, blocked]
+    assert sorted((blocked, tired, fresh), key=of.rank) == [fresh, tired, blocked]
 
 
 @settings(max_examples=60, deadline=None)

@@ -163,7 +163,7 @@ class ModelRecord:
         if not self.versions and (self.barren or self.plan is not None or self.lock.locked()):
             yield "", False
 
-    def standing(self) -> ModelSummary:
+    def summarize(self) -> ModelSummary:
         """Return the state of the whole model."""
         found = [
             (_word(version), version.reason or version.refusal, version.version) for version in self.versions.values()

@@ -208,7 +208,7 @@ class Registry:
 
     def summaries(self) -> Iterator[ModelSummary]:
         """Yield the state of every model that was asked for."""
-        return (record.standing() for _, record in sorted(self._models.items()))
+        return (record.summarize() for _, record in sorted(self._models.items()))
 
     def unread(self) -> dict[str, str]:
         """Return the models of which no version could be tried, with the reasons. They have no record."""

@@ -122,9 +122,9 @@ class LimitedModel:
         """Return 1: an instance holds its resources for one batch at a time."""
         return 1
 
-    def standing(self, instance: int) -> tuple[bool, int]:
+    def rank(self, instance: int) -> tuple[bool, int]:
         """Return the rank of an idle instance: the driver takes the one with the lowest."""
-        return self._gate.limiter.standing(self._claimants[instance])
+        return self._gate.limiter.rank(self._claimants[instance])
 
     def close(self) -> None:
         """Remove all instances: the model is closed."""

@@ -343,7 +343,7 @@ class Loader:
         order: Order | None = ResponseOrder() if config.dynamic_batching.preserve_ordering else None
         scheduler = scheduler_for(config, len(instances), passive)
         if limited is not None:
-            scheduler.prefer(limited.standing)
+            scheduler.prefer(limited.rank)
         iterative = config.sequence_batching.iterative_sequence
         kind: type[Driver] = IterativeDriver if iterative else SequenceDriver
         if signature.decoupled:

@@ -101,7 +101,7 @@ def build(facts: StatusFacts, rows: Sequence[Document] | None = None) -> Documen
 
 
 def _server(server: ServerFacts, troubles: Troubles, reading: ProcessReading) -> Document:
-    state, reason = standing(server, troubles)
+    state, reason = state_of(server, troubles)
     return {
         "name": server.name,
         "host": server.host,
@@ -156,8 +156,8 @@ def troubles_of(required: Sequence[str], rows: Iterable[Document]) -> Troubles:
     return Troubles(waiting, failed, sum(not found.isdisjoint(_SERVING) for found in conditions.values()))
 
 
-def standing(server: ServerFacts, troubles: Troubles) -> tuple[str, str]:
-    """The state of the whole server in a word, and why: starting, ready, not ready, safe mode, stopping."""
+def state_of(server: ServerFacts, troubles: Troubles) -> tuple[str, str]:
+    """Return the state of the whole server in a word, and why: starting, ready, not ready, safe mode, stopping."""
     if server.stopping:
         busy = f"waiting for {server.unanswered}" if server.unanswered else "requests that were accepted are answered"
         return "stopping", busy

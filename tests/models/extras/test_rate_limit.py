@@ -84,7 +84,7 @@ class Model:
         self.opened = Opened(instances)
         self.limited: LimitedModel = gate.admit(placed(config))
         scheduler = DirectScheduler(instances)
-        scheduler.prefer(self.limited.standing)
+        scheduler.prefer(self.limited.rank)
         self.driver = kind(name, "1", scheduler, new_statistics(), Ticks(), loop)
         self.driver.run_one_by_one()
         self.limited.join(self.driver, cast(OpenedModel, self.opened))

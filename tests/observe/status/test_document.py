@@ -10,7 +10,7 @@ import pytest
 
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import LATENCY_BUCKETS
-from edge_serve.observe.status.document import Troubles, condition_of, standing, troubles_of
+from edge_serve.observe.status.document import Troubles, condition_of, state_of, troubles_of
 from edge_serve.observe.status.probe import Readings
 from tests.observe.status.documents import document, facts, served, server
 
@@ -146,7 +146,7 @@ BAD = {"bad": "Internal: no\nfile\n\nAt:\n  /models/bad/1/model.py(1): <module>\
 def test_the_state_of_the_server_in_a_word(
     changes: dict[str, Any], troubles: Troubles, expected: tuple[str, str]
 ) -> None:
-    assert standing(server(**changes), troubles) == expected
+    assert state_of(server(**changes), troubles) == expected
 
 
 @pytest.mark.parametrize(
