@@ -23,17 +23,17 @@ class DrainReport:
     """Reports the models that a stop waits for.
 
     Args:
-        tell: sends one line to the service manager.
+        notify: sends one line to the service manager.
         seconds: the time limit of the stop.
         hint: for the first line: how the operator stops the server at once.
     """
 
-    def __init__(self, registry: Registry, tell: Callable[[str], None], seconds: float, hint: str) -> None:
+    def __init__(self, registry: Registry, notify: Callable[[str], None], seconds: float, hint: str) -> None:
         self._registry = registry
-        self._tell = tell
+        self._notify = notify
         self._end = time.monotonic() + seconds
         self._hint = f"; {hint}"
-        self._told = False
+        self._notified = False
 
     async def run(self) -> None:
         """Report soon, then at intervals, until cancelled."""
@@ -47,11 +47,11 @@ class DrainReport:
         if text:
             line = f"waiting at most {left:.0f} s more for {text}"
             log.warning("%s%s", line, self._hint)
-            self._tell(line)
-            self._told, self._hint = True, ""
-        elif self._told:
-            self._told = False
-            self._tell("all requests are answered; unloading models and closing connections")
+            self._notify(line)
+            self._notified, self._hint = True, ""
+        elif self._notified:
+            self._notified = False
+            self._notify("all requests are answered; unloading models and closing connections")
 
     def unanswered(self) -> str:
         """Return the models that load or have unanswered requests, as text; "" = none."""

@@ -118,7 +118,7 @@ class Frontends:
             access=self._guards.access,
         )
         tracing = self._service.tracing
-        tracing.tell(lambda on: application.trace(tracing if on else None))
+        tracing.subscribe(lambda on: application.trace(tracing if on else None))
         if config.admin_socket or inherited.get("admin"):
             await self._open_admin(application)
         if config.allow_http:
@@ -158,7 +158,7 @@ class Frontends:
         held, guards = self.inherited.get("grpc", []), self._guards
         self._grpc = await open_grpc(self._service, self._config, self._clock, held, guards.access, guards.sharing)
         grpc, tracing = self._grpc, self._service.tracing
-        tracing.tell(lambda on: grpc.trace(tracing if on else None))
+        tracing.subscribe(lambda on: grpc.trace(tracing if on else None))
         self.addresses["gRPC"] = [listener.name for listener in held] or [self._grpc.address]
         if held:
             self._closed.append((self._grpc, held))
@@ -180,7 +180,7 @@ class Frontends:
         await door.start([] if wait else listeners)
         if wait:
             self._closed.append((door, listeners))
-        self._service.tracing.tell(door.trace)
+        self._service.tracing.subscribe(door.trace)
         self._http.append(door)
         self.addresses[name] = [listener.name for listener in listeners]
         for listener in listeners:

@@ -223,7 +223,7 @@ class ServerProcess:
         started = time.monotonic()
         await self._frontends.open(self._source)
         if self._sandbox is not None:
-            self._background.append(asyncio.create_task(offload(self._sandbox.tell), name="sandbox"))
+            self._background.append(asyncio.create_task(offload(self._sandbox.log_gaps), name="sandbox"))
         self._keep_house()
         failures = await self._load(started)
         if self._config.self_inference_interval_secs:

@@ -350,11 +350,11 @@ class Service:
         """Unload a model; `done` is called once the unload has begun, because it may wait for the caller."""
         waiting = [done]
 
-        def tell(error: EdgeServeError | None = None) -> None:
+        def notify_once(error: EdgeServeError | None = None) -> None:
             if waiting:
                 waiting.pop()(error)
 
-        self._start(self._unload(name, unload_dependents, tell), tell)
+        self._start(self._unload(name, unload_dependents, notify_once), notify_once)
 
     async def _load(self, name: str, parameters: Mapping[str, Any]) -> None:
         self._check_running()

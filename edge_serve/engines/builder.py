@@ -237,7 +237,7 @@ class Phases:
         """Record that a phase has started; parent "" = an outermost one."""
         with self._lock:
             self._phases[name] = (parent, max(1, steps), 0)
-            self._tell(name)
+            self._notify(name)
 
     def step(self, name: str, done: int) -> None:
         """Record how many of its steps a phase has done."""
@@ -245,7 +245,7 @@ class Phases:
             if name in self._phases:
                 parent, steps, _ = self._phases[name]
                 self._phases[name] = (parent, steps, done)
-                self._tell(name)
+                self._notify(name)
 
     def finish(self, name: str) -> None:
         """A phase ends. TensorRT does not tell the last step of each."""
@@ -253,10 +253,10 @@ class Phases:
             parent, steps, _ = self._phases.get(name, ("", 1, 0))
             if name in self._phases:
                 self._phases[name] = (parent, steps, steps)
-                self._tell(name)
+                self._notify(name)
                 del self._phases[name]
 
-    def _tell(self, name: str) -> None:
+    def _notify(self, name: str) -> None:
         share = 0.0
         top = name
         while name in self._phases:

@@ -39,10 +39,10 @@ _TIMING_CACHE = "timing.cache"
 #: a plan has at least this part of the ONNX file's bytes: FP32 weights as INT8
 _SMALLEST_PLAN = 4
 
-Tell = Callable[..., None]
+Report = Callable[..., None]
 
 
-def build_engine(request: EngineRequest, library: Library, tell: Tell) -> BuiltEngine:
+def build_engine(request: EngineRequest, library: Library, report: Report) -> BuiltEngine:
     """Return the engine of a request, from the cache or built now.
 
     Raises:
@@ -56,11 +56,11 @@ def build_engine(request: EngineRequest, library: Library, tell: Tell) -> BuiltE
     found, seconds, workspace = cache.find(key), 0.0, 0
     if found is None:
         advice = "name another one: --cache DIR, or of a server --backend-config=tensorrt,engine-cache=DIR"
-        waiting = partial(tell, phase="waiting for another build", percent=None)
+        waiting = partial(report, phase="waiting for another build", percent=None)
         with _disk_errors(f"engine cache '{request.cache}'", advice), cache.locked(waiting):
             found = cache.find(key)
             if found is None:
-                found, seconds, workspace = _build(request, library, cache, key, sha256, capability, tell)
+                found, seconds, workspace = _build(request, library, cache, key, sha256, capability, report)
     plan, meta = found
     if request.output:
         target = Path(request.output)
@@ -75,20 +75,20 @@ def build_engine(request: EngineRequest, library: Library, tell: Tell) -> BuiltE
 
 
 def _build(
-    request: EngineRequest, library: Library, cache: EngineCache, key: str, sha256: str, capability: str, tell: Tell
+    request: EngineRequest, library: Library, cache: EngineCache, key: str, sha256: str, capability: str, report: Report
 ) -> tuple[tuple[Path, PlanMeta], float, int]:
     """Return a new engine of the cache, the seconds that the build took, and its workspace."""
     _check_space(cache, Path(request.onnx))
     started = time.monotonic()
     timing_cache = Path(request.timing_cache or Path(request.cache, _TIMING_CACHE))
-    made = build_plan(library, request, timing_cache, lambda phase, percent: tell(phase=phase, percent=percent))
+    made = build_plan(library, request, timing_cache, lambda phase, percent: report(phase=phase, percent=percent))
     if engine_key(request, _digests(request), library.version, capability) != key:
         # it may have waited long for another build, and its key would name an engine of other files
         raise Unavailable(
             f"{Step.BUILD.value}: '{request.onnx}' was changed during the build, or a file that it refers to: build "
             "again once all are there"
         )
-    tell(phase="writing", percent=None)
+    report(phase="writing", percent=None)
     meta = PlanMeta(
         library.version, capability, request.device_name, sha256,
         tuple({name: [list(shape) for shape in one] for name, one in profile.items()} for profile in made.profiles),
@@ -169,20 +169,20 @@ def main(arguments: list[str]) -> int:
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # libraries print
 
-    def tell(**fields: Any) -> None:
+    def report(**fields: Any) -> None:
         channel.write(json.dumps(fields) + "\n")
         channel.flush()
 
     try:
         request = EngineRequest.from_json(sys.stdin.buffer.read())
-        tell(phase="loading TensorRT", percent=None)
-        tell(done=asdict(build_engine(request, load_library(library=request.library), tell)))
+        report(phase="loading TensorRT", percent=None)
+        report(done=asdict(build_engine(request, load_library(library=request.library), report)))
     except EdgeServeError as error:
-        tell(error=error.message, kind=_kind(error))
+        report(error=error.message, kind=_kind(error))
     except MemoryError as error:
-        tell(error=lost_memory(error).message, kind="Internal")
+        report(error=lost_memory(error).message, kind="Internal")
     except Exception as error:  # of TensorRT's bindings
-        tell(error=f"{Step.BUILD.value}: {type(error).__name__}: {error}", kind="Internal")
+        report(error=f"{Step.BUILD.value}: {type(error).__name__}: {error}", kind="Internal")
     return 0
 
 

@@ -102,29 +102,29 @@ class Supervisor:
             return
         self._reloading = True
         self._progress = None
-        self._notifier.tell(notify.reloading(self._clock.now_ns()))
+        self._notifier.notify(notify.reloading(self._clock.now_ns()))
 
     def reload_ends(self) -> None:
         """Report the end of a reload: the changes are loaded, or failed to load."""
         if self._reloading:
             self._reloading = False
-            start_task(self._tell_reloaded(), "end of a reload")
+            start_task(self._notify_reloaded(), "end of a reload")
 
-    async def _tell_reloaded(self) -> None:
+    async def _notify_reloaded(self) -> None:
         line = self._line(await gathered(self._registry.summaries()))
-        self._notifier.tell(notify.ready(line, os.getpid()))
+        self._notifier.notify(notify.ready(line, os.getpid()))
 
     def stop_begins(self, seconds: float) -> None:
         """The server drains, for at most `seconds`."""
         if not self._stopping:
             self._stopping = True
             self._crashes.end()  # a kill during the stop is no crash
-            self._notifier.tell(notify.stopping(f"answering the requests that it has, at most {seconds:g} s"))
-            self._notifier.tell(notify.extend(seconds + STOP_EXTRA))
+            self._notifier.notify(notify.stopping(f"answering the requests that it has, at most {seconds:g} s"))
+            self._notifier.notify(notify.extend(seconds + STOP_EXTRA))
 
     def stop_waits(self, text: str) -> None:
         """Report what the stop in progress waits for, in one line."""
-        self._notifier.tell(notify.status(text))
+        self._notifier.notify(notify.status(text))
 
     def fails(self, text: str, errno: int | None = None) -> None:
         """The process ends because of `text`."""
@@ -132,7 +132,7 @@ class Supervisor:
         failed = sorted(self._registry.load_history.failed)
         if failed and errno is None:
             self._crashes.fail(failed)
-        self._notifier.tell(notify.failed(text, errno))
+        self._notifier.notify(notify.failed(text, errno))
 
     @property
     def safe_mode(self) -> str:
@@ -157,10 +157,10 @@ class Supervisor:
             self._status = line
             if self._registry.unready_required():
                 log.error("the server is live and not ready: %s", line)
-            self._notifier.tell(notify.ready(line, os.getpid()))
+            self._notifier.notify(notify.ready(line, os.getpid()))
         elif line != self._status:
             self._status = line
-            self._notifier.tell(notify.status(line))
+            self._notifier.notify(notify.status(line))
 
     async def _feed(self, now: int) -> None:
         """Check workers and schedulers, also without a watchdog: a worker that hangs is killed here."""
@@ -172,9 +172,9 @@ class Supervisor:
         if not self._watchdog:
             return
         if trouble is None:
-            self._notifier.tell(notify.watchdog())
+            self._notifier.notify(notify.watchdog())
         elif trouble.hopeless:
-            self._notifier.tell(notify.trigger(reason))
+            self._notifier.notify(notify.trigger(reason))
 
     def _extend(self, now: int, summaries: Sequence[ModelSummary]) -> None:
         """More time for loads that move: a model more is there, or a worker computes."""
@@ -186,7 +186,7 @@ class Supervisor:
         progress = (done, self._workers.workers(), round(self._workers.cpu_seconds(), 1), builds)
         if progress != self._progress:
             self._progress = progress
-            self._notifier.tell(notify.extend(EXTENSION))
+            self._notifier.notify(notify.extend(EXTENSION))
 
 
 def status_line(

@@ -69,7 +69,7 @@ class Notifier:
         self._send = send
         self._unsent: list[str] = []
 
-    def tell(self, message: str) -> None:
+    def notify(self, message: str) -> None:
         """Send a message, after those that could not be sent before. Messages that only repeat themselves go once."""
         if not self._unsent or self._unsent[-1] != message:
             self._unsent.append(message)

@@ -32,7 +32,7 @@ def test_paths_and_abstract_addresses(tmp_path: Path, abstract: bool, monkeypatc
     monkeypatch.setitem(sys.modules, "systemd.daemon", None)  # not installed
     place = Path(f"@edge-serve-test-{tmp_path.name}") if abstract else tmp_path / "notify"
     with mailbox(place) as box:
-        notify.Notifier(notify.sender({"NOTIFY_SOCKET": str(place)})).tell(notify.ready("1 model ready", 1))
+        notify.Notifier(notify.sender({"NOTIFY_SOCKET": str(place)})).notify(notify.ready("1 model ready", 1))
         assert box.next(5) == {"READY": "1", "MAINPID": "1", "STATUS": "1 model ready"}
 
 
@@ -43,7 +43,7 @@ def test_the_library_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "systemd", types.ModuleType("systemd"))
     monkeypatch.setitem(sys.modules, "systemd.daemon", library)
 
-    notify.Notifier(notify.sender({"NOTIFY_SOCKET": "/nowhere"})).tell("WATCHDOG=1")
+    notify.Notifier(notify.sender({"NOTIFY_SOCKET": "/nowhere"})).notify("WATCHDOG=1")
     assert sent == ["WATCHDOG=1"]
 
 
@@ -54,11 +54,11 @@ def test_nobody_listens_without_a_manager_or_behind_an_unknown_kind_of_address()
 
 def test_a_message_that_cannot_be_sent_goes_with_the_next_in_order(tmp_path: Path) -> None:
     notifier = notify.Notifier(notify.socket_sender(str(tmp_path / "notify")))
-    notifier.tell("READY=1")
-    notifier.tell("WATCHDOG=1")
-    notifier.tell("WATCHDOG=1")
+    notifier.notify("READY=1")
+    notifier.notify("WATCHDOG=1")
+    notifier.notify("WATCHDOG=1")
     with mailbox(tmp_path / "notify") as box:
-        notifier.tell("STATUS=back")
+        notifier.notify("STATUS=back")
         assert [box.next(5) for _ in range(3)] == [{"READY": "1"}, {"WATCHDOG": "1"}, {"STATUS": "back"}]
         assert box.next(0.01) is None
 
@@ -69,5 +69,5 @@ def test_a_manager_that_never_reads_costs_no_memory() -> None:
 
     notifier = notify.Notifier(fail)
     for number in range(1000):
-        notifier.tell(f"STATUS={number}")
+        notifier.notify(f"STATUS={number}")
     assert footprint(notifier) < 50

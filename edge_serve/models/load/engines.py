@@ -118,8 +118,8 @@ class EngineBuilds:
         )
         await offload(_make_directory, cache.directory)
         interpreter = await self._interpreter_for([spec.model_directory, cache.directory.absolute()])
-        tell = _Teller(name, spec.version, self.on_progress)
-        return await run_build(request, interpreter.command, interpreter.variables, tell)
+        report = _Teller(name, spec.version, self.on_progress)
+        return await run_build(request, interpreter.command, interpreter.variables, report)
 
     async def _run(
         self, name: str, version: int, building: Coroutine[Any, Any, BuiltEngine], limit: float

@@ -125,13 +125,13 @@ class Served:
         """Submit a step of an ensemble, or a call of a model, and add it to the trace of the request that led to it."""
         part = trace.part(self.name, self.version, request)
 
-        def tell(response: InferResponse) -> None:
+        def deliver(response: InferResponse) -> None:
             part.answered(response)
             on_response(response)
             if response.final:
                 part.leave()
 
-        return self.submit(request, tell)
+        return self.submit(request, deliver)
 
     def key_of(self, request: InferRequest) -> Hashable:
         """Return the shape key of a request; None if all requests may share a batch."""

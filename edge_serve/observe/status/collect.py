@@ -84,7 +84,7 @@ class Collector:
         """Call `done` with the document: at once if the machine's figures are fresh, else when they are read."""
         fresh = self._read_ns is not None and self._clock.now_ns() - self._read_ns < FRESH_NS
         if fresh or self._late:
-            start_task(self._tell([done]), "status document")
+            start_task(self._notify([done]), "status document")
             return
         self._waiting.append(done)
         if not self._looking:
@@ -120,9 +120,9 @@ class Collector:
     def _answer(self) -> None:
         waiting, self._waiting = self._waiting, []
         if waiting:
-            start_task(self._tell(waiting), "status document")
+            start_task(self._notify(waiting), "status document")
 
-    async def _tell(self, waiting: Sequence[Done]) -> None:
+    async def _notify(self, waiting: Sequence[Done]) -> None:
         document = await self.document()
         for done in waiting:
             notify(done, document)

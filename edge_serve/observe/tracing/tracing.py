@@ -98,7 +98,7 @@ class Tracing:
         self._next_id = 1
         #: under way, by id
         self._open: dict[int, tuple[Trace, TraceSetting]] = {}
-        self._told: list[Callable[[bool], None]] = []
+        self._subscribers: list[Callable[[bool], None]] = []
         self.on = False
         self._update_on()
 
@@ -120,9 +120,9 @@ class Tracing:
         models = {name: setting.changed(server.values, _UNCHANGED) for name, setting in self._models.items()}
         self._put(models, server)
 
-    def tell(self, switched: Callable[[bool], None]) -> None:
+    def subscribe(self, switched: Callable[[bool], None]) -> None:
         """Call this now, and whenever `on` has changed: what a door does for traces, it does while there are any."""
-        self._told.append(switched)
+        self._subscribers.append(switched)
         switched(self.on)
 
     def sample(self, model: str) -> Trace | None:
@@ -150,7 +150,7 @@ class Tracing:
         at.traced(trace)
         trace.begin(model, version, request)
 
-        def tell(response: InferResponse) -> None:
+        def deliver(response: InferResponse) -> None:
             at.answered()
             trace.answered(response)
             if at.streams and not response.null:
@@ -164,7 +164,7 @@ class Tracing:
                     at.leave()
                 trace.leave()
 
-        return tell
+        return deliver
 
     def next_id(self) -> int:
         """A number for a trace."""
@@ -205,5 +205,5 @@ class Tracing:
         on = any(not why_not(setting.values) for setting in settings)
         if on != self.on:
             self.on = on
-            for switched in self._told:
+            for switched in self._subscribers:
                 switched(on)

@@ -68,23 +68,23 @@ class Mismatches:
         returned = [tensor.name for tensor in outputs]
         for name in dict.fromkeys(returned) if len(set(returned)) < len(returned) else ():
             if returned.count(name) > 1:
-                self._tell(name, self._repeated, name, returned.count(name))
+                self._report_once(name, self._repeated, name, returned.count(name))
         for tensor in outputs:
             self._look_at_name(tensor.name)
             output = self._outputs.get(tensor.name)
             if output is not None and not self._agrees(tensor, output, rows):
-                self._tell(tensor.name, self._differs, tensor, output, rows)
+                self._report_once(tensor.name, self._differs, tensor, output, rows)
         # Each response of a decoupled model may have other outputs. Stored ones are in a client's memory.
         if not self._decoupled and not reply.stored:
             for name in self._outputs if names is None else names:
                 if name not in returned:
-                    self._tell(name, self._missing, name)
+                    self._report_once(name, self._missing, name)
 
     def _look_at_name(self, name: str) -> None:
         if name not in self._outputs and name not in self._states:
-            self._tell(name, self._unknown, name)
+            self._report_once(name, self._unknown, name)
 
-    def _tell(self, name: str, text_of: Callable[..., str], *about: object) -> None:
+    def _report_once(self, name: str, text_of: Callable[..., str], *about: object) -> None:
         if name not in self._reported and len(self._reported) < MOST_REPORTED:
             self._reported.add(name)
             self._report(name, f"model '{self._spec.name}' version {self._spec.version}: {text_of(*about)}")

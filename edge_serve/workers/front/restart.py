@@ -63,13 +63,13 @@ class RestartPolicy:
         return delay
 
 
-async def await_gpus(ask: Callable[[], Awaitable[str]], given_up: asyncio.Event, tell: Callable[[str], None]) -> None:
+async def await_gpus(ask: Callable[[], Awaitable[str]], given_up: asyncio.Event, notify: Callable[[str], None]) -> None:
     """Wait until the driver finds GPUs that are lost: before, each new process would only fail again.
 
     Args:
         ask: returns why it does not find them, "" = it does. Waits as long as the driver hangs.
         given_up: ends the wait.
-        tell: takes each new reason, and "" once the GPUs are there again.
+        notify: takes each new reason, and "" once the GPUs are there again.
     """
     waiting = asyncio.ensure_future(given_up.wait())
     delay, known = _FIRST_QUESTION, ""
@@ -81,7 +81,7 @@ async def await_gpus(ask: Callable[[], Awaitable[str]], given_up: asyncio.Event,
             break
         trouble = asking.result()
         if trouble != known:
-            tell(trouble)
+            notify(trouble)
             known = trouble
         if not trouble:
             break

@@ -320,7 +320,7 @@ class Worker:
             delay = self._policy.crashed(now_ns, int(LONGEST_WITHOUT_GPU * 1e9) if gpus else 0) / 1e9
             self._lose(reason, delay)
             if gpus and self._hooks.gpu_trouble is not None:
-                await await_gpus(partial(self._hooks.gpu_trouble, gpus), self._wake, self._tell_trouble)
+                await await_gpus(partial(self._hooks.gpu_trouble, gpus), self._wake, self._report_trouble)
                 self._refusal = ""
             if delay:
                 await self._pause(delay)
@@ -328,7 +328,7 @@ class Worker:
                 return
             await self._revive(self.process)
 
-    def _tell_trouble(self, trouble: str) -> None:
+    def _report_trouble(self, trouble: str) -> None:
         """Log why GPUs are not found, or that they are."""
         self._refusal = trouble
         if not trouble:

@@ -116,7 +116,7 @@ class Sandbox:
         environment.interpreter = self.confine(environment.interpreter, own, environment.root)
         return environment
 
-    def tell(self) -> None:
+    def log_gaps(self) -> None:
         """Log what cannot be protected on this machine. Reads the file system, so it may block."""
         abi = landlock.version()
         if abi < landlock.OLDEST:

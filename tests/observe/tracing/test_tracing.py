@@ -149,7 +149,7 @@ def test_what_ends_after_its_setting_is_written_with_the_last_of_them(tmp_path: 
 
 def test_doors_hear_when_it_goes_on_and_off() -> None:
     here, heard = tracing(), list[bool]()
-    here.tell(heard.append)
+    here.subscribe(heard.append)
     here.update("m", EVERY)
     here.update("", EVERY)
     here.update("m", TraceChanges(level=()))

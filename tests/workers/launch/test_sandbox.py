@@ -109,7 +109,7 @@ def test_a_kernel_without_landlock_is_logged_once(
 ) -> None:
     monkeypatch.setattr(landlock, "version", lambda: 0)
 
-    Sandbox().tell()
+    Sandbox().log_gaps()
 
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "this kernel has no Landlock" in caplog.text
@@ -119,7 +119,7 @@ def test_a_key_in_a_readable_directory_is_logged(caplog: pytest.LogCaptureFixtur
     path = Path("/tmp") / f"edge-serve-test-{os.getpid()}.key"
     path.touch()
     try:
-        Sandbox(closed=(path, Path("/tmp/no-such-key"))).tell()
+        Sandbox(closed=(path, Path("/tmp/no-such-key"))).log_gaps()
     finally:
         path.unlink()
 

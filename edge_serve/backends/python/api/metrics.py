@@ -82,7 +82,7 @@ class Metric:
             self._series = family.series[key] = _Series() if series is None else series
             self._series.holders += 1
             if series is None:
-                self._tell("create", 0.0)
+                self._send("create", 0.0)
 
     def increment(self, value: float) -> None:
         """Add to a counter (not less than 0) or a gauge.
@@ -99,7 +99,7 @@ class Metric:
             )
         with _lock:
             self._series.value += value
-            self._tell("increment", value)
+            self._send("increment", value)
 
     def set(self, value: float) -> None:
         """Set a gauge.
@@ -111,7 +111,7 @@ class Metric:
         self._check("set", MetricKind.GAUGE)
         with _lock:
             self._series.value = value
-            self._tell("set", value)
+            self._send("set", value)
 
     def observe(self, value: float) -> None:
         """Count a value into a histogram.
@@ -122,7 +122,7 @@ class Metric:
         value = _number("observe", value)
         self._check("observe", MetricKind.HISTOGRAM)
         with _lock:
-            self._tell("observe", value)
+            self._send("observe", value)
 
     def value(self) -> float:
         """The value of a counter or gauge.
@@ -146,7 +146,7 @@ class Metric:
                 f"{self._family.kind.name} does not support {operation.capitalize()}"
             )
 
-    def _tell(self, operation: str, value: float) -> None:
+    def _send(self, operation: str, value: float) -> None:
         family = self._family
         host.metric(
             host.MetricUpdate(
@@ -162,7 +162,7 @@ class Metric:
             series.holders -= 1
             if series.holders == 0:
                 self._family.series.pop(tuple(sorted(self._labels.items())), None)
-                self._tell("remove", 0.0)
+                self._send("remove", 0.0)
                 self._family.forget_if_unused()
 
 
