@@ -50,7 +50,7 @@ class Session:
             while (outputs := self._run(_next(responses))) is not None:
                 yield outputs
         finally:
-            self._forget(responses)
+            self._close_stream(responses)
 
     def load(self, model: str, config: Mapping[str, Any] | str = "", files: Mapping[str, bytes] | None = None) -> None:
         """See `AsyncSession.load`."""
@@ -89,7 +89,7 @@ class Session:
             future.cancel()  # Ctrl-C while it waits: the answer is not needed
             raise
 
-    def _forget(self, responses: AsyncGenerator[Outputs, None]) -> None:
+    def _close_stream(self, responses: AsyncGenerator[Outputs, None]) -> None:
         """Close a stream without waiting: the garbage collector calls this in any thread, also that of the loop."""
         with contextlib.suppress(RuntimeError):  # the loop is closed, and with it the stream
             self._loop.call_soon_threadsafe(lambda: self._loop.create_task(_close(responses)))

@@ -76,7 +76,7 @@ def _leave(directory: Path, socket: str) -> int:
                 return fail(str(error))
     names = sorted(record_file.read(directory).left_out)
     running = record_file.is_kept(directory)
-    record_file.forget(directory)
+    record_file.remove(directory)
     if running and not _noticed(directory):
         return fail(f"the record is removed, but the running server did not notice within {_NOTICED_SECONDS:g} s: "
                      "restart it (systemctl restart edge-serve)")  # fmt: skip
@@ -92,7 +92,7 @@ def _noticed(directory: Path) -> bool:
         if (directory / record_file.FILE).exists():
             if not record_file.read(directory).left_out:
                 return True
-            record_file.forget(directory)  # it was being written at the same moment
+            record_file.remove(directory)  # it was being written at the same moment
     return not record_file.is_kept(directory)  # ended meanwhile
 
 

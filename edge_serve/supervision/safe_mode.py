@@ -265,7 +265,7 @@ def read(directory: Path) -> Record:
         return Record()  # cleared
 
 
-def forget(directory: Path) -> None:
+def remove(directory: Path) -> None:
     """Remove the record. A running server notices that and leaves safe mode (`CrashWatch.look`).
 
     Raises:

@@ -65,7 +65,7 @@ class StatusFile:
         }
         self.write(now)
 
-    def forget(self, bundles: set[str]) -> None:
+    def remove_others(self, bundles: set[str]) -> None:
         """Remove bundles that this device no longer has."""
         models = self.document.get("models", {})
         self.document["models"] = {name: found for name, found in models.items() if name in bundles}

@@ -289,7 +289,7 @@ def test_a_broker_takes_a_control_frame_or_raises_a_frame_error() -> None:
                         else:
                             broker.on_frame(received)
                 broker.hang_up()
-                broker.forget()
+                broker.release_slots()
 
     run(work())
     assert len(sent) > MANY // 20, "the frames are not all nonsense"

@@ -79,7 +79,7 @@ def test_a_model_opens_in_the_worker_that_described_it(tmp_path: Path) -> None:
         assert model.pids() == [described.pid]
         await model.close()
         await workers.describe(spec(tmp_path, {"name": "echo"}), "echo")
-        await workers.forget(spec(tmp_path, {}))
+        await workers.release_reserved(spec(tmp_path, {}))
         assert workers.workers() == 0
         arena.close()
 

@@ -64,7 +64,7 @@ class PythonBackend:
     def close(self) -> None:
         """Forget the model's modules."""
         if self._model is not None:
-            self._model.forget()
+            self._model.unload()
             self._model = None
 
     def _imported(self, spec: ModelSpec) -> ModelFile:

@@ -49,7 +49,7 @@ def _provide_utils() -> None:
 
 
 class ModelFile:
-    """An imported model file, until `forget`.
+    """An imported model file, until `unload`.
 
     Attributes:
         model_class: its `TritonPythonModel`.
@@ -74,7 +74,7 @@ class ModelFile:
         try:
             self.model_class = self._import(path)
         except BaseException:
-            self.forget()
+            self.unload()
             raise
 
     def _import(self, path: Path) -> type[Any]:
@@ -95,7 +95,7 @@ class ModelFile:
             raise Internal(f"Python model {path} does not implement `execute` method.")
         return model_class
 
-    def forget(self) -> None:
+    def unload(self) -> None:
         """Take its modules and directories out of the interpreter again."""
         self._remove_modules()
         for path in self._paths:

@@ -172,7 +172,7 @@ class Loader:
         """
         started = time.monotonic()
         async with AsyncExitStack() as undo:
-            undo.push_async_callback(self._workers.forget, self.spec(plan, plan.config, version))
+            undo.push_async_callback(self._workers.release_reserved, self.spec(plan, plan.config, version))
             async with self._measured(plan) as taken:
                 served = await self._open(plan, version, own_worker, undo)
                 if self.device_memory is not None:

@@ -350,7 +350,7 @@ class BlsBroker:
             if model is None or asked.model == model:
                 asked.hang_up()
 
-    def forget(self, model: int | None = None) -> None:
+    def release_slots(self, model: int | None = None) -> None:
         """A model, or all, cannot touch its memory any more: its slots are free."""
         for token, (lease, owner) in list(self._kept.items()):
             if model is None or owner == model:

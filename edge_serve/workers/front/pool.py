@@ -128,14 +128,14 @@ class Workers:
         self._reserved[spec.version_directory] = (worker, timer)
         return completed
 
-    async def forget(self, spec: ModelSpec) -> None:
+    async def release_reserved(self, spec: ModelSpec) -> None:
         """The model that was described will not be opened."""
         worker = self._take_reserved(spec)
         if worker is not None:
             await self.release(worker)
 
     def _expire(self, spec: ModelSpec) -> None:
-        start_task(self.forget(spec), f"forget {spec.name}")
+        start_task(self.release_reserved(spec), f"release the worker of {spec.name}")
 
     def _take_reserved(self, spec: ModelSpec) -> Worker | None:
         reserved = self._reserved.pop(spec.version_directory, None)

@@ -265,7 +265,7 @@ class Worker:
             for channel in part.channels.values():
                 channel.close()
             part.channels.clear()
-            broker.forget(part.number)
+            broker.release_slots(part.number)
             self._turning.discard(part.spec.name)
 
     async def _ask_to_close(
@@ -365,7 +365,7 @@ class Worker:
                       f"; next start in {delay:g} s" if delay and self._parts else "",
                       extra=self._about)  # fmt: skip
         self._broker.hang_up()
-        self._broker.forget()
+        self._broker.release_slots()
         for part in self._parts:
             part.lost = True
             channels = list(part.channels.values())

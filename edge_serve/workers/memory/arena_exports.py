@@ -93,21 +93,21 @@ class ArenaExports:
             return 0
         number, self._next_number = self._next_number, self._next_number + 1
         self._known[arena] = number
-        arena.on_close.append(self._forget)
+        arena.on_close.append(self._remove)
         try:
             self._send(frame(FrameKind.ARENA, number), (fd,))
         finally:
             os.close(fd)
         return number
 
-    def _forget(self, arena: Arena) -> None:
+    def _remove(self, arena: Arena) -> None:
         """Nothing in it is read any more: the worker lets go of its memory too."""
         self._send(frame(FrameKind.ARENA_GONE, self._known.pop(arena)), ())
 
     def close(self) -> None:
         """The worker is dead."""
         for arena in self._known:
-            arena.on_close.remove(self._forget)
+            arena.on_close.remove(self._remove)
         self._known.clear()
         for ending in self._endings.values():
             ending.detach()

@@ -85,7 +85,7 @@ def play(work: Callable[[Scene], object]) -> None:
         found = work(scene)
         if asyncio.iscoroutine(found):
             await found
-        scene.broker.forget()
+        scene.broker.release_slots()
         assert scene.budget.used == 0
         scene.arena.close()
 
@@ -139,7 +139,7 @@ def test_a_caller_that_dies_while_its_answer_is_copied_leaves_nothing() -> None:
         response.lease = lease
         asked.answer(response)
         scene.broker.hang_up()
-        scene.broker.forget()
+        scene.broker.release_slots()
         assert isinstance(scene.response()[0].error, Cancelled)
         while scene.budget.used:
             await asyncio.sleep(0.001)

@@ -139,7 +139,7 @@ def test_an_arena_that_cannot_be_mapped_costs_its_request_and_not_the_worker(tmp
             slot = other.allocate(1 << 16)
             there = InferTensor("INPUT0", DataType.INT32, (1, 1 << 14), slot.view, slot.offset)
             process.exports._known[other] = number = 99
-            other.on_close.append(process.exports._forget)
+            other.on_close.append(process.exports._remove)
             with (tmp_path / "empty").open("w+b") as empty:
                 process.send(frame(FrameKind.ARENA, number), (empty.fileno(),))
             reply = await served.ask(InferRequest("echo", inputs=[Handle.of(there, other)]), request())

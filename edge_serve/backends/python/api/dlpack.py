@@ -86,7 +86,7 @@ _exported: dict[int, tuple[_Managed, Any, object]] = {}
 
 # A capsule may be freed after this module, when the interpreter ends: nothing of the module may be touched then
 # (`is_finalizing` is a default because globals are gone), and the C functions must still exist (`_keep_for_ever`).
-def _forget(managed: Any, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+def _release(managed: Any, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
     if not is_finalizing():
         _exported.pop(ctypes.addressof(managed.contents), None)
 
@@ -97,7 +97,7 @@ def _drop_unused(capsule: int, is_finalizing: Callable[[], bool] = sys.is_finali
         _exported.pop(_dying_pointer(capsule, b"dltensor"), None)
 
 
-_DELETER, _DESTRUCTOR = _Deleter(_forget), _Destructor(_drop_unused)
+_DELETER, _DESTRUCTOR = _Deleter(_release), _Destructor(_drop_unused)
 _keep_for_ever = pythonapi.Py_IncRef
 _keep_for_ever.restype, _keep_for_ever.argtypes = None, (ctypes.py_object,)
 _keep_for_ever(_DELETER)
