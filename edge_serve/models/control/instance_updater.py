@@ -70,7 +70,7 @@ class InstanceUpdater:
             yield prepared
         except BaseException:
             for one in prepared:
-                await one.abandon()
+                await one.cancel()
             raise
 
     def _plan(self, served: Served, plan: LoadPlan) -> InstanceUpdate:
@@ -122,7 +122,7 @@ class InstanceUpdater:
 
 
 class InstanceUpdate:
-    """One change of one version: `prepare`, then `commit` or `abandon`.
+    """One change of one version: `prepare`, then `commit` or `cancel`.
 
     Args:
         config: completed, with the new groups.
@@ -159,10 +159,10 @@ class InstanceUpdate:
             self._fresh = await self._opened.add(self._spec, specs, warmup)
             await warm_up(self._config, self.served.signature, self._directory, self._fresh, warmup)
         except BaseException:
-            await self.abandon()
+            await self.cancel()
             raise
 
-    async def abandon(self) -> None:
+    async def cancel(self) -> None:
         """Close the instances that `prepare` has opened."""
         if self._fresh is not None:
             await self._fresh.close()

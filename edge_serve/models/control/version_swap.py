@@ -114,7 +114,7 @@ class VersionSwapper:
         opened = await self._open_all(record, plan, wanted, own_worker)
         failures = {v: r for v, r in zip(wanted, opened, strict=True) if isinstance(r, EdgeServeError)}
         if failures:
-            await self._abandon(record, opened, failures)
+            await self._fail_load(record, opened, failures)
             await self._reload_unloaded(record, plan, wanted)
             self._fail_queued(record, failures)
             if plan.kept is None:
@@ -241,7 +241,7 @@ class VersionSwapper:
             log.exception("failed to load '%s' version %d", plan.name, version, extra=extra)
             return Internal(f"{type(error).__name__}: {error}")
 
-    async def _abandon(
+    async def _fail_load(
         self, record: ModelRecord, opened: list[Served | EdgeServeError], failures: dict[int, EdgeServeError]
     ) -> None:
         for version in record.versions.values():

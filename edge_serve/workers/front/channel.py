@@ -203,7 +203,7 @@ class Channel:
         if pending is None:
             if not self._link.layout.decoupled:
                 return
-        elif self.on_abandoned is not None and pending.abandon(index):
+        elif self.on_abandoned is not None and pending.cancel(index):
             self.on_abandoned(batch_id)
         if pending is not None and pending.sent is not None:
             if index not in pending.sent:

@@ -45,7 +45,7 @@ class PendingBatch:
     tokens: tuple[int, ...] = ()
     preparing: bool = False
 
-    def abandon(self, index: int) -> bool:
+    def cancel(self, index: int) -> bool:
         """The client of a request has gone; whether it was the last."""
         self.gone = {index} if self.gone is None else self.gone | {index}
         return len(self.gone) == self.count

@@ -208,11 +208,11 @@ class Workers:
             if failures:
                 raise failures[0]
         except BaseException:  # cancelled, too
-            await self._abandon(homes)
+            await self._release_all(homes)
             raise
         return homes
 
-    async def _abandon(self, homes: list[PlacedInstances]) -> None:
+    async def _release_all(self, homes: list[PlacedInstances]) -> None:
         for home in homes:
             if home.part.channels:
                 with contextlib.suppress(EdgeServeError):
