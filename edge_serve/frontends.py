@@ -219,10 +219,10 @@ class Frontends:
         for door in self._http:
             door.announce_end()
 
-    def leave(self) -> None:
+    def stop_accepting(self) -> None:
         """Stop accepting, because another process takes over the sockets, and announce the end in the next answers."""
         for door in self._all():
-            door.leave()
+            door.stop_accepting()
 
     async def retire(self, seconds: float) -> None:
         """Stop accepting, because another process takes over the sockets, and close without failing a request."""

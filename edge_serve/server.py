@@ -147,7 +147,7 @@ class ServerProcess:
         #: of `run`, for the record of crashes; "" = none is kept
         self._state_directory = ""
         self._supervisor = Supervisor(self.service, self._registry, self._workers, self._crashes, self._clock)
-        self.service.safe_mode_exit = self._crashes.leave
+        self.service.safe_mode_exit = self._crashes.leave_safe_mode
         if self._poller is not None:
             self._poller.on_settled = self._supervisor.reload_ends
             self.service.reloader = self._poller.reload
@@ -280,7 +280,7 @@ class ServerProcess:
             if number is signal.SIGINT:
                 self._stop_hint = "press Ctrl-C again to end at once"
             if self._frontends.inherited:
-                self._frontends.leave()
+                self._frontends.stop_accepting()
             else:
                 self._refuse_requests()
             self._supervisor.stop_begins(self._config.exit_timeout_secs)

@@ -86,7 +86,7 @@ class Trace(ComputeTimes):
         self._outlives = self._runs = False
         if not self.root.closed:
             self.root.group.append(self)
-        self.enter()
+        self.acquire()
 
     def part(self, model: str, version: str, request: InferRequest) -> Trace:
         """The trace of a request that this one has led to; that request's `compute` from now on."""
@@ -113,21 +113,21 @@ class Trace(ComputeTimes):
         request.compute = self
 
     def answered(self, response: InferResponse) -> None:
-        """Record a response of the model; after the last one, the reporter calls `leave`."""
+        """Record a response of the model; after the last one, the reporter calls `release`."""
         self.keep("TENSOR_BACKEND_OUTPUT", response.outputs)
         if not response.final:
             return
         if self._outlives and not self.composed and response.error is None:
             self._runs = True
-            self.enter()
+            self.acquire()
         else:
             self.mark("REQUEST_END", self._recorder.now_ns())
 
-    def enter(self) -> None:
+    def acquire(self) -> None:
         """Keep the trace open for one more reporter."""
         self.root._here += 1
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Remove a reporter. The last one ends the trace."""
         root = self.root
         root._here -= 1
@@ -165,7 +165,7 @@ class Trace(ComputeTimes):
         if self._runs:
             self._runs = False
             self.mark("REQUEST_END", self._recorder.now_ns())
-            self.leave()
+            self.release()
 
     def keep(self, activity: str, tensors: Sequence[InferTensor]) -> None:
         """Tensors as they are now: TENSOR_QUEUE_INPUT or TENSOR_BACKEND_OUTPUT."""
@@ -202,9 +202,9 @@ class Arrival:
         self._told = False
 
     def traced(self, trace: Trace) -> None:
-        """The request has this trace, which is not complete before `leave`."""
+        """The request has this trace, which is not complete before `release`."""
         self._trace = trace
-        trace.enter()
+        trace.acquire()
         for name, ns in self._received:
             self._mark(name, ns)
 
@@ -226,18 +226,18 @@ class Arrival:
 
         def sent() -> None:
             self.mark(f"{door}_SEND_END")
-            self.leave()
+            self.release()
             if on_sent is not None:
                 on_sent()
 
         return sent
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """The answer is sent, or the client has gone. May be called again."""
         trace, self._trace = self._trace, None
         if trace is not None:
             trace.later += self._late or ()
-            trace.leave()
+            trace.release()
 
     def _mark(self, name: str, ns: int) -> None:
         assert self._trace is not None, "the callers have looked"

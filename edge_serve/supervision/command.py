@@ -31,7 +31,7 @@ def safe_mode(arguments: Sequence[str], environ: Mapping[str, str] = os.environ)
             print(report(record_file.read(directory)))
             return 0
         socket = environ.get("EDGE_SERVE_ADMIN_SOCKET", "") or ("" if given else DEFAULT_SOCKET)
-        return _leave(directory, socket if not options.directory and os.path.lexists(socket) else "")
+        return _leave_safe_mode(directory, socket if not options.directory and os.path.lexists(socket) else "")
     except FileNotFoundError:
         expected = f"expected the server's state directory (--state-directory; the service's is {DEFAULT_DIRECTORY})"
         if not directory.is_dir():
@@ -66,7 +66,7 @@ def report(record: Record) -> str:
     return "\n".join(lines) or "no model is left out"
 
 
-def _leave(directory: Path, socket: str) -> int:
+def _leave_safe_mode(directory: Path, socket: str) -> int:
     if socket:
         try:
             _say_left(leave_safe_mode(StatusTarget(socket)), running=True)

@@ -109,7 +109,7 @@ class CrashWatch:
             return
         if self._removed():
             log.info("%s was removed", self._path)
-            self.leave()
+            self.leave_safe_mode()
         reloads = self._load is not None and not self._load.done()
         settled = started and not reloads and not self._registry.load_history.loading()
         if settled and self._ready_ns is None:
@@ -127,7 +127,7 @@ class CrashWatch:
             self._try_again()
         self._save()
 
-    def leave(self) -> list[str]:
+    def leave_safe_mode(self) -> list[str]:
         """Leave safe mode: clear the record, load the models that were left out, and return their names. A process that
         is about to end loads nothing."""
         if self._record.phase is not StartPhase.ALIVE:

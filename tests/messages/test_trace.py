@@ -61,10 +61,10 @@ def test_a_group_is_collected_once_when_all_have_left() -> None:
     root = Trace(1, recorder, timestamps=True, tensors=False)
     inner = root.part("n", "1", InferRequest("n"))
     innermost = inner.part("o", "1", InferRequest("o"))
-    root.leave()
-    inner.leave()
+    root.release()
+    inner.release()
     assert recorder.traces == []
-    innermost.leave()
+    innermost.release()
     innermost.mark("LATE", 9)
 
     assert recorder.traces == [root]
@@ -79,8 +79,8 @@ def test_a_group_is_collected_once_when_all_have_left() -> None:
 def test_what_begins_after_that_belongs_to_nothing() -> None:
     recorder = Collected()
     root = Trace(1, recorder, timestamps=True, tensors=False)
-    root.leave()
-    root.part("n", "1", InferRequest("n")).leave()
+    root.release()
+    root.part("n", "1", InferRequest("n")).release()
 
     assert recorder.traces == [root]
     assert root.group == [root]
@@ -113,7 +113,7 @@ def decoupled(*, error: bool = False) -> tuple[Trace, Collected]:
     trace = Trace(1, recorder, timestamps=True, tensors=False)
     trace.begin("n", "1", request)
     trace.answered(InferResponse("n", "1", error=Internal("no") if error else None))
-    trace.leave()
+    trace.release()
     return trace, recorder
 
 

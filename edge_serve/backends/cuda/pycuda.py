@@ -143,11 +143,11 @@ class PyCuda:
                 found = _call("cudaSetDevice", driver.Device, device)
                 context = self._contexts[device] = _call("cudaSetDevice", found.retain_primary_context)
         del pushed
-        self._leave()
+        self._pop()
         _call("cudaSetDevice", context.push)
         self._thread.pushed = _Pushed(device)
 
-    def _leave(self) -> None:
+    def _pop(self) -> None:
         """Pop the context of the calling thread."""
         self._thread.__dict__.pop("pushed", None)
 
@@ -157,7 +157,7 @@ class PyCuda:
 
     def _end(self) -> None:
         """Release the contexts: PyCUDA would do so with the wrong function, and warn that it fails."""
-        self._leave()
+        self._pop()
         for context in self._contexts.values():
             context.detach()
 

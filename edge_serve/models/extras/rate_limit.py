@@ -47,7 +47,7 @@ class RateLimitGate:
         model.add(dict(enumerate(instances)))
         return model
 
-    def join(self, model: LimitedModel, claimants: Mapping[int, Claimant]) -> None:
+    def add(self, model: LimitedModel, claimants: Mapping[int, Claimant]) -> None:
         """Add instances of a model, all or none of them.
 
         Raises:
@@ -56,7 +56,7 @@ class RateLimitGate:
         self.limiter.add(claimants.values())
         self._models.update({claimant: (model, instance) for instance, claimant in claimants.items()})
 
-    def leave(self, claimants: Collection[Claimant]) -> None:
+    def remove(self, claimants: Collection[Claimant]) -> None:
         """Remove instances."""
         self.limiter.remove(claimants)
         for claimant in claimants:
@@ -88,14 +88,14 @@ class LimitedModel:
             InvalidArgument: an instance could never run; none was added.
         """
         claimants = {number: _claimant(one) for number, one in instances.items()}
-        self._gate.join(self, claimants)
+        self._gate.add(self, claimants)
         self._claimants.update(claimants)
 
     def remove(self, instance: int) -> None:
         """Remove an instance."""
         claimant = self._claimants.pop(instance, None)
         if claimant is not None:
-            self._gate.leave([claimant])
+            self._gate.remove([claimant])
 
     def join(self, driver: Driver, model: OpenedModel) -> None:
         """Connect the driver and the model through this object."""
@@ -128,7 +128,7 @@ class LimitedModel:
 
     def close(self) -> None:
         """Remove all instances: the model is closed."""
-        self._gate.leave(self._claimants.values())
+        self._gate.remove(self._claimants.values())
         self._claimants.clear()
 
     # ---- for the driver -----------------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ class Served:
             part.answered(response)
             on_response(response)
             if response.final:
-                part.leave()
+                part.release()
 
         return self.submit(request, deliver)
 

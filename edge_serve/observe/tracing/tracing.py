@@ -161,8 +161,8 @@ class Tracing:
                 on_response(response)
             if response.final:
                 if arrival is None or at.streams:
-                    at.leave()
-                trace.leave()
+                    at.release()
+                trace.release()
 
         return deliver
 

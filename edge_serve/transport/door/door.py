@@ -182,7 +182,7 @@ class Door(ABC, Generic[C]):
             self._sweep_timer.cancel()
         return cut_off
 
-    def leave(self) -> None:
+    def stop_accepting(self) -> None:
         """Stop accepting, and mark each answer from now on as the last one of its connection."""
         self._acceptor.stop()
         for connection in list(self.connections):
@@ -190,7 +190,7 @@ class Door(ABC, Generic[C]):
 
     async def retire(self, timeout: float) -> None:
         """Close the listeners, then the connections without failing a request, in at most `timeout` seconds."""
-        self.leave()
+        self.stop_accepting()
         loop = asyncio.get_running_loop()
         began = loop.time()
         while (waited := loop.time() - began) < timeout and (self.connections or self._count_handshakes()):

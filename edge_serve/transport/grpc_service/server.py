@@ -114,10 +114,10 @@ class GrpcServer(Door[GrpcConnection]):
         self._watchers.close()
         return await super().drain(timeout)
 
-    def leave(self) -> None:
-        """See `Door.leave`. Ends the watches of health first."""
+    def stop_accepting(self) -> None:
+        """See `Door.stop_accepting`. Ends the watches of health first."""
         self._watchers.close()
-        super().leave()
+        super().stop_accepting()
 
     def sweep(self) -> None:
         """Check the timeouts of every connection, notify watchers of health, and look for new certificates."""

@@ -138,7 +138,7 @@ class HttpExchange:
         else:
             connection.send(self, (LAST_CHUNK,), len(LAST_CHUNK), None)
         if self.arrival is not None:
-            self.arrival.leave()
+            self.arrival.release()
 
     @property
     def begun_ns(self) -> int:
@@ -161,7 +161,7 @@ class HttpExchange:
         on_cancelled, self.on_cancelled = self.on_cancelled, None
         if self.progress is not Progress.DONE:
             if self.arrival is not None:
-                self.arrival.leave()
+                self.arrival.release()
             if on_cancelled is not None:
                 on_cancelled()
 

@@ -88,7 +88,7 @@ def test_a_request_is_a_part_of_a_trace_until_its_last_answer() -> None:
     request = InferRequest("step", id="r", compute=ComputeTimes())
 
     assert served.submit_part(request, heard.append, trace) is ANSWERED
-    trace.leave()
+    trace.release()
     ((asked, tell),) = runner.asked
     tell(InferResponse("step", "3", final=False))
     assert recorder.traces == []

@@ -224,7 +224,7 @@ def test_with_a_door_it_ends_when_the_answer_is_sent(tmp_path: Path) -> None:
     answer(InferResponse("m", "3"))
     assert not (tmp_path / "t").exists()
     sent.pop()()
-    arrival.leave()
+    arrival.release()
     arrival.mark("LATE")
     here.close()
 
@@ -268,7 +268,7 @@ def test_what_a_door_saw_of_a_request_that_is_not_traced_is_forgotten() -> None:
     here.watch(InferRequest("m"), "m", "3", lambda response: None, arrival)
 
     arrival.mark("HTTP_SEND_START")
-    arrival.leave()
+    arrival.release()
 
 
 def test_tensors_are_kept_as_they_were(tmp_path: Path) -> None:

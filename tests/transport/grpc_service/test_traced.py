@@ -104,7 +104,7 @@ def test_an_answer_is_sent_when_nobody_reads_it_any_more() -> None:
     arrival, freed = Arrival((), late=True), list[bool]()
     trace = Trace(1, Collected(), timestamps=True, tensors=False)
     arrival.traced(trace)
-    trace.leave()
+    trace.release()
     sent = arrival.sending(lambda: freed.append(True))
     assert not trace.closed
     sent()

@@ -86,7 +86,7 @@ def test_a_client_that_goes_ends_it_with_the_models_last_word(door: Door) -> Non
     exchange = door.post("/v2/models/m/infer", BODY)
     assert exchange.on_cancelled is not None
     assert exchange.arrival is not None
-    exchange.arrival.leave()  # as `HttpExchange.cancel`
+    exchange.arrival.release()  # as `HttpExchange.cancel`
     exchange.on_cancelled()
     assert door.service.ticket.cancelled
     assert not door.complete
@@ -140,7 +140,7 @@ def traced(connection: Any) -> tuple[HttpExchange, Trace]:
     assert exchange.arrival is not None
     trace = Trace(1, Collected(), timestamps=True, tensors=False)
     exchange.arrival.traced(trace)
-    trace.leave()
+    trace.release()
     return exchange, trace
 
 
