@@ -72,7 +72,7 @@ class Budget:
         self.used += nbytes
         return True
 
-    def give(self, nbytes: int) -> None:
+    def release(self, nbytes: int) -> None:
         """`nbytes` are free again."""
         self.used -= nbytes
 
@@ -120,7 +120,7 @@ class Slot:
         self.is_ready, self.error = True, error
         done, self._done = self._done, None
         if self._released:
-            self._give()
+            self._release_pages()
         elif done is not None:
             notify(done)
 
@@ -128,12 +128,12 @@ class Slot:
         """Release the pages; a second call does nothing. Pages that a thread populates are released after that."""
         self._released, self._done = True, None
         if self.is_ready:
-            self._give()
+            self._release_pages()
 
-    def _give(self) -> None:
+    def _release_pages(self) -> None:
         pages, self._pages = self._pages, 0
         if pages:
-            self.arena.give(self.offset // PAGE, pages)
+            self.arena.release(self.offset // PAGE, pages)
 
 
 def _made(name: str, size: int) -> tuple[int, mmap.mmap]:
@@ -209,7 +209,7 @@ class Arena:
             )
         start = self._extents.take(pages)
         if start is None:
-            budget.give(size)
+            budget.release(size)
             raise Unavailable(
                 f"no tensor memory for {nbytes} bytes of model '{self.name}': {self.used_bytes} of {self.size} bytes "
                 f"of its arena are in use and the largest gap has {self._extents.largest() * PAGE}"
@@ -249,10 +249,10 @@ class Arena:
         made.__cause__ = error
         return made
 
-    def give(self, start: int, pages: int) -> None:
+    def release(self, start: int, pages: int) -> None:
         """Pages of a slot are free again (called by `Slot`)."""
-        self._extents.give(start, pages)
-        self._budget.give(pages * PAGE)
+        self._extents.release(start, pages)
+        self._budget.release(pages * PAGE)
         if self.fd < 0:
             self._tear_down()
 
@@ -306,7 +306,7 @@ class Arena:
         self._jobs -= 1
         self._returning -= 1
         for first, pages in runs:
-            self._extents.give(first, pages)
+            self._extents.release(first, pages)
             self._states[first : first + pages] = bytes(pages) if error is None else b"\x01" * pages
         end = len(self._states.rstrip(b"\0"))
         del self._states[end:]

@@ -45,7 +45,7 @@ class Extents:
         counts[i : i + 1] = [size for _, size in gaps]
         self.used += count
 
-    def give(self, start: int, count: int) -> None:
+    def release(self, start: int, count: int) -> None:
         """`count` pages from `start`, taken earlier, are free again."""
         starts, counts = self._starts, self._counts
         i = bisect_left(starts, start)

@@ -58,7 +58,7 @@ class Naive:
                 return start
         return None
 
-    def give(self, start: int, count: int) -> None:
+    def release(self, start: int, count: int) -> None:
         self.taken[start : start + count] = [False] * count
 
 
@@ -70,8 +70,8 @@ def test_a_walk_agrees_with_the_naive_allocator(seed: int) -> None:
     for _ in range(600):
         if held and choose.random() < 0.5:
             start, count = held.pop(choose.randrange(len(held)))
-            extents.give(start, count)
-            naive.give(start, count)
+            extents.release(start, count)
+            naive.release(start, count)
         else:
             count = choose.randint(1, 20)
             found = extents.take(count)
@@ -79,9 +79,9 @@ def test_a_walk_agrees_with_the_naive_allocator(seed: int) -> None:
             if found is not None:
                 held.append((found, count))
                 if count > 2 and choose.random() < 0.3:  # a part of a gap, as trimming takes it
-                    extents.give(found, count)
+                    extents.release(found, count)
                     extents.take_at(found + 1, count - 2)
-                    naive.give(found, count)
+                    naive.release(found, count)
                     naive.taken[found + 1 : found + count - 1] = [True] * (count - 2)
                     held[-1] = (found + 1, count - 2)
         extents._check()
