@@ -170,11 +170,11 @@ async def _recorded(
     parameters = dict(before.parameters) if before is not None else _parameters(request)
     responses: list[list[InferTensor]] = []
 
-    def keep(response: InferResponse) -> None:
+    def record(response: InferResponse) -> None:
         responses.append([replace(tensor, data=bytes(tensor.data), offset=-1) for tensor in response.outputs])
 
     try:
-        await converse(served, request, keep, seconds)
+        await converse(served, request, record, seconds)
     except asyncio.TimeoutError:
         await kill_busy(registry, "no answer to record")
         raise Internal(

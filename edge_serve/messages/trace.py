@@ -108,13 +108,13 @@ class Trace(ComputeTimes):
         now = self._recorder.now_ns()
         self.mark("REQUEST_START", now)
         self.mark("QUEUE_START", now)
-        self.keep("TENSOR_QUEUE_INPUT", request.inputs)
+        self.add_tensors("TENSOR_QUEUE_INPUT", request.inputs)
         self._outlives = request.validated is not None and request.validated.decoupled
         request.compute = self
 
     def answered(self, response: InferResponse) -> None:
         """Record a response of the model; after the last one, the reporter calls `release`."""
-        self.keep("TENSOR_BACKEND_OUTPUT", response.outputs)
+        self.add_tensors("TENSOR_BACKEND_OUTPUT", response.outputs)
         if not response.final:
             return
         if self._outlives and not self.composed and response.error is None:
@@ -167,7 +167,7 @@ class Trace(ComputeTimes):
             self.mark("REQUEST_END", self._recorder.now_ns())
             self.release()
 
-    def keep(self, activity: str, tensors: Sequence[InferTensor]) -> None:
+    def add_tensors(self, activity: str, tensors: Sequence[InferTensor]) -> None:
         """Tensors as they are now: TENSOR_QUEUE_INPUT or TENSOR_BACKEND_OUTPUT."""
         if self.tensors is None or self.root.closed:
             return

@@ -31,7 +31,7 @@ from tests.observe.tracing.recorder import Collected
 def test_values_as_text(datatype: DataType, values: list[Any], text: str) -> None:
     trace = Trace(1, Collected(), timestamps=False, tensors=True)
     array = np.array(values, datatype.numpy)
-    trace.keep("TENSOR_BACKEND_OUTPUT", [InferTensor("x", datatype, array.shape, from_array(array, datatype))])
+    trace.add_tensors("TENSOR_BACKEND_OUTPUT", [InferTensor("x", datatype, array.shape, from_array(array, datatype))])
 
     assert trace.tensors is not None
     (record,) = trace.tensors
@@ -43,7 +43,7 @@ def test_only_what_was_asked_for_is_kept() -> None:
     trace = Trace(1, Collected(), timestamps=False, tensors=False)
     trace.mark("REQUEST_START", 1)
     trace.add(1, 2, 3, 4)
-    trace.keep("TENSOR_QUEUE_INPUT", [InferTensor("x", DataType.INT8, (1,), b"\1")])
+    trace.add_tensors("TENSOR_QUEUE_INPUT", [InferTensor("x", DataType.INT8, (1,), b"\1")])
 
     assert (trace.timestamps, trace.tensors) == (None, None)
 
@@ -51,7 +51,7 @@ def test_only_what_was_asked_for_is_kept() -> None:
 def test_values_that_nobody_sees_are_left_out() -> None:
     trace = Trace(1, Collected(), timestamps=False, tensors=True)
     seen = InferTensor("x", DataType.INT8, (1,), b"\1")
-    trace.keep("TENSOR_QUEUE_INPUT", [InferTensor("y", DataType.INT8, (1,), Unseen.buffer(1)), seen])
+    trace.add_tensors("TENSOR_QUEUE_INPUT", [InferTensor("y", DataType.INT8, (1,), Unseen.buffer(1)), seen])
 
     assert [record.name for record in trace.tensors or []] == ["x"]
 

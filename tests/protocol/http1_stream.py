@@ -54,7 +54,7 @@ def read_stream(pieces: Iterable[bytes], limits: MessageLimits | None = None, bu
                 piece = piece[taken:]
                 reader.advance(taken)
                 _collect(reader, outcome)
-                reader.keep()
+                reader.save_unread()
                 overwritten = min(taken, len(shared))
                 shared[:overwritten] = b"\xee" * overwritten  # another connection receives
         if outcome.end == "open" and (reader.in_head or reader.in_body):

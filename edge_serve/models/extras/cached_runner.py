@@ -123,7 +123,7 @@ class CachedRunner(Submitter):
             face.model_name, face.model_version, request.id, outputs, dict(answer.parameters), personal=answer.personal
         )
 
-    def keep(self, look: _Look, lookup_ns: int, response: InferResponse) -> None:
+    def store(self, look: _Look, lookup_ns: int, response: InferResponse) -> None:
         """Store the response of a request that was not found, and count the miss."""
         start = self._clock.now_ns()
         personal = self._always_personal or response.personal
@@ -226,7 +226,7 @@ class _Miss:
     def on_response(self, response: InferResponse) -> None:
         """Store the runner's response, then deliver it."""
         if not self._cancelled:
-            self._runner.keep(self._look, self._lookup_ns, response)
+            self._runner.store(self._look, self._lookup_ns, response)
         self._on_response(response)
 
 

@@ -181,7 +181,7 @@ class RequestReader:
         self.count += 1
         return head
 
-    def keep(self) -> None:
+    def save_unread(self) -> None:
         """Save the bytes that `next` has not used, before the shared buffer is filled again."""
         if self._pos == self._end:
             self._data = self._shared

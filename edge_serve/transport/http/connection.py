@@ -262,7 +262,7 @@ class HttpConnection(ClientConnection):
             self._refuse(Internal(_FAILED))
         self._busy = False
         if self._phase is ConnectionPhase.OPEN:
-            reader.keep()
+            reader.save_unread()
             if self._reading and not (self._out.pending or self._stalled or self._writing or reader.in_body):
                 return  # the usual case: a model has the request
         else:

@@ -138,7 +138,7 @@ class InboundCall:
         if self.deaf or arena is None or sum(len(tensor.data) for tensor in outputs) <= INLINE:
             self._send(response, [-1] * len(outputs), OutputSlot(), lease)
         elif lease is not None and lease.arena is arena and all(tensor.offset >= 0 for tensor in outputs):
-            room = self._broker.keep(lease, self.model)  # the model has called itself
+            room = self._broker.add_slot(lease, self.model)  # the model has called itself
             self._send(response, [tensor.offset for tensor in outputs], room, None)
         else:
             self._answer_large(response, arena)
@@ -170,7 +170,7 @@ class InboundCall:
                 refused = InferResponse(response.model_name, "", error=Internal(str(error)), final=response.final)
                 self._send(refused, [], OutputSlot(), response.lease)
             else:
-                self._send(response, places, self._broker.keep(slot, self.model), response.lease)
+                self._send(response, places, self._broker.add_slot(slot, self.model), response.lease)
             while self._waiting and not self._copying:
                 self._answer(self._waiting.popleft())
 
@@ -267,7 +267,7 @@ class BlsBroker:
         except EdgeServeError as full:
             answer(full)
             return
-        room = self.keep(slot, model)
+        room = self.add_slot(slot, model)
 
         def ready() -> None:
             if slot.error is None:
@@ -288,7 +288,7 @@ class BlsBroker:
             answer(Unavailable(f"model {model} is not open"))
             return
         pinned = self._pinned[model] = caller.arena.pinned
-        pinned.keep((self, model), nbytes, lambda kept: answer({"nbytes": kept} if isinstance(kept, int) else kept))
+        pinned.acquire((self, model), nbytes, lambda kept: answer({"nbytes": kept} if isinstance(kept, int) else kept))
 
     def _on_infer(self, received: Frame) -> None:
         callers: list[Caller] = []
@@ -324,7 +324,7 @@ class BlsBroker:
         if len(calls) == len(waiting):
             self.hooks.report_idle(calls)
 
-    def keep(self, lease: Lease, model: int) -> OutputSlot:
+    def add_slot(self, lease: Lease, model: int) -> OutputSlot:
         """`lease` is in the worker's hands."""
         token = next(self._tokens)
         self._kept[token] = lease, model

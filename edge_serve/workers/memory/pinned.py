@@ -50,7 +50,7 @@ class PinnedPages:
         self._holders: dict[object, int] = {}
         self.count = 0
 
-    def keep(self, holder: object, nbytes: int, kept: Kept) -> None:
+    def acquire(self, holder: object, nbytes: int, kept: Kept) -> None:
         """Keep the first `nbytes` for a worker, and call `kept` once no thread returns any of them and all have memory.
 
         Args:

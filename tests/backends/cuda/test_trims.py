@@ -133,11 +133,11 @@ def test_slots_that_an_integrated_device_reads_and_writes_are_right(
 def test_without_the_promise_answers_are_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above can fail: pages that are returned while they are registered are lost for the device."""
 
-    def keep(self: PinnedPages, holder: object, nbytes: int, kept: Callable[[int], None]) -> None:
+    def acquire(self: PinnedPages, holder: object, nbytes: int, kept: Callable[[int], None]) -> None:
         self._pool.used += nbytes
         kept(nbytes)
 
-    monkeypatch.setattr(PinnedPages, "keep", keep)
+    monkeypatch.setattr(PinnedPages, "acquire", acquire)
 
     async def work() -> None:
         async with serving(tmp_path) as served:

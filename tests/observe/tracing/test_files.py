@@ -58,7 +58,7 @@ def test_what_is_told_of_a_trace() -> None:
         InferTensor("t", DataType.BYTES, (2,), join_bytes([b"a", b"\xff"])),
         InferTensor("n", DataType.INT32, (1, 2), bytes(4) + b"\5\0\0\0"),
     ]
-    made.keep("TENSOR_QUEUE_INPUT", tensors)
+    made.add_tensors("TENSOR_QUEUE_INPUT", tensors)
 
     assert entries(made) == [
         {"id": 7, "model_name": "m", "model_version": 3, "request_id": "r"},
@@ -242,7 +242,7 @@ def large(number: int) -> Trace:
     """A trace with a tensor of 1 MiB."""
     made = Trace(number, Collected(), timestamps=False, tensors=True)
     made.model_name, made.model_version = "m", "3"
-    made.keep("TENSOR_QUEUE_INPUT", [InferTensor("t", DataType.BYTES, (1,), join_bytes([b"x" * (1 << 20)]))])
+    made.add_tensors("TENSOR_QUEUE_INPUT", [InferTensor("t", DataType.BYTES, (1,), join_bytes([b"x" * (1 << 20)]))])
     return made
 
 

@@ -166,7 +166,7 @@ def test_a_placed_body_goes_straight_into_its_lease() -> None:
     body = random.Random(1).randbytes(PLACED_FROM)
     rest = receive(reader, post(body) + NEXT)
     assert reader.next() is None
-    reader.keep()
+    reader.save_unread()
     shared[:] = bytes(len(shared))
 
     assert reader.buffer().obj is place.slots[0].memory
@@ -248,7 +248,7 @@ def test_who_awaits_100_continue() -> None:
     receive(reader, b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
     assert reader.next() is None
     assert reader.awaits_continue
-    reader.keep()
+    reader.save_unread()
 
     receive(reader, b"a")
     assert reader.next() is None
@@ -260,7 +260,7 @@ def test_an_idle_connection_owns_no_buffer() -> None:
     receive(reader, NEXT)
     assert reader.next() is not None
     assert reader.next() is None
-    reader.keep()
+    reader.save_unread()
 
     assert reader.buffer().obj is shared
     assert all(one is shared for one in gc.get_referents(reader) if isinstance(one, bytearray))

@@ -37,7 +37,7 @@ async def kept(arena: Arena, nbytes: int, holder: object = "a") -> int:
         Unavailable: they are not.
     """
     answer: asyncio.Future[int | Unavailable] = asyncio.get_running_loop().create_future()
-    arena.pinned.keep(holder, nbytes, answer.set_result)
+    arena.pinned.acquire(holder, nbytes, answer.set_result)
     found = await asyncio.wait_for(answer, 20)
     if isinstance(found, Unavailable):
         raise found
@@ -88,7 +88,7 @@ def test_pages_are_kept_only_when_no_thread_returns_them_any_more(arena: Arena) 
             arena.age()
         runs = arena._withdraw(arena.size // PAGE)
         answers: list[object] = []
-        arena.pinned.keep("a", MIB, answers.append)
+        arena.pinned.acquire("a", MIB, answers.append)
         await asyncio.sleep(0.01)
         assert answers == []
 
