@@ -46,7 +46,7 @@ def return_pages(unused: Buffer) -> None:
             time.sleep(0)  # the interpreter's lock is not released otherwise
 
 
-def drop(unused: object) -> None:
+def release_later(unused: object) -> None:
     """Let a thread have the last reference to something large, because to return its memory may take long."""
     _threads.start(_nothing, unused)
 

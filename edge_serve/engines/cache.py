@@ -40,7 +40,7 @@ class EngineLease:
     def __init__(self, plan: str, seconds: float) -> None:
         self.plan = plan
         self.seconds = seconds
-        self._descriptor = hold(Path(plan))
+        self._descriptor = acquire(Path(plan))
 
     def release(self) -> None:
         """Let the cache remove the engine. A second call does nothing."""
@@ -150,7 +150,7 @@ def default_directory(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "edge-serve", "engines")
 
 
-def hold(plan: Path) -> int:
+def acquire(plan: Path) -> int:
     """Keep a plan in the cache until the descriptor that this returns is closed.
 
     Raises:

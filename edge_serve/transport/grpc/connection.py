@@ -246,7 +246,7 @@ class GrpcConnection(ClientConnection):
 
     def _on_closed(self) -> None:
         self._table.close_all()
-        self._out.drop()
+        self._out.discard()
         self._in_flight.now -= self._counted
         self.shared.gone(self)
 

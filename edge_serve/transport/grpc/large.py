@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from edge_serve.aio.bulk_copy import MOST_AT_ONCE, copy, drop
+from edge_serve.aio.bulk_copy import MOST_AT_ONCE, copy, release_later
 from edge_serve.aio.offload import offload
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest
@@ -56,4 +56,4 @@ async def _move(request: InferRequest, service: InferService, message: Message) 
     request.inputs = [placed.get(tensor.name, tensor) for tensor in request.inputs]
     message.lease = room if message.lease is None else ClaimedLease(room, message.lease)
     unused, message.data = (message.data, moves), b""
-    drop(unused)
+    release_later(unused)

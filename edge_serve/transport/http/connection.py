@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from edge_serve.aio.bulk_copy import MOST_AT_ONCE, drop
+from edge_serve.aio.bulk_copy import MOST_AT_ONCE, release_later
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import Lease
 from edge_serve.messages.tensors import Buffer
@@ -138,7 +138,7 @@ class HttpConnection(ClientConnection):
             front = exchanges.popleft()
             front.connection = None
             if front.lease is None and len(front.body) > MOST_AT_ONCE:
-                drop(front.body)
+                release_later(front.body)
                 front.body = self._reader.body = b""
             self._in_flight.now -= 1
             if front.claim is not None:
@@ -215,7 +215,7 @@ class HttpConnection(ClientConnection):
         self._discard_reading()
         self._admission.close()
         self._cancel_exchanges()
-        self._out.drop()
+        self._out.discard()
         self._shared.gone(self)
 
     # Internal
@@ -372,7 +372,7 @@ class HttpConnection(ClientConnection):
     def _discard_reading(self) -> None:
         unused = self._reader.discard()
         if len(unused) > MOST_AT_ONCE:
-            drop(unused)
+            release_later(unused)
         self._admission.discard()
 
     def _cancel_exchanges(self) -> None:

@@ -64,7 +64,7 @@ class SendQueue:
         if self._callbacks:
             self._call_due(self.taken)
 
-    def drop(self) -> None:
+    def discard(self) -> None:
         """Discard all buffers and call all callbacks: the connection is closed."""
         self._parts.clear()
         self.pending = 0

@@ -112,8 +112,8 @@ def test_dropping_calls_every_callback_once(pair: tuple[socket.socket, socket.so
     queue.push((bytes(3_000_000),), 3_000_000, lambda: sent.append("a"))
     queue.push((b"x",), 1, lambda: sent.append("b"))
     queue.flush()
-    queue.drop()
-    queue.drop()
+    queue.discard()
+    queue.discard()
 
     assert (sent, queue.pending) == (["a", "b"], 0)
 
