@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from edge_serve.aio.tasks import repeat
 from edge_serve.models.control.registry import Registry
-from edge_serve.models.versions.unloading_versions import listed
+from edge_serve.models.versions.unloading_versions import join_names
 
 log = logging.getLogger(__name__)
 
@@ -56,5 +56,5 @@ class DrainReport:
     def unanswered(self) -> str:
         """Return the models that load or have unanswered requests, as text; "" = none."""
         loading = self._registry.load_history.loading()
-        parts = [listed(self._registry.busy()), f"models that load ({', '.join(loading)})" if loading else ""]
+        parts = [join_names(self._registry.busy()), f"models that load ({', '.join(loading)})" if loading else ""]
         return " and ".join(filter(None, parts))

@@ -48,7 +48,7 @@ from edge_serve.models.load.loading import Loader, LoaderOptions
 from edge_serve.models.load.memory import Memory
 from edge_serve.models.repository.names import shown
 from edge_serve.models.repository.repository import Repository, plain_name
-from edge_serve.models.versions.unloading_versions import listed
+from edge_serve.models.versions.unloading_versions import join_names
 from edge_serve.observe.log.log import LogControl
 from edge_serve.observe.metrics.custom import CustomMetrics
 from edge_serve.observe.metrics.options import parse_options
@@ -271,7 +271,7 @@ class ServerProcess:
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._stop.is_set():
-            busy = listed(self._registry.busy())
+            busy = join_names(self._registry.busy())
             unanswered = f"; not answered: {busy}" if busy else ""
             log.warning("%s again: ending now%s", signal.Signals(number).name, unanswered)
             self._force.set()
@@ -428,7 +428,7 @@ class ServerProcess:
                 unfinished.append("models loading")
         busy = await self._registry.close(max(0.1, end - time.monotonic()))
         if busy:
-            unfinished.append(f"{busy} busy model version(s): {listed(self._registry.busy())}")
+            unfinished.append(f"{busy} busy model version(s): {join_names(self._registry.busy())}")
         cut_off = await self._frontends.drain(max(0.1, end - time.monotonic()))
         if cut_off:
             unfinished.append(f"{cut_off} connection(s) with an unfinished answer")

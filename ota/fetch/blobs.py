@@ -70,7 +70,7 @@ class BlobFetcher:
         Raises:
             NoSpace: the disk or the quota has no room for what is missing, or had none and did not grow.
         """
-        absent = self._absent(entries)
+        absent = self._find_absent(entries)
         if not absent:
             return 0
         there = {one.sha256: self._begun(one) for one in absent}
@@ -96,7 +96,7 @@ class BlobFetcher:
             StoreError: the disk failed (NoSpace: it is full); what came stays for the next call.
             Postponed: the limits of the run ended it; the next call resumes.
         """
-        absent = self._absent(entries)
+        absent = self._find_absent(entries)
         if not absent:
             return
         self._pace.begin(sum(one.size for one in absent), progress)
@@ -110,7 +110,7 @@ class BlobFetcher:
         disk_space.remove_failure(self._layout)
         self._pace.finish()
 
-    def _absent(self, entries: Iterable[FileEntry]) -> list[FileEntry]:
+    def _find_absent(self, entries: Iterable[FileEntry]) -> list[FileEntry]:
         """Return the files that the store does not have, each once."""
         found = {one.sha256: one for one in entries}
         return [one for one in found.values() if not _is_whole(self._layout.blob(one.sha256), one.size)]

@@ -42,7 +42,7 @@ def export(workspace: Workspace, state: RepositoryState, fleet: str, out: Path) 
     documents = {
         target: read_target(workspace.repository, target, entry)
         for role in state.delegated()
-        for target, entry in state.listed(role).items()
+        for target, entry in state.targets_of(role).items()
         if target in targets
     }
     blobs: dict[str, int] = {}

@@ -94,7 +94,7 @@ def release(
     target = manifest_target(manifest.family, manifest.bundle, manifest.release)
     check_numbers(workspace, state, manifest)
     code = code_of(bundle)
-    missing = sorted(sha256 for sha256 in code if code_target(manifest.family, sha256) not in state.listed(ENGINES))
+    missing = sorted(sha256 for sha256 in code if code_target(manifest.family, sha256) not in state.targets_of(ENGINES))
     if missing and not engines:
         named = ", ".join(sorted(code[sha256] for sha256 in missing)[:4])
         raise UsageError(
@@ -121,7 +121,7 @@ def check_numbers(workspace: Workspace, state: RepositoryState, manifest: Manife
     Raises:
         UsageError: see above.
     """
-    listed = state.listed(family_role(manifest.family))
+    listed = state.targets_of(family_role(manifest.family))
     target = manifest_target(manifest.family, manifest.bundle, manifest.release)
     if target in listed:
         raise UsageError(
@@ -138,7 +138,7 @@ def check_numbers(workspace: Workspace, state: RepositoryState, manifest: Manife
 
 def manifests_of(workspace: Workspace, state: RepositoryState, family: str, bundle: str) -> list[Manifest]:
     """Return the published manifests of a bundle, by release number."""
-    listed = state.listed(family_role(family))
+    listed = state.targets_of(family_role(family))
     prefix = manifest_target(family, bundle, 0).removesuffix("0.json")
     found = []
     for target, entry in listed.items():
@@ -207,7 +207,7 @@ def hash_chunks(root: Path, entry: FileEntry) -> str:
 def read_floors(workspace: Workspace, state: RepositoryState, family: str) -> dict[str, int]:
     """Return the lowest counters of a family, by bundle."""
     target = floor_target(family)
-    entry = state.listed(family_role(family)).get(target)
+    entry = state.targets_of(family_role(family)).get(target)
     return dict(read_floor(read_target(workspace.repository, target, entry), family)) if entry is not None else {}
 
 

@@ -63,7 +63,7 @@ class RepositoryState:
         delegations = self.targets.delegations
         return [] if delegations is None or delegations.roles is None else list(delegations.roles)
 
-    def listed(self, role: str) -> dict[str, TargetFile]:
+    def targets_of(self, role: str) -> dict[str, TargetFile]:
         """Return the targets that a delegated role lists, by path.
 
         Raises:

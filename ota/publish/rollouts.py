@@ -32,7 +32,7 @@ from ota.strict_json import to_canonical_json
 def read_fleet(workspace: Workspace, state: RepositoryState, fleet: str) -> Rollout:
     """Return the rollout document of a fleet; an empty one with serial 0 for a new fleet."""
     target = rollout_target(checked_name(fleet, "the fleet"))
-    entry = state.listed(ROLLOUT).get(target)
+    entry = state.targets_of(ROLLOUT).get(target)
     if entry is None:
         return Rollout(fleet, 0)
     return read_rollout(read_target(workspace.repository, target, entry), fleet)
@@ -236,7 +236,7 @@ def check_release(workspace: Workspace, state: RepositoryState, family: str, bun
 def read_devices(workspace: Workspace, state: RepositoryState) -> dict[str, DeviceDocument]:
     """Return the documents of all devices, by name."""
     found = {}
-    for target, entry in state.listed(ROLLOUT).items():
+    for target, entry in state.targets_of(ROLLOUT).items():
         if target.startswith("devices/"):
             device = target.removeprefix("devices/").removesuffix(".json")
             found[device] = read_device(read_target(workspace.repository, target, entry), device)
@@ -328,7 +328,7 @@ def remove_device(workspace: Workspace, state: RepositoryState, device: str, now
         UsageError: it is not known.
     """
     target = device_target(device)
-    if target not in state.listed(ROLLOUT):
+    if target not in state.targets_of(ROLLOUT):
         raise UsageError(f"{device} is not a device of this repository")
     refuse_second(workspace, [ROLLOUT])
     payload = copy_payload(state, ROLLOUT)

@@ -122,7 +122,7 @@ def check(repository: Path, state: RepositoryState, now: float, fleet: str = "")
             found.problems.append(f"{role} may sign other paths than {', '.join(paths_of(role))}")
     wanted = find_needed_targets(repository, state, fleet) if fleet else None
     for role in state.delegated():
-        for target in sorted(state.listed(role) if role in state.roles else ()):
+        for target in sorted(state.targets_of(role) if role in state.roles else ()):
             if wanted is None or target in wanted:
                 with _noted(found):
                     _check_document(repository, state, role, target, found)
@@ -180,7 +180,7 @@ def _check_document(repository: Path, state: RepositoryState, role: str, target:
     name = rest.removesuffix(".json")
     if folder == "engines":
         return
-    data = read_target(repository, target, state.listed(role)[target])
+    data = read_target(repository, target, state.targets_of(role)[target])
     if folder == "devices":
         found.devices[name] = read_device(data, name).fleet
     elif folder == "rollout":
@@ -220,7 +220,7 @@ def _every_file(found: Findings) -> Iterator[tuple[str, FileEntry]]:
 
 def _check_code(repository: Path, state: RepositoryState, manifest: Manifest) -> None:
     for sha256, told in sorted(code_of(Bundle(repository, manifest, b"")).items()):
-        if code_target(manifest.family, sha256) not in state.listed(ENGINES):
+        if code_target(manifest.family, sha256) not in state.targets_of(ENGINES):
             raise Untrusted(
                 f"{manifest.bundle} {manifest.release}: {told} runs as code, and engines does not approve it"
             )
@@ -275,7 +275,7 @@ def find_needed_targets(repository: Path, state: RepositoryState, fleet: str) ->
     Raises:
         UsageError: the fleet has no rollout document. OtaError: a document cannot be read.
     """
-    listed = state.listed(ROLLOUT)
+    listed = state.targets_of(ROLLOUT)
     target = rollout_target(fleet)
     if target not in listed:
         known = ", ".join(sorted(one[8:-5] for one in listed if one.startswith("rollout/"))) or "none"
@@ -292,7 +292,7 @@ def find_needed_targets(repository: Path, state: RepositoryState, fleet: str) ->
     for wish in rollout.models.values():
         releases = {wish.want, wish.previous, *wish.pin.values()}
         targets = {manifest_target(wish.family, wish.bundle, one) for one in releases} | {floor_target(wish.family)}
-        found |= targets & state.listed(family_role(wish.family)).keys()
+        found |= targets & state.targets_of(family_role(wish.family)).keys()
     return found
 
 
@@ -303,7 +303,7 @@ def _needed_systems(state: RepositoryState, wish: BundleRollout | None) -> set[s
     versions = {wish.want, *wish.pin.values()}
     return {
         one
-        for one in state.listed(SYSTEM)
+        for one in state.targets_of(SYSTEM)
         if one.startswith(f"system/{wish.family}/") and version_of_target(one) in versions
     }
 

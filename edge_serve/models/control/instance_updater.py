@@ -25,7 +25,7 @@ from edge_serve.models.load.loading import Loader
 from edge_serve.models.load.memory import Memory
 from edge_serve.models.load.warmup import WarmupListener, warm_up
 from edge_serve.models.run.driver import Driver
-from edge_serve.models.versions.instance_group import Placed, compare, placed
+from edge_serve.models.versions.instance_group import Placed, compare, place_instances
 from edge_serve.models.versions.served import Served
 from edge_serve.workers.front.pool import OpenedModel
 
@@ -140,7 +140,7 @@ class InstanceUpdate:
         assert isinstance(served.runner, Driver), "an ensemble has no instances"
         self._driver = served.runner
         self._limited = self._opened.listener if isinstance(self._opened.listener, LimitedModel) else None
-        self._kept, added, self.removed = compare(served.instances, placed(config))
+        self._kept, added, self.removed = compare(served.instances, place_instances(config))
         self.added: dict[int, Placed] = dict(zip(self._opened.next_numbers(), added, strict=False))
         self._fresh: OpenedModel | None = None
 

@@ -74,7 +74,7 @@ class VersionRecord:
         return self.served.refusal if self.served is not None and not self.served.healthy else ""
 
     @property
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether it does not keep the server from being ready: healthy, being swapped, unloaded, or its failure
         dismissed."""
         if self.state is VersionState.READY:
@@ -121,11 +121,11 @@ class ModelRecord:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether each version is settled, or drains beside one that serves; and the last load found a version."""
         if not self.versions:
             return not self.barren
-        counted = [version for version in self.versions.values() if not version.settled]
+        counted = [version for version in self.versions.values() if not version.is_settled]
         return not counted or (bool(self.ready()) and all(one.state is VersionState.DRAINING for one in counted))
 
     def ready(self) -> list[VersionRecord]:
@@ -159,7 +159,7 @@ class ModelRecord:
         """Yield the readiness of each version that serves or should; for a model without versions, "" and False."""
         for _, version in sorted(self.versions.items()):
             if version.state in (VersionState.LOADING, VersionState.READY) or version.failed:
-                yield str(version.version), version.state is VersionState.READY and version.settled
+                yield str(version.version), version.state is VersionState.READY and version.is_settled
         if not self.versions and (self.barren or self.plan is not None or self.lock.locked()):
             yield "", False
 
@@ -171,18 +171,18 @@ class ModelRecord:
         if not found:  # the model waits for a load slot, or is an ensemble that waits for a member
             found = [("loading" if self.lock.locked() else "failed", "", 0)]
         word, reason, number = min(found, key=lambda one: _FIRST.index(one[0]))
-        serves = any(version.settled for version in self.ready())
+        serves = any(version.is_settled for version in self.ready())
         if word == "failed" and serves:
             reason = f"version {number}: {reason}"
         return ModelSummary(plain_name(self.name), word, reason, serves)
 
 
 def _word(version: VersionRecord) -> str:
-    if version.state is VersionState.READY and not version.settled:
+    if version.state is VersionState.READY and not version.is_settled:
         opened = version.served.opened if version.served is not None else None
         return "unready" if opened is not None and opened.complete else "restarting"
     if version.state is VersionState.GONE:
-        return "unloaded" if version.settled else "failed"
+        return "unloaded" if version.is_settled else "failed"
     return _WORDS[version.state]
 
 
@@ -258,7 +258,7 @@ def _gone(directories: Iterable[Path]) -> list[Path]:
     return gone
 
 
-def absent(required: Iterable[str], found: Collection[str]) -> dict[str, str]:
+def explain_absent(required: Iterable[str], found: Collection[str]) -> dict[str, str]:
     """Return the required models that are not in the repository (`found`), each with the most similar name."""
     reasons = {}
     for name in sorted(set(required).difference(found)):

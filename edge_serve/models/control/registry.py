@@ -22,15 +22,15 @@ from edge_serve.models.control.loads import ModelLoads
 from edge_serve.models.control.records import (
     ModelRecord,
     ModelSummary,
-    absent,
     dismiss_gone,
+    explain_absent,
     readiness,
     repository_index,
     unready_required,
 )
-from edge_serve.models.control.version_swap import VersionSwapper, settled
+from edge_serve.models.control.version_swap import VersionSwapper, wait_idle
 from edge_serve.models.load.batch import Planner
-from edge_serve.models.load.dependencies import dependents, needed_by, outermost_first, released
+from edge_serve.models.load.dependencies import dependents, find_unneeded, needed_by, outermost_first
 from edge_serve.models.load.load_history import LoadHistory
 from edge_serve.models.load.loading import Loader
 from edge_serve.models.load.memory import Memory
@@ -201,10 +201,10 @@ class Registry:
         if self.load_history.left_out or self.load_history.returning or self.load_history.unreadable:
             return False
         if not self._required:
-            return all(map(attrgetter("settled"), self._models.values()))
+            return all(map(attrgetter("is_settled"), self._models.values()))
         if not self._required.issubset(map(plain_name, self._serving.highest)):
             return False
-        return all(record.settled for name, record in self._models.items() if plain_name(name) in self._required)
+        return all(record.is_settled for name, record in self._models.items() if plain_name(name) in self._required)
 
     def summaries(self) -> Iterator[ModelSummary]:
         """Yield the state of every model that was asked for."""
@@ -228,7 +228,7 @@ class Registry:
             InvalidArgument: a repository cannot be read.
         """
         if self._required:
-            self._absent = absent(self._required, set(map(plain_name, await offload(self._repository.scan))))
+            self._absent = explain_absent(self._required, set(map(plain_name, await offload(self._repository.scan))))
         for name, reason in self._absent.items():
             log.warning("required model '%s' is %s (--required-model)", name, reason, extra=model_fields(name))
 
@@ -332,7 +332,7 @@ class Registry:
             needs = self._loads.needs()
             going = {name}
             if unload_dependents:
-                going = released(name, needs, lambda other: other not in reach or self._models[other].explicit)
+                going = find_unneeded(name, needs, lambda other: other not in reach or self._models[other].explicit)
             for one in going:
                 self._models[one].plan = None
                 self._models[one].explicit = self._models[one].barren = False
@@ -350,7 +350,7 @@ class Registry:
             The number of versions that were still busy.
         """
         end = time.monotonic() + timeout
-        await settled(self.served, timeout / 2)  # accepted requests may call any model
+        await wait_idle(self.served, timeout / 2)  # accepted requests may call any model
         for wave in outermost_first(self._models, self._loads.needs()):
             left = max(0.0, end - time.monotonic())
             await self._swapper.retire_all((self._models[name] for name in wave), left)

@@ -369,7 +369,7 @@ async def _answered(served: Served, sequences: bool) -> None:
     await served.wait_released()  # responses that are still being encoded
 
 
-async def settled(served: Callable[[], Iterable[Served]], seconds: float) -> None:
+async def wait_idle(served: Callable[[], Iterable[Served]], seconds: float) -> None:
     """Wait until all versions have answered, at most `seconds`. No client can send new requests meanwhile."""
     end = time.monotonic() + seconds
     while any(one.runner.in_flight() for one in served()) and time.monotonic() < end:

@@ -83,7 +83,7 @@ class ModelCalls:
         try:
             served = self._target(asked)
             request = _request(asked, served)
-            moved = self._moved(asked, served, request)
+            moved = self._move_inputs(asked, served, request)
         except EdgeServeError as error:
             _release(asked)
             asked.refuse(_in_call(asked, error))
@@ -125,7 +125,7 @@ class ModelCalls:
             )
         return served
 
-    def _moved(self, asked: InboundCall, served: Served, request: InferRequest) -> list[tuple[memoryview, Any]]:
+    def _move_inputs(self, asked: InboundCall, served: Served, request: InferRequest) -> list[tuple[memoryview, Any]]:
         """Return the copies to make into the called model's arena. `request` refers to their targets already.
 
         Raises:

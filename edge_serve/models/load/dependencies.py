@@ -140,7 +140,7 @@ def needed_by(name: str, needs: Needs) -> set[str]:
     return found
 
 
-def released(name: str, needs: Needs, explicit: Callable[[str], bool]) -> set[str]:
+def find_unneeded(name: str, needs: Needs, explicit: Callable[[str], bool]) -> set[str]:
     """Return the models to unload with `name`: it, and members that were not asked for and that no other model needs.
 
     Args:

@@ -75,7 +75,7 @@ async def prove(served: Served, test: GoldenTest, seconds: float, driver: Driver
     driver.model, opened.listener, opened.tests = opened, driver, True
     try:
         await prove_with(served, test, seconds, driver)
-        await _settled(driver, seconds)
+        await _wait_idle(driver, seconds)
     finally:
         opened.listener, opened.tests = before, False
 
@@ -265,7 +265,7 @@ def _unfit(sample: GoldenSample, text: str) -> InvalidArgument:
     return InvalidArgument(f"{DIRECTORY}/{DOCUMENT}: sample '{sample.name}' does not fit the model: {text}")
 
 
-async def _settled(driver: Driver, seconds: float) -> None:
+async def _wait_idle(driver: Driver, seconds: float) -> None:
     """Wait until nothing of the test is left in the workers; a decoupled model may return after its last response."""
     idle = asyncio.Event()
     driver.stop(idle.set)

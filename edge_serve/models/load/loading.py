@@ -58,7 +58,7 @@ from edge_serve.models.run.decoupled import DecoupledDriver
 from edge_serve.models.run.driver import Driver, Order
 from edge_serve.models.run.sequence_driver import IterativeDecoupledDriver, IterativeDriver, SequenceDriver
 from edge_serve.models.run.statistics import bounds_of, new_statistics
-from edge_serve.models.versions.instance_group import Placed, placed
+from edge_serve.models.versions.instance_group import Placed, place_instances
 from edge_serve.models.versions.served import Served
 from edge_serve.scheduling.ensemble import ensemble_plan
 from edge_serve.scheduling.keys import shape_key_for
@@ -238,7 +238,7 @@ class Loader:
         if not self.devices.found:
             return []
         try:
-            used = {one.spec.device_id for one in placed(self.settle(config)) if one.spec.kind == "GPU"}
+            used = {one.spec.device_id for one in place_instances(self.settle(config)) if one.spec.kind == "GPU"}
         except EdgeServeError:  # `open` says why
             return []
         return [gpu for gpu in self.devices.found if gpu.id in used]
@@ -266,7 +266,7 @@ class Loader:
             log.warning("model %s: %s", plan.name, note, extra=model_fields(plan.name))
         labels = await offload(read_labels, config, plan.directory)
         signature = signature_of(config, config.name, version, labels)
-        instances = placed(config)
+        instances = place_instances(config)
         limited = self._gate.admit(instances) if self._gate is not None else None
         if limited is not None:
             undo.callback(limited.close)
@@ -338,7 +338,7 @@ class Loader:
         return new_statistics(summaries=options.summaries, histograms=options.histograms, first_response_bounds=bounds)
 
     def _driver(self, config: pb.ModelConfig, signature: Signature, limited: LimitedModel | None) -> Driver:
-        instances = placed(config)
+        instances = place_instances(config)
         passive = {number for number, one in enumerate(instances) if one.group.passive}
         order: Order | None = ResponseOrder() if config.dynamic_batching.preserve_ordering else None
         scheduler = scheduler_for(config, len(instances), passive)

@@ -30,7 +30,7 @@ class Placed:
         return (self.signature, self.spec.device_id) == (other.signature, other.spec.device_id)
 
 
-def placed(config: pb.ModelConfig) -> list[Placed]:
+def place_instances(config: pb.ModelConfig) -> list[Placed]:
     """Return every instance, in the order of the groups; one per GPU and count where the group names GPUs."""
     found = []
     for group in config.instance_group:

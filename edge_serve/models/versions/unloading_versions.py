@@ -83,7 +83,7 @@ def busy_versions(versions: Iterable[Served]) -> list[BusyVersion]:
     return sorted(found, key=lambda one: (-one.seconds, one.name, one.version))
 
 
-def listed(busy: list[BusyVersion]) -> str:
+def join_names(busy: list[BusyVersion]) -> str:
     """Return the versions as one text."""
     more = [f"{len(busy) - _MOST_NAMES} more model versions"] if len(busy) > _MOST_NAMES else []
     return ", ".join([*map(str, busy[:_MOST_NAMES]), *more])

@@ -158,14 +158,14 @@ class Nvml:
 
     def _throttling(self, handle: Any) -> tuple[str, ...] | None:
         for name in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
-            bits = self._ask(getattr(self._nvml, name, self._absent), handle)
+            bits = self._ask(getattr(self._nvml, name, self._ignore), handle)
             if bits is not None:
                 return tuple(reason for bit, reason in _THROTTLE_BITS.items() if int(bits) & bit)
         return None
 
     def _processes(self, handle: Any) -> dict[int, int]:
         """Return the memory of each process. In a container a driver may number processes as the host does."""
-        found = self._ask(getattr(self._nvml, "nvmlDeviceGetComputeRunningProcesses", self._absent), handle)
+        found = self._ask(getattr(self._nvml, "nvmlDeviceGetComputeRunningProcesses", self._ignore), handle)
         return {int(one.pid): int(one.usedGpuMemory) for one in found or () if one.usedGpuMemory is not None}
 
     def _millijoules(self, handle: Any) -> int | None:
@@ -180,7 +180,7 @@ class Nvml:
             return None
 
     @staticmethod
-    def _absent(handle: Any) -> None:
+    def _ignore(handle: Any) -> None:
         """Stand in for a function that this version of the package lacks."""
 
 

@@ -22,7 +22,7 @@ from edge_serve.messages.status import ModelFacts, ServerFacts, WorkerFacts
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.versions.lineage import add_up
 from edge_serve.models.versions.served import Served
-from edge_serve.models.versions.unloading_versions import listed
+from edge_serve.models.versions.unloading_versions import join_names
 from edge_serve.observe.metrics.source import StatisticsSource
 from edge_serve.observe.status.document import Document, StatusFacts, build, model_rows
 from edge_serve.observe.status.events import EventRing
@@ -178,7 +178,7 @@ class Collector:
             required=tuple(self._rooms.required),
             lacking=tuple((one.name, one.reason or one.word) for one in self._rooms.registry.unready_required()),
             safe_mode=self._rooms.safe_mode(),
-            unanswered=listed(self._rooms.registry.busy()) if service.stopping else "",
+            unanswered=join_names(self._rooms.registry.busy()) if service.stopping else "",
             unreadable=self._rooms.registry.load_history.unreadable,
             explicit=service.options.explicit,
             doors=dict(self._rooms.doors),

@@ -1,7 +1,7 @@
 """State machine of an HTTP/2 connection (RFC 9113), the server's side: bytes in, calls to streams out, no socket.
 
     start();  receive(bytes): calls the host and the streams, pushes frames to the output
-    place() -> memory for bytes of a large message, without a copy;  placed(n): n bytes are in it
+    place() -> memory for bytes of a large message, without a copy;  receive_placed(n): n bytes are in it
 
 The owner flushes the output soon after each call. Server push, priorities, and upgrades from HTTP/1.1 are not offered.
 Start reading with `_read`.
@@ -85,11 +85,11 @@ class Http2:
         """Return memory for the next bytes of the connection; None = pass them to `receive`."""
         return self._data.place()
 
-    def placed(self, size: int) -> None:
+    def receive_placed(self, size: int) -> None:
         """Note that `size` bytes have been received into the memory of `place`."""
         self.received += size
         try:
-            self._data.placed(size)
+            self._data.receive_placed(size)
         except ConnectionFault as fault:
             self.table.fail(fault)
 

@@ -212,7 +212,7 @@ class DataReader:
             return None
         return stream.place(self._rest)
 
-    def placed(self, size: int) -> None:
+    def receive_placed(self, size: int) -> None:
         """Note that `size` bytes have been received into the memory of `place`.
 
         Raises:

@@ -109,11 +109,11 @@ class BodyAdmission:
 
         def ready() -> None:
             if room.error is not None:
-                moved(room.error)
+                on_moved(room.error)
             else:
-                work(len(body), partial(move, room.view[: len(body)], body), moved)
+                work(len(body), partial(move, room.view[: len(body)], body), on_moved)
 
-        def moved(error: Exception | None) -> None:
+        def on_moved(error: Exception | None) -> None:
             if error is not None:
                 room.release()
             done(room if error is None else None)

@@ -95,7 +95,7 @@ class GrpcConnection(ClientConnection):
                 if place is None:
                     http2.receive(bytes(shared.view[:received]))
                 else:
-                    http2.placed(received)
+                    http2.receive_placed(received)
             except Exception:
                 log.exception("a gRPC connection failed")
                 self._table.fail(ConnectionFault(Code.INTERNAL_ERROR, "the server failed, its log says why"))

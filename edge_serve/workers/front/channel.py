@@ -21,7 +21,7 @@ from edge_serve.messages.infer import InferRequest, Lease
 from edge_serve.workers.front.frame_socket import FrameSocket
 from edge_serve.workers.front.frames.batch import BatchReply, decode_answers, encode_execute, loose_bytes
 from edge_serve.workers.front.link import Link, PartialListener
-from edge_serve.workers.front.pending import Moves, PendingBatch, moved, prepare, release_all
+from edge_serve.workers.front.pending import Moves, PendingBatch, move_inputs, prepare, release_all
 from edge_serve.workers.memory.arena import Slot
 from edge_serve.workers.memory.arena_exports import ArenaExports
 from edge_serve.workers.wire.frames import (
@@ -157,7 +157,7 @@ class Channel:
                 )
                 for request in requests
             ]
-        return moved(requests, pending, self._link.arena)
+        return move_inputs(requests, pending, self._link.arena)
 
     def _expect_outputs(self, requests: Sequence[InferRequest], pending: PendingBatch) -> None:
         """A slot for outputs, when they will be large. Without memory the worker asks again, once they are there."""

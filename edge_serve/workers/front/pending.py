@@ -46,12 +46,12 @@ class PendingBatch:
     preparing: bool = False
 
     def cancel(self, index: int) -> bool:
-        """The client of a request has gone; whether it was the last."""
+        """Note that the client of a request has disconnected. Return whether it was the last client of the batch."""
         self.gone = {index} if self.gone is None else self.gone | {index}
         return len(self.gone) == self.count
 
     def release(self) -> None:
-        """Give back what the batch held, but not its output slot."""
+        """Release the memory and the timer of the batch, except its output slot."""
         if self.timer is not None:
             self.timer.cancel()
         if self.copies is not None:
@@ -59,7 +59,9 @@ class PendingBatch:
                 slot.release()
 
 
-def moved(requests: Sequence[InferRequest], pending: PendingBatch, arena: Arena) -> tuple[list[InferRequest], Moves]:
+def move_inputs(
+    requests: Sequence[InferRequest], pending: PendingBatch, arena: Arena
+) -> tuple[list[InferRequest], Moves]:
     """Find slots for large inputs in ordinary memory (JSON, chunked bodies); one that finds no room is refused.
 
     Returns:
@@ -77,13 +79,13 @@ def moved(requests: Sequence[InferRequest], pending: PendingBatch, arena: Arena)
                 pending.refused[i] = full
                 continue
             pending.copies[i] = slot
-            request = replace(request, inputs=_placed(request.inputs, slot, moves))
+            request = replace(request, inputs=_place_inputs(request.inputs, slot, moves))
         sent.append(request)
         pending.sent.append(i)
     return sent, moves
 
 
-def _placed(inputs: list[InferTensor], slot: Slot, moves: Moves) -> list[InferTensor]:
+def _place_inputs(inputs: list[InferTensor], slot: Slot, moves: Moves) -> list[InferTensor]:
     """The inputs, with their data in `slot`; those that are in the arena already stay."""
     placed: list[InferTensor] = []
     position = 0

@@ -179,7 +179,7 @@ class Environments:
             path = path_of(spec)
             if path is None:
                 return None
-            root, lock = (path.resolve(), -1) if path.is_dir() else await self._unpacked(path)
+            root, lock = (path.resolve(), -1) if path.is_dir() else await self._unpack(path)
             return Environment(await self._checked_interpreter(root), root, lock)
         except BaseException as error:
             if lock >= 0:
@@ -191,7 +191,7 @@ class Environments:
                 raise InvalidArgument(text) from error
             raise
 
-    async def _unpacked(self, archive: Path) -> tuple[Path, int]:
+    async def _unpack(self, archive: Path) -> tuple[Path, int]:
         """The directory of an archive, and a descriptor that keeps it there until it is closed."""
         own = own_interpreter()
         command = [*own.command, "edge_serve.workers.launch.unpack", str(archive), str(self._cache)]

@@ -37,8 +37,8 @@ _DIGEST_LETTERS = 32
 State = list[int]
 
 
-def unpacked(archive: Path, cache: Path) -> Path:
-    """The directory with what is in `archive`; unpacked now, unless it has been before. Removes what is stale.
+def unpack_archive(archive: Path, cache: Path) -> Path:
+    """Return the directory with the contents of `archive`. Unpack it, if that was not done before. Remove stale ones.
 
     Raises:
         InvalidArgument: it is no archive, or one that may not be unpacked.
@@ -155,7 +155,7 @@ def extract(archive: Path, target: Path) -> None:
     """Unpack into the new directory `target`: files, directories and links that stay inside; nothing else.
 
     Raises:
-        InvalidArgument, Unavailable: see `unpacked`.
+        InvalidArgument, Unavailable: see `unpack_archive`.
     """
     target.mkdir(mode=0o700)
     room = min(MOST_BYTES, shutil.disk_usage(target).free - SPARE_BYTES)
@@ -269,7 +269,7 @@ class _Target:
 def main(arguments: list[str]) -> None:
     """Print where the archive is unpacked, or why it is not."""
     try:
-        answer = {"directory": str(unpacked(Path(arguments[0]), Path(arguments[1])))}
+        answer = {"directory": str(unpack_archive(Path(arguments[0]), Path(arguments[1])))}
     except EdgeServeError as error:
         answer = {"error": error.message}
     except OSError as error:

@@ -42,7 +42,7 @@ class ArenaExports:
 
     def export(self, inputs: Sequence[InferTensor], own: Arena) -> list[InferTensor]:
         """The inputs of a request to a model with the arena `own`; handles have become places that the worker knows."""
-        exported = [self._placed(tensor, own) if type(tensor) is Handle else tensor for tensor in inputs]
+        exported = [self._place(tensor, own) if type(tensor) is Handle else tensor for tensor in inputs]
         return [self._shared(tensor) if type(tensor) is Shared else tensor for tensor in exported]
 
     def export_places(self, outputs: list[RequestedOutput]) -> list[RequestedOutput]:
@@ -72,7 +72,7 @@ class ArenaExports:
         del self._endings[number]
         self._send(frame(FrameKind.ARENA_GONE, number), ())
 
-    def _placed(self, tensor: Handle, own: Arena) -> InferTensor:
+    def _place(self, tensor: Handle, own: Arena) -> InferTensor:
         arena, place = tensor.arena, tensor.place
         if arena is not own:
             number = self._number(arena) if isinstance(arena, Arena) else 0

@@ -172,7 +172,7 @@ def walk(directory: Path, version: int, release: int) -> dict[str, Path]:
             path = Path(folder, name)
             if not path.is_file():
                 raise UsageError(f"{path} is not a regular file, or is a dangling link: remove it")
-            found[_released(path.relative_to(directory), version, release)] = path
+            found[_release_path(path.relative_to(directory), version, release)] = path
     return found
 
 
@@ -184,7 +184,7 @@ def _is_other_version(name: str, version: int) -> bool:
     return _is_version(name) and int(name) != version
 
 
-def _released(path: Path, version: int, release: int) -> str:
+def _release_path(path: Path, version: int, release: int) -> str:
     """Return the path in the release: the version directory is renamed."""
     parts = [str(release), *path.parts[1:]] if version and path.parts[0] == str(version) else list(path.parts)
     try:

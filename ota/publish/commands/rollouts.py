@@ -225,7 +225,7 @@ def _show(arguments: argparse.Namespace) -> int:
     from ota.publish.rollouts import format_time, read_fleet
 
     with open_workspace(arguments) as (workspace, state):
-        fleets = sorted(one[8:-5] for one in state.listed(ROLLOUT) if one.startswith("rollout/"))
+        fleets = sorted(one[8:-5] for one in state.targets_of(ROLLOUT) if one.startswith("rollout/"))
         for fleet in [arguments.fleet] if arguments.fleet else fleets:
             rollout = read_fleet(workspace, state, fleet)
             print(f"{fleet}: serial {rollout.serial}" + ("" if rollout.wishes() else ", nothing rolled out"))

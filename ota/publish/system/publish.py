@@ -122,7 +122,7 @@ def documents_of(workspace: Workspace, state: RepositoryState, product: str) -> 
     """Return the published versions of a product ("" = of all), for each profile and processor."""
     check_role(state)
     found = []
-    for target, entry in state.listed(SYSTEM).items():
+    for target, entry in state.targets_of(SYSTEM).items():
         if not product or target.startswith(f"system/{product}/"):
             found.append(read_system(read_target(workspace.repository, target, entry), target))
     return sorted(found, key=lambda one: (one.product, one.version, one.profile, one.arch))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from edge_serve.errors import EdgeServeError, Internal, NotFound
-from edge_serve.models.control.records import ModelRecord, ModelSummary, VersionRecord, absent, unready_required
+from edge_serve.models.control.records import ModelRecord, ModelSummary, VersionRecord, explain_absent, unready_required
 from edge_serve.models.versions.lifecycle import VersionEvent
 from tests.models.control.house import House, play
 
@@ -222,7 +222,7 @@ def test_a_failure_that_is_wanted_is_not_dismissed() -> None:
 
 
 def test_required_models_that_are_not_ready_have_a_reason() -> None:
-    assert absent({"seg", "pose"}, ["seg2"]) == {
+    assert explain_absent({"seg", "pose"}, ["seg2"]) == {
         "pose": "not in the repository", "seg": "not in the repository, did you mean 'seg2'?",
     }  # fmt: skip
     known = [

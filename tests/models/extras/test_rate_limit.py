@@ -17,7 +17,7 @@ from edge_serve.models.extras.rate_limit import LimitedModel, RateLimitGate
 from edge_serve.models.run.decoupled import DecoupledDriver
 from edge_serve.models.run.driver import Driver
 from edge_serve.models.run.statistics import new_statistics
-from edge_serve.models.versions.instance_group import placed
+from edge_serve.models.versions.instance_group import place_instances
 from edge_serve.scheduling.direct import DirectScheduler
 from edge_serve.scheduling.rate_limiter import RateLimiter
 from edge_serve.workers.front.frames.batch import BatchReply
@@ -82,7 +82,7 @@ class Model:
         config = parse_model_config(f'name: "{name}" instance_group [ {groups} ]')
         instances = sum(group.count for group in config.instance_group)
         self.opened = Opened(instances)
-        self.limited: LimitedModel = gate.admit(placed(config))
+        self.limited: LimitedModel = gate.admit(place_instances(config))
         scheduler = DirectScheduler(instances)
         scheduler.prefer(self.limited.rank)
         self.driver = kind(name, "1", scheduler, new_statistics(), Ticks(), loop)
@@ -231,7 +231,7 @@ def test_a_model_that_could_never_run_is_not_admitted() -> None:
     before = footprint(gate)
 
     with pytest.raises(InvalidArgument, match='Resource count for "R" is limited to 5'):
-        gate.admit(placed(config))
+        gate.admit(place_instances(config))
     assert footprint(gate) == before
 
 
@@ -240,7 +240,7 @@ def test_passive_instances_need_nothing_and_global_resources_have_one_stock() ->
     text = 'name: "m" instance_group [ { count: 2 kind: KIND_CPU passive: true rate_limiter { resources [ ' \
         '{ name: "R" count: 9 } ] } }, { count: 1 kind: KIND_CPU rate_limiter { resources [ ' \
         '{ name: "R" count: 1 global: true } ] } } ]'  # fmt: skip
-    limited = gate.admit(placed(parse_model_config(text)))
+    limited = gate.admit(place_instances(parse_model_config(text)))
 
     assert [{(one.name, one.device): n for one, n in c.needs.items()} for c in limited._claimants.values()] == [
         {}, {}, {("R", None): 1},

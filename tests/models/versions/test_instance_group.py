@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from edge_serve.config.model.text import parse_model_config
-from edge_serve.models.versions.instance_group import Placed, compare, placed
+from edge_serve.models.versions.instance_group import Placed, compare, place_instances
 
 
 def instances(*groups: str) -> list[Placed]:
-    return placed(parse_model_config(f'name: "m" instance_group [ {", ".join(f"{{ {group} }}" for group in groups)} ]'))
+    return place_instances(
+        parse_model_config(f'name: "m" instance_group [ {", ".join(f"{{ {group} }}" for group in groups)} ]')
+    )
 
 
 def changed(now: list[Placed], wanted: list[Placed]) -> tuple[list[int], list[str], list[int]]:

@@ -10,7 +10,7 @@ import pytest
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.versions.lineage import add_up
 from edge_serve.models.versions.served import Served
-from edge_serve.models.versions.unloading_versions import BusyVersion, UnloadingVersions, busy_versions, listed
+from edge_serve.models.versions.unloading_versions import BusyVersion, UnloadingVersions, busy_versions, join_names
 from edge_serve.observe.metrics.source import ModelSeries
 
 
@@ -132,10 +132,10 @@ def test_those_that_are_idle_are_left_out_and_the_oldest_batch_is_first() -> Non
     ],
 )
 def test_one_is_named_with_its_requests_and_for_how_long(version: Working, text: str) -> None:
-    assert listed(found(version)) == text
+    assert join_names(found(version)) == text
 
 
 def test_many_are_counted() -> None:
-    text = listed(found(*(Working(name, 1) for name in "abcdef")))
+    text = join_names(found(*(Working(name, 1) for name in "abcdef")))
 
     assert text == ", ".join(f"{name} version 1 (1 request)" for name in "abcd") + ", 2 more model versions"

@@ -97,7 +97,7 @@ def test_a_large_frame_is_received_where_it_is_wanted(said: bytes) -> None:
         size = min(len(place), 60_000)
         place[:size] = whole[position : position + size]
         position += size
-        scene.http2.placed(size)
+        scene.http2.receive_placed(size)
     scene.send(whole[position:])
 
     assert stream.complete

@@ -14,7 +14,7 @@ import pytest
 
 from edge_serve.errors import EdgeServeError, InvalidArgument, Unavailable
 from edge_serve.workers.launch import unpack
-from edge_serve.workers.launch.unpack import extract, locked, unpacked
+from edge_serve.workers.launch.unpack import extract, locked, unpack_archive
 
 Add = Callable[[tarfile.TarFile], None]
 
@@ -124,7 +124,7 @@ def test_other_files_than_archives_are_refused(tmp_path: Path, content: bytes) -
     (tmp_path / "a.tar.gz").write_bytes(content)
 
     with pytest.raises(InvalidArgument, match="is not a whole tar archive"):
-        unpacked(tmp_path / "a.tar.gz", tmp_path / "cache")
+        unpack_archive(tmp_path / "a.tar.gz", tmp_path / "cache")
 
     assert not list((tmp_path / "cache").iterdir())
 
@@ -134,7 +134,7 @@ def test_a_cut_archive_is_refused(tmp_path: Path) -> None:
     made.write_bytes(made.read_bytes()[:50_000])
 
     with pytest.raises(EdgeServeError, match=r"a\.tar\.gz"):
-        unpacked(made, tmp_path / "cache")
+        unpack_archive(made, tmp_path / "cache")
 
     assert not list((tmp_path / "cache").iterdir())
 
@@ -156,46 +156,46 @@ def test_equal_bytes_are_unpacked_once(tmp_path: Path) -> None:
     copy.write_bytes(made.read_bytes())
     cache = tmp_path / "cache"
 
-    first = unpacked(made, cache)
+    first = unpack_archive(made, cache)
     (first / "mark").touch()
 
-    assert unpacked(copy, cache) == first
-    assert unpacked(made, cache) == first
+    assert unpack_archive(copy, cache) == first
+    assert unpack_archive(made, cache) == first
     assert (first / "mark").exists()
 
 
 def test_a_changed_archive_is_unpacked_again_and_the_old_one_removed(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     made = archive(tmp_path / "a.tar.gz", file("a", b"1"))
-    first = unpacked(made, cache)
+    first = unpack_archive(made, cache)
     (cache / "left-behind.part").mkdir()
     archive(made, file("a", b"2"))
 
     with locked(first, fcntl.LOCK_SH):
-        second = unpacked(made, cache)
+        second = unpack_archive(made, cache)
         assert first.exists(), "somebody uses it"
     assert (second / "a").read_bytes() == b"2"
 
-    assert unpacked(made, cache) == second
+    assert unpack_archive(made, cache) == second
     assert sorted(path.name for path in cache.iterdir()) == sorted([second.name, f"{second.name}.json"])
 
 
 def test_an_archive_that_has_gone_is_forgotten(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    gone = unpacked(archive(tmp_path / "a.tar.gz", file("a", b"1")), cache)
+    gone = unpack_archive(archive(tmp_path / "a.tar.gz", file("a", b"1")), cache)
     (tmp_path / "a.tar.gz").unlink()
 
-    unpacked(archive(tmp_path / "b.tar.gz", file("a", b"2")), cache)
+    unpack_archive(archive(tmp_path / "b.tar.gz", file("a", b"2")), cache)
 
     assert not gone.exists()
 
 
 def test_an_unchanged_archive_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = archive(tmp_path / "a.tar.gz", file("a"))
-    first = unpacked(made, tmp_path / "cache")
+    first = unpack_archive(made, tmp_path / "cache")
     monkeypatch.setattr(unpack, "_digest", lambda path: pytest.fail("it was read"))
 
-    assert unpacked(made, tmp_path / "cache") == first
+    assert unpack_archive(made, tmp_path / "cache") == first
 
 
 def test_two_servers_may_unpack_at_the_same_time(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_two_servers_may_unpack_at_the_same_time(tmp_path: Path) -> None:
         if not pid:
             status = 1
             try:
-                status = 0 if (unpacked(made, cache) / "a").read_bytes() == b"x" else 1
+                status = 0 if (unpack_archive(made, cache) / "a").read_bytes() == b"x" else 1
             finally:
                 os._exit(status)
         children.append(pid)
