@@ -65,11 +65,6 @@ class StatusFile:
         }
         self.write(now)
 
-    def remove_others(self, bundles: set[str]) -> None:
-        """Remove bundles that this device no longer has."""
-        models = self.document.get("models", {})
-        self.document["models"] = {name: found for name, found in models.items() if name in bundles}
-
     def failed(self, now: float, step: str, error: OtaError) -> None:
         """Count a failure, and write its error."""
         self.count(f"{step}/{error.reason}")
