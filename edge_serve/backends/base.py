@@ -79,7 +79,7 @@ class BackendRequest:
         is_cancelled: asks whether the client has gone; cheap enough to call in a loop.
         send: decoupled models only: one of several replies, and whether it is the last; None only says that none
             follows. Callable from any thread.
-        seat: of its sequence in the instance; -1 = it is part of none, or a null request.
+        sequence_slot: of its sequence in the instance; -1 = it is part of none, or a null request.
         personal: set by the backend when the model looked at parameters, correlation id or flags.
     """
 
@@ -93,7 +93,7 @@ class BackendRequest:
     timeout_us: int
     is_cancelled: Callable[[], bool]
     send: Callable[[Reply | None, bool], None] | None = None
-    seat: int = -1
+    sequence_slot: int = -1
     personal: bool = False
 
     @property

@@ -17,8 +17,8 @@ Parameter = str | int | bool | float
 SEQUENCE_START = 1
 SEQUENCE_END = 2
 
-#: see `InferRequest.seat`
-NULL_SEAT = -2
+#: see `InferRequest.sequence_slot`
+NULL_SEQUENCE_SLOT = -2
 
 
 class Lease(Protocol):
@@ -89,8 +89,8 @@ class InferRequest:
         lease: the arena slot that the tensors are views of, released when the backend is done with them.
         rows: its batch size (1 when the model has no batch dimension), set by protocol/inference/validate.py.
         validated: the signature it was checked against; None = not yet.
-        seat: where its sequence sits in the instance, set when it runs; -1 = it is part of none, and keeps no state;
-            NULL_SEAT = it only fills a row, and nobody wants its outputs.
+        sequence_slot: the slot of its sequence in the instance, set when it runs; -1 = it is part of no sequence, and
+            keeps no state; NULL_SEQUENCE_SLOT = it only fills a row, and its outputs are not sent.
         compute: of the ensemble request that this one is a part of, which adds its times there; None = of no ensemble.
         shared: an input (`tensors.Shared`) or an output lies in a client's shared memory.
     """
@@ -110,7 +110,7 @@ class InferRequest:
     lease: Lease | None = None
     rows: int = 1
     validated: Signature | None = None
-    seat: int = -1
+    sequence_slot: int = -1
     compute: ComputeTimes | None = None
     shared: bool = False
 

@@ -1,4 +1,4 @@
-"""Far more sequences than seats, all at once: each gets its own sums, in order, and nothing is left behind."""
+"""Far more sequences than sequence slots, all at once: each gets its own sums, in order, and nothing is left behind."""
 
 from __future__ import annotations
 

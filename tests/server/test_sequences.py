@@ -1,4 +1,4 @@
-"""Sequences on the running server: seats, delays, time-outs, clients that go away, and what clients do wrong."""
+"""Sequences on the running server: slots, delays, time-outs, clients that go away, and what clients do wrong."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def together(server: Running, *calls: tuple[Any, ...]) -> list[tuple[int, Any]]:
         return [made.result() for made in [pool.submit(step, server, *call) for call in calls]]
 
 
-# ---- seats ----------------------------------------------------------------------------------------------------------
+# ---- slots ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model", ["direct", "oldest"])
@@ -83,10 +83,10 @@ def test_minimum_slot_utilization_waits_for_others_but_not_for_ever(server: Runn
     assert time.monotonic() - begun < 0.4
 
 
-def test_an_idle_sequence_loses_its_seat_to_one_that_waits(server: Running) -> None:
+def test_an_idle_sequence_loses_its_slot_to_one_that_waits(server: Running) -> None:
     assert step(server, "short", 1, 5, "start")[0] == 200
 
-    assert step(server, "short", 2, 7, "start") == (200, [7, 1])  # waits for the only seat
+    assert step(server, "short", 2, 7, "start") == (200, [7, 1])  # waits for the only sequence slot
     assert step(server, "short", 1, 1) == (400, no_start("short", 1))
     assert step(server, "short", 2, 1, "end") == (200, [8, 1])
 

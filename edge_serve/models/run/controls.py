@@ -11,7 +11,7 @@ import struct
 import numpy as np
 
 from edge_serve.config.model import model_config_pb2 as pb
-from edge_serve.messages.infer import NULL_SEAT, SEQUENCE_END, SEQUENCE_START, InferRequest
+from edge_serve.messages.infer import NULL_SEQUENCE_SLOT, SEQUENCE_END, SEQUENCE_START, InferRequest
 from edge_serve.messages.tensors import BY_NUMBER, DataType, InferTensor, from_array, zero_data
 from edge_serve.scheduling.core import Run
 
@@ -64,7 +64,7 @@ class Controls:
             requests = [self._null_request(run.entries[0].request)] * (run.slots[-1] + 1)
         for entry, slot in zip(run.entries, run.slots, strict=True):
             request = entry.request
-            request.seat = slot
+            request.sequence_slot = slot
             request.inputs += self._booleans[request.flags & (SEQUENCE_START | SEQUENCE_END)]
             if self._correlation_id is not None:
                 request.inputs.append(self._id_tensor(*self._correlation_id, request.correlation_id))
@@ -84,7 +84,10 @@ class Controls:
             inputs += self._booleans[_NULL]
             if self._correlation_id is not None:
                 inputs.append(self._id_tensor(*self._correlation_id, 0))
-            self._null = (shapes, InferRequest(like.model_name, like.model_version, inputs=inputs, seat=NULL_SEAT))
+            self._null = (
+                shapes,
+                InferRequest(like.model_name, like.model_version, inputs=inputs, sequence_slot=NULL_SEQUENCE_SLOT),
+            )
         return self._null[1]
 
     def _id_tensor(self, name: str, datatype: DataType, correlation_id: int | str) -> InferTensor:

@@ -11,7 +11,7 @@ from typing import Any
 
 from edge_serve.backends.base import BackendRequest, Reply
 from edge_serve.errors import EdgeServeError, Internal, Unavailable, triton_code
-from edge_serve.messages.infer import NULL_SEAT, Parameter
+from edge_serve.messages.infer import NULL_SEQUENCE_SLOT, Parameter
 from edge_serve.messages.tensors import DataType, InferTensor, Shape, zero_data
 from edge_serve.workers.child.memory.arena_imports import ArenaImports
 from edge_serve.workers.child.memory.output_room import OutputRoom
@@ -106,7 +106,7 @@ def decode_execute(
     is_cancelled, read = cancelled.__contains__, layout.input_blocks.read
     for i in range(count):
         fields, position = REQUEST.unpack_from(frame, position), position + REQUEST.size
-        mask, correlation, priority, timeout_us, deadline, flags, id_size, extra_size, block_size, base, seat = fields
+        mask, correlation, priority, timeout_us, deadline, flags, id_size, extra_size, block_size, base, slot = fields
         request_id, shared = "", None
         parameters: dict[str, Parameter] = {}
         names: Sequence[str] = layout.listed.get(mask) or layout.names_of(mask & ~NAMES_IN_EXTRA)
@@ -127,12 +127,12 @@ def decode_execute(
         if shared is not None:
             all_shared[i] = shared
         deadlines.append(deadline)
-        if seat == NULL_SEAT:
-            names, mask, seat = (), NAMES_IN_EXTRA, -1
+        if slot == NULL_SEQUENCE_SLOT:
+            names, mask, slot = (), NAMES_IN_EXTRA, -1
         wanted.append(names if mask else None)
         request = BackendRequest(
             request_id, inputs, names, parameters, correlation, flags, priority, timeout_us,
-            partial(is_cancelled, cancel_key(batch_id, i)), seat=seat,
+            partial(is_cancelled, cancel_key(batch_id, i)), sequence_slot=slot,
         )  # fmt: skip
         if send is not None:
             sender = partial(send, batch_id, i)
@@ -193,7 +193,7 @@ def in_time(batch: Batch, now_ns: int) -> tuple[list[BackendRequest], set[int]]:
     if batch.shared is not None:  # `answer` says why
         late |= {i for i, shared in batch.shared.items() if shared.error is not None}
     if late:  # but a row of a sequence stays: the others must not move up, nor the sequence miss a step
-        late = {i for i in late if requests[i].seat < 0}
+        late = {i for i in late if requests[i].sequence_slot < 0}
         requests = [request for i, request in enumerate(requests) if i not in late]
     return requests, late
 

@@ -2,8 +2,8 @@
 
 Rules: triton-inference-server/core src/sequence_state.cc. A state goes in as `input_name` and comes back as
 `output_name`; it starts as `initial_state` says, else as zeros, with 1 for variable dimensions. States are kept by
-seat: the scheduler gives each sequence a seat of its own for its life, and its first request has START, which forgets
-whatever was kept there. So states never travel, and there are never more than seats.
+sequence slot: the scheduler assigns each sequence a slot of its own for its life, and its first request has START,
+which removes the states that the slot has. So states never travel, and there are never more of them than slots.
 
 Worker's side: the standard library and NumPy only.
 """
@@ -94,7 +94,7 @@ class StatefulInstance:
         self._states = states
         self._shown = frozenset(shown)
         self._names = frozenset(state.output_name for state in states)
-        #: by seat: what came back last, by the output's name
+        #: sequence slot -> the latest states, by the output's name
         self._kept: dict[int, dict[str, InferTensor]] = {}
 
     def execute(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
@@ -102,28 +102,28 @@ class StatefulInstance:
         dummy = self._dummy(batch)
         wanted = [request.requested_outputs for request in batch]
         for request in batch:
-            if request.seat >= 0 and request.flags & SEQUENCE_START:
-                self._kept.pop(request.seat, None)
-            self._prepare(request, self._now(request.seat) if request.seat >= 0 else dummy)
+            if request.sequence_slot >= 0 and request.flags & SEQUENCE_START:
+                self._kept.pop(request.sequence_slot, None)
+            self._prepare(request, self._now(request.sequence_slot) if request.sequence_slot >= 0 else dummy)
         replies = self._instance.execute(batch, timing)
         if len(replies) == len(batch):
             for request, reply, names in zip(batch, replies, wanted, strict=True):
-                self._take(request.seat, reply, names)
+                self._take(request.sequence_slot, reply, names)
         for request, names in zip(batch, wanted, strict=True):
             request.requested_outputs = names
             if request.flags & SEQUENCE_END and request.send is None:
-                self._kept.pop(request.seat, None)
+                self._kept.pop(request.sequence_slot, None)
         return replies
 
-    def _now(self, seat: int) -> list[InferTensor]:
-        kept = self._kept.get(seat, {})
+    def _now(self, slot: int) -> list[InferTensor]:
+        kept = self._kept.get(slot, {})
         return [kept.get(state.output_name, state.first) for state in self._states]
 
     def _dummy(self, batch: Sequence[BackendRequest]) -> list[InferTensor]:
         """Return the states of null requests: zeros, in the shapes of the others. A warm-up gets first states."""
         for request in batch:
-            if request.seat >= 0:
-                like = self._now(-1 if request.flags & SEQUENCE_START else request.seat)
+            if request.sequence_slot >= 0:
+                like = self._now(-1 if request.flags & SEQUENCE_START else request.sequence_slot)
                 return [_zeros(tensor.name, tensor.datatype, tensor.shape) for tensor in like]
         return [state.first for state in self._states]
 
@@ -132,19 +132,19 @@ class StatefulInstance:
         request.inputs = [*request.inputs, *(tensor for tensor in states if tensor.name not in given)]
         names = request.requested_outputs
         if request.send is not None:
-            request.send = partial(self._send, request.send, request.seat, names)
+            request.send = partial(self._send, request.send, request.sequence_slot, names)
         request.requested_outputs = [*names, *self._names.difference(names)]
 
-    def _take(self, seat: int, reply: Reply, wanted: Sequence[str]) -> None:
+    def _take(self, slot: int, reply: Reply, wanted: Sequence[str]) -> None:
         """Keep the states of a reply, and leave in it what the client asked for."""
         states = [tensor for tensor in reply.outputs if tensor.name in self._names]
         if not states:
             return
         shown = self._shown.intersection(wanted)
         reply.outputs = [tensor for tensor in reply.outputs if tensor.name not in self._names or tensor.name in shown]
-        if seat < 0 or reply.error is not None:
+        if slot < 0 or reply.error is not None:
             return
-        kept = self._kept.setdefault(seat, {})
+        kept = self._kept.setdefault(slot, {})
         inputs = {state.output_name: state.first.name for state in self._states}
         for tensor in states:  # copies: the model may write there again
             kept[tensor.name] = InferTensor(inputs[tensor.name], tensor.datatype, tensor.shape, bytes(tensor.data))
@@ -152,14 +152,14 @@ class StatefulInstance:
     def _send(
         self,
         send: Callable[[Reply | None, bool], None],
-        seat: int,
+        slot: int,
         wanted: Sequence[str],
         reply: Reply | None,
         final: bool,
     ) -> None:
         """One of several replies, which may bring states too."""
         if reply is not None:
-            self._take(seat, reply, wanted)
+            self._take(slot, reply, wanted)
         send(reply, final)
 
     def is_ready(self) -> bool:

@@ -28,7 +28,7 @@ LOG_CHARACTERS = 64 * 1024
 MOST_REPORTED = 16
 
 # mask of the listed outputs (0 = all), correlation id, priority, timeout us, deadline ns; flags, id bytes, extra bytes,
-# block bytes, where its data starts, seat of its sequence
+# block bytes, where its data starts, slot of its sequence
 REQUEST = struct.Struct("<QQQQQIIIIIi")
 
 # output slot: offset, capacity; bytes of the part before the data; us to poll for the next frame before sleeping

@@ -5,7 +5,7 @@ from __future__ import annotations
 from google.protobuf import text_format
 
 from edge_serve.config.model import model_config_pb2 as pb
-from edge_serve.messages.infer import NULL_SEAT, SEQUENCE_END, SEQUENCE_START, InferRequest
+from edge_serve.messages.infer import NULL_SEQUENCE_SLOT, SEQUENCE_END, SEQUENCE_START, InferRequest
 from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.models.run.controls import Controls
 from edge_serve.scheduling.core import Entry, Run
@@ -34,7 +34,7 @@ def values(request: InferRequest) -> dict[str, list[object]]:
 def test_a_request_gets_its_controls_and_its_slot() -> None:
     first, last = entry(SEQUENCE_START, 7), entry(SEQUENCE_END, 8)
     made = controls().requests(Run(0, [first, last], [0, 1], in_place=True))
-    assert [request.seat for request in made] == [0, 1]
+    assert [request.sequence_slot for request in made] == [0, 1]
     assert [{name: one[name] for name in "SERI"} for one in map(values, made)] == [
         {"S": [1.0], "E": [5], "R": [True], "I": [7]},
         {"S": [0.0], "E": [6], "R": [True], "I": [8]},
@@ -45,7 +45,7 @@ def test_empty_slots_below_the_last_one_get_null_requests() -> None:
     real = entry(0, 7)
     made = controls().requests(Run(0, [real], [2], in_place=True))
     assert [request is real.request for request in made] == [False, False, True]
-    assert made[0].seat == NULL_SEAT
+    assert made[0].sequence_slot == NULL_SEQUENCE_SLOT
     assert values(made[0]) == {"X": [0, 0], "S": [0.0], "E": [5], "R": [False], "I": [0]}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from edge_serve.backends.base import Reply
 from edge_serve.errors import BY_TRITON_CODE
-from edge_serve.messages.infer import NULL_SEAT, InferRequest, Lease
+from edge_serve.messages.infer import NULL_SEQUENCE_SLOT, InferRequest, Lease
 from edge_serve.messages.tensors import BY_NUMBER, InferTensor, Unseen, element_count
 from edge_serve.workers.wire.frames import (
     ANSWER,
@@ -62,7 +62,7 @@ def encode_execute(
     index_of, structs = layout.input_index, TENSOR
     null: list[bytes] = []
     for request in requests:
-        if null and request.seat == NULL_SEAT:  # the requests that fill rows of a batch are equal
+        if null and request.sequence_slot == NULL_SEQUENCE_SLOT:  # the requests that fill rows of a batch are equal
             parts += null
             continue
         extra, block, base = b"", b"", position
@@ -87,13 +87,13 @@ def encode_execute(
             block += structs[rank].pack(rank, number, index, place, where, size, *shape)
         head = REQUEST.pack(
             mask, correlation if type(correlation) is int else 0, request.priority, request.timeout_us,
-            request.deadline_ns, request.flags, len(request_id), len(extra), len(block), base, request.seat,
+            request.deadline_ns, request.flags, len(request_id), len(extra), len(block), base, request.sequence_slot,
         )  # fmt: skip
         parts.append(head)
         if request_id or extra:
             parts += (request_id, extra)
         parts.append(block)
-        if request.seat == NULL_SEAT:
+        if request.sequence_slot == NULL_SEQUENCE_SLOT:
             null = parts[-2:]
     meta = sum(map(len, parts))
     pad = -(HEADER_SIZE + EXECUTE_HEAD.size + meta) & 15

@@ -225,8 +225,8 @@ def test_a_row_of_a_sequence_that_cannot_be_read_keeps_its_place(tmp_path: Path,
     async def work() -> None:
         async with serving(tmp_path, config(dims=-1)) as served:
             rows = [client.request(COUNT, out=None), request(range(COUNT))]
-            for seat, one in enumerate(rows):
-                one.seat = seat
+            for slot, one in enumerate(rows):
+                one.sequence_slot = slot
             os.truncate(client.path, 64)
             answer = await served.ask(*rows)
             assert "has 64 bytes now" in refusal(answer.replies[0])
