@@ -197,7 +197,7 @@ def refusal_without_url(server: FaultyServer, **options: float) -> RequestFailed
 
 
 @pytest.mark.fault("N4")
-def test_a_redirect_to_another_host_gets_no_password_of_ours(server: FaultyServer) -> None:
+def test_a_redirect_to_another_host_gets_no_password(server: FaultyServer) -> None:
     with FaultyServer({"there": b"yes"}) as other:
         server.fault(status=307, headers={"Location": other.url + "there"})
         source = web(server.url.replace("://", "://me:s3cret@"))
