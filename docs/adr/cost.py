@@ -39,7 +39,7 @@ PATHS = {
     20: ["edge_serve/observe/metrics/gpu.py"],
     21: ["ota"],
     22: ["ota/agent/device/token.py", "ota/publish/keys.py"],
-    23: ["tests/test_layers.py", "tests/test_doorplates.py"],
+    23: ["tests/test_layers.py", "tests/test_doorplates.py", "tests/test_structure.py"],
     24: ["edge_serve/models/extras/wait_for_graph.py", "edge_serve/models/extras/calls.py",
          "edge_serve/observe/log/native.py", "edge_serve/observe/log/journal.py",
          "edge_serve/supervision/crash_loop.py", "edge_serve/supervision/safe_mode.py"],
