@@ -91,7 +91,7 @@ class DoorGuards:
 def _warn(config: ServerConfig) -> None:
     """Warn of settings that give more access than the operator may intend."""
     if config.admin_access == "anywhere" and not (config.token_file or config.certificate_role_file):
-        log.warning("--admin-access=anywhere without tokens or certificates: whoever reaches a door may load models")
+        log.warning("--admin-access=anywhere without tokens or certificates: every client may load and unload models")
     copies = os.environ.get("CREDENTIALS_DIRECTORY", "")
     if copies and config.token_file.startswith(copies + "/"):
         log.warning(

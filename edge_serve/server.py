@@ -417,7 +417,7 @@ class ServerProcess:
     async def _drain(self, timeout: float) -> list[str]:
         """Stop in order, within `timeout` seconds. Return texts about unfinished work."""
         end = time.monotonic() + timeout
-        if self._frontends.inherited:  # who comes now waits for the next process; who is here need not notice
+        if self._frontends.inherited:  # new clients wait for the next process; connected ones notice nothing
             await self._frontends.retire(timeout / 2)
         self._refuse_requests()
         self._end_background()

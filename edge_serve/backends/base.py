@@ -76,7 +76,7 @@ class BackendRequest:
     Attributes:
         inputs: in the order of the configuration; tensors are views of the arena or of the message.
         requested_outputs: names; all outputs of the model when the client listed none, and nothing for a null request.
-        is_cancelled: asks whether the client has gone; cheap enough to call in a loop.
+        is_cancelled: asks whether the client has disconnected; cheap enough to call in a loop.
         send: decoupled models only: one of several replies, and whether it is the last; None only says that none
             follows. Callable from any thread.
         sequence_slot: of its sequence in the instance; -1 = it is part of none, or a null request.

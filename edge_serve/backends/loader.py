@@ -29,7 +29,7 @@ PLATFORMS = {
     "tensorflow_savedmodel": "tensorflow",
 }
 _IN_PYTHON = "load it in a model.py with backend 'python'"
-#: what to do instead, by backends that Triton or another server has and this installation has not
+#: backend of Triton or another server that this installation lacks -> advice
 HINTS = {
     "onnxruntime": f"{sys.executable} -m pip install onnxruntime",
     "pytorch": f"export the model to ONNX (torch.onnx.export) for backend 'onnxruntime', or {_IN_PYTHON}",

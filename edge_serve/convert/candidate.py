@@ -25,7 +25,7 @@ from edge_serve.init.directory import ModelPlace
 from edge_serve.init.onnx_file import copy_file
 from edge_serve.workers.launch.environments import own_interpreter
 
-#: what a user writes -> the flags of the builder
+#: name of a precision -> the flags of the builder
 PRECISIONS: dict[str, tuple[str, ...]] = {"fp32": (), "fp16": ("FP16",), "bf16": ("BF16",), "int8": ("INT8",)}
 #: how far each precision may be off, unless the user says so: rtol, atol
 TOLERANCES = {"fp32": (1e-3, 1e-3), "fp16": (1e-2, 1e-2), "bf16": (5e-2, 5e-2), "int8": (1e-1, 1e-1)}

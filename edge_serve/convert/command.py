@@ -66,7 +66,7 @@ class Row:
 
 @dataclass(slots=True)
 class Conversion:
-    """What is converted.
+    """The model to convert, and the options of the command.
 
     Attributes:
         say: prints a line of progress.

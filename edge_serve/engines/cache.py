@@ -21,7 +21,7 @@ _LOCK = "build.lock"
 _PLAN = ".plan"
 _STAGE = ".new"
 _BLOCK = 1 << 20
-#: keys and stage files of ours: the directory may have other files, which stay
+#: keys and stage files of this cache: other files in the directory stay
 _KEY = re.compile(r"[0-9a-f]{64}")
 _STAGED = re.compile(rf"\.({_KEY.pattern}\.plan|timing\.cache).*\.\d+\.new")
 

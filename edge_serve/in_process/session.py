@@ -91,7 +91,7 @@ class AsyncSession:
         answer: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
 
         def on_response(response: InferResponse) -> None:
-            if answer.done():  # the caller has gone
+            if answer.done():  # the caller has cancelled
                 release(response)
             else:
                 answer.set_result(response)

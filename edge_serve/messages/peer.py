@@ -58,5 +58,5 @@ class Peer:
 
 #: for callers that have no connection
 LOCAL = Peer(local=True)
-#: who comes through the socket for administration
+#: a client on the socket for administration
 ADMINISTRATOR = Peer(local=True, administrator=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-#: what `log_format` may be; Triton has the first two
+#: values of `log_format`; Triton has the first two
 LOG_FORMATS = ("default", "ISO8601", "json")
 
 
@@ -34,7 +34,7 @@ class ServerLog(Protocol):
     def update(self, settings: LogSettings) -> None: ...
 
 
-#: what `trace_level` may hold, beside OFF alone
+#: members of `trace_level`, which may also be OFF alone
 TRACE_LEVELS = ("TIMESTAMPS", "TENSORS")
 
 

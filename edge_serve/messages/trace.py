@@ -187,8 +187,8 @@ class Arrival:
     """A request at a door, from its first byte to the last byte of its answer, for its trace if it gets one.
 
     Args:
-        received: what the door has seen already.
-        late: what the door sees is told at the end, behind all else, as Triton's gRPC door does it.
+        received: the timestamps that the door has recorded already.
+        late: record the timestamps of the door at the end, after all others, as Triton's gRPC endpoint does.
         streams: answers leave within the callback that hands them over.
     """
 
@@ -233,7 +233,7 @@ class Arrival:
         return sent
 
     def release(self) -> None:
-        """The answer is sent, or the client has gone. May be called again."""
+        """Release the trace: the answer is sent, or the client has disconnected. May be called again."""
         trace, self._trace = self._trace, None
         if trace is not None:
             trace.later += self._late or ()

@@ -64,7 +64,7 @@ class SecondSeats:
         took_ns, travelled_ns = end_ns - self._since_ns[instance], ready_ns - sent_ns
         if took_ns <= 0 or travelled_ns < 0:
             return
-        # what is unusual must not make the device wait in the runs that follow
+        # an unusually long run must not make the device wait in the next runs
         more_ns = took_ns - self._run_ns.setdefault(rows, took_ns)
         self._run_ns[rows] += more_ns // (8 if more_ns > 0 else 2)
         more_ns = travelled_ns - self._travel_ns

@@ -168,7 +168,7 @@ def from_text(text: str) -> Record:
         reasons = {name: str(one["reason"]) for name, one in value["left_out"].items()}
         deaths = tuple(_suspects(death) for death in value["deaths"])
         phase, now, helpless = StartPhase(value["phase"]), _suspects(value["now"]), value["helpless"] is True
-        # what older releases did not write is optional
+        # older releases did not write these members
         trying, tries, since_ns = value.get("trying") is True, int(value.get("tries", 0)), int(value.get("since_ns", 0))
         return Record(str(value["boot"]), phase, now, deaths, left_out, reasons, helpless, trying, tries, since_ns)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):

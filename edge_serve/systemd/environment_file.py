@@ -12,7 +12,7 @@ from enum import Enum, auto
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BLANK, _NEWLINE = " \t\n\r", "\n\r"
-#: what a backslash in double quotes takes away the meaning of; before others it stays
+#: in double quotes, a backslash escapes these characters, and stays before others
 _ESCAPED_IN_QUOTES = '"\\`$'
 
 

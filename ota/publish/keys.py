@@ -285,7 +285,7 @@ def public_from(found: object, what: str) -> SSlibKey:
         Untrusted: it is none.
     """
     try:
-        fields = dict(found)  # type: ignore[call-overload]  # any failure is told below
+        fields = dict(found)  # type: ignore[call-overload]  # any failure is reported below
         key = Key.from_dict(fields.pop("keyid"), fields)
         if not isinstance(key, SSlibKey):
             raise TypeError(type(key).__name__)

@@ -32,7 +32,7 @@ def test_defaults_limit_nothing(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize(
     ("flags", "warning"),
     [
-        (["--admin-access=anywhere"], "whoever reaches a door may load models"),
+        (["--admin-access=anywhere"], "every client may load and unload models"),
         (["--http-address=0.0.0.0", "--token-file={tokens}"], "HTTP listens on 0.0.0.0 without TLS"),
         (["--grpc-address=::", "--token-file={tokens}"], "gRPC listens on :: without TLS"),
         (["--http-address=0.0.0.0"], ""),

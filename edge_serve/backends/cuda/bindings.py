@@ -34,7 +34,7 @@ def _call(function: Any, *arguments: Any) -> Any:
 
 
 def _error(call: str, status: Any) -> CudaError:
-    runtime.cudaGetLastError()  # what is not sticky is told once
+    runtime.cudaGetLastError()  # takes an error that is not sticky: the next call would return it again
     _, name = runtime.cudaGetErrorName(status)
     _, text = runtime.cudaGetErrorString(status)
     return CudaError(call, int(status), name.decode(), text.decode())

@@ -33,7 +33,7 @@ _STAY_STRINGS = frozenset(
 _ROOT = pb.DESCRIPTOR.message_types_by_name["ModelConfig"]
 _LONG = (FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_UINT64)
 
-#: what protobuf's JSON reader raises on values of the wrong shape
+#: errors of protobuf's JSON reader for values of the wrong shape
 _READER_ERRORS = (json_format.Error, ValueError, TypeError, AttributeError, OverflowError, RecursionError)
 
 

@@ -13,7 +13,7 @@ from google.protobuf.descriptor import Descriptor
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import InvalidArgument, with_advice
 
-#: what the text format's reader raises besides its own error on odd escapes, huge numbers and hostile nesting
+#: errors of the text format's reader: its own, and those for odd escapes, huge numbers, and hostile nesting
 _READER_ERRORS = (text_format.ParseError, UnicodeError, ValueError, OverflowError, RecursionError)
 
 #: backslashes in a row; protobuf's unescaping needs time by the square of their number, and stops all threads meanwhile

@@ -11,7 +11,7 @@ from typing import Any
 
 from edge_serve.config.settings.kinds import SettingKind, shown
 
-#: what `--http-restricted-api` and `--grpc-restricted-protocol` may name
+#: the values of `--http-restricted-api` and `--grpc-restricted-protocol`
 RESTRICTABLE = (
     "health",
     "metadata",

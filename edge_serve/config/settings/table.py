@@ -119,7 +119,8 @@ def read_settings(
             found.values[name] = [part for part in text.split(SEPARATOR) if part] if setting.many else [text]
             found.origins[name] = f'environment variable "{variable_of(name)}"'
     values: dict[str, Any] = {}
-    for name, raw in sorted(found.values.items(), key=lambda one: bool(table[one[0]].door)):  # what opens doors first
+    # settings that open doors come first
+    for name, raw in sorted(found.values.items(), key=lambda one: bool(table[one[0]].door)):
         door = table[name].door
         try:
             values[name] = _value(table[name], raw, found.origins[name])

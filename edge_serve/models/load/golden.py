@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 #: how long reading the files of one sample may take, seconds
 READ_SECONDS = 30.0
-#: what an error lists; more are counted
+#: differences that an error lists; more are counted
 _MOST_PROBLEMS = 3
 _ADVICE = f"repair the model, or if its new answers are right, record {DIRECTORY}/ again (docs/golden_tests.md)"
 

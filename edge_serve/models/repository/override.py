@@ -62,7 +62,7 @@ class Override:
         return Override(str(config), files)
 
     def directory(self, name: str) -> tempfile.TemporaryDirectory[str] | None:
-        """Create a directory that holds `<name>/` with the files; None if there are none. Whoever has it must call
+        """Create a directory that holds `<name>/` with the files; None if there are none. The caller must call
         `cleanup`: the garbage collector may run at a depth of recursion at which it cannot remove directories.
 
         Raises:

@@ -21,7 +21,7 @@ Document = dict[str, Any]
 
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _TO_END_OF_LINE, _TO_END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
-#: what is shown when there is room for it
+#: events that are shown if there is room
 _EVENTS = 20
 
 

@@ -76,7 +76,7 @@ class _Input:
 
 @dataclass(slots=True)
 class _Template:
-    """What equal heads mean. `request` has the fields of a request besides its id and its inputs."""
+    """A decoded head, for requests with an equal one. `request` has its fields, except the id and the inputs."""
 
     head: bytes
     request: InferRequest

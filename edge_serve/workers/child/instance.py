@@ -337,7 +337,7 @@ class Instance:
             event.set()
 
     def cancel(self, batch_id: int, index: int) -> None:
-        """The client of a request has gone."""
+        """Note that the client of a request has disconnected."""
         self._cancellations.add(batch_id, index)
 
     def set_paused(self, batch_id: int, index: int, paused: bool) -> None:

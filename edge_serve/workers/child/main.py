@@ -131,7 +131,7 @@ class Main:
         end = time.monotonic() + _LAST_JOB_SECONDS
         while self._busy and not self._loaded and time.monotonic() < end:  # it has answered, and is about to return
             time.sleep(0.005)
-        if self._loaded or self._busy:  # the front end died, or called the load off: nobody waits for a finalize
+        if self._loaded or self._busy:  # the front end died or cancelled the load: no process waits for a finalize
             os._exit(1)
         self._jobs.put(None)
 
@@ -172,7 +172,7 @@ class Main:
         else:
             try:
                 threading.Thread(target=run, name="loading", daemon=True).start()
-            except RuntimeError as error:  # what runs already goes on
+            except RuntimeError as error:  # requests that run already continue
                 self._busy.discard(run)
                 self._control.send(
                     failed_frame(question, Unavailable(f"its process cannot start a thread: {error}{_THREADS}"))

@@ -24,7 +24,7 @@ class PausedStreams:
             self.paused[key] = threading.Event()
 
     def resume(self, key: int) -> None:
-        """The client has read on, or has gone."""
+        """Resume a stream, whose client reads again or has disconnected."""
         event = self.paused.pop(key, None)
         if event is not None:
             event.set()

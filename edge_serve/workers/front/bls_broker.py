@@ -261,7 +261,7 @@ class BlsBroker:
         model, nbytes = question.get("model"), question.get("nbytes")
         caller = self.caller_of(model) if type(model) is int else None
         if caller is None or type(model) is not int or type(nbytes) is not int or nbytes <= 0:
-            raise FrameError("found a question for memory that nobody may ask")
+            raise FrameError("found a question for memory with a wrong model or size")
         try:
             slot = caller.arena.allocate(nbytes)
         except EdgeServeError as full:
@@ -361,4 +361,4 @@ class BlsBroker:
 
 
 def _nothing() -> None:
-    """Before anybody runs the call."""
+    """Do nothing: the call has not started yet."""

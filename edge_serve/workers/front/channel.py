@@ -73,7 +73,7 @@ class Channel:
         self._link = link
         self._send_control = send_control
         self._frames = FrameSocket(loop, sock, "channel", f"model '{link.name}'", self._on_frame, broken)
-        #: told of a batch that still runs when the client of its last request has gone
+        #: gets the ID of a batch that runs when the client of its last request disconnects
         self.on_abandoned: Callable[[int], None] | None = None
         #: tells the worker of other models' arenas; without it inputs in those are copied
         self.exports: ArenaExports | None = None
@@ -197,8 +197,8 @@ class Channel:
         return None if oldest is None else oldest.sent_ns
 
     def cancel(self, batch_id: int, index: int) -> None:
-        """Tell the worker that a client has gone. A decoupled model may still have replies to send for a batch that is
-        done."""
+        """Notify the worker that a client has disconnected. A decoupled model may still have replies to send for a
+        batch that is done."""
         pending = self._pending.get(batch_id)
         if pending is None:
             if not self._link.layout.decoupled:

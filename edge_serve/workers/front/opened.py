@@ -199,7 +199,7 @@ class OpenedModel:
         return min((time for time in times if time is not None), default=None)
 
     def cancel(self, instance: int, batch_id: int, index: int) -> None:
-        """The client of a running request has gone: the backend may ask whether. The batch is still answered."""
+        """Notify the worker that the client of a running request has disconnected. The batch is still answered."""
         channel = self._channels.get(instance, _NONE).get(instance)
         if channel is not None:
             channel.cancel(batch_id, index)

@@ -19,7 +19,7 @@ from edge_serve.workers.wire.frames import LOG_CHARACTERS, MOST_REPORTED
 from edge_serve.workers.wire.place import own_place
 
 LONGEST_LINE = 4096
-#: what a restarted process prints within so many seconds counts as a repetition
+#: output of a restarted process counts as a repetition for so many seconds
 RECURS_SECONDS = 60.0
 #: lines of Python's report of a fatal signal (faulthandler) that are kept
 _MOST_FATAL = 100

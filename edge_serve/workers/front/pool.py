@@ -41,7 +41,7 @@ __all__ = ["BatchReply", "Hooks", "ModelListener", "OpenedModel", "PartialListen
 ALONE = frozenset({"python"})
 #: backends that share a worker by default; a backend that came with its model never does
 SHARED = frozenset({"onnxruntime", "onnxruntime_onnx", "tensorrt", "tensorrt_plan", "echo"})
-#: a described model that nobody opens gives its worker back after this many seconds
+#: after so many seconds, a worker that has described a model is released if the model is not opened
 RESERVED_SECONDS = 120.0
 #: how long it may take to look up the paths that are closed to a worker
 _LOOK_UP_SECONDS = 10.0
@@ -117,7 +117,7 @@ class Workers:
         try:
             worker = await self._claim(spec, backend, own_worker, f"{spec.name}:{spec.version}")
         finally:
-            if before is not None:  # only now, so that a worker that models share goes on
+            if before is not None:  # only now, so that a shared worker is not stopped
                 await self.release(before)
         try:
             completed = await worker.describe(spec, backend)

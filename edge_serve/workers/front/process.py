@@ -237,7 +237,7 @@ class Process:
             self.kill(f"was killed: {reason}")
             raise Internal(reason) from None
         except asyncio.CancelledError:
-            if not is_needed():  # the server stops: nobody waits for what this process computes
+            if not is_needed():  # the server stops: no caller needs the result
                 self.kill(f"was ended: the load of model '{name}' was called off")
             raise
         except ProcessLost as lost:
@@ -269,7 +269,7 @@ class Process:
                 self._hello.set_result(None)
         elif received.kind not in _IS_ANSWER:
             self._on_frame(received)
-        elif received.id in self._questions:  # or else nobody waits for it any more
+        elif received.id in self._questions:  # else its caller was cancelled
             self._on_answer(received)
 
     def _on_answer(self, received: Frame) -> None:
@@ -351,7 +351,7 @@ class Process:
                 future.set_exception(lost)
         if not self._hello.done():
             self._hello.set_exception(lost)
-            self._hello.exception()  # nobody may be waiting
+            self._hello.exception()  # there may be no caller to get it
         self.exited.set_result(self._reason)
 
     def memory_bytes(self) -> int:

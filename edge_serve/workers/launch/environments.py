@@ -45,7 +45,7 @@ except Exception as error:
     found = ["", "%s: %s" % (type(error).__name__, error)]
 print(json.dumps([list(sys.version_info[:2])] + found))
 """
-#: what a virtual environment of the server's own would lead astray
+#: variables of the server's own virtual environment, which would mislead another interpreter
 _FOREIGN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX")
 #: starts a module of this package without a place of its own on the module path
 _LAUNCHER = Path(__file__).with_name("launcher.py")

@@ -156,7 +156,7 @@ _KINDS = ("closed", "readable", "open", "own", "listed", "repositories")
 
 def _neighbours(directory: str, passed: set[str], decided: set[str], files: _Files) -> Iterator[tuple[str, int]]:
     for entry in files.entries(directory):
-        if entry.path in decided or entry.is_symlink():  # what a link leads to has its own place
+        if entry.path in decided or entry.is_symlink():  # the target of a link has its own rule
             continue
         if entry.path in passed:
             yield from _neighbours(entry.path, passed, decided, files)
@@ -270,7 +270,7 @@ def _parents(path: str) -> Iterator[str]:
 def _allow(ruleset: int, path: str, rights: int) -> None:
     try:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:  # it has gone meanwhile
+    except OSError:  # removed meanwhile
         return
     try:
         attr = _PathBeneathAttr(rights, fd)

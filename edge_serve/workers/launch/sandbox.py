@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 #: where programs make new files, which cannot be told from ours: nothing below is protected
 _SCRATCH = ("/tmp", "/var/tmp", "/dev/shm")
-#: who may write there moves processes, freezes and kills them
+#: a process that may write there can move, freeze, and kill processes
 _CONTROL_GROUPS = "/sys/fs/cgroup"
 _PR_SET_DUMPABLE = 4
 _LIBRARIES = "LD_LIBRARY_PATH"

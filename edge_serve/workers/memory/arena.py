@@ -178,7 +178,7 @@ class Arena:
         self._extents = Extents(self.size // PAGE)
         #: of each page up to the highest that has memory: _COLD, or how long it was not used
         self._states = bytearray()
-        #: what threads do with the file now
+        #: jobs of threads on the file
         self._jobs = 0
         #: threads that return pages now, and what waits for their end
         self._returning = 0

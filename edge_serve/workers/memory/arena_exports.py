@@ -36,7 +36,7 @@ class ArenaExports:
         self._send = send
         self._next_number = 1
         self._known: dict[Arena, int] = {}
-        #: region -> its number; the worker is told when nothing refers to a region any more, so no request waits there
+        #: region -> its number; the worker is notified when the last reference to a region is gone
         self._regions: weakref.WeakKeyDictionary[Region | CudaRegion, int] = weakref.WeakKeyDictionary()
         self._endings: dict[int, weakref.finalize[..., Region | CudaRegion]] = {}
 
@@ -58,7 +58,7 @@ class ArenaExports:
 
     def _in_region(self, region: object, offset: int) -> int:
         """The place of an offset in a region."""
-        assert isinstance(region, Region | CudaRegion), "a name that nobody has looked up"
+        assert isinstance(region, Region | CudaRegion), "a region by its name, expected a Region"
         number = self._regions.get(region)
         if number is None:
             number, self._next_number = self._next_number, self._next_number + 1
@@ -101,7 +101,7 @@ class ArenaExports:
         return number
 
     def _remove(self, arena: Arena) -> None:
-        """Nothing in it is read any more: the worker lets go of its memory too."""
+        """Let the worker unmap an arena whose tensors are not read any more."""
         self._send(frame(FrameKind.ARENA_GONE, self._known.pop(arena)), ())
 
     def close(self) -> None:

@@ -64,7 +64,7 @@ class FrameKind(IntEnum):
     OUTPUT_SLOT = 4  # -> control: here it is, or the reason why not
     PARTIAL = 5  # <- data: one of 0 to n replies of a decoupled model
     EXECUTE_EACH = 7  # -> data: requests to execute one after the other, each alone, answered together in one REPLY
-    CANCEL = 6  # -> control: the client of a running request has gone
+    CANCEL = 6  # -> control: the client of a running request has disconnected
     ARENA = 8  # -> control: tensors of another model lie in this descriptor's memory; the id is its number
     ARENA_GONE = 9  # -> control: none do any more; the same of a REGION
     PAUSE = 10  # -> control: the client of a decoupled model's request reads too slowly: its sender waits
@@ -89,7 +89,7 @@ class FrameKind(IntEnum):
     INFER = 31  # <- the model calls another model (business logic scripting, `calls`); the id is the call's
     INFER_RESPONSE = 32  # -> one of the responses to it
     INFER_CANCEL = 33  # <- the model wants no (further) response to it
-    INFER_FREE = 34  # <- the model has let go of the outputs in a slot; the id is the slot's token
+    INFER_FREE = 34  # <- the model has released the outputs in a slot; the id is the slot's token
     INFER_REST = 35  # <- the instance waits for the answers to these calls, and for nothing else
     DECODE = 40  # -> codec: make a request of a body; descriptor: the arena
     ENCODE = 41  # -> codec: make a body of a response; descriptor: the arena

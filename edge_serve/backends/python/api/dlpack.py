@@ -80,7 +80,7 @@ _dying_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_ch
     ("PyCapsule_GetPointer", pythonapi)
 )
 
-# What exported capsules point at, by address, until their consumer calls the deleter.
+# address -> the tensor of an exported capsule, until the consumer calls the deleter
 _exported: dict[int, tuple[_Managed, Any, object]] = {}
 
 

@@ -96,7 +96,7 @@ class InferenceRequest:
     #: None until the model asks for it; requests of ordinary models rarely need one
     _sender: InferenceResponseSender | None
     _make_sender: Callable[[InferenceRequest, BackendRequest], InferenceResponseSender]
-    #: what the instance keeps for a request with a sender
+    #: the instance's record of a request with a sender
     _answer: object
 
     def __init__(
@@ -221,7 +221,7 @@ class InferenceRequest:
         return InferenceTrace("", self._wire.number) if self._trace is _NO_TRACE else self._trace
 
     def is_cancelled(self) -> bool:
-        """Whether the client has gone or cancelled."""
+        """Return whether the client has disconnected or cancelled."""
         return self._wire.is_cancelled()
 
     def get_response_sender(self) -> InferenceResponseSender:

@@ -118,7 +118,7 @@ class InferenceResponseSender:
             self._deliver, self._cancelled, self._rescheduled = deliver, cancelled, False
 
     def is_cancelled(self) -> bool:
-        """Whether the client has gone or cancelled."""
+        """Return whether the client has disconnected or cancelled."""
         return self._cancelled()
 
     def __del__(self) -> None:

@@ -230,7 +230,7 @@ class _GpuTensor(Tensor):
         return python_dlpack.export_gpu(self._data, self._datatype, self._shape)
 
     def __dlpack__(self, stream: object = None, **_: object) -> object:
-        if stream not in _DEFAULT_STREAMS:  # what a producer does on the default stream is done then
+        if stream not in _DEFAULT_STREAMS:  # then the producer's work on the default stream is done
             with on_device(self._data.device) as cuda:
                 cuda.stream_synchronize(0)
         return self.to_dlpack()
