@@ -11,7 +11,8 @@ V = TypeVar("V")
 class Memo(dict[K, V]):
     """Results by what they were worked out from, at most `limit` of them.
 
-    Look up with `get`, which is the dictionary's own and costs nothing more; store with `add`.
+    Look up with `get`, which is the dictionary's own and costs nothing more; store with `add`. For one thread: two that
+    evict at once would delete the same entry.
     """
 
     def __init__(self, limit: int) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from edge_serve.aio.memo import Memo
 from edge_serve.config.checks.ensemble import member_key
 from edge_serve.config.model import model_config_pb2 as pb
 
@@ -87,7 +88,7 @@ class EnsemblePlan:
             if tensor not in self._inputs
         }
         self._all = self._route(self._outputs)
-        self._routes: dict[tuple[str, ...], TensorRoute] = {}
+        self._routes: Memo[tuple[str, ...], TensorRoute] = Memo(_MAX_ROUTES)
 
     def route(self, wanted: Iterable[str] = ()) -> TensorRoute:
         """Return the route to some outputs; to all when none are listed."""
@@ -96,9 +97,7 @@ class EnsemblePlan:
             return self._all
         route = self._routes.get(key)
         if route is None:
-            if len(self._routes) >= _MAX_ROUTES:
-                self._routes.clear()
-            route = self._routes[key] = self._route(key)
+            route = self._routes.add(key, self._route(key))
         return route
 
     def _route(self, wanted: Sequence[str]) -> TensorRoute:

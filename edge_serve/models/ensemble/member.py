@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from edge_serve.aio.memo import Memo
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, Lease, Parameter
 from edge_serve.messages.shared_memory import Place
@@ -59,7 +60,7 @@ class Member:
         self.inputs = [(name, outer, writers.get(outer)) for name, outer in step.inputs.items()]
         self.marked_by = next((writer for _, _, writer in self.inputs if writer is not None), None)
         #: shapes, types and sizes of the inputs -> their shapes for this model, and the batch size of the request
-        self._known: dict[tuple[object, ...], tuple[list[Shape], int]] = {}
+        self._known: Memo[tuple[object, ...], tuple[list[Shape], int]] = Memo(_REMEMBERED)
         #: validation depends on shapes alone: the inputs are numbers, and there is no correlation ID to check
         self._lookalikes = signature.correlation_id_type is None and all(
             spec.datatype.size for spec in signature.inputs.values()
@@ -105,9 +106,7 @@ class Member:
         shapes = [tensor.shape for tensor in request.inputs]
         validate(request, self.signature)
         if self._lookalikes:
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            self._known[key] = shapes, request.rows
+            self._known.add(key, (shapes, request.rows))
 
 
 def _member_input(name: str, tensor: InferTensor, signature: Signature, rows: int) -> InferTensor:

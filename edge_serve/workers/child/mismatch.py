@@ -19,7 +19,7 @@ from edge_serve.files import read_small
 from edge_serve.messages.tensors import BY_CONFIG_NAME, DataType, InferTensor
 from edge_serve.workers.wire.frames import MOST_REPORTED
 
-#: descriptions that are remembered; the shapes of some models change all the time
+#: descriptions that are remembered; the shapes of some models change all the time. Shared by threads, so no `Memo`
 _MOST_KNOWN = 512
 _CONFIG = "config.pbtxt"
 

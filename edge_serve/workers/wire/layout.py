@@ -69,7 +69,8 @@ def _row_bytes(config: dict[str, Any]) -> int:
 #: name (None: not in the configuration), type, shape, place, position, bytes
 Described = tuple[str | None, DataType, Shape, int, int, int]
 
-#: blocks that are remembered for each model; beyond that they change all the time, and memory is not free
+#: blocks that are remembered for each model; beyond that they change all the time, and memory is not free. The table is
+#: cleared at the limit, not a `Memo`: in a worker, the threads of all instances share it
 _REMEMBERED = 512
 _PARSE_ERRORS = (struct.error, KeyError, IndexError, ValueError)
 

@@ -24,7 +24,7 @@ from edge_serve.workers.wire.layout import OFFSET_BITS, OFFSET_MASK
 
 #: up to this many bytes are read and written by system calls, which costs about 10 us
 COPIED_BYTES = 64 * 1024
-#: parts of a region that are remembered as having memory behind them
+#: parts of a region that are remembered as having memory behind them. Shared by threads, so no `Memo`
 _MOST_RESERVED = 1024
 
 
