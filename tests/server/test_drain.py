@@ -8,12 +8,22 @@ import json
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.server.running import ADD_SUB, PATIENCE, python_model, running
 
-SLOW = ADD_SUB.replace("        replies = []", "        import time\n        time.sleep(2)\n        replies = []")
+#: says that it runs, and answers once it may
+GATED = ADD_SUB.replace(
+    "        replies = []",
+    """\
+        import os, time
+        open(os.path.join(GATES, "running"), "w").close()
+        while not os.path.exists(os.path.join(GATES, "answer")):
+            time.sleep(0.01)
+        replies = []""",
+)
 _TENSOR = {"datatype": "INT32", "shape": [1, 16], "data": [1] * 16}
 BODY = json.dumps({"inputs": [{"name": name, **_TENSOR} for name in ("INPUT0", "INPUT1")]})
 
@@ -56,17 +66,26 @@ class Client:
             self.kept_after_refusal += answer.status == 503
 
 
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 def test_a_refusal_while_draining_ends_its_connection(tmp_path: Path) -> None:
-    python_model(tmp_path, "m")
-    python_model(tmp_path, "slow", SLOW)
-    with running(f"--model-repository={tmp_path}") as server:
+    python_model(tmp_path / "models", "m")
+    python_model(tmp_path / "models", "slow", f"GATES = {str(tmp_path)!r}\n{GATED}")
+    with running(f"--model-repository={tmp_path / 'models'}") as server:
         clients = [Client(server.http) for _ in range(8)]
         threads = [threading.Thread(target=client.ask_until_refused) for client in clients]
         held = threading.Thread(target=server.add_sub, args=("slow",))
         for thread in (held, *threads):
             thread.start()
-        time.sleep(0.5)  # the slow model has its request, which the drain waits for
-        server.process.send_signal(signal.SIGTERM)
+        until(lambda: (tmp_path / "running").exists() and all(client.statuses for client in clients))
+        server.process.send_signal(signal.SIGTERM)  # the drain waits for the slow model
+        until(lambda: all(client.statuses.count(503) >= 10 for client in clients))
+        (tmp_path / "answer").touch()
         for thread in (held, *threads):
             thread.join(PATIENCE)
         assert server.process.wait(PATIENCE) == 0

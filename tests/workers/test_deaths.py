@@ -123,7 +123,9 @@ def test_execution_timeout_ends_the_batch(tmp_path: Path) -> None:
     run(work())
 
 
-def test_many_crashes_wait_and_a_reopen_that_fails_is_tried_again(tmp_path: Path) -> None:
+def test_many_crashes_wait_and_a_reopen_that_fails_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     mark = tmp_path / "mark"
 
     async def work() -> None:
@@ -134,7 +136,8 @@ def test_many_crashes_wait_and_a_reopen_that_fails_is_tried_again(tmp_path: Path
             mark.touch()
             served.send(request(do="exit"))
             await served.listener.lost()
-            await asyncio.sleep(0.5)
+            while not any("does not open in its restarted worker" in line for line in caplog.messages):
+                await asyncio.sleep(0.01)
             assert served.listener.idle()
             assert await served.model.refusal(5)
             mark.unlink()

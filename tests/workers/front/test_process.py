@@ -15,7 +15,7 @@ import pytest
 
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import DataType, Handle, InferTensor
-from edge_serve.workers.front.frame_socket import GRACE
+from edge_serve.workers.front import frame_socket
 from edge_serve.workers.front.pool import Hooks
 from edge_serve.workers.front.process import Process
 from edge_serve.workers.memory.arena import Arena, Budget
@@ -107,6 +107,7 @@ def test_half_a_large_frame_of_a_dead_worker_leaves_no_memory_behind(
         LONGEST - 1, VERSION, FrameKind.LOG if moment == FrameKind.HEALTH else FrameKind.REPLY, 0, 1
     ) + bytes(1 << 22)
     run_hostile_processes(monkeypatch, tmp_path, {moment: [half]}, {})
+    monkeypatch.setattr(frame_socket, "GRACE", 0.1)
 
     async def work() -> None:
         async with serving(tmp_path) as served:
@@ -119,7 +120,7 @@ def test_half_a_large_frame_of_a_dead_worker_leaves_no_memory_behind(
             await served.listener.lost()
             assert tracemalloc.get_traced_memory()[0] < 1 << 22
             await served.listener.back()
-            await asyncio.sleep(GRACE + 0.2)  # the timer of a process that closed its channel
+            await asyncio.sleep(frame_socket.GRACE + 0.2)  # the timer of a process that closed its channel
             assert old() is None, "nothing waits for a garbage collection"
 
     gc.collect()

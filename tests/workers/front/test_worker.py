@@ -34,13 +34,20 @@ def no_forks(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def test_a_worker_comes_back_once_the_machine_can_fork_again(
     tmp_path: Path, no_forks: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    attempts = []
+
+    def fail(*arguments: Any, **options: Any) -> Any:
+        attempts.append(arguments)
+        fail_to_fork()
+
     async def work() -> None:
         async with serving(tmp_path) as served:
             with no_forks.context() as patch:
-                patch.setattr(subprocess, "Popen", fail_to_fork)
+                patch.setattr(subprocess, "Popen", fail)
                 os.kill(served.model.pids()[0], signal.SIGKILL)
                 await served.listener.lost()
-                await asyncio.sleep(0.5)
+                while len(attempts) < 3:
+                    await asyncio.sleep(0.01)
                 assert "cannot start worker echo" in served.model.trouble()
                 assert "TasksMax=" in served.model.trouble()
                 assert await served.model.refusal(5)
