@@ -210,7 +210,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def _remove_unless_held(plan: Path) -> bool:
-    """Remove an engine that no server serves. Return whether it was. No server can `hold` it meanwhile."""
+    """Remove an engine that no server serves. Return whether it was. No server can `acquire` it meanwhile."""
     try:
         descriptor = os.open(plan, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

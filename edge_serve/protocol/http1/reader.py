@@ -3,7 +3,7 @@
     buffer() -> memory for the next bytes;  advance(n): n bytes are in it;  next() -> a complete request, or None
 
 All readers of a loop share one receive buffer, so an idle connection owns no memory. After `next` has returned None,
-the bytes left over must be saved with `keep` before another connection receives.
+the bytes left over must be saved with `save_unread` before another connection receives.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ class RequestReader:
         if self._data is self._shared:
             self.body = bytes(self._shared_view[start:end])
         else:
-            with memoryview(self._data) as view:  # released at once, because `keep` shortens the buffer
+            with memoryview(self._data) as view:  # released at once, because `save_unread` shortens the buffer
                 self.body = bytes(view[start:end])
         self._pos += length
         self._scanned = self._pos
