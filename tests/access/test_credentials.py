@@ -41,7 +41,7 @@ def test_roles_by_token() -> None:
         (f"read {hashed('x')}", "line 2 has the same token as another line"),
     ],
 )
-def test_what_a_line_may_not_be(line: str, complaint: str) -> None:
+def test_bad_lines_are_refused(line: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint) as caught:
         parse_tokens(f"admin {hashed('x')}\n{line}\n")
     assert "secret" not in str(caught.value)  # whatever stands there in place of a hash may be a token
@@ -124,7 +124,7 @@ def test_the_highest_role_counts() -> None:
         ("infer CN=,O=x", "line 1: found 'CN=,O=x'"),
     ],
 )
-def test_what_a_certificate_rule_may_not_be(line: str, complaint: str) -> None:
+def test_bad_certificate_rules_are_refused(line: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         parse_certificate_roles(line)
 
