@@ -25,7 +25,7 @@ def test_the_result_comes_back_and_so_does_the_exception() -> None:
     assert asyncio.run(story()) == 7
 
 
-def test_the_loop_goes_on_meanwhile() -> None:
+def test_the_loop_runs_meanwhile() -> None:
     async def story() -> None:
         go_on = threading.Event()
         waiting = asyncio.ensure_future(offload(go_on.wait))

@@ -8,7 +8,7 @@ from edge_serve.aio.pausable_deadline import PausableDeadline
 from tests.workers.harness import run
 
 
-def test_it_runs_out_once() -> None:
+def test_deadline_expires_once() -> None:
     async def work() -> None:
         over = asyncio.Event()
         PausableDeadline(asyncio.get_running_loop(), 0.01, over.set)
@@ -36,7 +36,7 @@ def test_the_time_of_holds_does_not_count_also_when_they_overlap() -> None:
     run(work())
 
 
-def test_what_is_done_never_runs_out_whatever_goes_on_afterwards() -> None:
+def test_a_cancelled_deadline_never_expires() -> None:
     async def work() -> None:
         over = asyncio.Event()
         patience = PausableDeadline(asyncio.get_running_loop(), 0.01, over.set)
