@@ -197,7 +197,7 @@ def test_requests_of_unequal_shapes_are_told_apart(file: Path, open_model: Opene
         open_model(config).execute([one(np.ones((1, 2), np.float32)), one(np.ones((1, 3), np.float32))], Timing())
 
 
-def test_an_error_of_the_run_is_told_as_triton_does(file: Path, open_model: Opener) -> None:
+def test_an_error_of_the_run_has_tritons_text(file: Path, open_model: Opener) -> None:
     models.add_sub(file)
     with pytest.raises(Internal, match=r"onnx runtime error 2: Got invalid dimensions for input: [AB]"):
         open_model(ADD_SUB).execute([pair([[1, 2]], [[1, 2]])], Timing())

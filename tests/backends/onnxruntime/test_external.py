@@ -88,7 +88,7 @@ def test_other_ways_to_write_the_same_message(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 40, b"\x3a\xff\xff\xff\x7f", b"\x3a\x05ab", b"{}", b"\x38"])
-def test_what_is_no_model_passes(tmp_path: Path, content: bytes) -> None:
+def test_other_files_are_ignored(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(content)
     check_external_data(path, tmp_path)

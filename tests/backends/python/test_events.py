@@ -56,7 +56,7 @@ def test_a_loop_that_only_another_thread_can_wake_is_at_rest(host: Host, events:
     assert host.times == 1
 
 
-def test_a_host_that_could_not_know_it_is_told_again(host: Host, events: EventLoop) -> None:
+def test_an_idle_report_is_repeated_if_the_host_could_not_know(host: Host, events: EventLoop) -> None:
     """A thread that ends a moment later, such as that of a load, might have woken the loop."""
     host.deaf = 2
     assert events.run(woken_once_told(host), alone=True) == "woken"
@@ -80,7 +80,7 @@ def test_nor_is_a_socket(host: Host, events: EventLoop) -> None:
     assert host.times == 0
 
 
-def test_nor_is_a_loop_that_nobody_waits_for(host: Host, events: EventLoop) -> None:
+def test_a_loop_without_a_waiting_caller_is_not_reported(host: Host, events: EventLoop) -> None:
     async def wait() -> None:
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
         threading.Timer(0.1, loop.call_soon_threadsafe, (woken.set,)).start()

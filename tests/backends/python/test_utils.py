@@ -103,7 +103,7 @@ def test_preferred_memory(pb_utils: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(("tensors", "error"), [([None], TritonModelException), ([5], TypeError)])
-def test_what_is_no_response(tensors: Any, error: type[Exception]) -> None:
+def test_wrong_responses_are_refused(tensors: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         InferenceResponse(tensors)
 
@@ -310,7 +310,7 @@ def test_models_are_loaded_and_unloaded(pb_utils: ModuleType) -> None:
         ("unload_model", ("m",), f"Failed to unload model: model 'm' cannot be unloaded: {host.NO_SERVER}"),
     ],
 )
-def test_what_the_repository_functions_refuse(
+def test_the_repository_functions_refuse_wrong_arguments(
     pb_utils: ModuleType, function: str, arguments: tuple[Any, ...], text: str
 ) -> None:
     with pytest.raises(TritonModelException) as caught:

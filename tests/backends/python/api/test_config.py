@@ -39,7 +39,7 @@ def completed(scene: PythonScene, body: str, **fields: Any) -> dict[str, Any]:
         backend.close()
 
 
-def test_what_the_model_adds_is_in_the_configuration(scene: PythonScene) -> None:
+def test_additions_of_the_model_are_in_the_configuration(scene: PythonScene) -> None:
     body = (
         "c.add_input({'name': 'X', 'data_type': 'TYPE_INT32', 'dims': [-1], 'optional': True}); "
         "c.add_output({'name': 'Y', 'data_type': 'TYPE_FP32', 'dims': [2]}); c.set_max_batch_size(8); "
@@ -66,7 +66,7 @@ def test_a_model_without_the_function_leaves_the_configuration(scene: PythonScen
 
 
 @pytest.mark.parametrize("returned", ["None", "7", "c.as_dict()"])
-def test_it_must_return_the_configuration_object(scene: PythonScene, returned: str) -> None:
+def test_auto_complete_must_return_the_configuration_object(scene: PythonScene, returned: str) -> None:
     with pytest.raises(Internal) as caught:
         completed(scene, f"return {returned}")
     assert caught.value.message == (
@@ -74,7 +74,7 @@ def test_it_must_return_the_configuration_object(scene: PythonScene, returned: s
     )
 
 
-def test_what_it_raises_is_told_with_its_place(scene: PythonScene) -> None:
+def test_an_error_of_auto_complete_is_reported_with_its_place(scene: PythonScene) -> None:
     with pytest.raises(Internal) as caught:
         completed(scene, "raise RuntimeError('auto complete failed')")
     path = scene.directory / "m/1/model.py"

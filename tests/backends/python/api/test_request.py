@@ -53,7 +53,7 @@ def test_a_request_tells_all_that_came(scene: PythonScene) -> None:
         ("requested_output_names()", False),
     ],
 )
-def test_a_response_cache_is_told_when_a_model_looks_at_more_than_inputs(
+def test_a_response_cache_notices_when_a_model_looks_at_more_than_inputs(
     scene: PythonScene, look: str, personal: bool
 ) -> None:
     wire = request(number())
@@ -85,7 +85,7 @@ def test_no_parameters_are_an_empty_object(scene: PythonScene) -> None:
         ({"parameters": {5: 1}}, "Expect parameters keys to have type str, found type <class 'int'>"),
     ],
 )
-def test_what_is_no_request(changed: dict[str, Any], text: str) -> None:
+def test_wrong_requests_are_refused(changed: dict[str, Any], text: str) -> None:
     with pytest.raises(TritonModelException) as caught:
         InferenceRequest(**{**GIVEN, **changed})
     assert str(caught.value) == text
@@ -97,7 +97,7 @@ def test_a_request_needs_model_inputs_and_outputs(left_out: str) -> None:
         InferenceRequest(**{name: value for name, value in GIVEN.items() if name != left_out})
 
 
-def test_a_request_of_ones_own_has_nobody_to_answer() -> None:
+def test_a_request_that_the_model_made_has_no_client() -> None:
     sender = InferenceRequest(**GIVEN).get_response_sender()
     with pytest.raises(TritonModelException, match="no reference to the decoupled state"):
         sender.send(InferenceResponse([]))

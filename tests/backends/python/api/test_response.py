@@ -93,7 +93,7 @@ def test_other_layouts_are_written_in_order() -> None:
         (lambda: Tensor(5, np.zeros(1)), TypeError, "Invoked with: 5, array([0.])"),  # type: ignore[arg-type]  # the point
     ],
 )
-def test_what_is_no_tensor(make: Callable[[], Tensor], error: type[Exception], text: str) -> None:
+def test_wrong_tensors_are_refused(make: Callable[[], Tensor], error: type[Exception], text: str) -> None:
     with pytest.raises(error) as caught:
         make()
     assert text in str(caught.value)
@@ -118,7 +118,7 @@ def test_numpy_reads_our_tensors() -> None:
     assert np.from_dlpack(source).tolist() == source.as_numpy().tolist()  # type: ignore[arg-type]  # typed for arrays
 
 
-def test_bf16_goes_through_dlpack_only() -> None:
+def test_bf16_is_passed_by_dlpack_only() -> None:
     bits = np.array([0x3F80, 0xC020, 0x7F61], np.uint16)
     source = received(bits, DataType.BF16)
     with pytest.raises(TritonModelException, match="Tensor dtype is BF16 and cannot be converted to NumPy"):
@@ -128,7 +128,7 @@ def test_bf16_goes_through_dlpack_only() -> None:
     assert bytes(copy.as_wire().data) == bits.tobytes()
 
 
-def test_memory_lives_as_long_as_somebody_uses_it() -> None:
+def test_memory_lives_as_long_as_it_is_used() -> None:
     array = np.arange(4)
     alive, capsule = weakref.ref(array), Tensor("X", array).to_dlpack()
     del array
@@ -142,7 +142,7 @@ def test_memory_lives_as_long_as_somebody_uses_it() -> None:
     assert alive() is None
 
 
-def test_a_capsule_that_nobody_takes_is_freed() -> None:
+def test_an_unused_capsule_is_freed() -> None:
     array = np.arange(4)
     alive, capsule = weakref.ref(array), Tensor("X", array).to_dlpack()
     del array
@@ -199,7 +199,7 @@ def used() -> object:
         (used(), "The DLPack capsule has been used already"),
     ],
 )
-def test_what_cannot_be_taken(source: Any, text: str) -> None:
+def test_other_objects_are_refused(source: Any, text: str) -> None:
     with pytest.raises(TritonModelException) as caught:
         Tensor.from_dlpack("Y", source)
     assert str(caught.value).startswith(text)
