@@ -162,7 +162,7 @@ def test_empty_object_is_an_empty_configuration() -> None:
         {"input": [["x" * 100_000]]},
     ],
 )
-def test_what_is_quoted_is_cut(document: dict[str, object]) -> None:
+def test_quotes_are_cut(document: dict[str, object]) -> None:
     with pytest.raises(InvalidArgument) as caught:
         model_config_from_json(document)
     assert len(caught.value.message) < 700
@@ -179,7 +179,7 @@ def test_what_is_quoted_is_cut(document: dict[str, object]) -> None:
         ('{"a": true, "b": NaN}', {"a": True, "b": pytest.approx(float("nan"), nan_ok=True)}),
     ],
 )
-def test_what_is_let_through(text: str, value: object) -> None:
+def test_loose_json_is_read(text: str, value: object) -> None:
     assert loads_loosely(text) == value
 
 

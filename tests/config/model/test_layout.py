@@ -98,7 +98,7 @@ def made(root: Path, *names: str) -> Path:
         ),
     ],
 )  # fmt: skip
-def test_why_no_backend_can_be_told(tmp_path: Path, names: tuple[str, ...], said: str) -> None:
+def test_reason_why_the_backend_is_unknown(tmp_path: Path, names: tuple[str, ...], said: str) -> None:
     assert advice_on_backend(made(tmp_path, *names), "m") == said
 
 

@@ -155,7 +155,7 @@ def test_environment_of_others_is_none_of_our_business() -> None:
     assert _parse(HTTP_PORT="1", EDGESERVE_HTTP_PORT="2", EDGE_SERVE_CHECK_MADE="3") == _parse()
 
 
-def test_unknown_variables_are_told_with_the_nearest_name() -> None:
+def test_unknown_variables_are_reported_with_the_nearest_name() -> None:
     config = _parse(EDGE_SERVE_HTPP_PORT="9000", EDGE_SERVE_QQQ="1", EDGE_SERVE_MEMORY_MAX="1")
 
     assert config.http_port == 8000
@@ -322,7 +322,7 @@ def test_one_port_is_enough_for_each() -> None:
     assert _parse("--http-port=8002", "--metrics-address=::1").http_port == 8002
 
 
-def test_ignored_and_deprecated_settings_are_told() -> None:
+def test_ignored_and_deprecated_settings_are_reported() -> None:
     config = _parse("--http-thread-count=4", "--strict-model-config=true", "--allow-sagemaker=true")
 
     assert config.disable_auto_complete_config
