@@ -53,6 +53,6 @@ def test_strings_must_be_equal() -> None:
     assert compare(answers(y=ours), answers(y=ours), 0, 0).fits
 
 
-def test_reference_without_numbers_is_told() -> None:
+def test_reference_without_numbers_is_reported() -> None:
     assert not_finite(answers(y=floats(1, 2), n=np.arange(2), s=np.array([b"a"], object))) == ""
     assert "2 of its 3 numbers are NaN or infinite" in not_finite(answers(y=floats(np.nan, 2, np.inf)))
