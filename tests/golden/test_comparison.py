@@ -37,7 +37,7 @@ def test_floats_have_tolerances(datatype: DataType, found: float, expected: floa
     assert (result.problem == "", result.differ, result.at) == (good, 0 if good else 1, () if good else (1,))
 
 
-def test_the_largest_difference_is_told_with_its_place() -> None:
+def test_the_largest_difference_is_reported_with_its_place() -> None:
     found = np.zeros((2, 3), np.float32)
     expected = found.copy()
     expected[0, 1], expected[1, 2] = 0.25, -2.0
