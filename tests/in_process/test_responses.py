@@ -34,7 +34,7 @@ def test_what_was_taken_does_not_count_any_more(monkeypatch: pytest.MonkeyPatch)
     asyncio.run(work())
 
 
-def test_too_much_that_nobody_takes_cancels_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_unread_responses_cancel_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(responses, "MAX_UNREAD", 300)
     cancelled: list[bool] = []
 

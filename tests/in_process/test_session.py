@@ -229,7 +229,7 @@ def test_the_loops_thread_may_collect_a_stream_that_was_forgotten(server: Sessio
     assert server.ready()
 
 
-def test_a_stream_that_nobody_takes_ends(server: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unread_stream_ends(server: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(responses, "MAX_UNREAD", 100_000)
     stream = server.stream("count", {"COUNT": [-1]})
     next(stream)
@@ -324,7 +324,7 @@ def test_a_model_that_does_not_load_is_an_error_of_the_start(tmp_path: Path) -> 
         assert not server.ready()
 
 
-def test_bad_settings_are_told(tmp_path: Path) -> None:
+def test_bad_settings_are_reported(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="unrecognized option '--http-prt', did you mean '--http-port'"):
         Server(tmp_path, http_prt=1)
     with pytest.raises(InvalidArgument, match="http-port"):
