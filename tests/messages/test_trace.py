@@ -48,7 +48,7 @@ def test_only_what_was_asked_for_is_kept() -> None:
     assert (trace.timestamps, trace.tensors) == (None, None)
 
 
-def test_values_that_nobody_sees_are_left_out() -> None:
+def test_unseen_values_are_left_out() -> None:
     trace = Trace(1, Collected(), timestamps=False, tensors=True)
     seen = InferTensor("x", DataType.INT8, (1,), b"\1")
     trace.add_tensors("TENSOR_QUEUE_INPUT", [InferTensor("y", DataType.INT8, (1,), Unseen.buffer(1)), seen])
