@@ -21,11 +21,11 @@ def said(server: str) -> str:
 
 
 @pytest.mark.parametrize("server", ["http://localhost:8000", "localhost:abc", "", "[::1", "u@h"])
-def test_an_address_that_is_none_is_told(server: str) -> None:
+def test_a_wrong_address_is_reported(server: str) -> None:
     assert said(server).endswith(f"--server: found '{server}', expected <host>:<port>\n")
 
 
-def test_a_door_that_speaks_no_http_is_told() -> None:
+def test_a_port_without_http_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as door:
 
         def answer() -> None:

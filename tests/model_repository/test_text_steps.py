@@ -48,7 +48,7 @@ def test_a_map_that_shows_no_text_gives_an_empty_line(steps: Any) -> None:
 
 
 @pytest.mark.parametrize("names", [[], ["MAP"], ["LINE"], ["DIRECTION"], ["IMAGE", "LINE"]])
-def test_inputs_of_no_step_are_told(steps: Any, names: list[str]) -> None:
+def test_inputs_of_no_step_are_reported(steps: Any, names: list[str]) -> None:
     given = [SimpleNamespace(name=lambda name=name: name, as_numpy=lambda: np.zeros(1)) for name in names]
     with pytest.raises(Refused, match=f"found inputs {' and '.join(names) or 'none'}, expected IMAGE, IMAGE and MAP, "):
         steps.TritonPythonModel().step(SimpleNamespace(inputs=lambda: given))
