@@ -69,7 +69,7 @@ def test_waiting_requests_run_in_order_before_later_ones() -> None:
     assert queue.in_flight() == 0
 
 
-def test_nobody_is_left_behind_when_it_closes() -> None:
+def test_close_answers_every_waiting_request() -> None:
     answers: list[InferResponse] = []
     idle: list[bool] = []
     queue = SwapQueue("m", 5)

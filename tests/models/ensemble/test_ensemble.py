@@ -505,7 +505,7 @@ def test_an_answer_without_any_byte_has_no_parameters() -> None:
     assert scene.answer.parameters == {}
 
 
-def test_a_member_may_say_which_sequence_goes_on() -> None:
+def test_a_member_may_choose_the_sequence_that_continues() -> None:
     scene = Scene(CHAIN)
     scene.send(correlation_id=5, flags=SEQUENCE_START)
     scene.job("p").answer(int32("C", 1), parameters={"sequence_id": 8, "sequence_end": True, "other": 1.5})

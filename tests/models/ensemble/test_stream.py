@@ -136,7 +136,7 @@ def test_an_error_ends_all_chains_and_waits_for_what_runs() -> None:
     assert scene.calls() == [1, 2, 0]
 
 
-def test_a_client_that_goes_away_ends_it() -> None:
+def test_a_client_that_disconnects_cancels_the_stream() -> None:
     scene = streaming(CHAIN)
     ticket = scene.send()
     respond(scene.job("p"), int32("C", 1))

@@ -247,7 +247,7 @@ def test_a_hit_gives_the_requests_memory_back() -> None:
     assert slot.released == 1
 
 
-def test_whoever_gets_an_answer_may_change_it() -> None:
+def test_a_caller_may_change_its_response() -> None:
     world = World()
     world.run(1)
     world.ask(1)

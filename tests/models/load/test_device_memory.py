@@ -150,7 +150,7 @@ def test_limit_is_checked_after_the_load_with_tritons_text() -> None:
     )
 
 
-def test_limit_without_a_reading_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_limit_without_a_reading_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     memory = memory_of(Board({}), {0: 0.5})
     made = [Placed(InstanceSpec("m_0", "GPU", 0), pb.ModelInstanceGroup(), b"")]
 

@@ -42,7 +42,7 @@ def test_scan_finds_directories_and_sorts_them(tmp_path: Path) -> None:
     assert list(Repository([tmp_path]).scan()) == ["a", "b"]
 
 
-def test_a_name_that_is_no_text_is_left_out_and_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_name_that_is_no_text_is_left_out_and_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model(tmp_path, "good", "1")
     os.mkdir(os.fsencode(tmp_path) + b"/caf\xe9")
     repository = Repository([tmp_path])

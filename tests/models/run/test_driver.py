@@ -345,7 +345,7 @@ def test_a_lost_worker_fails_what_it_had_and_nothing_else() -> None:
     play(story)
 
 
-def test_nobody_waits_for_ever_for_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_do_not_wait_for_ever_for_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(absence, "OUTAGE_SECONDS", 0.005)
 
     async def story() -> None:
