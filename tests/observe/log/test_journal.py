@@ -157,7 +157,7 @@ def test_without_a_journal_lines_go_to_standard_error(
     assert capfd.readouterr().err == "<3>broken\n"
 
 
-def test_what_was_suppressed_is_told_at_the_end(logger: logging.Logger) -> None:
+def test_suppressed_lines_are_counted_at_the_end(logger: logging.Logger) -> None:
     sent = Sent()
     journal = JournalHandler(sent)
     like = LikeLines(journal, Limiter(burst=1), Time(), journal=True)
@@ -208,7 +208,9 @@ def test_the_server_logs_to_the_journal_when_its_standard_error_is_that(logger: 
 
 
 @pytest.mark.parametrize("setting", ["--log-format=json", "--log-file={}"])
-def test_who_asks_for_text_gets_text(setting: str, logger: logging.Logger, peer: Journald, tmp_path: Path) -> None:
+def test_a_client_that_asks_for_text_gets_text(
+    setting: str, logger: logging.Logger, peer: Journald, tmp_path: Path
+) -> None:
     cli.configure_log(parse_argv(["--model-repository=x", setting.format(tmp_path / "log")], {}))
     logger.info("model ready")
     for handler in logging.getLogger("edge_serve").handlers:
@@ -238,7 +240,7 @@ def test_a_library_that_is_installed_is_used(monkeypatch: pytest.MonkeyPatch) ->
     assert b"PRIORITY=6" in sent[0]
 
 
-def test_a_library_that_fails_is_told() -> None:
+def test_a_library_that_fails_is_reported() -> None:
     class Broken:
         def sendv(self, *fields: bytes) -> None:
             raise OSError("no journal")

@@ -27,7 +27,7 @@ def test_a_burst_passes_and_then_one_a_second() -> None:
     assert not lines.take("a", "6", 101.0)
 
 
-def test_what_did_not_pass_is_told_after_a_while_with_the_last_of_it() -> None:
+def test_suppressed_lines_are_counted_after_a_while_with_the_last_one() -> None:
     lines = limiter()
     for i in range(6):
         lines.take("a", str(i), 100.0)
@@ -45,7 +45,7 @@ def test_a_noisy_group_costs_another_nothing() -> None:
     assert lines.take("quiet", "x", 100.0)
 
 
-def test_all_of_it_is_told_at_the_end() -> None:
+def test_all_suppressed_lines_are_counted_at_the_end() -> None:
     lines = limiter()
     for i in range(4):
         lines.take("a", str(i), 100.0)
@@ -53,7 +53,7 @@ def test_all_of_it_is_told_at_the_end() -> None:
     assert lines.due(100.0, all=True) == [(1, "3")]
 
 
-def test_a_group_that_is_forgotten_is_told_first() -> None:
+def test_a_group_is_counted_before_it_is_evicted() -> None:
     lines = limiter(most_groups=2)
     for i in range(5):
         lines.take("a", str(i), 100.0)

@@ -32,7 +32,7 @@ def test_entries_arrive_in_order(tmp_path: Path) -> None:
         assert [entry["MESSAGE"] for entry in peer.entries()] == list("01234")
 
 
-def test_what_is_too_long_for_a_datagram_goes_in_a_sealed_file(tmp_path: Path) -> None:
+def test_a_long_entry_is_sent_in_a_sealed_file(tmp_path: Path) -> None:
     with journald(tmp_path) as peer:
         sender = NativeSender(peer.path)
         text = "x" * (20 << 20)

@@ -115,13 +115,13 @@ def test_a_token_is_shown_and_a_path_of_a_proxy_kept() -> None:
         (200, b"[" * 100_000, "no edge-serve status document"),
     ],
 )
-def test_other_answers_are_told_in_a_sentence(status: int, body: bytes, text: str) -> None:
+def test_other_answers_are_reported_in_a_sentence(status: int, body: bytes, text: str) -> None:
     with serving(body, status) as (_, target), pytest.raises(Unreachable, match=text) as refused:
         fetch(target)
     assert refused.value.status == UNKNOWN
 
 
-def test_nobody_there() -> None:
+def test_no_server() -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"
@@ -238,7 +238,7 @@ def test_a_socket_that_is_not_for_everybody(tmp_path: Path) -> None:
     assert refused.value.status == UNKNOWN
 
 
-def test_no_permission_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_permission_is_reported_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object) -> None:
         raise PermissionError(13, "Permission denied")
 

@@ -145,7 +145,7 @@ def test_a_document_tells_what_the_rooms_say() -> None:
     run(story)
 
 
-def test_requests_of_a_load_that_was_replaced_are_told_with_its_successor() -> None:
+def test_requests_of_a_replaced_load_are_counted_with_its_successor() -> None:
     def one(version: str, in_flight: int, oldest: float | None) -> ModelFacts:
         statistics = ModelStatistics()
         return ModelFacts("m", version, "python", statistics, 0, 0, in_flight=in_flight, oldest_batch_seconds=oldest)
@@ -174,7 +174,7 @@ def test_readers_within_a_moment_share_one_look() -> None:
     run(story)
 
 
-def test_a_look_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_look_that_hangs_delays_no_request(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(collect, "PATIENCE_SECONDS", 0.05)
 
     async def story(scene: Scene) -> None:

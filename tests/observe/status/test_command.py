@@ -87,7 +87,7 @@ def test_ctrl_c_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli.main(["status"]) == 130
 
 
-def test_a_token_file_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_token_file_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["status", "--token-file", "/nowhere/token"]) == 4
     assert capsys.readouterr().err == "edge-serve: cannot read '/nowhere/token': No such file or directory\n"
 

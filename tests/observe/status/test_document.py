@@ -62,7 +62,7 @@ def test_totals_are_those_of_the_server_whatever_serves_now() -> None:
     assert made["totals"].keys() == made["models"][0]["totals"].keys() | {"client_errors"}
 
 
-def test_a_version_that_is_in_no_index_is_told_all_the_same() -> None:
+def test_a_version_that_is_in_no_index_is_reported() -> None:
     assert [row["name"] for row in document(index=[], models=[served("det")])["models"]] == ["det"]
 
 

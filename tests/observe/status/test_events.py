@@ -92,7 +92,7 @@ def test_an_exception_is_named() -> None:
     assert made.newest()[0][0].text == "it failed: ValueError: deep"
 
 
-def test_a_line_that_cannot_be_made_fails_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_cannot_be_made_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     made, logger = ring()
     shown: list[logging.LogRecord] = []
     monkeypatch.setattr(made, "handleError", shown.append)  # as logging does, without its print

@@ -48,7 +48,7 @@ def test_gpu_shows_its_limit_its_lowered_clocks_and_the_memory_of_models() -> No
     assert "det          1  ready      0       -     -      3     -       1    0  64 MiB  700 MiB" in lines
 
 
-def test_gpu_that_is_lost_is_told_with_advice() -> None:
+def test_lost_gpu_is_reported_with_advice() -> None:
     made = document()
     made["device"]["gpus"][0]["problem"] = "the GPU is lost: restart the machine"
 

@@ -38,14 +38,14 @@ def test_a_screen_fits_the_window(columns: int, rows: int) -> None:
     assert all(len(line) <= columns for line in lines)
 
 
-def test_what_does_not_fit_is_told() -> None:
+def test_lines_that_do_not_fit_are_counted() -> None:
     lines = visible(frame(None, document(), "", 80, 10))
 
     assert re.fullmatch(r"q quits; \d+ more lines in a larger window", lines[-1])
     assert visible(frame(None, document(), "", 80, 100))[-1] == "q quits"
 
 
-def test_a_lost_server_is_told_above_what_is_left_of_it() -> None:
+def test_a_lost_server_is_reported_above_its_last_document() -> None:
     lines = visible(frame(None, document(), "no server answers at x", 80, 24))
 
     assert lines[0] == "no server answers at x"
@@ -134,7 +134,7 @@ def test_it_follows_the_size_of_the_window(scene: tuple[Terminal, Server]) -> No
     assert terminal.ended() == 0
 
 
-def test_it_goes_on_when_the_server_is_away_for_a_while(scene: tuple[Terminal, Server]) -> None:
+def test_the_view_continues_when_the_server_was_away(scene: tuple[Terminal, Server]) -> None:
     terminal, server = scene
     terminal.wait_for("q quits")
     server.status, body = 500, server.body

@@ -177,7 +177,7 @@ def test_with_a_frequency_what_is_left_of_a_count_is_a_file_too(tmp_path: Path) 
     assert not path.exists()
 
 
-def test_lost_traces_are_told_once_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_lost_traces_are_reported_once_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files, path = TraceFiles(), tmp_path / "later" / "t.json"
     for number in range(1, 101):
         files.add(trace(number), settings(path))
@@ -204,7 +204,9 @@ def test_traces_that_are_lost_at_the_end_are_counted(tmp_path: Path, caplog: pyt
 
 
 @pytest.mark.parametrize("kind", ["fifo", "directory", "device"])
-def test_what_is_no_file_is_told_and_hangs_nothing(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_path_that_is_no_file_is_reported_and_hangs_nothing(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "t.json"
     if kind == "fifo":
         os.mkfifo(path)
