@@ -148,7 +148,7 @@ def _named(offset: int = 0, size: int = 8) -> ModelInferRequest:
     return made
 
 
-def test_a_region_that_nobody_registered_is_not_found() -> None:
+def test_an_unregistered_region_is_not_found() -> None:
     with pytest.raises(NotFound, match="Unable to find shared memory region: 'r'"):
         read(_named(), [], NO_REGIONS)
 

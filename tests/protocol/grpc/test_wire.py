@@ -23,7 +23,7 @@ def test_time_outs(text: bytes, ns: int) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"5", b"S", b"-1S", b"123456789S", b"1s", b"1.5S", b"1S "])
-def test_what_is_no_time_out(text: bytes) -> None:
+def test_wrong_timeouts_are_refused(text: bytes) -> None:
     with pytest.raises(InvalidArgument, match="grpc-timeout is"):
         grpc_wire.read_timeout(text)
 

@@ -79,7 +79,7 @@ def test_the_forms_of_a_target(target: str, path: str, query: str) -> None:
         ("1.0", "Connection: other", False),
     ],
 )
-def test_who_keeps_the_connection(version: str, connection: str, keeps: bool) -> None:
+def test_connections_that_are_kept(version: str, connection: str, keeps: bool) -> None:
     assert parse(f"GET / HTTP/{version}\n{connection}".rstrip("\n")).keep_alive is keeps
 
 
@@ -92,7 +92,7 @@ def test_who_keeps_the_connection(version: str, connection: str, keeps: bool) ->
         ("Expect: 100-continue", False),
     ],
 )
-def test_who_waits_for_100_continue(fields: str, expects: bool) -> None:
+def test_clients_that_wait_for_100_continue(fields: str, expects: bool) -> None:
     assert parse(f"POST / HTTP/1.1\n{fields}").expect_continue is expects
     assert not parse(
         f"POST / HTTP/1.0\n{fields.replace('Transfer-Encoding: chunked', 'Content-Length: 1')}"
@@ -205,7 +205,7 @@ def test_limits(data: bytes, status: int) -> None:
     assert read_stream(pieces).end == str(status)
 
 
-def test_what_just_fits() -> None:
+def test_the_largest_that_fits() -> None:
     line = b"GET /" + b"a" * (16384 - 16) + b" HTTP/1.1\r\n"
     fields = b"A: b\r\n" * 99 + b"A: " + b"b" * (65536 - len(line) - 99 * 6 - 7) + b"\r\n\r\n"
     assert (len(line), len(line + fields)) == (16384, 65536)

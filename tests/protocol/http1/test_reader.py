@@ -243,7 +243,7 @@ def test_a_declared_length_alone_takes_no_memory() -> None:
     assert resident() - before < 10_000_000
 
 
-def test_who_awaits_100_continue() -> None:
+def test_clients_that_await_100_continue() -> None:
     reader, _ = make_reader(Placing())
     receive(reader, b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
     assert reader.next() is None

@@ -203,7 +203,7 @@ def test_the_connections_window_is_given_back_by_halves() -> None:
     assert updates == 20 * INITIAL_WINDOW // (CONNECTION_WINDOW // 2)
 
 
-def test_a_stream_goes_on_when_its_bytes_were_used() -> None:
+def test_a_stream_resumes_when_its_bytes_were_used() -> None:
     scene = Scene()
     scene.send(headers(1), data(1, bytes(600_000)))
     scene.streams[1].replenish()
@@ -212,7 +212,7 @@ def test_a_stream_goes_on_when_its_bytes_were_used() -> None:
     assert struct.unpack(">I", update)[0] == 600_000
 
 
-def test_no_more_streams_than_told() -> None:
+def test_no_more_streams_than_the_limit() -> None:
     scene = Scene()
     for index in range(MAX_STREAMS):
         scene.send(headers(2 * index + 1))

@@ -210,7 +210,7 @@ def test_correlation_id_type(corrid: DataType, correlation_id: int | str, found:
         )
 
 
-def test_tensors_that_nobody_sees_are_measured() -> None:
+def test_unseen_tensors_are_measured() -> None:
     numbers = signature(TensorSpec("A", DataType.INT32, (4,)))
     validate(request(InferTensor("A", DataType.INT32, (1, 4), Unseen.buffer(16))), numbers)
     assert refusal(request(InferTensor("A", DataType.INT32, (1, 4), Unseen.buffer(15))), numbers).endswith(

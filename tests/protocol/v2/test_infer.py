@@ -185,7 +185,7 @@ def test_raw_requests(signature: Signature, raw: bytes, shape: Shape, data: byte
         (FULL_MODEL, "Raw request must only have 1 input (found 1) to be deduced but got 2 inputs in 'm' model"),
     ],
 )  # fmt: skip
-def test_raw_requests_whose_shape_cannot_be_told(signature: Signature, message: str) -> None:
+def test_raw_requests_whose_shape_is_unknown(signature: Signature, message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         InferDecoder().decode(signature, "", bytes(9), 0)
     assert message in caught.value.message
