@@ -64,7 +64,7 @@ def test_most_models_pay_nothing() -> None:
     assert shape_key_for(signature(FIXED, RAGGED)) is None
 
 
-def test_values_that_nobody_sees_share_no_batch() -> None:
+def test_unseen_values_share_no_batch() -> None:
     key = shape_key_for(signature(SHAPES))
     assert key is not None
     asked = InferRequest("m", inputs=[InferTensor("S", DataType.INT32, (1, 2), Unseen.buffer(8))])
