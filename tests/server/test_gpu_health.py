@@ -128,7 +128,7 @@ def test_load_that_does_not_fit_is_refused_and_fits_later(server: Running, machi
     assert server.post("/v2/repository/models/more/unload", {})[0] == 200
 
 
-def test_device_that_is_lost_is_told_and_its_models_come_back_with_it(server: Running, machine: Machine) -> None:
+def test_lost_device_is_reported_and_its_models_return_with_it(server: Running, machine: Machine) -> None:
     assert server.get("/v2/health/ready")[0] == 200
     machine.drive("init=999")
 
