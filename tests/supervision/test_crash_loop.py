@@ -46,7 +46,7 @@ def after(deaths: Sequence[Suspects], record: Record | None = None) -> Record:
     return next_record(record, BOOT, same, MODELS)
 
 
-def test_who_was_loading_each_time_is_left_out() -> None:
+def test_models_that_loaded_at_each_crash_are_left_out() -> None:
     deaths = [Suspects(("a", "b")), Suspects(("b", "c")), Suspects(("b",), ("a",))]
     assert not after(deaths[:2]).left_out
     record = after(deaths)
@@ -59,7 +59,7 @@ def test_or_who_was_at_work_each_time() -> None:
     assert set(after([Suspects((), ("c", "a")), Suspects((), ("c",)), Suspects(("b",), ("c",))]).left_out) == {"c"}
 
 
-def test_or_all_for_want_of_anybody() -> None:
+def test_all_suspects_are_left_out_if_no_model_was_there_each_time() -> None:
     record = after([Suspects(("a",)), Suspects(("b",)), Suspects()])
     assert set(record.left_out) == {"a", "b", "c"}
     assert "nothing says which model did it" in record.reasons["a"]
@@ -76,7 +76,7 @@ def test_unless_the_service_served_for_a_while_between() -> None:
 
 
 @pytest.mark.parametrize("phase", list(StartPhase))
-def test_what_counts_as_a_death(phase: StartPhase) -> None:
+def test_ends_that_count_as_a_death(phase: StartPhase) -> None:
     record = next_record(Record(BOOT, phase, Suspects(("a",))), BOOT, same, MODELS)
     assert len(record.deaths) == (phase is not StartPhase.ENDED)
     assert record.phase is StartPhase.ALIVE
@@ -91,7 +91,7 @@ def test_a_clean_end_clears_the_deaths_before_it() -> None:
     assert not record.left_out
 
 
-def test_a_machine_that_went_down_is_no_crash_of_ours() -> None:
+def test_a_machine_that_went_down_is_no_crash_of_the_service() -> None:
     record = Record("another boot", StartPhase.ALIVE, Suspects(("a",)), (Suspects(("a",)),) * 2)
     assert next_record(record, BOOT, same, MODELS).deaths == ()
 

@@ -59,7 +59,7 @@ def test_ready_comes_with_the_last_required_model(tmp_path: Path) -> None:
         assert server.process.wait(PATIENCE) == 0
 
 
-def test_a_required_model_that_fails_is_told_and_the_service_has_started(tmp_path: Path) -> None:
+def test_a_required_model_that_fails_is_reported_and_the_service_has_started(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "good")
     bad = python_model(tmp_path / "models", "bad", "raise RuntimeError('no licence')\n")
     flags = [f"--model-repository={tmp_path}/models", "--exit-on-error=false"]
@@ -83,7 +83,7 @@ def test_a_required_model_that_fails_is_told_and_the_service_has_started(tmp_pat
             assert box.wait_for(ready)["STATUS"] == "2 models ready"
 
 
-def test_a_required_model_that_is_not_there_is_told_and_served_when_it_comes(tmp_path: Path) -> None:
+def test_a_missing_required_model_is_reported_and_served_when_it_comes(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "good")
     flags = [f"--model-repository={tmp_path}/models", "--required-model=god"]
     why = "not in the repository, did you mean 'good'?"
@@ -114,7 +114,7 @@ def test_a_required_model_that_no_client_has_loaded_yet_keeps_nothing_from_start
 
 
 @pytest.mark.parametrize("mode", ["poll", "none"])
-def test_a_repository_that_cannot_be_read_is_told_and_served_when_it_can(tmp_path: Path, mode: str) -> None:
+def test_an_unreadable_repository_is_reported_and_served_when_it_can_be_read(tmp_path: Path, mode: str) -> None:
     python_model(tmp_path / "aside", "good")
     repository = tmp_path / "models"
     flags = [f"--model-repository={repository}", "--exit-on-error=false", f"--model-control-mode={mode}"]

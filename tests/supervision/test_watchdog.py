@@ -58,7 +58,7 @@ def test_one_well_worker_is_enough(schedulers: dict[str, float], workers: dict[s
         ({"WATCHDOG_USEC": "-1"}, 0),
     ],
 )
-def test_who_is_watched(environ: dict[str, str], seconds: float) -> None:
+def test_interval_of_the_watchdog(environ: dict[str, str], seconds: float) -> None:
     assert time_of(environ, 7) == seconds
 
 
