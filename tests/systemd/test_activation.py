@@ -286,7 +286,7 @@ def test_clients_wait_for_the_models_but_not_for_metrics(tmp_path: Path) -> None
             assert early.getresponse().status == 200
 
 
-def test_what_is_no_socket_is_told(tmp_path: Path) -> None:
+def test_a_descriptor_that_is_no_socket_is_reported(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.set_inheritable(reader, True)
     command = [

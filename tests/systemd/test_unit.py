@@ -43,7 +43,7 @@ def test_files_of_a_credential_directory_are_found(tmp_path: Path) -> None:
     }
 
 
-def test_later_files_win_and_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_later_files_win_and_unreadable_ones_are_reported(tmp_path: Path) -> None:
     (tmp_path / "b.conf").write_text("A=2\nB=2\n")
     (tmp_path / "a.conf").write_text("A=1\nword\n")
     os.mkfifo(tmp_path / "c.conf")
