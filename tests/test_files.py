@@ -21,7 +21,7 @@ def test_a_file_is_read_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "reason"), [("fifo", "no regular file"), (".", "Is a directory"), ("none", "No such")]
 )
-def test_what_is_no_file_is_an_error(path: str, reason: str, tmp_path: Path) -> None:
+def test_a_path_that_is_no_file_is_an_error(path: str, reason: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
 
     with pytest.raises(OSError, match=reason):
