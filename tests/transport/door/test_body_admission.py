@@ -107,7 +107,7 @@ def test_a_client_that_leaves_gives_its_memory_back() -> None:
     play(story)
 
 
-def test_larger_than_all_memory_is_told_at_the_head() -> None:
+def test_larger_than_all_memory_is_refused_at_the_head() -> None:
     async def story() -> None:
         memory = BodyMemory(SIZE - 1)
         async with scene(sharing=SharedLimits(memory=memory)) as here:
@@ -135,7 +135,7 @@ def test_the_application_is_asked_before_memory_is() -> None:
     play(story)
 
 
-def test_one_that_waits_too_long_is_told_when_to_come_again() -> None:
+def test_a_body_that_waits_too_long_is_refused_with_retry_after() -> None:
     async def story() -> None:
         async with full(HttpLimits(memory_wait=30, body_rate=0, body_timeout=1000)) as (here, memory, holder):
             waiting = await here.connect()

@@ -56,7 +56,7 @@ def test_one_that_leaves_makes_room_in_the_queue() -> None:
     assert memory.used == 100
 
 
-def test_what_can_never_fit() -> None:
+def test_bodies_that_never_fit_are_refused() -> None:
     memory = BodyMemory(100)
     with pytest.raises(ContentTooLarge, match="101 bytes is larger than the 100 bytes"):
         memory.claim(101, lambda: None)

@@ -58,7 +58,9 @@ def test_a_change_is_loaded_once_it_has_settled(number: Number) -> None:
     assert number.changes == 1
 
 
-def test_a_broken_change_keeps_the_old_value_and_is_told_once(number: Number, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_change_keeps_the_old_value_and_is_reported_once(
+    number: Number, caplog: pytest.LogCaptureFixture
+) -> None:
     reloaded = Reloaded("number", [str(number.path)], number.load)
     number.write("two")
     with caplog.at_level(logging.ERROR):
@@ -86,7 +88,7 @@ def test_a_file_that_goes_away_and_comes_back(number: Number) -> None:
     assert reloaded.value == 4
 
 
-def test_what_is_broken_at_the_start_is_an_error(number: Number) -> None:
+def test_a_broken_file_at_the_start_is_an_error(number: Number) -> None:
     number.write("")
     with pytest.raises(InvalidArgument):
         Reloaded("number", [str(number.path)], number.load)

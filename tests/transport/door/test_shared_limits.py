@@ -33,7 +33,7 @@ def test_keys(family: socket.AddressFamily, one: str, other: str, same: bool) ->
     assert addresses.acquire(keys[1]) is not same
 
 
-def test_what_is_not_counted() -> None:
+def test_addresses_that_are_not_counted() -> None:
     with socket.socket(socket.AF_UNIX) as local:
         assert Addresses(1).key(local, "") == ""
     unlimited = Addresses(0)

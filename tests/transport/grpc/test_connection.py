@@ -77,7 +77,7 @@ def test_a_call_in_small_pieces(step: int) -> None:
     run(main)
 
 
-def test_another_protocol_is_told_so() -> None:
+def test_a_client_of_another_protocol_gets_an_error() -> None:
     async def main(scene: RawScene) -> None:
         raw = await scene.connect(greet=False)
         raw.send(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n" + bytes(100_000))
@@ -331,7 +331,7 @@ def test_a_client_that_does_not_hear_that_it_should_leave_is_left_behind() -> No
     run(main, keepalive=KeepaliveSettings(max_age=80))
 
 
-def test_no_more_connections_than_told() -> None:
+def test_no_more_connections_than_the_limit() -> None:
     async def main(scene: RawScene) -> None:
         raw = await scene.connect()
         raw.call(1, GOOD)
@@ -435,7 +435,7 @@ def test_messages_that_are_refused(name: str) -> None:
     run(main, settings=GrpcSettings(max_message=1_000_000))
 
 
-def test_what_is_told_of_an_error_is_quoted() -> None:
+def test_error_texts_are_quoted() -> None:
     async def main(scene: RawScene) -> None:
         raw = await scene.connect()
         raw.call(1, pb.ModelInferRequest(model_name="n\u00e4h%\n").SerializeToString())

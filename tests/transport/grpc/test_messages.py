@@ -86,7 +86,7 @@ def test_a_large_message_that_is_refused_gives_its_memory_back(request_: pb.Mode
     assert all(lease.released == 1 for lease in service.leases)
 
 
-def test_without_memory_the_call_fails_and_the_connection_goes_on() -> None:
+def test_without_memory_the_call_fails_and_the_connection_continues() -> None:
     service = GrpcFakeService(lease_error=Unavailable("no tensor memory"))
 
     async def main(service: FakeService, call: Caller) -> None:

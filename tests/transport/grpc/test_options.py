@@ -33,7 +33,7 @@ def test_defaults_are_tritons() -> None:
     assert tls_of(config()) is None
 
 
-def test_what_is_given_gets_there() -> None:
+def test_settings_arrive() -> None:
     given = config(
         "--grpc-keepalive-time=5",
         "--grpc-keepalive-permit-without-calls=true",

@@ -84,7 +84,7 @@ def test_a_client_that_leaves_cancels_its_request() -> None:
     assert lease.released == 1
 
 
-def test_a_deadline_cancels_and_is_told_to_the_worker() -> None:
+def test_a_deadline_cancels_the_request_in_the_worker() -> None:
     async def main(service: FakeService, call: Caller) -> None:
         path = "/inference.GRPCInferenceService/ModelInfer"
         with pytest.raises(grpc.aio.AioRpcError) as raised:
@@ -236,7 +236,7 @@ def test_reflection_lists_the_services() -> None:
     with_door(main)
 
 
-def test_the_door_listens_where_it_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_door_listens_at_its_address(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> str:
         config = parse_argv(["--model-repository=/models", "--grpc-address=::1", "--grpc-port=0"], {})
         with caplog.at_level(logging.INFO):
@@ -249,7 +249,7 @@ def test_the_door_listens_where_it_is_told(caplog: pytest.LogCaptureFixture) -> 
     assert "gRPC on [::1]:" in caplog.text
 
 
-def test_a_port_that_is_taken_is_told() -> None:
+def test_a_taken_port_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         config = parse_argv(["--model-repository=/models", f"--grpc-port={port}"], {})
@@ -263,6 +263,6 @@ def _imported(code: str) -> str:
     return done.stdout
 
 
-def test_what_only_grpc_needs_is_imported_with_its_door() -> None:
+def test_modules_of_grpc_are_imported_with_its_door() -> None:
     assert _imported("import edge_serve.server") == "[]\n"
     assert _imported("import edge_serve.transport.grpc_service.server") == "['hpack']\n"

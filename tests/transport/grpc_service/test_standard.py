@@ -13,7 +13,7 @@ from tests.transport.v2_scene import FakeService
 WATCH = "/grpc.health.v1.Health/Watch"
 
 
-def test_who_watches_hears_of_changes() -> None:
+def test_watchers_are_notified_of_changes() -> None:
     async def main() -> None:
         service = GrpcFakeService()
         async with door(service) as (server, call):

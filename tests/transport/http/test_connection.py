@@ -118,7 +118,7 @@ def test_a_flood_of_pipelined_requests() -> None:
     play(story)
 
 
-def test_a_large_body_goes_into_its_lease() -> None:
+def test_a_large_body_is_received_into_its_lease() -> None:
     async def story() -> None:
         body = random.Random(3).randbytes(5_000_000)
         application = Recorder()

@@ -52,7 +52,7 @@ def test_an_address_that_is_not_of_this_machine(host: str) -> None:
     assert advice_on_listening(caught.value).startswith("give an address of this machine")
 
 
-def test_a_socket_in_a_directory_of_somebody_else() -> None:
+def test_a_socket_in_a_directory_of_another_user() -> None:
     assert "this user may write to" in advice_on_listening(PermissionError(errno.EACCES, "Permission denied"))
 
 

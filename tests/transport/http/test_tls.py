@@ -137,7 +137,7 @@ def test_the_last_answer_ends_with_a_goodbye(authority: Authority) -> None:
     play(story)
 
 
-def test_http_without_tls_is_told_so(authority: Authority) -> None:
+def test_http_without_tls_gets_an_error(authority: Authority) -> None:
     async def story() -> None:
         context = context_of(authority)
         async with scene(tls=lambda: context) as here:

@@ -426,7 +426,7 @@ def test_rates_and_latencies_come_from_differences(browser: Browser, scene: Scen
         assert 2.5 <= latency <= 5.0  # the bucket that 4 ms lie in
 
 
-def test_a_lost_connection_is_told_and_found_again(browser: Browser, scene: Scene) -> None:
+def test_a_lost_connection_is_shown_and_found_again(browser: Browser, scene: Scene) -> None:
     with opened(browser, scene.url) as page:
         shows(page, "Ready")
         scene.answer = lambda: (500, {"error": "out of order"})
@@ -441,7 +441,7 @@ def test_a_lost_connection_is_told_and_found_again(browser: Browser, scene: Scen
         page.complaints[:] = [text for text in page.complaints if "500" not in text]  # the browser's own word on it
 
 
-def test_a_server_that_is_gone_is_told(browser: Browser, tmp_path: Path) -> None:
+def test_a_stopped_server_is_shown(browser: Browser, tmp_path: Path) -> None:
     page = browser.page()
     with running(f"--model-repository={tmp_path}") as real:
         page.open(f"http://{real.url}/ui")

@@ -16,7 +16,7 @@ def grown(above: int, backlog: Backlog | None = None) -> tuple[Backlog, int]:
     return backlog, count
 
 
-def test_it_is_held_above_one_bound_and_goes_on_below_a_lower_one() -> None:
+def test_a_stream_is_paused_above_one_bound_and_resumed_below_a_lower_one() -> None:
     backlog = Backlog()
     backlog.add(PAUSE_ABOVE // 2)
     assert not backlog.must_pause()
@@ -39,7 +39,7 @@ def test_it_is_held_above_one_bound_and_goes_on_below_a_lower_one() -> None:
     assert not backlog.must_pause()
 
 
-def test_what_is_not_held_does_not_go_on() -> None:
+def test_a_stream_that_is_not_paused_is_not_resumed() -> None:
     assert not Backlog().may_resume()
 
 

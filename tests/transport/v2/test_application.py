@@ -90,7 +90,7 @@ def test_refused_inference(
     assert door.service.client_errors == ([] if model == "broken" else [(model, "", status)])
 
 
-def test_an_unsupported_encoding_is_told_what_is_supported() -> None:
+def test_an_unsupported_encoding_is_refused_with_the_supported_ones() -> None:
     assert Door().infer(REQUEST, {"Content-Encoding": "br"}).headers == {"Accept-Encoding": "gzip, deflate"}
 
 
@@ -249,7 +249,7 @@ def test_bodies_that_are_too_large_are_refused_before_they_are_read() -> None:
         door.application.place(head_of("POST", "/v2/models/m/infer", headers, 5000), 5000)
 
 
-def test_health_may_be_told_as_json() -> None:
+def test_health_may_be_json() -> None:
     door = Door(health_json=True)
     assert door.call("GET", "/v2/health/live").json == {"live": True}
     assert door.call("GET", "/v2/health/ready").json == {"ready": True}

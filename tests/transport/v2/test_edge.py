@@ -15,7 +15,7 @@ from tests.transport.v2_scene import JSON, PLAIN, Door
 BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 
 
-def test_the_status_is_a_json_document_that_nobody_keeps() -> None:
+def test_the_status_is_a_json_document_without_caching() -> None:
     exchange = Door().call("GET", "/edge-serve/status")
 
     assert (exchange.status, exchange.content_type) == (200, JSON)
@@ -60,7 +60,7 @@ def test_the_page_comes_plain_and_compressed() -> None:
     assert gzip.decompress(packed.content) == plain.content
 
 
-def test_a_browser_that_has_the_page_is_told_so() -> None:
+def test_a_browser_that_has_the_page_gets_304() -> None:
     door = Door(ui=True)
     etag = door.call("GET", "/ui").headers["ETag"]
     again = door.call("GET", "/ui", headers={"If-None-Match": etag})

@@ -258,7 +258,7 @@ def test_the_sender_of_a_slow_clients_stream_waits_and_nothing_is_lost() -> None
 
 
 @pytest.mark.usefixtures("small")
-def test_the_last_response_holds_nobody() -> None:
+def test_the_last_response_pauses_no_stream() -> None:
     _, answer, ticket = stream(window=1)
     tell(answer, *map(response, "abc"), response("d", final=True))
 
@@ -277,7 +277,7 @@ def test_a_client_that_leaves_while_the_sender_waits_cancels() -> None:
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("reason", ["nobody can be held", "an earlier request is unanswered"])
-def test_where_nobody_is_held_a_client_that_leaves_too_much_unread_is_cut_off(reason: str) -> None:
+def test_without_pauses_a_client_that_leaves_too_much_unread_is_disconnected(reason: str) -> None:
     wire, answer, ticket = stream(window=1, can_hold=reason != "nobody can be held")
     wire.behind = reason == "an earlier request is unanswered"
     tell(answer, *map(response, "abcde"))

@@ -82,7 +82,7 @@ def test_a_long_response_is_the_reply_once_it_is_written() -> None:
     assert (wire.status, wire.json["out"][-1]) == (200, 3)
 
 
-def test_what_cannot_be_written_is_an_error() -> None:
+def test_outputs_that_cannot_be_written_are_an_error() -> None:
     wire, answer, _, elsewhere = scene(Single)
     answer.on_response(long_response(3, final=True))
     elsewhere.jobs[0].finish(Internal("no memory"))

@@ -80,7 +80,7 @@ def test_a_get_with_a_body_changes_nothing() -> None:
     assert exchange.json["log_info"] is True
 
 
-def test_an_unknown_model_is_told_before_the_body_is_read() -> None:
+def test_an_unknown_model_is_refused_before_the_body_is_read() -> None:
     with pytest.raises(NotFound):
         ask(Service(), Operation.TRACE_SETTING, b"no JSON", "other")
 

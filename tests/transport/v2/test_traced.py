@@ -81,7 +81,7 @@ def test_generate_is_traced_too(door: Door) -> None:
     assert (door.marks, door.complete) == ([*STARTED, *ANSWERED, *SENT], True)
 
 
-def test_a_client_that_goes_ends_it_with_the_models_last_word(door: Door) -> None:
+def test_a_client_that_disconnects_ends_the_trace_with_the_last_response(door: Door) -> None:
     door.service.later = True
     exchange = door.post("/v2/models/m/infer", BODY)
     assert exchange.on_cancelled is not None
