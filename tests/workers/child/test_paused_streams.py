@@ -32,7 +32,7 @@ class Waiter:
         return self.told
 
 
-def test_nobody_waits_for_a_stream_that_is_not_held() -> None:
+def test_a_stream_that_is_not_paused_delays_no_sender() -> None:
     streams = PausedStreams()
     streams.pause(1)
 

@@ -198,7 +198,7 @@ def test_calls_of_a_batch_are_cancelled_with_it() -> None:
     play(work)
 
 
-def test_without_anybody_to_run_calls_they_are_refused() -> None:
+def test_calls_are_refused_without_a_runner() -> None:
     def work(scene: Scene) -> None:
         scene.hooks.infer = None
         scene.receive(encode_call(1, ModelCall("other", -1, [], ["Y"]), [], 7, 0))

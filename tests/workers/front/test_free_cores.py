@@ -110,7 +110,7 @@ def test_idle_time_is_that_of_the_cores_in_question(tmp_path: Path, monkeypatch:
     assert idle_seconds({0, 10}) == pytest.approx((400 + 50 + 700) / ticks)
 
 
-def test_nobody_polls_on_a_core_that_another_program_has() -> None:
+def test_workers_do_not_poll_on_a_core_of_another_program() -> None:
     machine = Machine()
     found = FreeCores((0, 1), lambda: machine.own, machine.seconds_idle, lambda: machine.now)
     policy = PollPolicy(50, 2, free_cores=found)

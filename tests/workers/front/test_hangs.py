@@ -105,7 +105,7 @@ def test_so_is_the_golden_test() -> None:
     assert scene.look(2) == Hang("m", 601.0, LOAD, tests=True)
 
 
-def test_a_marker_ages_until_it_changes_and_is_forgotten_when_it_goes() -> None:
+def test_a_marker_ages_until_it_changes_and_is_removed_at_the_end() -> None:
     stalls: Stalls[str] = Stalls()
     assert stalls.look(0, {"a": 1, "b": 1}) == {"a": 0, "b": 0}
     assert stalls.look(2_000_000_000, {"a": 1, "b": 2}) == {"a": 2, "b": 0}

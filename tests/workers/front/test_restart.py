@@ -64,7 +64,7 @@ def test_the_delay_never_overflows() -> None:
     assert delays(policy, [0.001 * i for i in range(200)])[-1] == 5
 
 
-def test_lost_gpus_are_asked_for_until_they_are_there_and_each_reason_is_told_once(
+def test_lost_gpus_are_asked_for_until_they_are_there_and_each_reason_is_reported_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(restart, "_FIRST_QUESTION", 0.001)

@@ -127,7 +127,7 @@ def test_the_mark_is_for_good_and_for_children() -> None:
     assert done.stdout.split() == ["True", "True"], done.stderr
 
 
-def test_nobody_else_uses_the_limit_that_is_the_mark() -> None:
+def test_no_other_program_uses_the_limit_that_is_the_mark() -> None:
     assert resource.getrlimit(landlock._RLIMIT_LOCKS)[1] == resource.RLIM_INFINITY
 
 
