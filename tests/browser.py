@@ -32,7 +32,7 @@ _FLAGS = (
 
 
 def find_chromium() -> str:
-    """Its path; where it is missing, the test is skipped and says so."""
+    """Return the path of Chromium. Skip the test where it is not installed."""
     for name in ("chromium", "chromium-browser", "google-chrome"):
         found = shutil.which(name)
         if found:
@@ -108,7 +108,7 @@ class Page:
             self.browser.listen(0.05)
 
     def text(self) -> str:
-        """What a reader sees."""
+        """Return the visible text."""
         return str(self.evaluate("document.body.innerText"))
 
     def close(self) -> None:

@@ -62,7 +62,7 @@ class Authority:
         return pair
 
     def client(self, pair: Pair | None = None, alpn: str = "") -> ssl.SSLContext:
-        """What a client needs that trusts this authority."""
+        """Return the context of a client that trusts this authority."""
         context = ssl.create_default_context(cafile=str(self.root))
         if pair is not None:
             context.load_cert_chain(pair.certificate, pair.key)

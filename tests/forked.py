@@ -19,7 +19,7 @@ _VERSION_3 = 0x20080522
 
 @dataclass(frozen=True)
 class Ended:
-    """What became of a process.
+    """The end of a process.
 
     Attributes:
         status: its exit status; None = it did not end in time and was killed.

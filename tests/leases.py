@@ -18,7 +18,7 @@ class Slot:
 
     @property
     def arena(self) -> object:
-        """Its own."""
+        """Return the arena of the lease."""
         return self.memory
 
     def skip(self, count: int) -> None:

@@ -1,4 +1,4 @@
-"""What makes up the wire and text format of messages, and whether two copies of them live in one process."""
+"""The wire and text format of messages, and whether two copies of them live in one process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def face(message: Descriptor) -> Face:
 
 
 def beside_tritons_client(ours: str, use: str, *, first: bool) -> str:
-    """What a process prints that imports `ours` before or after Triton's messages (`service_pb2`), then runs `use`.
+    """Return the output of a process that imports `ours` and Triton's messages (`service_pb2`), then runs `use`.
 
     Raises:
         AssertionError: it failed.

@@ -104,7 +104,7 @@ def room_of(module: str) -> str:
 
 
 def layer_breaches(sources: Sources) -> list[str]:
-    """What breaks the map, in words."""
+    """Return the breaches of the map as texts."""
     found = []
     for module, source in sources.items():
         room = room_of(module)
@@ -170,7 +170,7 @@ def sub_room_breaches(sources: Sources) -> list[str]:
 
 
 def worker_breaches(sources: Sources) -> list[str]:
-    """What worker-side code imports and may not; worker-side is all that a worker's start can reach."""
+    """Return the forbidden imports of worker-side code: of all that a worker's start can reach."""
     waiting = [name for name in sources if name.startswith(WORKER_STARTS)]
     reached: set[str] = set()
     found = []

@@ -1,4 +1,4 @@
-"""What an install weighs, and that it runs: `pip install .` and `.[onnx]` in an empty virtual environment, pip aside.
+"""The size of an installation, and its run: `pip install .` and `.[onnx]` in an empty virtual environment, pip aside.
 
 Needs a package index; run by `make check`.
 """

@@ -1,4 +1,4 @@
-"""Who may do what."""
+"""The decision whether a role may make a request."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def installed(one: host.Host) -> Iterator[None]:
 
 
 def model_spec(directory: Path, config: Mapping[str, Any] | None = None, version: int = 1) -> ModelSpec:
-    """A model directory as a worker is told about it."""
+    """Return the description of a model directory that a worker receives."""
     made = {"name": directory.name, "max_batch_size": 0, "input": [], "output": [], **(config or {})}
     return ModelSpec(directory.name, version, directory, directory / str(version), made)
 

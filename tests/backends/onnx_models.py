@@ -54,7 +54,7 @@ def identity(path: Path, kind: int = FLOAT, dims: Dims = ("N", None)) -> Path:
 
 
 def zip_map(path: Path) -> Path:
-    """What `skl2onnx.to_onnx` makes of a scikit-learn classifier by default."""
+    """Return a model as `skl2onnx.to_onnx` makes it of a scikit-learn classifier by default."""
     labels, scores = ["X"], ["probabilities"]
     nodes = [
         node("LinearClassifier", labels, ["label", "probabilities"], domain="ai.onnx.ml", classlabels_ints=[0, 1, 2],

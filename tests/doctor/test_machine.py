@@ -47,7 +47,7 @@ def test_the_version_of_python(monkeypatch: pytest.MonkeyPatch, version: tuple[i
 
 
 def backends(monkeypatch: pytest.MonkeyPatch, *distributions: str) -> list[Finding]:
-    """What is found on a machine with these distributions."""
+    """Return the findings on a machine with these distributions."""
     modules = {name.removesuffix("-gpu") for name in distributions}
     monkeypatch.setattr(machine, "installed", lambda name: "1.2" if name in distributions else "")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name in modules or None)

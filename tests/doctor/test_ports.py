@@ -1,4 +1,4 @@
-"""Who has a port: the running server, systemd for it, another program, or no process."""
+"""The owner of a port: the running server, systemd for it, another program, or no process."""
 
 from __future__ import annotations
 

@@ -135,6 +135,6 @@ def test_nested_phases_add_up_and_no_percentage_falls() -> None:
 def test_engine_of_an_onnx_file_that_was_replaced_meanwhile_is_not_cached(
     version: str, outcomes: dict[str, Any]
 ) -> None:
-    """It would be served for the file that was there before, once that is put back."""
+    """The engine would be served for the old file, once that is put back."""
     assert "add.onnx' was changed during the build" in outcomes[version]["changed meanwhile"]["error"]
     assert not outcomes[version]["changed back"]["cached"]

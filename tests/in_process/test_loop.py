@@ -48,7 +48,7 @@ INFER = {"inputs": [{"name": "X", "datatype": "FP64", "shape": [COUNT], "data": 
 
 
 class Watch:
-    """What the longest turn of the loop took of its thread's CPU time, in seconds."""
+    """Measures the longest turn of the loop, in seconds of its thread's CPU time."""
 
     def __init__(self) -> None:
         self.longest = 0.0

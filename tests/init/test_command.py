@@ -25,7 +25,7 @@ def init(repository: Path, *arguments: str) -> int:
 
 
 def refusal(repository: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Return the one line that is told, after a check that nothing was written."""
+    """Return the one line of the error, after a check that nothing was written."""
     before = sorted(repository.rglob("*")) if repository.exists() else None
     capsys.readouterr()
     assert init(repository, *arguments) == 1

@@ -1,4 +1,4 @@
-"""What log lines are about."""
+"""The fields of log lines that name their model."""
 
 from __future__ import annotations
 

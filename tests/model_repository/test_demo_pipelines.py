@@ -1,4 +1,4 @@
-"""What demo models do together on the running server: reading a line of text, hearing speech. Needs `make models`."""
+"""Demo models together on the running server: they read a line of text, and hear speech. Needs `make models`."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def speech(pitch: float, seed: int) -> Any:
 
 
 def pieces(sound: Any) -> Iterator[Any]:
-    """What the network hears at a time: the end of the piece before, and a new one."""
+    """Yield the inputs of the network: the end of the piece before, and a new one."""
     padded = np.concatenate([np.zeros(BEFORE, np.float32), sound])
     for start in range(0, len(sound) - PIECE + 1, PIECE):
         yield padded[None, start : start + BEFORE + PIECE]

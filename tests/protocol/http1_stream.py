@@ -16,7 +16,7 @@ Seen = tuple[str, str, bytes]
 
 @dataclass
 class Outcome:
-    """What a stream of bytes was taken for.
+    """The requests in a stream of bytes, and its end.
 
     Attributes:
         seen: method, target and body of each complete request.

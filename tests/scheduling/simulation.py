@@ -67,7 +67,7 @@ class Waiting:
 
 
 class Reference:
-    """What a dynamic batcher may answer, worked out anew from the whole list at each question."""
+    """The batches that a dynamic batcher may answer with, worked out anew from the whole list at each question."""
 
     def __init__(self, batching: DynamicBatching) -> None:
         self.batching = batching
@@ -127,7 +127,7 @@ class Reference:
         return None
 
     def batch(self, now_ns: int) -> list[Entry]:
-        """What an idle instance should be given; empty = hold it."""
+        """Return the batch for an idle instance; empty = wait."""
         order = self.in_order()
         fits = 0
         while fits < len(order) and (
@@ -166,7 +166,7 @@ class Reference:
 
 
 class Asked(NamedTuple):
-    """What a client sends."""
+    """A request of a client."""
 
     rows: int = 1
     key: str | None = None
@@ -217,7 +217,7 @@ class World:
                     return self.check()
 
     def ran(self, entries: list[Entry]) -> None:
-        """What is true of every batch, whatever the rules."""
+        """Check the properties of every batch, with any rules."""
         assert sum(max(1, one.rows) for one in entries) <= self.reference.max_rows
         assert len({one.shape_key for one in entries}) == 1
         assert all(one.request.deadline_ns == 0 or one.request.deadline_ns > self.now for one in entries)
@@ -297,7 +297,7 @@ class World:
         assert all(count == (one not in waiting) for one, count in self.answers.items())
 
     def end(self) -> None:
-        """All instances work on: nobody is forgotten."""
+        """Let all instances work on, and check that each request is answered."""
         for instance in sorted(self.gone):
             self.come_back(instance)
         while self.idle | self.busy and self.reference.waiting:

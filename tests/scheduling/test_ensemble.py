@@ -186,7 +186,7 @@ def test_a_configuration_becomes_a_plan() -> None:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> tuple[EnsemblePlan, dict[str, bool], list[str]]:
-    """Any graph: with circles, holes and tensors that nobody reads."""
+    """Any graph: with circles, holes and tensors that no step reads."""
     count = draw(st.integers(1, 7))
     inputs = {f"i{n}": draw(st.booleans()) for n in range(draw(st.integers(1, 3)))}
     writes = [[f"t{n}{m}" for m in range(draw(st.integers(1, 2)))] for n in range(count)]

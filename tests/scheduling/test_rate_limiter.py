@@ -1,4 +1,4 @@
-"""The rate limiter: what may run, in which order, and that nobody waits for ever."""
+"""The rate limiter: what may run, in which order, and that no claimant waits for ever."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ IDLE = "max_sequence_idle_microseconds: 60000000"
 
 
 async def one_sequence(server: Running, model: str, number: int) -> list[int]:
-    """Its sums, asked for one after the other over a connection of its own."""
+    """Return the sums of one sequence, requested one after the other over one connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.http)
     sums = []
     for i in range(STEPS):

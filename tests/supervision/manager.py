@@ -18,7 +18,7 @@ Message = dict[str, str]
 
 @dataclass
 class Mailbox:
-    """What a service told its manager."""
+    """The messages of a service to its manager."""
 
     address: str
     sock: socket.socket

@@ -1,4 +1,4 @@
-"""Who is left out after how many deaths."""
+"""Models that are left out after a number of deaths."""
 
 from __future__ import annotations
 

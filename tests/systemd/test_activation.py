@@ -162,7 +162,7 @@ class Load:
             self.answers[f"{type(error).__name__}: {error}"] += 1
 
     def end(self) -> Counter[int | str]:
-        """What they got."""
+        """Stop the clients. Return how often each answer came."""
         self.over.set()
         for thread in self._threads:
             thread.join(LONG)

@@ -64,7 +64,7 @@ class Raw:
         return kind, flags, stream, await self.reader.readexactly(size)
 
     async def trailers(self, stream: int) -> dict[str, str]:
-        """What a stream ends with, or `reset` with its code."""
+        """Return the trailers of a stream, or `reset` with its code."""
         while True:
             kind, flags, number, payload = await self.frame()
             if kind == HEADERS:

@@ -24,7 +24,7 @@ from tests.leases import Slot
 
 
 class Recorder:
-    """Answers `200` with the path and the body's length, unless it is told to hold its answers or to do otherwise."""
+    """Answers `200` with the path and the body's length, unless a test sets it to hold answers or to do otherwise."""
 
     def __init__(self, handle: Callable[[Exchange], None] | None = None, *, hold: bool = False) -> None:
         self.exchanges: list[Exchange] = []

@@ -1,4 +1,4 @@
-"""What tests of the metrics door share."""
+"""The scene that tests of the metrics door share."""
 
 from __future__ import annotations
 

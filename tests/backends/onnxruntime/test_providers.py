@@ -1,4 +1,4 @@
-"""What a configuration says about execution providers. Keys and texts: Triton's onnxruntime_backend."""
+"""Execution providers in a configuration. Keys and texts: Triton's onnxruntime_backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a configuration says about sessions and providers. Texts: Triton's onnxruntime_backend."""
+"""Settings of sessions and providers in a configuration. Texts: Triton's onnxruntime_backend."""
 
 from __future__ import annotations
 

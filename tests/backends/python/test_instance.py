@@ -1,4 +1,4 @@
-"""What an instance makes of what a model's methods return and raise. Texts as recorded from Triton 2.51."""
+"""Results and errors of a model's methods, as an instance returns them. Texts as recorded from Triton 2.51."""
 
 from __future__ import annotations
 

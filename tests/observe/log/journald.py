@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 class Journald:
-    """What was sent to it."""
+    """A journal that records the entries it receives."""
 
     def __init__(self, sock: socket.socket, path: str) -> None:
         self._sock = sock

@@ -73,5 +73,5 @@ def facts(**changes: Any) -> StatusFacts:
 
 
 def document(**changes: Any) -> dict[str, Any]:
-    """What `facts` make."""
+    """Return the document of `facts`."""
     return build(facts(**changes))

@@ -1,4 +1,4 @@
-"""What is read of the machine."""
+"""Readings of the machine."""
 
 from __future__ import annotations
 

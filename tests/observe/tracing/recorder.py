@@ -1,4 +1,4 @@
-"""What traces tell, remembered."""
+"""A recorder that keeps the marks of traces."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def test_a_model_in_the_place_of_the_link_is_left_alone_and_named(device: Device
 
 
 def test_the_command_is_quick_and_needs_no_tuf(device: Device) -> None:
-    """Its modules are those of the standard library and ours."""
+    """The command imports modules of the standard library and of ota only."""
     arguments = ["boot", "--state-dir", str(device.layout.state_dir), "--model-repository", str(device.repository)]
     code = (
         "import sys; from ota.cli import main; assert main(sys.argv[1:]) == 0\n"

@@ -90,7 +90,7 @@ def device(tmp_path: Path) -> SystemDevice:
 
 @pytest.fixture
 def asked(device: SystemDevice) -> Iterator[list[Mapping[str, Any]]]:
-    """What the root side was asked for."""
+    """Yield the requests to the root side."""
     with root_side(device.image.root) as requests:
         yield requests
 

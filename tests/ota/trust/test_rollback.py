@@ -172,7 +172,7 @@ def test_a_restored_copy_of_everything_is_not_noticed(repository: Repository, de
 @pytest.mark.fault("T4")
 @pytest.mark.parametrize("role", ["timestamp", "snapshot", "targets", "models-det", "rollout"])
 def test_a_fast_forward_ends_with_a_rotation_of_the_keys(repository: Repository, device: Device, role: str) -> None:
-    """Whoever held the keys of a role set its version far ahead; new keys begin again at a low version."""
+    """A thief of the keys of a role set its version far ahead; new keys begin again at a low version."""
     repository.add("rollout/a.json", b"{}")
     repository.publish()
     honest = repository.copy()

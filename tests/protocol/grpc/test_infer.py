@@ -23,7 +23,7 @@ SIGNATURE = Signature(
 
 
 class Models:
-    """Serves `m`; counts how often somebody asks."""
+    """Serves `m`, and counts the look-ups."""
 
     def __init__(self) -> None:
         self.signature = SIGNATURE

@@ -149,7 +149,7 @@ def read_with_llhttp(data: bytes) -> Outcome:
 
 
 def disagreement(data: bytes) -> str | None:
-    """What makes this stream of bytes dangerous, if anything."""
+    """Return the reason why this stream of bytes is dangerous; None if it is not."""
     ours = read_stream([data])
     for name, theirs, forgiven in (
         ("h11", read_with_h11(data), FORGIVEN_H11),

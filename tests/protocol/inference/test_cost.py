@@ -1,4 +1,4 @@
-"""What is too much for the loop is told before any of it is done."""
+"""Work that is too much for the loop is found before any of it is done."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def is_too_much(tensors: list[InferTensor], output: RequestedOutput | None = Non
 
 
 def floats(count: int) -> InferTensor:
-    """Nobody looks at the bytes to estimate."""
+    """The estimate does not read the bytes."""
     return InferTensor("Y", DataType.FP32, (count,), b"")
 
 

@@ -258,7 +258,7 @@ NUMBERS, TEXT = struct.pack("<2i", 1, 2), b"\1\0\0\0a"
 
 
 def seen(decoder: InferDecoder, signature: Signature, body: bytes, length: int) -> Any:
-    """What a model would notice, or the error."""
+    """Return the request as a model sees it, or the error."""
     try:
         request = decoder.decode(signature, "1", body, length, offset=64)
     except EdgeServeError as error:

@@ -39,7 +39,7 @@ def add(scheduler: SequenceScheduler, *texts: str, now: int = 0) -> list[Entry]:
 
 
 def runs(scheduler: SequenceScheduler, now: int = 0) -> list[list[str]]:
-    """What runs now; it is done at once."""
+    """Return the batches that start now. They are done at once."""
     found, refused, _ = settle(scheduler, now)
     assert refused == []
     for run in found:

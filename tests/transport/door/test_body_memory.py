@@ -1,4 +1,4 @@
-"""Who gets memory for a body, and when."""
+"""The order in which bodies get memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.leases import Slot
 
 
 class Asker:
-    """Claims, and remembers what it is told."""
+    """A claimant that records its notifications."""
 
     def __init__(self, memory: BodyMemory) -> None:
         self.memory = memory

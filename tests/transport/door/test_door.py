@@ -1,4 +1,4 @@
-"""What both doors do with their connections when the system has no more to give."""
+"""Connections of both doors when the system lacks descriptors or memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What connections are counted under."""
+"""The keys under which connections are counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client may do to a connection, and what the door does with time."""
+"""Connections with hostile clients, and the timeouts of the door."""
 
 from __future__ import annotations
 

@@ -322,7 +322,7 @@ def test_no_more_is_read_from_a_client_with_many_requests_under_way() -> None:
 
 
 def test_a_client_may_send_on_once_it_has_read() -> None:
-    """It waits for that word with its next message: nothing else of it comes."""
+    """The client sends its next message only after that answer."""
     scene = Scene(takes=False, at_once=bytes(2 * backlog.PAUSE_ABOVE))
     scene.send("m", "a")
     assert scene.replenished == 0

@@ -1,4 +1,4 @@
-"""What the gRPC door tells of traced requests."""
+"""Traces of requests at the gRPC door."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What browsers ask for pages of other origins."""
+"""Requests of browsers for pages of other origins (CORS)."""
 
 from __future__ import annotations
 

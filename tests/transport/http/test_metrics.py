@@ -1,4 +1,4 @@
-"""What the metrics port answers, as recorded from Triton (conformance case paths_metrics_port)."""
+"""Answers of the metrics port, as recorded from Triton (conformance case paths_metrics_port)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The status page in a real browser: it draws what a server says, goes on drawing, and speaks to nobody else."""
+"""The status page in a real browser: it draws the status of a server, continues to, and connects to no other host."""
 
 from __future__ import annotations
 

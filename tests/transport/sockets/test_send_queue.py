@@ -1,4 +1,4 @@
-"""What the kernel takes, when callbacks are due, and that large buffers are not copied."""
+"""The send queue: bytes that the kernel takes, callbacks, and large buffers, which are not copied."""
 
 from __future__ import annotations
 

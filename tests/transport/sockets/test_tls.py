@@ -97,7 +97,7 @@ def test_a_small_buffer_leaves_bytes_pending_and_loses_none(authority: Authority
 
 
 def test_a_slow_reader_gets_everything_in_order(authority: Authority) -> None:
-    """What the kernel does not take comes again in other pieces, as the send queue does it."""
+    """Bytes that the kernel does not take are sent again in other pieces, as by the send queue."""
     parts: list[memoryview] = [memoryview(bytes([n]) * size) for n, size in enumerate((10, 300_000, 5, 0, 20_000, 7))]
     everything = b"".join(parts)
     with connected(authority) as (ours, theirs):

@@ -96,7 +96,7 @@ def test_an_unsupported_encoding_is_refused_with_the_supported_ones() -> None:
 
 @pytest.mark.parametrize(("later", "content_type"), [(False, JSON), (True, PLAIN)])
 def test_a_refusal_and_a_model_that_fails(later: bool, content_type: str) -> None:
-    """What the scheduler refuses at once is application/json, what fails later text/plain, as in Triton."""
+    """A refusal of the scheduler is application/json, a later error text/plain, as in Triton."""
     door = Door()
     door.service.later = later
     door.service.error = Unavailable("Exceeds maximum queue size")
@@ -166,7 +166,7 @@ def test_nothing_is_left_to_cancel_once_answered_at_once() -> None:
 
 
 def placed(door: Door, body: bytes, headers: dict[str, str]) -> FakeExchange:
-    """What the connection does: ask for memory, receive the body there, hand over."""
+    """Do the work of the connection: ask for memory, receive the body there, hand over."""
     head = head_of("POST", "/v2/models/m/infer", headers, len(body))
     lease = door.application.place(head, len(body))
     assert lease is not None

@@ -23,7 +23,7 @@ NULL = InferResponse("m", "1", null=True)
 
 
 class Wire(FakeExchange):
-    """An exchange that streams; its client stops reading after `window` writes until it is told to go on."""
+    """An exchange that streams; its client stops reading after `window` writes until the test resumes it."""
 
     def __init__(self, window: int = 1 << 30) -> None:
         super().__init__(head_of("POST", "/v2/models/m/generate_stream"))

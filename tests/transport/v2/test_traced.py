@@ -1,4 +1,4 @@
-"""What the HTTP door tells of traced requests."""
+"""Traces of requests at the HTTP door."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_the_worker_of_one_model_reads_its_own_engine_alone() -> None:
 
 
 def test_an_interpreter_of_others_is_confined_by_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its libraries are for it alone: ours would load them before it is confined."""
+    """The libraries are for that interpreter alone: ours would load them before it is confined."""
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     theirs = Interpreter(("/env/bin/python", "launcher.py"), {"LD_LIBRARY_PATH": "/env/lib", "A": "b"})
 

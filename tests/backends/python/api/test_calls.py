@@ -25,7 +25,7 @@ STREAM = ModelCall("other", -1, [], ["Y"], decoupled=True)
 
 
 class Front(host.Alone):
-    """Answers when it is told to, from another thread; counts cancellations."""
+    """A front end that answers when the test calls it, from another thread, and counts cancellations."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[ModelCall, OnReply]] = []
