@@ -67,7 +67,7 @@ from edge_serve.workers.front.busy_poll import PollingSelector, PollPolicy, make
 from edge_serve.workers.front.pool import Hooks, Workers
 from edge_serve.workers.front.pool import ProcessLimits as WorkerLimits
 from edge_serve.workers.launch.environments import Environments
-from edge_serve.workers.launch.sandbox import Sandbox, keep_out
+from edge_serve.workers.launch.sandbox import Sandbox, make_undumpable
 from edge_serve.workers.memory.arena import Budget, trim_idle
 
 log = logging.getLogger(__name__)
@@ -467,7 +467,7 @@ def serve(config: ServerConfig, log_control: LogControl | None = None) -> int:
     """Run a server to its end. Return the exit status."""
     poll_policy = make_poll_policy(config.busy_poll_microseconds)
     if config.worker_sandbox:
-        keep_out()
+        make_undumpable()
 
     async def main() -> int:
         try:

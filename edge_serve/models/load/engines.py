@@ -118,7 +118,7 @@ class EngineBuilds:
         )
         await offload(_make_directory, cache.directory)
         interpreter = await self._interpreter_for([spec.model_directory, cache.directory.absolute()])
-        report = _Teller(name, spec.version, self.on_progress)
+        report = _ProgressLogger(name, spec.version, self.on_progress)
         return await run_build(request, interpreter.command, interpreter.variables, report)
 
     async def _run(
@@ -147,7 +147,7 @@ class EngineBuilds:
         return task.result()
 
 
-class _Teller:
+class _ProgressLogger:
     """Passes the progress of a build on, and logs it now and then."""
 
     def __init__(self, name: str, version: int, on_progress: OnBuild) -> None:

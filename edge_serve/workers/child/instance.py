@@ -328,7 +328,7 @@ class Instance:
 
     # ---- called by the control thread -----------------------------------------------------------------------------
 
-    def give_slot(self, token: int, offset: int, capacity: int, reason: str) -> None:
+    def grant_slot(self, token: int, offset: int, capacity: int, reason: str) -> None:
         """The front end's answer to NEED_OUTPUT; capacity 0 is a refusal."""
         asked = self._asked.get(token)
         if asked is not None:

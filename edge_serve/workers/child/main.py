@@ -370,7 +370,7 @@ class Main:
         number, token, offset, capacity = SLOT.unpack_from(received.payload)
         instance = self._instances.get(number)
         if instance is not None:
-            instance.give_slot(token, offset, capacity, received.payload[SLOT.size :].decode())
+            instance.grant_slot(token, offset, capacity, received.payload[SLOT.size :].decode())
 
 
 def _spec(value: dict[str, Any]) -> ModelSpec:

@@ -139,7 +139,7 @@ def _is_writable(path: str) -> bool:
         raise InvalidArgument(f"cannot read '{path}': {error.strerror}; {advice}") from error
 
 
-def keep_out() -> None:
+def make_undumpable() -> None:
     """Make this process undumpable: other processes of its user cannot read its memory, files and environment."""
     with contextlib.suppress(AttributeError):  # another C library
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

@@ -91,13 +91,13 @@ def _release(managed: Any, is_finalizing: Callable[[], bool] = sys.is_finalizing
         _exported.pop(ctypes.addressof(managed.contents), None)
 
 
-def _drop_unused(capsule: int, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+def _free_unused(capsule: int, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
     # A consumer renames the capsule that it has taken; only an untouched one is ours to free.
     if not is_finalizing() and _dying_is_valid(capsule, b"dltensor"):
         _exported.pop(_dying_pointer(capsule, b"dltensor"), None)
 
 
-_DELETER, _DESTRUCTOR = _Deleter(_release), _Destructor(_drop_unused)
+_DELETER, _DESTRUCTOR = _Deleter(_release), _Destructor(_free_unused)
 _keep_for_ever = pythonapi.Py_IncRef
 _keep_for_ever.restype, _keep_for_ever.argtypes = None, (ctypes.py_object,)
 _keep_for_ever(_DELETER)

@@ -58,7 +58,7 @@ class _Family:
         self.holders = 0
         self.series: dict[tuple[tuple[str, str], ...], _Series] = {}
 
-    def forget_if_unused(self) -> None:
+    def remove_if_unused(self) -> None:
         """Release the name once the family and its series are unused."""
         if not self.holders and not self.series:
             _families.pop(self.name, None)
@@ -163,7 +163,7 @@ class Metric:
             if series.holders == 0:
                 self._family.series.pop(tuple(sorted(self._labels.items())), None)
                 self._send("remove", 0.0)
-                self._family.forget_if_unused()
+                self._family.remove_if_unused()
 
 
 def _number(function: str, value: float) -> float:
@@ -232,7 +232,7 @@ class MetricFamily:
             if family is None:
                 return
             family.holders -= 1
-            family.forget_if_unused()
+            family.remove_if_unused()
 
 
 Metric.__module__ = MetricKind.__module__ = MetricFamily.__module__ = MODULE
