@@ -131,16 +131,7 @@ class ServerProcess:
         self._guards = DoorGuards(config)
         self._frontends = Frontends(config, self.service, self._guards, self._codec, self._clock, self._found_gpus)
         self.addresses = self._frontends.addresses
-        registry, budget = self._registry, self._budget
-        self._source = SocketSource(
-            registry.series,
-            registry.readiness,
-            lambda: budget.used,
-            custom.families,
-            self._frontends.series,
-            lambda: (budget.pinned.limit, budget.pinned.used),
-            loader.builds.running,
-        )
+        self._source = self._make_source(custom, loader)
         self._log_control = log_control
         self.service.status_source = self._collector(repository).read
         self._crashes = CrashWatch(self._registry, repository)
@@ -151,6 +142,18 @@ class ServerProcess:
         if self._poller is not None:
             self._poller.on_settled = self._supervisor.reload_ends
             self.service.reloader = self._poller.reload
+
+    def _make_source(self, custom: CustomMetrics, loader: Loader) -> SocketSource:
+        registry, budget = self._registry, self._budget
+        return SocketSource(
+            registry.series,
+            registry.readiness,
+            lambda: budget.used,
+            custom.families,
+            self._frontends.series,
+            lambda: (budget.pinned.limit, budget.pinned.used),
+            loader.builds.running,
+        )
 
     def _make_loader(self, config: ServerConfig) -> Loader:
         metrics = parse_options(config.metrics_config)

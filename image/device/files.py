@@ -146,8 +146,9 @@ def replace_link(path: Path, target: str) -> None:
 def rename(path: Path, target: Path) -> None:
     """Rename a file, replacing `target`.
 
-    The file is synced under its new name, too: Linux writes a new entry of FAT first without size and place (namei_vfat.c,
-    vfat_rename), and these with the inode, seconds later. Syncing the directory alone would make a file of 0 bytes durable.
+    The file is synced under its new name, too: Linux writes a new entry of FAT first without size and place
+    (vfat_rename of namei_vfat.c), and these with the inode, seconds later. Syncing the directory alone would make a
+    file of 0 bytes durable.
     """
     point(FileStep("rename", str(path), str(target)))
     path.rename(target)
