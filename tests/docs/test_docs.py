@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.hardware import check
+
 from .generated import PAGES, WITH_FIGURES, generate
 
 ROOT = Path(__file__).parents[2]
@@ -72,13 +74,59 @@ def test_the_index_has_every_page_and_every_decision() -> None:
     ] == []
 
 
+def missing_tests(text: str) -> list[str]:
+    """Return the tests that a page names, as `tests/PATH` or `tests/PATH.py::TEST`, and that do not exist."""
+    found = []
+    for path, name in re.findall(r"`(tests/[\w/.]+)(?:::(\w+))?`", text):
+        there = (ROOT / path).exists()
+        if not there or (name and f"def {name}(" not in (ROOT / path).read_text()):
+            found.append(f"{path}::{name}" if name else path)
+    return found
+
+
+def test_tests_that_pages_name_are_there() -> None:
+    assert [(page.name, name) for page in pages() for name in missing_tests(page.read_text())] == []
+
+
+def test_a_test_that_is_not_there_is_found() -> None:
+    named = ("tests/docs", "tests/docs/test_docs.py::pages", "tests/nowhere.py", "tests/docs/test_docs.py::nothing")
+    text = " ".join(f"`{name}`" for name in named)
+    assert missing_tests(text) == ["tests/nowhere.py", "tests/docs/test_docs.py::nothing"]
+
+
 def test_tests_that_the_page_about_tensorrt_names_are_there() -> None:
     """Each of its rows names its test: a file of the backend's tests, or a path."""
     text = (ROOT / "docs/tensorrt.md").read_text()
     named = [ROOT / f"tests/backends/tensorrt/{name}.py" for name in re.findall(r"`(test_\w+)`", text)]
-    named += [ROOT / path for path in re.findall(r"`(tests/[\w/.]+)`", text)]
-    assert len(named) > 30
+    assert len(named) > 25
     assert [str(path) for path in named if not path.exists()] == []
-    rows = [line for line in text.splitlines() if line.startswith("| ") and "feature of Triton" not in line]
     table = text[text.index("| feature of Triton") : text.index("## Choose the library")]
-    assert [row for row in rows if row in table and "test" not in row] == []
+    assert [row for row in cells(table) if "test" not in row[1]] == []
+
+
+def cells(text: str) -> list[list[str]]:
+    """Return the cells of the rows of a table."""
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[1:]]
+
+
+def test_each_claim_about_gpus_has_its_way_to_be_shown() -> None:
+    """A test, a step of `make hw-check`, a command, or "nothing" with the reason; steps exist."""
+    text = (ROOT / "docs/hardware.md").read_text()
+    rows = cells(text[text.index("| claim") : text.index("## Test the device image")])
+    assert len(rows) >= 20
+    shown = re.compile(r"`tests/|step `|`edge-serve |`make |`python -m |nothing: ")
+    assert [row for row in rows if len(row) != 3 or not shown.search(row[1]) or not row[2]] == []
+    named = re.findall(r"step `([^`]+)`", text)
+    assert set(named) <= set(check.steps("GPU", 1.0))
+
+
+def test_pages_that_were_not_confirmed_on_a_gpu_point_to_the_claims() -> None:
+    """A line "State" that says so, and the README."""
+    without = []
+    for page in pages():
+        text = page.read_text()
+        state = re.findall(r"\*\*State: (?:[^*]|\*(?!\*))*stand-in.*?\n\n", text, re.DOTALL)
+        without += [page.name for one in state if "hardware.md#see-what-only-a-gpu-shows" not in one]
+    assert set(without) <= {"tensorrt.md"}, "that page has its own table of tests"
+    assert "docs/hardware.md#see-what-only-a-gpu-shows" in (ROOT / "README.md").read_text()
