@@ -59,8 +59,8 @@ conformance: .venv/test  ## replay the transcripts recorded from Triton (KIT=...
 bench: .venv/test  ## run the benchmarks beside the real Triton, about 10 minutes (BENCH=--record writes benchmarks/results/)
 	$(BIN)/python -m benchmarks.run $(BENCH)
 
-hw-check: .venv/test  ## test and measure this machine's GPU, about 10 minutes, into build/hw-check/report.json (docs/hardware.md)
-	$(BIN)/python -m benchmarks.hardware.check
+hw-check: .venv/test  ## test and measure this machine's GPU into build/hw-check/report.json (FLAGS='--only onnx'; docs/hardware.md)
+	$(BIN)/python -m benchmarks.hardware.check $(FLAGS)
 
 models: .venv/serve  ## fetch the real models into model_repository/
 	$(BIN)/python model_repository/fetch_models.py

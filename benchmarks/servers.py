@@ -47,13 +47,23 @@ class Server:
         """Return the processor time of the server so far, with that of all processes that it has started."""
         return cpu_seconds(self.pid)
 
+    def front_end_seconds(self) -> float:
+        """Return the processor time so far of its first process alone: the front end, in edge-serve."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
     def answered(self, model: str) -> int:
         """Return the requests that a model has answered so far, by the server's statistics."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
-        with contextlib.closing(connection):
-            connection.request("GET", f"/v2/models/{model}/stats")
-            stats = json.loads(connection.getresponse().read())["model_stats"]
+        stats = json.loads(get(self.port, f"/v2/models/{model}/stats"))["model_stats"]
         return sum(int(one["inference_stats"]["success"]["count"]) for one in stats)
+
+
+def get(port: int, path: str) -> bytes:
+    """Return the body of a GET from a server on this machine."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    with contextlib.closing(connection):
+        connection.request("GET", path)
+        return connection.getresponse().read()
 
 
 def cpu_seconds(root: int) -> float:

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -70,8 +71,10 @@ def test_context_works_in_the_domain_of_a_worker(tmp_path: Path) -> None:
     context(prefix=(sys.executable, "-I", "-S", landlock.__file__, rules)).communicate()
 
 
-def test_memory_of_a_context_is_read_from_nvml(gpus: Gpus, capsys: pytest.CaptureFixture[str]) -> None:
-    """ADR 30 cites published figures: the line that this test prints is ours."""
+def test_memory_of_a_context_is_read_from_nvml(
+    gpus: Gpus, capsys: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]
+) -> None:
+    """ADR 30 cites published figures: the line that this test prints is ours. `make hw-check` reports the property."""
     read = find_gpus()
     uuid = gpus.found[0].uuid
     before = {one.uuid: one for one in read()}
@@ -84,6 +87,8 @@ def test_memory_of_a_context_is_read_from_nvml(gpus: Gpus, capsys: pytest.Captur
     took = (after.memory_used or 0) - (before[uuid].memory_used or 0) - (1 << 20)
     with capsys.disabled():
         reported = after.processes.get(process.pid)
+        record_property("MiB of a CUDA context", round(took / 2**20))
+        record_property("MiB of its process by NVML", None if reported is None else round(reported / 2**20))
         print(f"\na CUDA context takes {took / 2**20:.0f} MiB here; NVML reports {reported} bytes of its process")
     assert 0 < took < 2 << 30
 
