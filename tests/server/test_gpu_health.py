@@ -6,12 +6,14 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.devices import stand_in
+from tests.server.load import Client, Load, busy
 from tests.server.running import Running, python_model, running
 from tests.stand_ins.plans import plan, tensor
 
@@ -22,6 +24,7 @@ UUID = "GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a0a0"
 #: a board that CUDA does not see, as with CUDA_VISIBLE_DEVICES
 HIDDEN = {"uuid": "GPU-h1dden", "memory": [1000 * MIB, 0], "load": 99}
 INPUT = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
+OWN = 'parameters { key: "EDGE_SERVE_WORKER" value { string_value: "own" } }\n'
 CPU_MODEL = """
 import triton_python_backend_utils as pb_utils
 
@@ -34,6 +37,9 @@ backend: "python"
 input { name: "X" data_type: TYPE_FP32 dims: [ 1 ] }
 output { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] }
 """
+
+
+ON_CPU = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1], "data": [1]}]})
 
 
 class Machine:
@@ -71,7 +77,8 @@ def serving(machine: Machine, folder: Path, ops: Mapping[str, str], *arguments: 
     for name, op in ops.items():
         (root / name / "1").mkdir(parents=True)
         (root / name / "1" / "model.plan").write_bytes(plan(op, both, [{"INPUT0": ((1, 4), (4, 4), (8, 4))}]))
-        (root / name / "config.pbtxt").write_text('platform: "tensorrt_plan"\ninstance_group { kind: KIND_GPU }\n')
+        config = f'platform: "tensorrt_plan"\ninstance_group {{ kind: KIND_GPU }}\n{OWN if name == "apart" else ""}'
+        (root / name / "config.pbtxt").write_text(config)
     python_model(root, "on_cpu", CPU_MODEL, CPU_CONFIG)
     prefix = [
         *stand_in.prefix(library), f"PYTHONPATH={STAND_INS}:{ROOT}", f"STAND_IN_CUDA_FILE={machine.driver}",
@@ -83,8 +90,8 @@ def serving(machine: Machine, folder: Path, ops: Mapping[str, str], *arguments: 
 
 @pytest.fixture(scope="module")
 def server(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    ops = {"same": "identity", "poison": "fail", "more": "identity"}
-    loads = [f"--load-model={name}" for name in ("same", "poison", "on_cpu")]
+    ops = {"same": "identity", "poison": "fail", "more": "identity", "apart": "identity"}
+    loads = [f"--load-model={name}" for name in ("same", "poison", "apart", "on_cpu")]
     arguments = ["--model-control-mode=explicit", "--model-load-gpu-limit=0:0.9", *loads]
     with serving(machine, tmp_path_factory.mktemp("server"), ops, *arguments) as served:
         yield served
@@ -126,6 +133,40 @@ def test_load_that_does_not_fit_is_refused_and_fits_later(server: Running, machi
     machine.board(used=200)
     assert server.post("/v2/repository/models/more/load", {})[0] == 200
     assert server.post("/v2/repository/models/more/unload", {})[0] == 200
+
+
+def test_sticky_error_under_load_costs_the_models_of_its_worker_alone(server: Running) -> None:
+    """`apart` and `on_cpu` have workers of their own; `same` and `poison` share one, and are back within 10 s."""
+    others, sharing = Load(), Load()
+
+    def ask(load: Load, model: str, body: str) -> None:
+        client = Client(server.http)
+        while not load.stop.is_set():
+            status, answer = client.infer(model, body)
+            with load.lock:
+                load.answered += 1
+                if status != 200:
+                    load.failures.append((model, answer))
+        client.close()
+
+    def fail_once() -> None:
+        others.wait_for_answers(20)
+        before = server.workers()
+        assert server.post("/v2/models/poison/infer", INPUT)[0] == 500
+        failed = time.monotonic()
+        until(lambda: len(server.workers()) == len(before) and set(server.workers()) != set(before))
+        until(lambda: all(server.get(f"/v2/models/{name}/ready")[0] == 200 for name in ("same", "poison")))
+        assert server.post("/v2/models/same/infer", INPUT)[0] == 200
+        assert time.monotonic() - failed < 10
+        assert len(set(before) & set(server.workers())) == len(before) - 1, "one worker was started again"
+        others.wait_for_answers(20)
+
+    work = [partial(ask, others, model, body) for model, body in (("apart", json.dumps(INPUT)), ("on_cpu", ON_CPU))]
+    busy(sharing, [partial(ask, sharing, "same", json.dumps(INPUT))], lambda: busy(others, work, fail_once))
+
+    assert others.failures == []
+    assert len(sharing.failures) < sharing.answered
+    assert {model for model, _ in sharing.failures} <= {"same"}
 
 
 def test_lost_device_is_reported_and_its_models_return_with_it(server: Running, machine: Machine) -> None:
