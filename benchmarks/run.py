@@ -20,7 +20,7 @@ from benchmarks.report import RESULTS, ROOT, SCRATCH, Report, last
 NAMES = (
     "codec_alone", "http_alone", "scheduler_alone", "start_time", "memory", "installed_size", "large_tensors",
     "shared_memory", "idle_connections", "json_bodies", "decoupled", "end_to_end", "grpc_infer", "ensemble",
-    "processor_time", "busy_machine", "sequences", "metrics_page", "files_passed",
+    "processor_time", "busy_machine", "sequences", "metrics_page", "files_passed", "gpu_front_end",
 )  # fmt: skip
 
 #: run only when named: they need programs that cannot be fetched, and take longer

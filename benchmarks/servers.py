@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,8 +54,13 @@ class Server:
 
     def answered(self, model: str) -> int:
         """Return the requests that a model has answered so far, by the server's statistics."""
+        return self.counts(model)[0]
+
+    def counts(self, model: str) -> tuple[int, int]:
+        """Return the requests that a model has answered so far, and its executions."""
         stats = json.loads(get(self.port, f"/v2/models/{model}/stats"))["model_stats"]
-        return sum(int(one["inference_stats"]["success"]["count"]) for one in stats)
+        answered = sum(int(one["inference_stats"]["success"]["count"]) for one in stats)
+        return answered, sum(int(one["execution_count"]) for one in stats)
 
 
 def get(port: int, path: str) -> bytes:
@@ -82,15 +87,15 @@ def cpu_seconds(root: int) -> float:
 
 
 @contextlib.contextmanager
-def edge_serve(repository: Path, *flags: str) -> Iterator[Server]:
+def edge_serve(repository: Path, *flags: str, environ: Mapping[str, str] = os.environ) -> Iterator[Server]:
     """Start the server of this checkout."""
     http_port, grpc_port, metrics_port = free_ports(3)
     command = [
         sys.executable, "-m", "edge_serve", f"--model-repository={repository}", f"--http-port={http_port}",
         f"--grpc-port={grpc_port}", f"--metrics-port={metrics_port}", *flags,
     ]  # fmt: skip
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": path}
+    path = os.pathsep.join([str(ROOT), *filter(None, [environ.get("PYTHONPATH")])])
+    environment = {**environ, "PYTHONPATH": path}
     with _running("edge-serve", command, environment, http_port) as server:
         server.grpc_port, server.metrics_port = grpc_port, metrics_port
         yield server
