@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from edge_serve.backends.privacy import private
+from tests.skips import gpu_line
 
 TESTS = Path(__file__).parent
 
@@ -48,3 +49,9 @@ def pytest_collection_finish() -> None:
     """Collect garbage from here on, but not among the tests themselves."""
     gc.freeze()
     gc.enable()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say in one line which tests a GPU would have run."""
+    if line := gpu_line(terminalreporter.stats.get("skipped", [])):
+        terminalreporter.write_line(line)
