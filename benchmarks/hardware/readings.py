@@ -107,8 +107,8 @@ def nvidia_smi(uuid: str) -> dict[str, float]:
 
 
 def differences(samples: Sequence[Sample]) -> Row:
-    """Return the mean of each metric, and how far it is from nvidia-smi's, as a share."""
-    row: Row = {}
+    """Return the mean of each metric, and how far it is from nvidia-smi's, as a share; and what only nvidia-smi has."""
+    row: Row = {"missing": [name for name in FIELDS if name in samples[0].theirs and name not in samples[0].ours]}
     for metric in FIELDS:
         pairs = [
             (one.ours[metric], one.theirs[metric]) for one in samples if metric in one.ours and metric in one.theirs

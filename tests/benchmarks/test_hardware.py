@@ -125,6 +125,7 @@ def test_metrics_are_compared_with_nvidia_smi(tmp_path: Path, monkeypatch: pytes
 
     row = readings.differences(samples)
 
+    assert row["missing"] == ["nv_gpu_memory_total_bytes"]
     assert (uuid, readings.of_page("")) == ("GPU-a", ("", {}))
     assert {name: value for name, value in row.items() if name.endswith("off")} == pytest.approx(
         {
