@@ -26,7 +26,7 @@ SOURCE = "https://github.com/triton-inference-server/client, folder src/python/e
 _NO_TIMEOUTS = (
     "-p", "no:timeout", "-W", "ignore::pytest.PytestUnknownMarkWarning", "-W", "ignore::pytest.PytestConfigWarning",
 )  # fmt: skip
-TESTS_SECONDS, SANITIZER_SECONDS = 1500, 3600
+TESTS_SECONDS, SANITIZER_SECONDS = 3000, 7200
 
 
 def tests() -> Row:

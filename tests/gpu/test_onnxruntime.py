@@ -15,6 +15,8 @@ from tests.server.running import Running, running
 #: MiB that a driver may keep of what 50 loads used
 KEPT = 64
 LOADS = 50
+#: one worker for all: memory that a worker keeps would be released with it
+SHARED = 'parameters { key: "EDGE_SERVE_WORKER" value { string_value: "shared" } }\n'
 
 
 @pytest.fixture(autouse=True)
@@ -33,16 +35,18 @@ def test_answers_equal_those_of_the_cpu(name: str) -> None:
 @pytest.mark.timeout(600)
 def test_loads_and_failed_loads_leave_the_device_memory_flat(tmp_path: Path) -> None:
     models.write(tmp_path, "squeezenet", "GPU")
-    models.write(tmp_path, "broken", "GPU")
+    with (tmp_path / "squeezenet" / "config.pbtxt").open("a") as config:
+        config.write(SHARED)
+    for name in ("stays", "broken"):
+        shutil.copytree(tmp_path / "squeezenet", tmp_path / name)
     (tmp_path / "broken" / "1" / "model.onnx").write_bytes(b"not a model")
-    with running(
-        f"--model-repository={tmp_path}", "--model-control-mode=explicit", "--load-model=squeezenet"
-    ) as server:
+    with running(f"--model-repository={tmp_path}", "--model-control-mode=explicit", "--load-model=stays") as server:
         reload(server, "squeezenet", 200)
-        before = nvidia_smi("memory.used")
+        workers, before = server.workers(), nvidia_smi("memory.used")
         for _ in range(LOADS):
             reload(server, "squeezenet", 200)
             reload(server, "broken", 400)
+        assert server.workers() == workers
         assert nvidia_smi("memory.used") - before < KEPT
 
 

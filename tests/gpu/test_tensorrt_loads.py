@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.backends import onnx_models
-from tests.gpu.test_onnxruntime import KEPT, LOADS, nvidia_smi, reload
+from tests.gpu.test_onnxruntime import KEPT, LOADS, SHARED, nvidia_smi, reload
 from tests.server.running import running
 
 SIZE = 512
-#: one worker for all: memory that a worker keeps would be released with it
-SHARED = 'parameters { key: "EDGE_SERVE_WORKER" value { string_value: "shared" } }\n'
 BUILD = 'parameters { key: "EDGE_SERVE_BUILD_ENGINE" value { string_value: "true" } }\n'
 
 
