@@ -151,7 +151,7 @@ def test_networks_answer_each_input_differently() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_rehearsal_on_the_cpu() -> None:
-    row = serving.beside_loop("squeezenet", "CPU", 1.0)
+    row = serving.beside_loop("squeezenet", "CPU", 4.0)  # on a busy machine 32 requests take longer than a second
     assert row["served /s"] > 1
     assert row["mean batch"] > 1
     assert row["one seat /s"] > 1
