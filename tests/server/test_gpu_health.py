@@ -65,6 +65,18 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     return Machine(tmp_path_factory.mktemp("machine"))
 
 
+def write(root: Path, ops: Mapping[str, str], version: str = "10.3.0") -> None:
+    """Write plans (name -> op) of a version of TensorRT, and a model on the CPU."""
+    both = [tensor("INPUT0", "INPUT", "FLOAT", (-1, 4)), tensor("OUTPUT0", "OUTPUT", "FLOAT", (-1, 4))]
+    profiles = [{"INPUT0": ((1, 4), (4, 4), (8, 4))}]
+    for name, op in ops.items():
+        (root / name / "1").mkdir(parents=True)
+        (root / name / "1" / "model.plan").write_bytes(plan(op, both, profiles, version))
+        config = f'platform: "tensorrt_plan"\ninstance_group {{ kind: KIND_GPU }}\n{OWN if name == "apart" else ""}'
+        (root / name / "config.pbtxt").write_text(config)
+    python_model(root, "on_cpu", CPU_MODEL, CPU_CONFIG)
+
+
 @contextmanager
 def serving(machine: Machine, folder: Path, ops: Mapping[str, str], *arguments: str) -> Iterator[Running]:
     """Run a server with plans (name -> op) and a model on the CPU."""
@@ -73,13 +85,7 @@ def serving(machine: Machine, folder: Path, ops: Mapping[str, str], *arguments: 
         place.mkdir()
     stand_in.build(library)
     (library / "libnvidia-ml.so.1").write_bytes((library / "libcuda.so.1").read_bytes())  # pynvml is a stand-in too
-    both = [tensor("INPUT0", "INPUT", "FLOAT", (-1, 4)), tensor("OUTPUT0", "OUTPUT", "FLOAT", (-1, 4))]
-    for name, op in ops.items():
-        (root / name / "1").mkdir(parents=True)
-        (root / name / "1" / "model.plan").write_bytes(plan(op, both, [{"INPUT0": ((1, 4), (4, 4), (8, 4))}]))
-        config = f'platform: "tensorrt_plan"\ninstance_group {{ kind: KIND_GPU }}\n{OWN if name == "apart" else ""}'
-        (root / name / "config.pbtxt").write_text(config)
-    python_model(root, "on_cpu", CPU_MODEL, CPU_CONFIG)
+    write(root, ops)
     prefix = [
         *stand_in.prefix(library), f"PYTHONPATH={STAND_INS}:{ROOT}", f"STAND_IN_CUDA_FILE={machine.driver}",
         f"STAND_IN_NVML={machine.nvml}",
@@ -136,7 +142,15 @@ def test_load_that_does_not_fit_is_refused_and_fits_later(server: Running, machi
 
 
 def test_sticky_error_under_load_costs_the_models_of_its_worker_alone(server: Running) -> None:
-    """`apart` and `on_cpu` have workers of their own; `same` and `poison` share one, and are back within 10 s."""
+    fail_under_load(server)
+
+
+def fail_under_load(server: Running) -> None:
+    """Lose the device of a worker under load.
+
+    `same` and `poison` share that worker, and are back within 10 s. `apart` and `on_cpu` have workers of their own, and
+    no request to them fails.
+    """
     others, sharing = Load(), Load()
 
     def ask(load: Load, model: str, body: str) -> None:
