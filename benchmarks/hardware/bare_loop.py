@@ -71,7 +71,7 @@ def _tensorrt(path: str, shape: Sequence[int]) -> Callable[[], Any]:
     allocators = []
     for name in names:
         if (found := tuple(context.get_tensor_shape(name))) and min(found) < 0:  # the data decide
-            allocators.append(library.allocator(cuda))
+            allocators.append(library.allocator(cuda, on_host=False))
             context.set_output_allocator(name, allocators[-1])
         else:
             context.set_tensor_address(name, cuda.malloc(8 * math.prod(found)))
