@@ -135,6 +135,11 @@ class Device:
         assert wait_until(answered, 60 * self.boot.patience, 1), self.boot.console()
         return found
 
+    def update_to_the_end(self) -> dict[str, Any]:
+        """Install the new system, and return the status when it is confirmed."""
+        self.install()
+        return self.wait_for(lambda state: state["version"] == self.new and state["confirmed"])
+
     def state(self) -> dict[str, Any]:
         """Return the status of the root side and the boot; an empty one while the machine does not answer."""
         try:
@@ -270,8 +275,7 @@ def test_requests_that_arrive_are_answered_while_the_system_changes(device: Devi
     device.machine.run("chmod -R a+rX /var/lib/edge-serve/models; systemctl restart edge-serve", 120)
     with busy.Busy(device.service) as clients:
         assert wait_until(lambda: len(clients.answered) > 200, 60 * device.boot.patience), clients.refused
-        device.install()
-        device.wait_for(lambda state: state["version"] == device.new and state["confirmed"])
+        device.update_to_the_end()
 
     journal = device.machine.run("journalctl -b -1 -u edge-serve --no-pager -o cat | grep -o 'arrived [-0-9]*[.]'", 60)
     arrived = {line[len("arrived ") : -1] for line in journal.splitlines()}
