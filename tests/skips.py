@@ -11,9 +11,10 @@ import pytest
 MOST = 3
 
 
-def gpu_line(skipped: Iterable[pytest.TestReport]) -> str:
+def gpu_line(skipped: Iterable[pytest.TestReport | pytest.CollectReport]) -> str:
     """Return how many tests with the mark `gpu` were skipped, and why; "" = none."""
-    reasons = Counter(_reason(report) for report in skipped if "gpu" in report.keywords)
+    tests = (report for report in skipped if isinstance(report, pytest.TestReport))  # others are files
+    reasons = Counter(_reason(report) for report in tests if "gpu" in report.keywords)
     if not reasons:
         return ""
     told = [f"{count}: {reason}" for reason, count in reasons.most_common(MOST)]

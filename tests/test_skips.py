@@ -21,6 +21,7 @@ def test_tests_that_need_a_gpu_are_one_line() -> None:
         "skipped tests that need a GPU (docs/hardware.md): 4 (3: no NVIDIA GPU here; 1: no nvidia-smi)"
     )
     assert gpu_line([report("no torch")]) == ""
+    assert gpu_line([pytest.CollectReport("tests/test_x.py", "skipped", ("tests/test_x.py", 1, "no torch"), [])]) == ""
 
 
 def test_rare_reasons_are_joined() -> None:
