@@ -307,12 +307,13 @@ def test_a_name_may_be_long_and_in_any_script(budget: Budget) -> None:
 
 
 def test_a_machine_without_address_space_refuses_and_keeps_no_descriptor(budget: Budget) -> None:
-    before = os.listdir("/proc/self/fd")
+    gc.collect()  # what other tests left open
+    before = set(os.listdir("/proc/self/fd"))
 
     with pytest.raises(Unavailable, match="no tensor memory for model 'm': "):
         Arena("m", budget, 1 << 60)
 
-    assert os.listdir("/proc/self/fd") == before
+    assert set(os.listdir("/proc/self/fd")) <= before
 
 
 def test_views_survive_close(budget: Budget) -> None:
