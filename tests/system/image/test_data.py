@@ -181,10 +181,10 @@ def test_data_beyond_repair_are_left_alone_until_a_reset_is_asked_for(used: Devi
 
 
 def test_factory_reset_needs_the_name_of_the_device(used: Device) -> None:
-    used.machine.run(f"echo mine > {MARK}; echo plant-3 > /var/lib/edge-device/name; sync")
-    assert used.reboot(lambda: Esp(used.disk.disk).write("factory-reset", b"plant-4")) == ["factory-reset-refused"]
+    name = used.machine.run(f"echo mine > {MARK}; sync; cat /var/lib/edge-device/name").strip().encode()
+    assert used.reboot(lambda: Esp(used.disk.disk).write("factory-reset", name + b"4")) == ["factory-reset-refused"]
     assert used.machine.run(f"cat {MARK}") == "mine\n"
-    assert used.reboot(lambda: Esp(used.disk.disk).write("factory-reset", b"plant-3")) == []
+    assert used.reboot(lambda: Esp(used.disk.disk).write("factory-reset", name)) == []
     assert used.machine.try_run(f"cat {MARK}").status
     assert used.serves()
 

@@ -175,7 +175,7 @@ class Device:
     def forget(self) -> None:
         """Make the device forget what failed, for the next test."""
         self.machine.run(
-            "rm -f /var/lib/edge-system/slots.json /boot/edge-slots.json /boot/edge-failed.json"
+            "rm -f /var/lib/edge-system/*.json /boot/edge-slots.json /boot/edge-failed.json"
             f" /run/edge-device/faults/*.json {KEPT}/spoil; systemctl restart edge-slot"
         )
 
