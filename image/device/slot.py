@@ -20,15 +20,18 @@ def confirm(boot: SlotStore) -> None:
     """Record the running version as good, and set its tries, also if its record cannot be written."""
     running, entries, slots = boot.running(), boot.entries(), boot.load()
     confirmed = decide.confirm(entries, slots, running)
+    failure = boot.read_failure()
+    is_over = failure is not None and failure.version <= running
     report.record(boot, confirmed)
     with report.boot_partition():
         boot.set_tries(running, TRIES)
         # if power cuts used up the tries of this entry too, systemd-boot would start the bad one
         boot.remove_entries(one for one in entries if not one.usable and one.version != running)
-        failure = boot.read_failure()
-        if failure is not None and failure.version <= running:
-            boot.remove_failure()
+        if is_over:
+            files.remove(boot.failure)
     with report.data_partition():
+        if is_over:
+            files.remove(boot.failure_copy)
         files.remove(boot.state / "baseline.json")
     if confirmed != slots:
         print(f"system {running} is confirmed")

@@ -226,11 +226,6 @@ class SlotStore:
                 with contextlib.suppress(OSError):
                     files.remove(path)  # that of an earlier version would be read in its place
 
-    def remove_failure(self) -> None:
-        """Remove the reason, because a later version is good."""
-        for path in (self.failure, self.failure_copy):
-            files.remove(path)
-
     def condemn(self, failure: Failure) -> None:
         """Take all tries from an entry, so that systemd-boot starts the other one. The reason is written first.
 
