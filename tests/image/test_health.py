@@ -190,6 +190,23 @@ FULL = {
 }
 
 
+def test_an_old_reason_that_cannot_be_removed_is_a_fault_of_its_own_partition(
+    tmp_path: Path, faults: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(tmp_path, ["edge_1+5.efi", "edge_2+1-2.efi"], 2, Slots((1,), pending=2))
+    machine.boot.write_failure(Failure(1, "health", "slow"))
+    monkeypatch.setattr(slot, "SlotStore", lambda: machine.boot)
+
+    def refuse(step: FileStep) -> None:
+        if step.kind == "unlink" and step.path == str(machine.boot.failure_copy):
+            raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(files, "point", refuse)
+    assert slot.main() == 0
+    assert list(faults) == ["data-record"]
+    assert not machine.boot.failure.exists()
+
+
 @pytest.mark.parametrize("place", ["boot", "var"])
 def test_a_good_system_is_confirmed_without_room_for_its_record(
     tmp_path: Path, faults: dict[str, str], monkeypatch: pytest.MonkeyPatch, place: str
