@@ -14,12 +14,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edge_serve.backends.tensorrt.engine import DATA_TYPES, Range, read_engine, shape_text
-from edge_serve.backends.tensorrt.errors import Step, failure
+from edge_serve.backends.tensorrt.engine import DATA_TYPES, Range, read_engine
+from edge_serve.backends.tensorrt.errors import failure
 from edge_serve.backends.tensorrt.library import load_library, make_runtime
-from edge_serve.backends.tensorrt.plan import DEFAULT_FILENAME, PlanMeta, read_meta
+from edge_serve.backends.tensorrt.plan import DEFAULT_FILENAME, PlanMeta, Step, read_meta
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError
+from edge_serve.messages.tensors import shape_text
 from edge_serve.workers.launch.environments import own_interpreter
 
 BACKENDS = ("tensorrt", "tensorrt_plan")

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from edge_serve.backends import host
-from edge_serve.backends.tensorrt.errors import Step, failure
+from edge_serve.backends.tensorrt.errors import failure
 from edge_serve.backends.tensorrt.library import Library, load_plugins
-from edge_serve.backends.tensorrt.plan import AMPERE_PLUS, VERSION_COMPATIBLE
+from edge_serve.backends.tensorrt.plan import AMPERE_PLUS, VERSION_COMPATIBLE, Step
 from edge_serve.engines import timing
 from edge_serve.engines.options import EngineOptions
 from edge_serve.engines.profiles import NetworkInput, Range, plan_profiles

@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from edge_serve.backends.onnxruntime.external import check_external_data, locations
-from edge_serve.backends.tensorrt.errors import Step
 from edge_serve.backends.tensorrt.library import Library, load_library
-from edge_serve.backends.tensorrt.plan import PlanMeta
+from edge_serve.backends.tensorrt.plan import PlanMeta, Step
 from edge_serve.engines.builder import build_plan, check_builder, lost_memory
 from edge_serve.engines.cache import EngineCache, export
 from edge_serve.engines.request import BuiltEngine, EngineRequest, digest, engine_key

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge_serve import errors
-from edge_serve.backends.tensorrt.errors import Step
+from edge_serve.backends.tensorrt.plan import Step
 from edge_serve.engines.request import BuildProgress, BuiltEngine, EngineRequest
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.line import shortened

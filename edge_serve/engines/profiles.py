@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from edge_serve.backends.tensorrt.engine import shape_text
 from edge_serve.engines.options import Shapes
 from edge_serve.errors import InvalidArgument
+from edge_serve.messages.tensors import shape_text
 
 #: smallest, best, and largest shape of an input; of a shape tensor its values
 Range = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]

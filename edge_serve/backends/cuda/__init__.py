@@ -6,6 +6,7 @@ api               the interface `CudaApi`, its error, and the choice of an imple
 bindings          `CudaApi` over NVIDIA's `cuda-bindings`
 device_data       tensors' bytes in the memory of a GPU, and copies from and to it
 memory            memory of a device and pinned memory, with advice where there is not enough
+path_settings     the settings of a configuration that say how tensors are copied
 pinned_buffer     pinned host memory that grows
 pycuda            `CudaApi` over PyCUDA, without graphs
 registered_arena  the part of a model's arena that is registered with a device

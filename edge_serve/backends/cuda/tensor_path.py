@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
@@ -25,6 +25,7 @@ from typing import Any
 from edge_serve.backends.base import OutputMemory, Timing
 from edge_serve.backends.cuda.api import CudaApi, CudaError
 from edge_serve.backends.cuda.device_data import address_of, is_on_device
+from edge_serve.backends.cuda.path_settings import PathSettings
 from edge_serve.backends.cuda.pinned_buffer import PinnedBuffer
 from edge_serve.errors import Unavailable
 from edge_serve.messages.tensors import Buffer
@@ -35,41 +36,6 @@ ALIGNMENT = 64
 BINDING_ALIGNMENT = 256
 #: inputs in ordinary memory up to this size are joined in pinned memory first: one copy to the device for all of them
 JOINED = 64 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class PathSettings:
-    """The parts of `optimization` that say how tensors are copied.
-
-    Attributes:
-        output_stream: `cuda.output_copy_stream`: outputs are copied on a stream of their own, so the next run need not
-            wait for them.
-        busy_wait: `cuda.busy_wait_events`: the thread that waits for the device polls.
-        pinned_input: `input_pinned_memory`: small inputs in ordinary memory are joined in pinned memory.
-        pinned_output: `output_pinned_memory`: outputs for ordinary memory are copied through pinned memory.
-        priority: `priority`, of the streams: PRIORITY_MAX, PRIORITY_MIN, or PRIORITY_DEFAULT.
-    """
-
-    output_stream: bool = False
-    busy_wait: bool = False
-    pinned_input: bool = True
-    pinned_output: bool = True
-    priority: str = "PRIORITY_DEFAULT"
-
-    def stream_priority(self, least: int, greatest: int) -> int:
-        """Return the priority of the streams on a device with this range (`CudaApi.stream_priority_range`)."""
-        return {"PRIORITY_MAX": greatest, "PRIORITY_MIN": least}.get(self.priority, 0)
-
-
-def path_settings(optimization: Mapping[str, Any]) -> PathSettings:
-    """Return the settings in `optimization` of a configuration."""
-    cuda = optimization.get("cuda") or {}
-    pinned_in, pinned_out = (
-        bool((optimization.get(f"{side}_pinned_memory") or {}).get("enable", True)) for side in ("input", "output")
-    )
-    priority = str(optimization.get("priority") or "PRIORITY_DEFAULT")
-    streams = bool(cuda.get("output_copy_stream")), bool(cuda.get("busy_wait_events"))
-    return PathSettings(*streams, pinned_in, pinned_out, priority)
 
 
 class RegisteredMemory:

@@ -15,8 +15,9 @@ from typing import Any
 from edge_serve.backends import host
 from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.backends.cuda.api import CudaApi, load_cuda
+from edge_serve.backends.cuda.path_settings import path_settings
 from edge_serve.backends.cuda.registered_arena import registered_memory
-from edge_serve.backends.cuda.tensor_path import TensorPath, path_settings
+from edge_serve.backends.cuda.tensor_path import TensorPath
 from edge_serve.backends.onnxruntime import session as sessions
 from edge_serve.backends.onnxruntime import settings as settings
 from edge_serve.backends.onnxruntime.external import check_external_data

@@ -8,7 +8,6 @@ import importlib.util
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +131,8 @@ def has_cuda() -> bool:
 
 
 def _version(package: str) -> str:
+    from importlib import metadata  # 15 modules, which the front end does not need
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -11,9 +11,10 @@ from typing import Any
 
 from edge_serve.backends.tensorrt.bindings import Binding, BindingRole, input_bindings, output_bindings
 from edge_serve.backends.tensorrt.complete import check_allowed, unsupported_type
-from edge_serve.backends.tensorrt.engine import DATA_TYPES, EngineInfo, TensorInfo, shape_text
+from edge_serve.backends.tensorrt.engine import DATA_TYPES, EngineInfo, TensorInfo
 from edge_serve.backends.tensorrt.profiles import Choice, largest_shape
 from edge_serve.errors import Internal, InvalidArgument, NotFound, with_advice
+from edge_serve.messages.tensors import shape_text
 
 Json = Mapping[str, Any]
 

@@ -10,9 +10,10 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edge_serve.backends.tensorrt.engine import EngineInfo, Profile, TensorInfo, shape_text
+from edge_serve.backends.tensorrt.engine import EngineInfo, Profile, TensorInfo
 from edge_serve.backends.tensorrt.profiles import group_profiles, profile_index
 from edge_serve.errors import Internal, InvalidArgument, with_advice
+from edge_serve.messages.tensors import shape_text
 
 Json = Mapping[str, Any]
 

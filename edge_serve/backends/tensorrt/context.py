@@ -15,9 +15,10 @@ from edge_serve.backends.base import DeviceLost
 from edge_serve.backends.cuda.api import CudaApi, CudaError
 from edge_serve.backends.cuda.memory import allocate, allocate_pinned, free_memory
 from edge_serve.backends.tensorrt.engine import TensorInfo
-from edge_serve.backends.tensorrt.errors import MEMORY_ADVICE, Logged, Step, failure
+from edge_serve.backends.tensorrt.errors import MEMORY_ADVICE, Logged, failure
 from edge_serve.backends.tensorrt.graphs import GraphPlan, GraphShape
 from edge_serve.backends.tensorrt.loaded_engine import LoadedEngine
+from edge_serve.backends.tensorrt.plan import Step
 from edge_serve.backends.tensorrt.profiles import Choice
 from edge_serve.backends.tensorrt.settings import Strategy
 from edge_serve.errors import EdgeServeError, Internal

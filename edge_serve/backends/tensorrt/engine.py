@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edge_serve.errors import Unsupported
+from edge_serve.messages.tensors import shape_text
 
 #: `tensorrt.DataType` -> the type in config.pbtxt; other types of TensorRT (FP8, INT4, FP4) cannot be served
 DATA_TYPES = {
@@ -224,8 +225,3 @@ def _dims(dims: Any) -> tuple[int, ...]:
         return tuple(int(dim) for dim in dims)
     except ValueError:  # len() of it
         return ()
-
-
-def shape_text(dims: Sequence[int]) -> str:
-    """Return a shape as Triton writes it in its messages."""
-    return f"[{','.join(map(str, dims))}]"

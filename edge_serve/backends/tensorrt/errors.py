@@ -11,11 +11,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
 from edge_serve.backends.cuda.api import says_sticky
-from edge_serve.backends.tensorrt.plan import meta_path, rebuild_command
+from edge_serve.backends.tensorrt.plan import Step, meta_path, rebuild_command
 from edge_serve.errors import Internal, with_advice
 
 #: `ILogger.Severity`: internal errors and errors; some warnings are about memory that a build did without
@@ -35,16 +34,6 @@ _CONSEQUENCE = re.compile(
     r"engine deserialization failed|deserialize the cuda engine failed|assertion engineptr != nullptr|std::exception",
     re.IGNORECASE,
 )
-
-
-class Step(Enum):
-    """A step that can fail, with the text of its error: Triton's where it has one."""
-
-    RUNTIME = "unable to create TensorRT runtime"
-    ENGINE = "unable to create TensorRT engine"
-    CONTEXT = "unable to create TensorRT context"
-    RUN = "unable to enqueue for inference"
-    BUILD = "unable to build TensorRT engine"
 
 
 @dataclass(frozen=True, slots=True)

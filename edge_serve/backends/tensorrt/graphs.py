@@ -12,9 +12,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from edge_serve.backends.tensorrt.engine import EngineInfo, TensorInfo, shape_text
+from edge_serve.backends.tensorrt.engine import EngineInfo, TensorInfo
 from edge_serve.backends.tensorrt.profiles import Choice
 from edge_serve.errors import InvalidArgument
+from edge_serve.messages.tensors import shape_text
 
 Json = Mapping[str, Any]
 Shape = tuple[int, ...]

@@ -15,7 +15,8 @@ from typing import Any
 
 from edge_serve.backends import host
 from edge_serve.backends.cuda.api import CudaApi, CudaError, load_cuda
-from edge_serve.backends.tensorrt.errors import ERROR, ErrorLog, Step, failure
+from edge_serve.backends.tensorrt.errors import ERROR, ErrorLog, failure
+from edge_serve.backends.tensorrt.plan import Step
 from edge_serve.errors import Internal, Unavailable
 
 #: modules with the names of TensorRT that are tried, best first; each runs plans of the others

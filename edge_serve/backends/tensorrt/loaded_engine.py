@@ -10,9 +10,9 @@ from edge_serve.backends import host
 from edge_serve.backends.base import ModelSpec
 from edge_serve.backends.cuda.memory import free_memory
 from edge_serve.backends.tensorrt.engine import EngineInfo, read_engine
-from edge_serve.backends.tensorrt.errors import Step, failure
+from edge_serve.backends.tensorrt.errors import failure
 from edge_serve.backends.tensorrt.library import Library, make_runtime
-from edge_serve.backends.tensorrt.plan import BUILT_PLAN, PlanHost, check_meta, find_plan, read_meta
+from edge_serve.backends.tensorrt.plan import BUILT_PLAN, PlanHost, Step, check_meta, find_plan, read_meta
 from edge_serve.backends.tensorrt.settings import backend_settings, check_dla_core
 from edge_serve.errors import Internal
 

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from enum import Enum
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -31,7 +32,16 @@ _AMPERE = (8, 0)
 _FIRST_COMPATIBLE = (8, 6)
 #: major version of a version-compatible plan -> major versions of TensorRT that run it, never an older one
 _RUNS_ON = {8: (8, 9, 10), 9: (9, 10), 10: (10, 11), 11: (11,)}
-_FAILED = "unable to create TensorRT engine"
+
+
+class Step(Enum):
+    """A step that can fail, with the text of its error: Triton's where it has one."""
+
+    RUNTIME = "unable to create TensorRT runtime"
+    ENGINE = "unable to create TensorRT engine"
+    CONTEXT = "unable to create TensorRT context"
+    RUN = "unable to enqueue for inference"
+    BUILD = "unable to build TensorRT engine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,17 +196,17 @@ def check_meta(meta: PlanMeta, host: PlanHost, plan: Path, model: str) -> str:
     rebuild = f"build it again: {rebuild_command(model)}"
     for fault in (_other_machine, _other_version, _other_capability):
         if text := fault(meta, host):
-            raise Internal(f"{_FAILED}: {plan.name} {text}; {rebuild}")
+            raise Internal(f"{Step.ENGINE.value}: {plan.name} {text}; {rebuild}")
     size = plan.stat().st_size
     if meta.plan_bytes and size != meta.plan_bytes:
         raise Internal(
-            f"{_FAILED}: {plan.name} has {size} bytes, and {meta_path(plan).name} says {meta.plan_bytes}; copy both "
-            f"files again, or {rebuild}"
+            f"{Step.ENGINE.value}: {plan.name} has {size} bytes, and {meta_path(plan).name} says {meta.plan_bytes}; "
+            f"copy both files again, or {rebuild}"
         )
     if not version_runs(meta, host.tensorrt, host_code=host.host_code):
         raise Internal(
-            f"{_FAILED}: {plan.name} is version-compatible: it carries the runtime of TensorRT {meta.tensorrt}, whose "
-            "code may not run here; if you trust the plan, start the server with "
+            f"{Step.ENGINE.value}: {plan.name} is version-compatible: it carries the runtime of TensorRT "
+            f"{meta.tensorrt}, whose code may not run here; if you trust the plan, start the server with "
             f"--backend-config=tensorrt,version-compatible=true, or {rebuild}"
         )
     if meta.device and host.device and meta.device != host.device:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from edge_serve.backends.cuda.tensor_path import PathSettings, path_settings
+from edge_serve.backends.cuda.path_settings import PathSettings, path_settings
 from edge_serve.errors import InvalidArgument, Unsupported, with_advice
 
 Json = Mapping[str, Any]

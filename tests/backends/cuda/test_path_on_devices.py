@@ -12,8 +12,9 @@ import pytest
 from edge_serve.backends.base import ArenaMemory, Timing
 from edge_serve.backends.cuda.api import CudaApi
 from edge_serve.backends.cuda.device_data import address_of
+from edge_serve.backends.cuda.path_settings import PathSettings
 from edge_serve.backends.cuda.registered_arena import RegisteredArena
-from edge_serve.backends.cuda.tensor_path import PathSettings, Seat, TensorPath
+from edge_serve.backends.cuda.tensor_path import Seat, TensorPath
 from tests.backends.cuda.test_cuda_api import cuda as cuda
 
 STEP = 1 << 20

@@ -12,12 +12,11 @@ import pytest
 from edge_serve.backends.base import Timing
 from edge_serve.backends.cuda.api import CudaError
 from edge_serve.backends.cuda.device_data import DeviceData, address_of
+from edge_serve.backends.cuda.path_settings import PathSettings, path_settings
 from edge_serve.backends.cuda.tensor_path import (
-    PathSettings,
     PlainOutputs,
     RegisteredMemory,
     TensorPath,
-    path_settings,
 )
 from edge_serve.errors import Unavailable
 from tests.backends.cuda.counting import CountingCuda

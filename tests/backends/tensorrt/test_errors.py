@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve.backends.tensorrt.errors import ErrorLog, Logged, Step, cause, failure
+from edge_serve.backends.tensorrt.errors import ErrorLog, Logged, cause, failure
+from edge_serve.backends.tensorrt.plan import Step
 
 AFTERWARDS = "[runtime.cpp::deserializeCudaEngine::50] Error Code 4: Internal Error (Engine deserialization failed.)"
 VERSION_8 = (

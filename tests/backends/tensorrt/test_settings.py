@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from edge_serve.backends.cuda.tensor_path import PathSettings
+from edge_serve.backends.cuda.path_settings import PathSettings
 from edge_serve.backends.tensorrt.settings import (
     BackendSettings,
     ModelSettings,
