@@ -103,7 +103,7 @@ OTHER = Certificate("cd" * 32, frozenset({("CN", "camera-4")}))
         ("CN=camera-3,OU=x", False),
     ],
 )
-def test_what_fits(rule: str, fits: bool) -> None:
+def test_certificate_rule_matches_exact_subject_or_fingerprint(rule: str, fits: bool) -> None:
     roles = parse_certificate_roles(f"# rules\n\ninfer {rule}  # ours\n")
     assert roles.role_of(CAMERA) is (Role.INFER if fits else Role.NONE)
 

@@ -120,7 +120,7 @@ def test_a_machine_without_threads_is_an_error_until_it_has_some_again(monkeypat
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_process_that_was_forked_starts_threads_of_its_own() -> None:
+def test_a_forked_process_starts_its_own_threads() -> None:
     """`fork` copies the pool's counts and none of its threads."""
     assert asyncio.run(_asked()) == 7
     pid = os.fork()

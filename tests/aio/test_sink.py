@@ -45,7 +45,7 @@ def test_items_are_written_in_order_and_what_does_not_fit_is_counted_once() -> N
     assert slow.written == ["0", "1", "2", "2 lost", "after"]
 
 
-def test_what_comes_before_everything_is_written_is_a_part_of_the_gap() -> None:
+def test_items_put_before_the_queue_is_written_count_as_lost() -> None:
     slow = Slow()
     sink = sink_of(slow, 10)
     sink.put("a", 10)
@@ -67,7 +67,7 @@ def test_an_item_larger_than_the_limit_is_written_when_nothing_waits() -> None:
     assert slow.written == ["x"]
 
 
-def test_the_end_waits_for_what_is_written_and_not_for_ever() -> None:
+def test_close_waits_for_the_writer_up_to_its_limit() -> None:
     slow = Slow()
     sink = sink_of(slow, 100)
     sink.put("a", 1)

@@ -25,13 +25,13 @@ def spec(tmp_path: Path) -> ModelSpec:
     return model_spec(write_model(directory, "2.5\n", "1/factor.txt"), {"max_batch_size": 8})
 
 
-def test_it_is_found_beside_the_model_and_completes_the_configuration(spec: ModelSpec) -> None:
+def test_backend_beside_the_model_is_found_and_completes_the_configuration(spec: ModelSpec) -> None:
     completed = loader.load("scaled", spec).complete_config(spec)
     assert completed["max_batch_size"] == 8
     assert [entry["name"] for entry in completed["input"] + completed["output"]] == ["X", "Y"]
 
 
-def test_it_serves_batches(spec: ModelSpec) -> None:
+def test_backend_executes_batches(spec: ModelSpec) -> None:
     backend = loader.load("scaled", spec)
     with installed(host := RecordingHost()):
         first, second = backend.open(spec, [InstanceSpec("scaled_0"), InstanceSpec("scaled_1")])
@@ -48,7 +48,7 @@ def test_it_serves_batches(spec: ModelSpec) -> None:
     backend.close()
 
 
-def test_it_says_what_is_missing(spec: ModelSpec) -> None:
+def test_backend_names_the_missing_file(spec: ModelSpec) -> None:
     (spec.version_directory / "factor.txt").unlink()
     with pytest.raises(NotFound, match="write the factor into it"):
         loader.load("scaled", spec).open(spec, [InstanceSpec("scaled_0")])

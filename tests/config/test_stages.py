@@ -80,7 +80,7 @@ def test_no_directory_at_all(tmp_path: Path) -> None:
         load_model_config(tmp_path / "m", auto_complete=True)
 
 
-def test_lowest_version_tells_the_backend(tmp_path: Path) -> None:
+def test_lowest_version_determines_the_backend(tmp_path: Path) -> None:
     model = _write(tmp_path, "m", None, "model.onnx")
     (model / "10").mkdir()
     (model / "10" / "model.plan").touch()
@@ -136,7 +136,7 @@ def test_completed_configuration_is_normalised_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change", [{"name": "other"}, {"max_batch_size": -1}, {"no_such_field": 1}, {"input": [{"name": "X"}]}]
 )
-def test_what_the_model_says_is_checked(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_configuration_from_the_model_is_checked(tmp_path: Path, change: dict[str, Any]) -> None:
     config = load_model_config(_write(tmp_path, "m", None), auto_complete=True)
 
     with pytest.raises(EdgeServeError):

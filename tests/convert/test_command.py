@@ -146,7 +146,7 @@ def test_values_that_an_option_cannot_have_are_refused_at_once(
 
 
 @pytest.mark.slow
-def test_builds_that_fail_are_not_told_as_wrong_answers(library: Path, files: Path) -> None:
+def test_failed_builds_are_not_reported_as_wrong_answers(library: Path, files: Path) -> None:
     status, found, _ = convert(library, files, "--precisions=fp32,fp32", "--dla-core=3")
     assert status == 1
     assert found["error"] == "fp32 cannot be built or run: nothing was written"

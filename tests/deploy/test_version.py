@@ -42,7 +42,7 @@ def rises(older: str, newer: str) -> bool:
     return subprocess.run(["dpkg", "--compare-versions", older, "lt", newer]).returncode == 0
 
 
-def test_version_rises_with_every_commit_whatever_its_date(checkout: Path) -> None:
+def test_version_rises_with_every_commit_independent_of_dates(checkout: Path) -> None:
     versions = ["0.1.0-1+deb12"]  # of all packages before
     for turn in range(12):
         versions.append(f"{identify(checkout).version}-1+deb12")

@@ -29,7 +29,7 @@ def test_nothing_is_lost_while_the_driver_finds_the_same() -> None:
     assert trouble(Gpus((FIRST, SECOND), CUDA), 0, 1) == ""
 
 
-def test_reason_and_advice_of_the_driver_are_told() -> None:
+def test_driver_fault_reports_reason_and_advice() -> None:
     assert trouble(Gpus(reason="CUDA does not work", advice="restart the machine"), 0) == (
         "CUDA does not work; restart the machine"
     )

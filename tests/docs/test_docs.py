@@ -57,12 +57,12 @@ def test_anchors_exist(page: Path) -> None:
     assert list(broken_anchors(page, page.read_text())) == []
 
 
-def test_an_anchor_to_nowhere_is_found() -> None:
+def test_a_broken_anchor_is_found() -> None:
     text = "[a](docs/words.md#verbs) [b](docs/words.md#no-such) [c](https://x.y/z#part)"
     assert list(broken_anchors(ROOT / "README.md", text)) == ["docs/words.md#no-such"]
 
 
-def test_a_link_to_nowhere_is_found() -> None:
+def test_a_broken_link_is_found() -> None:
     assert list(broken_links(ROOT / "README.md", "[a](docs) [b](nowhere.md#part) [c](https://x.y/z)")) == ["nowhere.md"]
 
 
@@ -110,7 +110,7 @@ def cells(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[1:]]
 
 
-def test_each_claim_about_gpus_has_its_way_to_be_shown() -> None:
+def test_each_claim_about_gpus_names_its_check() -> None:
     """A test, a step of `make hw-check`, a command, or "nothing" with the reason; steps exist."""
     text = (ROOT / "docs/hardware.md").read_text()
     rows = cells(text[text.index("| claim") : text.index("## Test the device image")])

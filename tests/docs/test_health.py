@@ -217,7 +217,7 @@ def test_a_model_that_is_left_out(repository: Path, tmp_path: Path) -> None:
         assert server.get("/v2/models/gated/ready")[0] == 200
 
 
-def test_a_broken_model_ends_the_server_unless_told_otherwise(tmp_path: Path) -> None:
+def test_a_broken_model_stops_the_server_by_default(tmp_path: Path) -> None:
     python_model(tmp_path, "broken", BROKEN)
     server = start(f"--model-repository={tmp_path}")
 

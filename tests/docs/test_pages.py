@@ -136,7 +136,7 @@ def test_a_terminal_keeps_its_directory_and_variables(terminal: Terminal) -> Non
     terminal.do(Step(3, "command", "say; cat m/file.txt; echo; basename $PWD; echo 8001", shown="1\nx\nhere\n8001"))
 
 
-def test_a_server_has_a_terminal_of_its_own(terminal: Terminal) -> None:
+def test_a_server_gets_a_separate_terminal(terminal: Terminal) -> None:
     terminal.do(Step(1, "command", "echo edge-serve 1 ready in 1 s; sleep 60 & wait"))
     terminal.do(Step(2, "command", "export A=1"))
     terminal.do(Step(3, "stop", ""))

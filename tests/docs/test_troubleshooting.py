@@ -54,7 +54,7 @@ def test_messages_are_those_of_the_program() -> None:
     assert unsaid(messages, (path.read_text() for room in rooms for path in (ROOT / room).rglob("*.py"))) == []
 
 
-def test_a_message_that_is_gone_is_found() -> None:
+def test_a_removed_message_is_found() -> None:
     source = 'x = f"model {name} is " "late"; log.info("%s of %d", 1, 2)'
 
     assert set(texts(source)) >= {f"model {VALUE} is late", f"{VALUE} of {VALUE}"}

@@ -150,7 +150,7 @@ def test_a_jetson_is_named_with_its_jetpack(tmp_path: Path, release: str, jetpac
     assert find_machine(tmp_path).gpu
 
 
-def test_what_a_jetson_has_and_what_its_wheel_wants(tmp_path: Path) -> None:
+def test_jetson_libraries_are_compared_with_the_needs_of_the_wheel(tmp_path: Path) -> None:
     root_with(tmp_path, etc__nv_tegra_release=TEGRA)
     library(tmp_path, "usr/lib/aarch64-linux-gnu", "libcudnn.so.9", "libcudnn.so.9.3.0")
     library(tmp_path, "usr/lib/aarch64-linux-gnu", "libnvinfer.so.10", "libnvinfer.so.10.3.0")
@@ -203,7 +203,7 @@ def test_a_driver_that_was_upgraded_without_a_restart(tmp_path: Path) -> None:
     assert findings[2].text == "onnxruntime-gpu is not installed: ONNX models run on the CPU"
 
 
-def test_an_elf_file_tells_what_it_is_linked_with(tmp_path: Path) -> None:
+def test_needed_reads_the_libraries_of_an_elf_file(tmp_path: Path) -> None:
     (tmp_path / "lib.so").write_bytes(elf("liba.so.1", "libb.so.22"))
 
     assert needed(tmp_path / "lib.so") == ["liba.so.1", "libb.so.22"]

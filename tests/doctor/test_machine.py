@@ -90,7 +90,7 @@ def test_open_files(monkeypatch: pytest.MonkeyPatch, hard: int, good: bool) -> N
     ("version", "good", "text"),
     [(7, True, "kept from the server's files and processes"), (2, None, "may send it signals"), (0, None, "is needed")],
 )
-def test_it_says_from_what_models_are_kept(
+def test_sandbox_finding_names_the_confinement_of_models(
     monkeypatch: pytest.MonkeyPatch, version: int, good: bool | None, text: str
 ) -> None:
     monkeypatch.setattr(landlock, "version", lambda: version)
@@ -123,7 +123,7 @@ def test_a_disk_that_is_nearly_full(found: os.statvfs_result, good: bool | None)
     assert disk("/var", found).good is good
 
 
-def test_each_disk_is_told_once_and_what_is_no_disk_is_not(tmp_path: Path) -> None:
+def test_each_disk_is_listed_once_and_other_file_systems_are_not(tmp_path: Path) -> None:
     findings = list(examine_disks([str(tmp_path), str(tmp_path / "not" / "there"), "/proc/1"]))
 
     assert len(findings) == 1

@@ -184,7 +184,7 @@ def test_versions_of_the_running_server_are_compared_with_the_installed_ones() -
     assert "python" not in other.text
 
 
-def test_what_fails_or_hangs_is_a_finding_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_or_hung_check_is_a_finding_and_others_continue(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> list[Finding]:
         raise RuntimeError("no such thing")
 
@@ -202,7 +202,7 @@ def test_what_fails_or_hangs_is_a_finding_and_the_others_go_on(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("arguments", [[], ["--json"]])
-def test_the_command_prints_all_of_it(
+def test_the_command_prints_all_findings(
     arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "find_unit", lambda: None)

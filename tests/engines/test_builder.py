@@ -46,7 +46,7 @@ def test_engine_is_built_once_and_found_again(outcomes: dict[str, Any], version:
     assert not outcomes[version]["other shapes"]["cached"]
 
 
-def test_progress_has_a_percentage_where_tensorrt_tells_one(outcomes: dict[str, Any]) -> None:
+def test_progress_shows_the_percentage_of_tensorrt(outcomes: dict[str, Any]) -> None:
     assert [percent for phase, percent in outcomes[TEN]["plain"]["told"] if phase == "Building Engine"] == [
         0, 25, 50, 75, 100,
     ]  # fmt: skip

@@ -30,7 +30,7 @@ def version(root: Path, *names: str) -> Path:
     return root
 
 
-def test_configuration_tells_batch_dims_and_reshape() -> None:
+def test_configuration_determines_batch_dims_and_reshape() -> None:
     inputs = [
         {"name": "x", "dims": [3, -1]},
         {"name": "y", "dims": [4], "reshape": {"shape": [2, 2]}},

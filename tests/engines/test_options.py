@@ -61,7 +61,7 @@ def test_accelerator_of_the_configuration_is_used_and_options_go_before_it() -> 
         with_accelerator(EngineOptions(), accelerated(max_workspace_size_bytes="1 GB"))
 
 
-def test_option_of_the_command_line_goes_before_the_same_one_of_the_configuration() -> None:
+def test_option_of_the_command_line_overrides_the_configuration() -> None:
     configured, given = (
         parse_options("--fp16 --optimization-level=1", "a"),
         parse_options("--optimization-level=2", "b"),

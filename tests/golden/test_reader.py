@@ -177,7 +177,7 @@ def test_other_kinds_of_files_are_refused_at_once(tmp_path: Path) -> None:
         read_golden(tmp_path)
 
 
-def test_a_large_tensor_has_pages_of_its_own_which_are_returned(tmp_path: Path) -> None:
+def test_a_large_tensor_has_separate_pages_that_are_returned(tmp_path: Path) -> None:
     x = np.arange(1 << 20, dtype=np.float32)
     document(tmp_path, sample(tmp_path, "large", {"X": x}, {}))
     test = read_golden(tmp_path)

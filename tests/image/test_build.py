@@ -72,7 +72,7 @@ def test_mkosi_gets_the_version_and_the_date_of_the_commit(tmp_path: Path) -> No
     assert arguments[-1] == "build"
 
 
-def test_all_that_keeps_a_machine_from_building_is_told_at_once(
+def test_all_missing_requirements_of_a_build_are_reported_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
@@ -86,7 +86,7 @@ def test_all_that_keeps_a_machine_from_building_is_told_at_once(
         assert words in told
 
 
-def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 40, 1 << 40, 1 << 30))
     with pytest.raises(ImageError, match=r"1\.0 GiB free, an image needs 8"):

@@ -61,7 +61,7 @@ def test_the_disk_of_a_running_system_on_encrypted_volumes_is_refused(machine: M
     assert "the disk of the running system" in refused(machine, "/dev/nvme0n1")
 
 
-def test_a_disk_whose_file_system_has_a_number_of_its_own_is_found_by_its_source(machine: Machine) -> None:
+def test_a_disk_with_an_anonymous_device_number_is_found_by_its_source(machine: Machine) -> None:
     disk = machine.disk("vda", 32)
     machine.partition(disk, "vda1")
     machine.mount("vda1", "/srv", number="0:31")

@@ -190,7 +190,7 @@ FULL = {
 }
 
 
-def test_an_old_reason_that_cannot_be_removed_is_a_fault_of_its_own_partition(
+def test_an_old_reason_that_cannot_be_removed_is_a_fault_of_the_partition_that_holds_it(
     tmp_path: Path, faults: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = Machine(tmp_path, ["edge_1+5.efi", "edge_2+1-2.efi"], 2, Slots((1,), pending=2))

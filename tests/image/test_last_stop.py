@@ -64,7 +64,7 @@ def test_a_power_cut_is_said_until_the_next_shutdown(device: Device) -> None:
     assert device.start() == ""
 
 
-def test_a_hang_is_told_from_a_power_cut_where_the_hardware_knows(device: Device) -> None:
+def test_a_hang_is_distinguished_from_a_power_cut_if_the_hardware_reports_it(device: Device) -> None:
     device.write(last_stop.BOOT_STATUS, "32\n")
     assert device.start() == "System 7 hung, and the watchdog of the hardware restarted the device."
     device.shut_down()

@@ -50,7 +50,7 @@ def test_a_mirror_takes_the_place_of_this_machines_sources() -> None:
 
 
 @pytest.mark.parametrize("targets", ["", "http://archive.test/ubuntu noble\n", HOST.replace("/debian/", "/raspbian/")])
-def test_a_machine_without_debians_archive_is_told_to_name_a_mirror(targets: str) -> None:
+def test_error_without_debians_archive_advises_to_name_a_mirror(targets: str) -> None:
     with pytest.raises(ImageError, match="EDGE_IMAGE_MIRROR"):
         mkosi_tool.sources(targets)
 

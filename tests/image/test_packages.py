@@ -19,7 +19,7 @@ def manifest(path: Path, *entries: tuple[str, str, str]) -> Path:
     return path
 
 
-def test_packages_of_root_and_initrd_are_listed_once_and_ours_is_not(tmp_path: Path) -> None:
+def test_packages_of_root_and_initrd_are_listed_once_without_edge_serve(tmp_path: Path) -> None:
     root = manifest(tmp_path / "root", *BUILT, ("edge-serve", "0.1.0+git9.abc-1+deb13", "amd64"))
     initrd = manifest(tmp_path / "initrd", BUILT[0], ("dmsetup", "2:1.02", "amd64"))
 

@@ -63,7 +63,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return line
 
 
-def test_the_device_writes_to_a_disk_of_its_own_and_the_next_run_keeps_it(
+def test_the_device_writes_to_a_separate_disk_that_the_next_run_keeps(
     host: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = (host / "edge.raw").read_bytes()
@@ -183,7 +183,7 @@ def test_a_disk_is_opened_by_its_kind(tmp_path: Path, name: str, kind: str, monk
     assert [f"format={kind}" in drive for drive in drives] == [True]
 
 
-def test_an_image_for_arm_gets_a_machine_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_for_arm_runs_on_an_arm_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run.for_arm(Path("dist/edge-serve_0.1.0_base-arm64.img.zst"))
     assert not run.for_arm(Path("dist-arm64.old/edge-serve_0.1.0_base.img.zst"))
     monkeypatch.setattr(qemu, "_FIRMWARE_ARM", ())

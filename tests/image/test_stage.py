@@ -90,7 +90,7 @@ def test_the_driver_of_a_gpu_is_loaded_where_one_is_and_udev_may_be_late(tmp_pat
     assert commands[1:] == ["/usr/sbin/modprobe nvidia", "/usr/bin/nvidia-modprobe -u -c 0"]
 
 
-def test_masks_are_links_to_nothing_and_name_no_unit_of_ours() -> None:
+def test_masks_link_to_dev_null_and_name_no_edge_unit() -> None:
     masks = [path for path in MASKS.iterdir() if path.is_symlink()]
     assert {os.readlink(path) for path in masks} == {"/dev/null"}
     assert [path.name for path in masks if path.name.startswith("edge-")] == []

@@ -193,7 +193,7 @@ def test_damage_that_takes_e2fsck_two_runs_is_repaired(started: Machine) -> None
     assert [call.split()[-2] for call in started.calls("e2fsck")] == ["-p", "-y", "-y"]
 
 
-def test_what_cannot_be_repaired_is_served_from_memory_and_left_alone(started: Machine) -> None:
+def test_an_unrepairable_file_system_is_left_unchanged_and_replaced_by_memory(started: Machine) -> None:
     for name in ("BROKEN", "LOST"):
         (started.data / name).touch()
     assert started.boot() == ["data-damaged"]
@@ -202,7 +202,7 @@ def test_what_cannot_be_repaired_is_served_from_memory_and_left_alone(started: M
     assert "factory-reset" in str(started.faults()["data-damaged"]["help"])
 
 
-def test_what_e2fsck_repairs_and_the_kernel_refuses_is_called_damaged_alone(started: Machine) -> None:
+def test_a_repaired_file_system_that_the_kernel_refuses_is_reported_as_damaged(started: Machine) -> None:
     (started.data / "BROKEN").touch()
     started.program("mount", 'case "$*" in *noatime*) exit 32 ;; esac' + PROGRAMS["mount"])
     assert started.boot() == ["data-damaged"]
@@ -224,7 +224,7 @@ def test_the_own_partition_can_be_written_after_it_was_looked_at(started: Machin
 
 
 @pytest.mark.parametrize("uuid", ["Default string", "00000000-0000-0000-0000-000000000000", "Not Specified", ""])
-def test_a_machine_without_numbers_of_its_own_uses_any_partition(started: Machine, uuid: str) -> None:
+def test_a_machine_without_hardware_numbers_uses_any_partition(started: Machine, uuid: str) -> None:
     started.machine_number(uuid)
     assert started.boot() == []
 

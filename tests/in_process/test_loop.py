@@ -75,7 +75,7 @@ class Watch:
     ],
     ids=["infer", "generate", "generate_stream"],
 )
-def test_large_json_is_read_and_written_elsewhere(
+def test_large_json_is_read_and_written_in_codec_processes(
     tmp_path: Path, path: str, body: dict[str, object], answers: int
 ) -> None:
     python_model(tmp_path, "echo", ECHO, CONFIG)

@@ -18,7 +18,7 @@ def response(text: bytes = b"", final: bool = False, error: EdgeServeError | Non
     return InferResponse("m", "1", outputs=outputs, error=error, final=final)
 
 
-def test_what_was_taken_does_not_count_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_taken_responses_do_not_count_as_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(responses, "MAX_UNREAD", 300)
 
     async def work() -> None:
@@ -53,7 +53,7 @@ def test_too_many_unread_responses_cancel_the_request(monkeypatch: pytest.Monkey
     assert cancelled == [True]
 
 
-def test_responses_of_any_size_reach_who_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_responses_of_any_size_reach_the_waiting_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(responses, "MAX_UNREAD", 300)
 
     async def work() -> None:

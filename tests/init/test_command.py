@@ -105,9 +105,7 @@ def test_mistakes_are_one_line_and_leave_nothing(tmp_path: Path, capsys: pytest.
     assert not (tmp_path / "no").exists()
 
 
-def test_a_repository_that_was_made_goes_again_with_a_mistake(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_refused_command_removes_the_repository_it_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     refusal(tmp_path / "new", capsys, "m", "--onnx", str(tmp_path / "none.onnx"))
 
     assert not (tmp_path / "new").exists()
@@ -170,7 +168,7 @@ def test_models_that_do_not_fit_say_what_they_take_and_give(tmp_path: Path, caps
 
 
 @pytest.mark.slow
-def test_what_init_writes_is_checked_and_served_as_it_says(tmp_path: Path) -> None:
+def test_models_of_init_pass_check_and_are_served(tmp_path: Path) -> None:
     onnx_model(tmp_path / "other", "iris", "")
     models = tmp_path / "models"
     said = ""

@@ -90,7 +90,7 @@ def test_scatter_of_strings() -> None:
         (10, (-1, 2, -1), r"cannot take its shape from an input of shape \[1, 2\]"),
     ],
 )
-def test_scatter_refuses_what_does_not_add_up(size: int, dims: Shape, text: str) -> None:
+def test_scatter_refuses_counts_that_do_not_match(size: int, dims: Shape, text: str) -> None:
     with pytest.raises(Internal, match=text):
         scatter(np.zeros(size), dims, FOUR)
 

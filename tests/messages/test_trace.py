@@ -39,7 +39,7 @@ def test_values_as_text(datatype: DataType, values: list[Any], text: str) -> Non
     assert (record.shape, record.datatype) == (array.shape, datatype)
 
 
-def test_only_what_was_asked_for_is_kept() -> None:
+def test_only_requested_trace_data_is_kept() -> None:
     trace = Trace(1, Collected(), timestamps=False, tensors=False)
     trace.mark("REQUEST_START", 1)
     trace.add(1, 2, 3, 4)
@@ -76,7 +76,7 @@ def test_a_group_is_collected_once_when_all_have_left() -> None:
     assert [name for name, _ in innermost.timestamps or ()] == ["REQUEST_START", "QUEUE_START"]
 
 
-def test_what_begins_after_that_belongs_to_nothing() -> None:
+def test_a_part_added_after_the_end_is_not_in_the_trace() -> None:
     recorder = Collected()
     root = Trace(1, recorder, timestamps=True, tensors=False)
     root.release()

@@ -184,7 +184,7 @@ def test_features_are_the_ends_of_the_file_padded() -> None:
     assert bytes(long) == b"a" * 1024 + b"b" * 1024
 
 
-def test_what_cannot_be_classified_is_one_line(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_classified_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"classify: cannot read '.*none': No such file"):
         classify.main([str(tmp_path / "none")])
     with socket.socket() as sock:

@@ -95,7 +95,7 @@ def made_by_script(*arguments: str, **environ: str) -> subprocess.CompletedProce
     return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environ}, check=False)
 
 
-def test_the_script_tells_what_it_does_and_makes_no_folder_of_an_option(
+def test_the_script_prints_help_and_makes_no_folder_named_after_an_option(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -45,7 +45,7 @@ def spoken(sentence: str) -> Any:
 
 
 @pytest.mark.parametrize("sentence", SENTENCES)
-def test_it_decides_as_the_package_does(sentence: str) -> None:
+def test_model_and_package_return_equal_decisions(sentence: str) -> None:
     sound = spoken(sentence)
     own = silero.load_silero_vad(onnx=True, opset_version=16)
     expected = [float(own(torch.from_numpy(piece), RATE)[0, 0]) for piece in sound.reshape(-1, PIECE)]

@@ -125,7 +125,7 @@ def test_both_runs_are_lost_with_their_instance() -> None:
     assert (run.instance, len(run.entries)) == (0, 1)
 
 
-def test_where_models_call_others_nothing_waits_behind_who_may_wait_for_it() -> None:
+def test_an_overdue_request_of_a_calling_model_runs_on_another_instance() -> None:
     scheduler = DirectScheduler(2, calls=True)
     short(scheduler, 2 * BURST_REQUESTS)
 

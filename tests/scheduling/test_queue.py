@@ -69,7 +69,7 @@ def test_delayed_entries_come_after_their_level_and_before_the_next() -> None:
 
 
 @pytest.mark.parametrize("delay", [False, True])
-def test_a_deadline_ends_the_wait_whatever_the_policy(delay: bool) -> None:
+def test_a_deadline_ends_the_wait_under_any_policy(delay: bool) -> None:
     queue = PriorityQueue(QueuePolicy(delay_on_timeout=delay, default_timeout_us=5))
     one = entry(id="7", deadline_ns=3 * US)
     queue.add(one, 0, 0)
@@ -219,7 +219,7 @@ def test_one_that_is_added_waits_behind_the_warm_ones_and_a_retired_one_finishes
     assert (instances.has(0), instances.idle) == (False, [2])
 
 
-def test_a_retired_one_that_is_lost_is_gone() -> None:
+def test_a_retired_instance_that_is_lost_is_removed() -> None:
     instances = Instances(2)
     for lost_first in (True, False):
         number = instances.take()

@@ -54,7 +54,7 @@ def test_given_counts_let_more_run_side_by_side() -> None:
     assert startable(of) == [first, second]
 
 
-def test_who_waits_holds_up_only_those_that_need_the_same() -> None:
+def test_a_waiting_claimant_blocks_only_claimants_of_the_same_resource() -> None:
     holder, large, small, other = Claimant(needs(r=2)), Claimant(needs(r=4)), Claimant(needs(r=1)), Claimant(needs(s=1))
     free = Claimant()
     of = limiter(holder, large, small, other, free)
@@ -145,7 +145,7 @@ def test_a_global_resource_is_one_stock_and_others_are_of_their_device() -> None
         ((), {**needs(r=1), Resource("r", None): 1}, 'Resource "r" is present as both global and device-specific'),
     ],
 )
-def test_who_could_never_run_is_refused_and_leaves_no_trace(
+def test_a_claimant_that_can_never_run_is_refused_and_leaves_no_memory(
     explicit: tuple[RateLimitResource, ...], wanted: dict[Resource, int], text: str
 ) -> None:
     of = RateLimiter(explicit)
@@ -162,7 +162,7 @@ def test_given_counts_of_a_device_serve_global_resources_too() -> None:
     of.add([Claimant(needs(G=2)), Claimant(needs(device=1, r=4))])
 
 
-def test_what_leaves_gives_back_what_it_held_and_the_stock_shrinks() -> None:
+def test_a_removed_claimant_releases_its_resources_and_shrinks_the_stock() -> None:
     large, small, other = Claimant(needs(r=4)), Claimant(needs(r=2)), Claimant(needs(r=2))
     of = limiter(large, small, other)
     of.ask(large)
@@ -185,7 +185,7 @@ def test_idle_instances_stand_by_whether_they_could_run_and_by_executions() -> N
 
 @settings(max_examples=60, deadline=None)
 @given(st.randoms(use_true_random=True))
-def test_a_walk_never_exceeds_a_stock_and_starves_nobody(rng: random.Random) -> None:
+def test_a_walk_never_exceeds_a_stock_and_starves_no_claimant(rng: random.Random) -> None:
     names = ["r", "s", "G"]
     claimants = [
         Claimant(

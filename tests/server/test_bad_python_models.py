@@ -115,7 +115,7 @@ def test_the_request_gets_an_error_and_the_next_an_answer(server: Running, deed:
 
 
 @pytest.mark.parametrize("deed", ["time.sleep(1000)", "while True: pass", "threading.Event().wait()"])
-def test_a_model_that_blocks_for_ever_is_ended_after_its_limit(server: Running, deed: str) -> None:
+def test_a_blocked_model_is_killed_after_its_limit(server: Running, deed: str) -> None:
     status, text = infer(server, deed, "ordinary_limited")
 
     assert status == 500
@@ -256,7 +256,7 @@ def test_a_coroutine_that_forks_answers_once(server: Running, repository: Path) 
     answers_by_itself(server, repository, "asynchronous", code, "os.fork()")
 
 
-def test_a_model_may_use_processes_of_its_own(server: Running) -> None:
+def test_a_model_may_start_processes(server: Running) -> None:
     deed = "import multiprocessing as m\nwith m.get_context('fork').Pool(2) as p: r = p.map(abs, [-1, -2])\n"
     deed += "result = [answer(sum(r))]"
 

@@ -34,7 +34,7 @@ def test_sound_settings_are_good(models: Path) -> None:
     assert check(f"--model-repository={models}") == (0, ["good: this command line and environment"])
 
 
-def test_every_problem_is_a_line_of_its_own(models: Path, tmp_path: Path) -> None:
+def test_every_problem_is_a_separate_line(models: Path, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair = authority.issue()
     (tmp_path / "tokens").write_text("admin hunter2\n")

@@ -121,7 +121,7 @@ def test_plans_of_several_devices_are_shown_and_missing_ones_are_not(
 
 
 @pytest.mark.parametrize("text", ["{", '{"tensorrt": "10"}'])
-def test_file_beside_the_plan_that_cannot_be_read_is_told(text: str, tmp_path: Path) -> None:
+def test_unreadable_file_beside_the_plan_is_reported(text: str, tmp_path: Path) -> None:
     folder = write(tmp_path, identity(), META)
     meta_path(folder / "model.plan").write_text(text)
 

@@ -65,7 +65,7 @@ ALIKE = ("the worker crashes", "the worker is stopped", "the server is killed, t
 
 
 @pytest.mark.parametrize("end", [pytest.param(end, marks=[pytest.mark.slow] if end in ALIKE else []) for end in ENDS])
-def test_they_end_with_the_worker(server: Running, end: str) -> None:
+def test_child_processes_end_with_the_worker(server: Running, end: str) -> None:
     worker = psutil.Process(pid_from(server, "pid = os.getpid()"))
     started = {kind: psutil.Process(pid_from(server, deed)) for kind, deed in CHILDREN.items()}
     assert all(child.is_running() for child in started.values())

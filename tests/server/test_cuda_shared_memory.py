@@ -254,7 +254,7 @@ def test_status_and_unregistering(client: Client) -> None:
         client.ask.infer("simple", [client.input(name, "a", 16) for name in ("INPUT0", "INPUT1")])
 
 
-def test_what_cannot_be_registered_is_refused_at_once(client: Client) -> None:
+def test_invalid_registrations_are_refused_at_once(client: Client) -> None:
     with pytest.raises(
         InferenceServerException, match="'big': invalid args; byte_size is 65, but the memory has 64 bytes"
     ):

@@ -76,7 +76,7 @@ def test_limits_are_settings() -> None:
     assert limits.idle_timeout == float("inf")
 
 
-def test_clients_are_told_apart_at_the_metrics_door(tmp_path: Path) -> None:
+def test_clients_are_distinguished_at_the_metrics_door(tmp_path: Path) -> None:
     guards = DoorGuards(config())
     metrics = MetricsApplication(page_of(b""), guards.access)
     assert metrics.for_peer(LOCAL) is not metrics.for_peer(Peer(local=False))

@@ -116,7 +116,9 @@ def test_unload_first_makes_requests_wait_and_loses_none(server: Running, root: 
     server.wait_for_log("unloaded first; requests wait")
 
 
-def test_unload_first_tells_waiting_requests_why_when_the_new_version_fails(server: Running, root: Path) -> None:
+def test_unload_first_fails_waiting_requests_with_the_reason_if_the_new_version_fails(
+    server: Running, root: Path
+) -> None:
     replace(root, "one", "import time\ntime.sleep(0.7)\nraise ValueError('no weights')", version=3)
     answers: list[tuple[int, Any]] = []
 

@@ -20,7 +20,7 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_order_goes_to_the_admin_socket(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_asks_the_admin_socket(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(directory / "admin.sock")
     environ = {"EDGE_SERVE_ADMIN_SOCKET": path, "EDGE_SERVE_STATE_DIRECTORY": str(directory)}
     with serving(b'{"left_out": ["det", "seg"]}', path=path) as (server, _):
@@ -55,9 +55,7 @@ def test_a_server_that_refuses_is_one_line(
     assert (directory / FILE).exists()
 
 
-def test_the_socket_of_a_server_that_is_gone_leaves_the_file(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_leave_deletes_the_record_despite_a_dead_socket(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = directory / "admin.sock"
     path.touch()
     environ = {"EDGE_SERVE_ADMIN_SOCKET": str(path), "EDGE_SERVE_STATE_DIRECTORY": str(directory)}

@@ -55,7 +55,7 @@ def test_models_that_loaded_at_each_crash_are_left_out() -> None:
     assert record.deaths == ()
 
 
-def test_or_who_was_at_work_each_time() -> None:
+def test_models_that_executed_at_each_crash_are_left_out() -> None:
     assert set(after([Suspects((), ("c", "a")), Suspects((), ("c",)), Suspects(("b",), ("c",))]).left_out) == {"c"}
 
 
@@ -101,7 +101,7 @@ ALL_OUT = Record(BOOT, left_out={name: same(name) for name in MODELS}, reasons=d
 SECOND = 10**9
 
 
-def test_what_is_left_out_is_tried_again_at_the_next_boot_and_out_again_after_one_death() -> None:
+def test_models_left_out_are_retried_at_the_next_boot_until_one_death() -> None:
     tried = next_record(ALL_OUT, "the next boot", same, MODELS)
     assert tried.trying
     assert set(tried.left_out) == set(MODELS), "remembered, not left out"

@@ -97,7 +97,7 @@ def test_models_that_fail_to_load_are_left_out_in_the_end(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("leave", [False, True])
-def test_the_command_says_who_is_left_out_and_forgets_it(
+def test_the_command_lists_models_left_out_and_deletes_the_record(
     tmp_path: Path, leave: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reason = "it was loading each time when the service died 3 times in a row"

@@ -164,7 +164,7 @@ def test_a_model_that_cannot_be_read_is_named_with_the_reason(tmp_path: Path, wa
         assert box.wait_for(lambda message: message.get("STATUS") == wanted)
 
 
-def test_a_model_whose_configuration_cannot_be_read_is_named_until_it_is_gone(tmp_path: Path) -> None:
+def test_a_model_with_an_unreadable_configuration_is_named_until_it_is_removed(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "good")
     bad = python_model(tmp_path / "models", "bad", config="max_batch: 8\n")
     flags = [f"--model-repository={tmp_path}/models", "--exit-on-error=false"]
@@ -284,7 +284,7 @@ def test_safe_mode_comes_first() -> None:
     )
 
 
-def test_required_models_that_are_not_ready_and_models_that_cannot_be_read_are_told_with_their_reasons() -> None:
+def test_status_lists_unready_required_models_and_unreadable_models_with_reasons() -> None:
     found = [ModelSummary("a", "ready"), ModelSummary("bad", "failed", "no\nlicence")]
     lacking = [ModelSummary("bad", "failed", "no\nlicence"), ModelSummary("god", "absent", "not in the repository")]
     unread = {"locked": "Permission denied: " + "x" * 300}

@@ -30,7 +30,7 @@ SEGFAULTS = HANGS.replace("__import__('time').sleep(3600)", "__import__('ctypes'
 
 
 @given(ages, ages)
-def test_it_is_fed_unless_a_scheduler_is_stuck_or_all_workers_are(
+def test_watchdog_is_fed_unless_a_scheduler_or_all_workers_hang(
     schedulers: dict[str, float], workers: dict[str, float]
 ) -> None:
     decision = decide(schedulers, workers)
@@ -87,7 +87,7 @@ def infer_aside(server: Running, model: str, value: int = 1) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["stopped", "blocked"])
-def test_a_process_that_stands_still_is_missed(tmp_path: Path, fault: str) -> None:
+def test_a_hung_process_misses_its_watchdog(tmp_path: Path, fault: str) -> None:
     python_model(tmp_path / "models", "good")
     flag = f"--model-repository={tmp_path}/models"
     with (
@@ -104,7 +104,7 @@ def test_a_process_that_stands_still_is_missed(tmp_path: Path, fault: str) -> No
         server.process.kill()  # as systemd does after SIGABRT
 
 
-def test_one_model_that_hangs_is_restarted_inside_and_the_service_goes_on(tmp_path: Path) -> None:
+def test_one_hung_model_is_restarted_and_the_service_continues(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "good")
     python_model(tmp_path / "models", "hangs", HANGS)
     flag = f"--model-repository={tmp_path}/models"

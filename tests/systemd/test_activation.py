@@ -233,7 +233,7 @@ def test_ten_restarts_under_grpc_load_fail_no_call(tmp_path: Path) -> None:
     restart_under_load(tmp_path, "grpc", over_grpc, 8)
 
 
-def test_who_is_being_answered_is_told_to_close_and_who_is_idle_may_still_ask(tmp_path: Path) -> None:
+def test_active_clients_are_asked_to_close_and_idle_clients_may_still_send(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "quick")
     python_model(tmp_path / "models", "slow", SLOW)
     with systemd(tmp_path) as manager, contextlib.ExitStack() as stack:

@@ -39,7 +39,7 @@ NAMES = "expected letters, digits and _ (no `export`): the line is skipped"
 
 
 @pytest.mark.parametrize(("text", "values"), CASES)
-def test_what_is_set(text: str, values: dict[str, str]) -> None:
+def test_assignments_are_read_as_systemd_reads_them(text: str, values: dict[str, str]) -> None:
     assert parse_environment_file(text.encode()).values == values
 
 
@@ -55,7 +55,7 @@ def test_what_is_set(text: str, values: dict[str, str]) -> None:
         (b"A=1\\\n2\nB='\n", (3, "the quote ' is not closed: the rest of the file becomes the value of B")),
     ],
 )  # fmt: skip
-def test_what_systemd_passes_over_is_reported_by_line(data: bytes, problem: tuple[int, str]) -> None:
+def test_lines_that_systemd_ignores_are_reported(data: bytes, problem: tuple[int, str]) -> None:
     found = parse_environment_file(data)
 
     assert found.problems[0] == problem

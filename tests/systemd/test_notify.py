@@ -13,7 +13,7 @@ from tests.footprint import footprint
 from tests.supervision.manager import mailbox
 
 
-def test_messages_say_what_systemd_reads() -> None:
+def test_messages_have_the_form_that_systemd_reads() -> None:
     assert notify.ready("5 models ready", 7).split("\n") == ["READY=1", "MAINPID=7", "STATUS=5 models ready"]
     assert notify.reloading(5_000_123_999).startswith("RELOADING=1\nMONOTONIC_USEC=5000123\n")
     assert notify.extend(1.5) == "EXTEND_TIMEOUT_USEC=1500000"
@@ -52,7 +52,7 @@ def test_nobody_listens_without_a_manager_or_behind_an_unknown_kind_of_address()
     assert notify.socket_sender("vsock:2:1234") is notify.quiet
 
 
-def test_a_message_that_cannot_be_sent_goes_with_the_next_in_order(tmp_path: Path) -> None:
+def test_a_message_that_cannot_be_sent_is_sent_with_the_next_in_order(tmp_path: Path) -> None:
     notifier = notify.Notifier(notify.socket_sender(str(tmp_path / "notify")))
     notifier.notify("READY=1")
     notifier.notify("WATCHDOG=1")

@@ -156,7 +156,7 @@ def test_outputs_stay_in_the_order_of_the_model() -> None:
     assert [(one.name, one.array().item()) for one in found[0].outputs] == list(zip(names, range(4), strict=True))
 
 
-def test_alike_requests_are_told_apart_by_their_place() -> None:
+def test_equal_requests_are_distinguished_by_their_position() -> None:
     sent = [InferRequest("echo", inputs=[tensor("INPUT0", [[i]]), tensor("INPUT1", [[-i]])]) for i in range(700)]
     found = there(*sent)
     assert [[one.array().item() for one in request.inputs] for request in found.requests] == [

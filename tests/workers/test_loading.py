@@ -86,7 +86,7 @@ def test_a_model_opens_in_the_worker_that_described_it(tmp_path: Path) -> None:
     run(work())
 
 
-def test_models_of_a_backend_share_a_worker_unless_told_otherwise(tmp_path: Path) -> None:
+def test_models_of_a_backend_share_a_worker_by_default(tmp_path: Path) -> None:
     async def work() -> None:
         workers = Workers()
         arenas = [Arena("echo", Budget(1 << 20)) for _ in range(3)]

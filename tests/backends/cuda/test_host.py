@@ -35,7 +35,7 @@ def test_sticky_error_ends_the_device() -> None:
             call()
 
 
-def test_kernel_that_fails_is_told_at_the_next_synchronization() -> None:
+def test_failed_kernel_is_reported_at_the_next_synchronization() -> None:
     cuda = HostCuda()
     stream = cuda.stream_create()
     cuda.run(lambda: [][0], stream)
@@ -71,7 +71,7 @@ def test_integrated_device_has_no_ipc() -> None:
         cuda.ipc_handle(cuda.malloc(16))
 
 
-def test_handle_of_memory_that_is_gone_is_refused() -> None:
+def test_handle_of_freed_memory_is_refused() -> None:
     owner, other = HostCuda(), HostCuda()
     pointer = owner.malloc(16)
     handle = owner.ipc_handle(pointer)
@@ -95,7 +95,7 @@ def test_opened_memory_has_bounds_and_is_counted() -> None:
     owner.free(pointer)
 
 
-def test_each_device_has_memory_of_its_own() -> None:
+def test_each_device_has_its_own_memory() -> None:
     cuda = HostCuda(memory=1 << 20)
     pointer = cuda.malloc(1 << 20)
     cuda.set_device(1)

@@ -44,7 +44,7 @@ def test_cuda_bindings_is_preferred() -> None:
     assert load_cuda(loader(bindings=first, pycuda=HostCuda())) is first
 
 
-def test_reasons_of_all_are_told() -> None:
+def test_error_names_the_reason_of_each_library() -> None:
     missing, broken = ModuleNotFoundError("No module named 'cuda'"), ImportError("libcuda.so.1: cannot open")
 
     with pytest.raises(Unavailable) as failed:
@@ -66,7 +66,7 @@ def test_reasons_of_all_are_told() -> None:
     ],
     ids=["older driver", "no driver"],
 )  # fmt: skip
-def test_cuda_bindings_for_another_major_version_are_told_apart_from_no_driver(version: int, text: str) -> None:
+def test_error_distinguishes_bindings_of_another_major_version_from_a_missing_driver(version: int, text: str) -> None:
     path = {"PYTHONPATH": f"{ROOT / 'tests/stand_ins'}:{ROOT}", "STAND_IN_CUDA": f"version={version}"}
     code = f"from {CUDA_BINDINGS} import make; make().device_count()"
     done = subprocess.run([sys.executable, "-c", code], env=path, capture_output=True, text=True)

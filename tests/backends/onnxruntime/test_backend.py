@@ -190,7 +190,7 @@ def test_a_model_that_answers_another_number_of_rows(file: Path, open_model: Ope
             instance.execute(batch, Timing())
 
 
-def test_requests_of_unequal_shapes_are_told_apart(file: Path, open_model: Opener) -> None:
+def test_requests_of_unequal_shapes_are_distinguished(file: Path, open_model: Opener) -> None:
     models.identity(file)
     config = {"max_batch_size": 4, "input": [io("X", "TYPE_FP32", -1)], "output": [io("Y", "TYPE_FP32", -1)]}
     with pytest.raises(Internal, match=r"input 'X' cannot be joined to one batch: shapes are \[1, 2\], \[1, 3\]"):

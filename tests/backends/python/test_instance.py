@@ -125,7 +125,7 @@ def test_the_form_of_an_exceptions_text(scene: PythonScene, raised: str, text: s
     assert error_of(reply) == f"{FAILED}{text}\n\nAt:\n  {scene.directory / 'm/1/model.py'}(7): execute\n"
 
 
-def test_the_trace_shows_the_models_code_and_not_ours(scene: PythonScene) -> None:
+def test_the_traceback_shows_only_the_models_code(scene: PythonScene) -> None:
     (reply,) = scene.execute("pb_utils.Tensor('', np.zeros(1))")
     path = scene.directory / "m/1/model.py"
     text = "TritonModelException: Tensor name cannot be an empty string."
@@ -161,7 +161,7 @@ def test_response_parameters_arrive(scene: PythonScene) -> None:
     assert reply.parameters == {"s": "x", "i": 4, "b": True, "f": 0.5}
 
 
-def test_async_execute_is_awaited_in_one_loop_that_goes_on_between_calls(scene: PythonScene) -> None:
+def test_async_execute_runs_in_one_loop_that_stays_open_between_calls(scene: PythonScene) -> None:
     source = """
     import asyncio
     import triton_python_backend_utils as pb_utils
@@ -339,7 +339,7 @@ def test_a_decoupled_model_must_return_none(scene: PythonScene) -> None:
     )
 
 
-def test_a_stream_that_a_model_forgets_is_ended(scene: PythonScene) -> None:
+def test_a_stream_whose_sender_is_garbage_collected_ends(scene: PythonScene) -> None:
     stream = Stream()
     scene.execute("return None", request(number(), send=stream), config=DECOUPLED)
     assert stream.got == [(None, True)]
@@ -391,7 +391,7 @@ def test_marks_of_time_lie_around_the_models_own_code(scene: PythonScene) -> Non
         ("pass", True),
     ],
 )
-def test_is_ready_is_what_the_model_says(scene: PythonScene, method: str, ready: bool) -> None:
+def test_is_ready_returns_the_models_answer(scene: PythonScene, method: str, ready: bool) -> None:
     source = f"class TritonPythonModel:\n    {method}\n    def execute(self, requests): return []\n"
     assert scene.open(source).is_ready() is ready
 
@@ -455,7 +455,7 @@ def test_initialize_gets_strings_and_finalize_is_called(scene: PythonScene) -> N
     assert "finalize() failed: ValueError: at the end" in scene.host.lines[2][1]
 
 
-def test_an_instance_that_does_not_initialize_tells_why_and_closes_the_others(scene: PythonScene) -> None:
+def test_a_failed_initialize_reports_the_reason_and_closes_other_instances(scene: PythonScene) -> None:
     source = """
     import triton_python_backend_utils as pb_utils
 

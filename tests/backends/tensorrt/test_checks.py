@@ -36,7 +36,7 @@ def refused(given: dict[str, Any], found: EngineInfo) -> EdgeServeError:
     return failed.value
 
 
-def test_what_agrees_passes() -> None:
+def test_configuration_that_matches_the_engine_is_accepted() -> None:
     check(config(), batching())
     check(config(input=[entry("x", [-1])]), batching())
     check(config(input=[entry("x", [1, 3], reshape={"shape": [3]})]), batching())
@@ -117,7 +117,9 @@ def test_what_agrees_passes() -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_differs(changes: dict[str, Any], kind: type[EdgeServeError], text: str) -> None:
+def test_configuration_that_differs_from_the_engine_is_refused(
+    changes: dict[str, Any], kind: type[EdgeServeError], text: str
+) -> None:
     error = refused(config(**changes), batching())
     assert (type(error), error.message[: len(text)]) == (kind, text)
 

@@ -156,7 +156,7 @@ def test_lean_runtime_that_is_not_installed() -> None:
     assert "carries the lean runtime, and libnvinfer_lean.so.10 is not installed" in text
 
 
-def test_known_cause_goes_before_what_follows_from_it() -> None:
+def test_known_cause_precedes_its_consequences() -> None:
     assert cause((AFTERWARDS, DEVICE)) == DEVICE
     assert cause(("strange", AFTERWARDS)) == "strange"
     assert cause((AFTERWARDS, "strange")) == "strange"
@@ -203,7 +203,7 @@ def test_file_that_is_no_plan(plan: Path, error: str, content: bytes, kind: str)
     assert kind in said(Step.ENGINE, error, AFTERWARDS, plan=plan)
 
 
-def test_plan_with_a_description_is_not_from_elsewhere(plan: Path) -> None:
+def test_plan_with_a_matching_description_is_not_blamed(plan: Path) -> None:
     plan.with_name("model.plan.meta.json").touch()
     assert "model.plan is 80 bytes, and may be cut off: copy it again" in said(Step.ENGINE, AFTERWARDS, plan=plan)
 

@@ -397,7 +397,7 @@ def test_shape_output_without_a_batch(host: HostCuda, tmp_path: Path) -> None:
     assert found == {"OUTPUT0": [[1, 1]] * 3, "SHAPE": [3, 2]}
 
 
-def test_shape_output_has_memory_of_its_own_on_an_integrated_device(
+def test_shape_output_has_separate_memory_on_an_integrated_device(
     host: HostCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The device's address of the reply's slot is not the host's there, and the host writes it."""

@@ -154,7 +154,7 @@ def test_plan_from_here_passes(plan: Path) -> None:
         ),
     ],
 )
-def test_plan_from_elsewhere(plan: Path, changes: dict[str, Any], text: str) -> None:
+def test_plan_of_another_machine_is_explained(plan: Path, changes: dict[str, Any], text: str) -> None:
     with pytest.raises(Internal) as failed:
         check_meta(replace(BUILT, **changes), ORIN, plan, "m")
     assert failed.value.message.startswith("unable to create TensorRT engine: model.plan ")

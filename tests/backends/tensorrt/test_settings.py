@@ -55,7 +55,7 @@ def test_plugins(text: str, plugins: tuple[str, ...]) -> None:
     assert backend_settings({"plugins": text}).plugins == plugins
 
 
-def test_what_the_backend_does_not_support() -> None:
+def test_unsupported_settings_are_noted() -> None:
     (note,) = backend_settings({"coalesce-request-input": "true"}).notes
     assert note.startswith("coalesce-request-input is not supported and has no effect:")
     assert backend_settings({"coalesce-request-input": "0", "execution-policy": "BLOCKING"}).notes == ()

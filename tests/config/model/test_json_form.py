@@ -184,7 +184,7 @@ def test_loose_json_is_read(text: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "{a}", "{a: b}", "[1,,2]", "{'a: 1}", ""])
-def test_what_is_not(text: str) -> None:
+def test_text_that_is_not_json_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         loads_loosely(text)
 

@@ -121,7 +121,7 @@ def test_why_there_is_no_version(tmp_path: Path) -> None:
     assert "mkdir e/1 " in advice_on_versions(made(tmp_path, "e/"), "e", ensemble=True, policy="")
 
 
-def test_what_lies_in_place_of_the_model_s_file(tmp_path: Path) -> None:
+def test_advice_names_the_file_found_in_place_of_the_models_file(tmp_path: Path) -> None:
     model = made(tmp_path, "m/1/net.onnx")
     assert advice_on_file(model / "1", "model.onnx", "m").startswith("m/1/ holds net.onnx; expected model.onnx: mv ")
     assert advice_on_file(model / "1", "model.py", "m") == (
@@ -146,7 +146,7 @@ def test_a_file_that_looks_like_the_configuration(tmp_path: Path, name: str) -> 
     assert advice_on_config(model, "m") == ""
 
 
-def test_where_a_file_of_labels_is(tmp_path: Path) -> None:
+def test_advice_names_the_place_of_a_label_file(tmp_path: Path) -> None:
     model = made(tmp_path, "m/1/labels.txt", "m/Names.txt")
     assert advice_on_label_file(model, "m", "labels.txt").startswith('write label_filename: "1/labels.txt", or mv ')
     assert advice_on_label_file(model, "m", "names.txt").startswith('write label_filename: "Names.txt", or mv ')

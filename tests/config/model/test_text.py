@@ -66,7 +66,7 @@ def test_reads_every_way_of_writing() -> None:
         ("dynamic_batching {", 'Expected "}"; a } is missing: each { needs one'),
     ],
 )
-def test_says_where_and_what(text: str, said: str) -> None:
+def test_parse_error_names_the_place_and_the_fault(text: str, said: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         parse_model_config(text, "m/config.pbtxt")
 

@@ -67,7 +67,7 @@ def test_only_the_addresses_differ_between_the_two_commands() -> None:
     )
 
 
-def test_what_is_given_goes_before_the_defaults_of_the_command() -> None:
+def test_given_settings_override_the_defaults_of_the_program() -> None:
     config = _parse("--model-repository=/m --http-address=127.0.0.1", EDGE_SERVE_GRPC_ADDRESS="::1")
 
     assert (config.http_address, config.grpc_address, config.metrics_address) == ("127.0.0.1", "::1", "127.0.0.1")
@@ -132,7 +132,7 @@ def test_a_flag_without_effect_is_accepted_with_one_line(argument: str, reason: 
         "--backend-config=default-max-batch-size=8",
     ],
 )
-def test_what_is_as_it_is_asked_for_needs_no_line(argument: str) -> None:
+def test_a_setting_with_the_requested_effect_gets_no_note(argument: str) -> None:
     assert _parse(f"--model-repository=/m {argument}").notes == ()
 
 

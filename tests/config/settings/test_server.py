@@ -200,7 +200,7 @@ def test_metrics_do_not_take_an_address_that_is_none() -> None:
     assert _parse("--http-address", "0.0.0.0", "--allow-http", "0").metrics_address == "0.0.0.0"
 
 
-def test_traces_of_opentelemetry_are_told_to_be_lost() -> None:
+def test_opentelemetry_tracing_logs_that_traces_are_lost() -> None:
     (note,) = _parse("--trace-config=mode=opentelemetry").notes
 
     assert "mode=opentelemetry is accepted and ignored: edge-serve exports no traces" in note

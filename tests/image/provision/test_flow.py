@@ -25,7 +25,7 @@ def _certificates_are_good(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("image.device.provision.programs._certificate", lambda *arguments: [])
 
 
-def test_a_device_without_settings_has_a_name_of_its_own_and_utc(board: Board) -> None:
+def test_a_device_without_settings_gets_a_unique_name_and_utc(board: Board) -> None:
     assert board.boot() == []
     assert board.names == ["edge-" + hashlib.sha256(b"0123456789abcdef0123456789abcdef").hexdigest()[:6]]
     assert os.readlink(board.root / "run/edge-device/localtime") == str(board.zones / "Etc/UTC")

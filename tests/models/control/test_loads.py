@@ -99,7 +99,7 @@ def test_an_absent_model_is_answered_with_the_nearest_name(tmp_path: Path) -> No
     play(tmp_path, scenario)
 
 
-def test_a_fault_of_ours_costs_one_model_and_not_those_beside_it(tmp_path: Path) -> None:
+def test_an_internal_error_fails_one_model_and_no_other(tmp_path: Path) -> None:
     async def scenario(house: House) -> None:
         for name in ("good", "unplanned", "unmade"):
             house.put(name, 1)

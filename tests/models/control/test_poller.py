@@ -139,7 +139,7 @@ def test_a_second_repository_with_the_same_name_is_a_change(tmp_path: Path) -> N
     assert watch.look(scan(), 0.0, SETTLE).load == ("a",)
 
 
-def test_a_model_that_cannot_be_read_now_is_not_gone(tmp_path: Path) -> None:
+def test_an_unreadable_model_is_not_unloaded(tmp_path: Path) -> None:
     model(tmp_path, "a", 1)
     watch = Watch(look(tmp_path))
 

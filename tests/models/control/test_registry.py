@@ -23,7 +23,7 @@ def test_loaded_versions_are_found_and_the_highest_is_the_default(tmp_path: Path
     play(tmp_path, scenario)
 
 
-def test_lookup_tells_why_not(tmp_path: Path) -> None:
+def test_lookup_error_names_the_reason(tmp_path: Path) -> None:
     async def scenario(house: House) -> None:
         house.put("m", 1)
         await house.registry.load("m")

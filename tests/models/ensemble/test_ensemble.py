@@ -328,7 +328,7 @@ def test_a_member_that_refuses_the_tensors_is_an_error_of_the_request() -> None:
     )
 
 
-def test_a_member_that_is_gone_is_an_error_of_the_request() -> None:
+def test_a_request_fails_if_a_member_was_unloaded() -> None:
     scene = Scene(CHAIN)
     scene.send()
     del scene.models["q"]
@@ -488,7 +488,7 @@ def test_labels_come_from_the_models_that_write_the_tensors() -> None:
 # ---- sequences --------------------------------------------------------------------------------------------------
 
 
-def test_the_answer_tells_of_the_sequence() -> None:
+def test_the_response_carries_the_sequence_parameters() -> None:
     scene = Scene(step("p", {"A": "X"}, {"C": "Y"}))
     scene.send(correlation_id="s", flags=SEQUENCE_START | SEQUENCE_END)
     scene.job("p").answer(int32("C", 1))
@@ -594,7 +594,7 @@ def test_an_ensemble_without_requests_stops_at_once() -> None:
 
 
 @pytest.mark.parametrize("at", ["lookup", "submit"])
-def test_an_unexpected_error_of_a_step_fails_the_request_and_does_not_count_for_ever(
+def test_an_unexpected_error_of_a_step_fails_the_request_and_releases_its_count(
     at: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene = Scene(DIAMOND)

@@ -123,7 +123,7 @@ def test_the_memo_changes_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         "the batch is a dimension", "a larger batch is left to the check",
     ],
 )  # fmt: skip
-def test_a_batch_dimension_comes_and_goes_where_only_one_side_has_it(
+def test_a_batch_dimension_is_added_or_removed_where_only_one_side_has_it(
     shape: Shape, dims: Shape, batching: bool, rows: int, expected: Shape
 ) -> None:
     assert fitted(shape, dims, batching, rows) == expected

@@ -49,7 +49,7 @@ def values(scene: Scene) -> list[list[int]]:
     return [[tensor.data[0] for tensor in answer.outputs] for answer in scene.answers if not answer.null]
 
 
-def test_each_response_has_a_chain_of_its_own() -> None:
+def test_each_response_starts_a_separate_chain() -> None:
     scene = streaming(CHAIN)
     scene.send(id="7")
     for value in (1, 2):

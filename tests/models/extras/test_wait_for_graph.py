@@ -10,7 +10,7 @@ def on(*places: Place) -> WaitsFor:
     return lambda: places
 
 
-def test_an_instance_that_waits_for_itself_would_for_ever() -> None:
+def test_an_instance_that_waits_for_itself_is_refused() -> None:
     waits = WaitForGraph()
     assert not waits.try_wait(("a", 0), on(("a", 0)))
     assert waits.try_wait(("a", 0), on(("a", 0), ("a", 1)))

@@ -49,7 +49,7 @@ def test_tested_models_that_call_each_other_are_tried_again_with_what_needs_them
     assert tries == ["a", "b", "c", "e", "a", "b", "e", "a", "e"]
 
 
-def test_a_model_that_fails_alone_is_not_tried_for_ever() -> None:
+def test_a_model_that_fails_alone_is_not_retried() -> None:
     plans = [plan("a", "python", golden=True), plan("b", "python", golden=True), plan("c"), plan("d", "python")]
     tries, failed = run(plans, {"a": {"none"}, "c": {"none"}, "d": {"none"}})
     assert failed == {"a", "c", "d"}

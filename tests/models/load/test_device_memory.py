@@ -78,7 +78,7 @@ def test_need_is_learnt_at_the_last_load() -> None:
     asyncio.run(story())
 
 
-def test_version_that_serves_goes_first_when_both_do_not_fit() -> None:
+def test_serving_version_is_unloaded_first_if_both_do_not_fit() -> None:
     async def story() -> None:
         board = Board()
         memory = memory_of(board)
@@ -106,7 +106,7 @@ def test_load_waits_for_memory_that_is_promised_to_another() -> None:
     asyncio.run(story())
 
 
-def test_loads_at_the_same_time_cannot_be_told_apart_and_are_not_measured() -> None:
+def test_memory_of_concurrent_loads_is_not_measured() -> None:
     async def story() -> None:
         board = Board()
         memory = memory_of(board)

@@ -212,7 +212,7 @@ def test_a_version_is_its_directory_and_what_all_share(tmp_path: Path) -> None:
     assert of_version(after, 1) != of_version(fingerprint(directory), 1)
 
 
-def test_a_configuration_is_not_told_by_its_file(tmp_path: Path) -> None:
+def test_fingerprint_without_configuration_ignores_configuration_files(tmp_path: Path) -> None:
     directory = model(tmp_path, "m", "1")
     before = fingerprint(directory)
     (directory / "configs").mkdir()

@@ -103,7 +103,7 @@ def test_a_stream_is_paused_and_resumed_once_each() -> None:
 
 @pytest.mark.parametrize("end", ["final", "cancel"])
 @pytest.mark.parametrize("returned", [False, True])
-def test_a_stream_that_is_held_is_let_go_when_it_ends(end: str, returned: bool) -> None:
+def test_a_paused_stream_is_resumed_when_it_ends(end: str, returned: bool) -> None:
     def story() -> None:
         scene = Scene()
         scene.respond()

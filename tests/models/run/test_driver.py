@@ -345,7 +345,7 @@ def test_a_lost_worker_fails_what_it_had_and_nothing_else() -> None:
     play(story)
 
 
-def test_requests_do_not_wait_for_ever_for_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_wait_for_a_worker_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(absence, "OUTAGE_SECONDS", 0.005)
 
     async def story() -> None:
@@ -516,7 +516,7 @@ def test_an_instance_that_retires_is_free_when_its_worker_dies_and_when_the_mode
     play(story)
 
 
-def test_when_the_last_instance_with_a_worker_retires_requests_do_not_wait_for_ever(
+def test_requests_fail_after_a_limit_if_the_last_instance_with_a_worker_retires(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(absence, "OUTAGE_SECONDS", 0.01)

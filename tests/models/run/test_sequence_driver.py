@@ -64,7 +64,7 @@ def test_the_time_of_a_request_ends_while_every_instance_works(kind: Kind, limit
     play(story)
 
 
-def test_a_waiting_sequence_gets_the_slot_of_one_that_restarts_elsewhere(kind: Kind) -> None:
+def test_a_waiting_sequence_gets_the_slot_of_a_restarted_sequence(kind: Kind) -> None:
     async def story() -> None:
         here = scene(kind)
         here.submit("a", correlation_id=1, flags=SEQUENCE_START)

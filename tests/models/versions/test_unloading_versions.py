@@ -113,7 +113,7 @@ def found(*versions: Working) -> list[BusyVersion]:
     return busy_versions(cast(Served, version) for version in versions)
 
 
-def test_those_that_are_idle_are_left_out_and_the_oldest_batch_is_first() -> None:
+def test_idle_versions_are_left_out_and_the_oldest_batch_is_first() -> None:
     busy = found(
         Working("idle"), Working("b", 2), Working("a", 1), Working("late", 3, 9.5), Working("read", references=2)
     )

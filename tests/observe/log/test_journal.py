@@ -127,7 +127,7 @@ def test_like_lines_are_suppressed_and_counted_and_others_pass(logger: logging.L
     assert sent.entries[4]["PRIORITY"] == "3"
 
 
-def test_what_a_model_says_is_alike_when_it_reads_alike(logger: logging.Logger) -> None:
+def test_model_messages_are_limited_by_their_final_text(logger: logging.Logger) -> None:
     sent, model = Sent(), logging.getLogger("edge_serve.model")
     attach(sent, Time())
     for i in range(5):
@@ -302,7 +302,7 @@ def test_priorities_are_syslogs(level: int, number: str) -> None:
     assert priority(level) == number
 
 
-def test_a_message_is_one_line_and_a_traceback_a_field_of_its_own() -> None:
+def test_a_message_is_one_line_and_a_traceback_is_a_separate_field() -> None:
     failed = record(logging.ERROR, "two\nlines %s", "\x1b[31m")
     try:
         raise ValueError("deep\ndown")

@@ -128,7 +128,7 @@ def test_after_ten_minutes_of_silence_an_error_is_new() -> None:
     assert [lines.take("a", i, 900.0 + i) for i in range(30)] == [True] * 30
 
 
-def test_what_is_no_error_slows_down_only_above_the_rate() -> None:
+def test_warnings_are_limited_only_above_the_rate() -> None:
     once_a_second, flood = [100.0 + i for i in range(600)], [100.0 + i / 50 for i in range(50 * 600)]
 
     assert written(Limiter(), once_a_second, error=False) == once_a_second
@@ -199,9 +199,7 @@ class Text:
         (CHATTER, logging.INFO, {RECURS: "1"}),
     ],
 )
-def test_what_is_repeated_after_a_minute_is_one_line_a_minute_with_a_count(
-    name: str, level: int, extra: dict[str, str]
-) -> None:
+def test_repeated_messages_become_one_line_a_minute_with_a_count(name: str, level: int, extra: dict[str, str]) -> None:
     log = Text()
     first, *later = log.repeat(5, name, level, "it broke again", extra)
 

@@ -25,7 +25,7 @@ def samples(*updates: dict[str, Any]) -> list[CustomSample]:
     return [sample for family in metrics.families() for sample in family.samples]
 
 
-def test_increments_add_up_and_a_removed_series_goes() -> None:
+def test_increments_add_up_and_a_removed_series_disappears() -> None:
     assert [sample.value for sample in samples(update(), update(value=2), update(labels={"a": "b"}))] == [3, 1]
     assert samples(update(), update(operation="remove")) == []
 
@@ -57,7 +57,7 @@ def test_a_histogram_without_bounds_has_the_bucket_of_all(bounds: object) -> Non
         {"operation": "remove"},
     ],
 )
-def test_what_prometheus_would_not_read_leaves_nothing_behind(changes: dict[str, Any]) -> None:
+def test_updates_invalid_for_prometheus_leave_no_memory(changes: dict[str, Any]) -> None:
     metrics = CustomMetrics()
     metrics.apply(update(**changes))
     assert metrics.families() == []

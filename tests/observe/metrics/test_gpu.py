@@ -79,7 +79,7 @@ def test_package_without_the_newer_calls_is_read_too(boards: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("code", "text"), [(15, "the GPU is lost"), (18, "the driver was replaced"), (9, "the driver is not loaded")]
 )
-def test_device_that_vanished_is_told_with_advice_and_without_values(boards: Path, code: int, text: str) -> None:
+def test_vanished_device_is_reported_with_advice_and_without_values(boards: Path, code: int, text: str) -> None:
     describe(boards, DESKTOP)
     gpus = Nvml(pynvml)
     describe(boards, {**DESKTOP, "error": code})

@@ -14,7 +14,7 @@ from edge_serve.observe.metrics.machine import Machine
 from edge_serve.observe.metrics.options import DEFAULT_QUANTILES, parse_options
 
 
-def test_names_are_unique_and_counters_of_ours_end_in_total() -> None:
+def test_names_are_unique_and_our_counters_end_in_total() -> None:
     names = [metric.name for metric in CATALOGUE]
     assert len(set(names)) == len(names)
     ours = [m for m in CATALOGUE if m.name.startswith("edge_serve_") and m.kind == "counter"]

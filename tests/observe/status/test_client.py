@@ -223,13 +223,13 @@ def test_a_token_that_is_none(token: str) -> None:
 @pytest.mark.parametrize(
     "url", ["http://x..y", "http://" + "a" * 80, "http://127.0.0.1:1/\xfc", "http://127.0.0.1:1/ x"]
 )
-def test_a_url_that_leads_nowhere(url: str) -> None:
+def test_an_unreachable_url_is_reported(url: str) -> None:
     with pytest.raises(Unreachable, match="no server answers"):
         fetch(StatusTarget(url=url))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may open everything")
-def test_a_socket_that_is_not_for_everybody(tmp_path: Path) -> None:
+def test_a_socket_without_permission_is_reported_with_advice(tmp_path: Path) -> None:
     path = str(tmp_path / "admin.sock")
     with serving(path=path) as (_, target):
         os.chmod(path, 0)

@@ -129,7 +129,7 @@ def run(story: Callable[[Scene], Any]) -> None:
     asyncio.run(main())
 
 
-def test_a_document_tells_what_the_rooms_say() -> None:
+def test_a_document_contains_the_state_of_each_component() -> None:
     async def story(scene: Scene) -> None:
         document = await scene.read()
 
@@ -204,7 +204,7 @@ def test_a_look_that_fails_hides_nothing_else(caplog: pytest.LogCaptureFixture) 
     assert "the machine could not be looked at" in caplog.text
 
 
-def test_what_lies_on_disk_is_not_looked_up_again_in_the_loop() -> None:
+def test_the_loop_does_not_read_the_repository_again() -> None:
     async def story(scene: Scene) -> None:
         await scene.read()
         assert scene.registry.found == [{}]

@@ -53,7 +53,7 @@ def test_a_version_that_drains_comes_with_what_it_still_has() -> None:
     assert (row["condition"], row["in_flight"], row["oldest_batch_seconds"]) == ("unloading", 1, 3.25)
 
 
-def test_totals_are_those_of_the_server_whatever_serves_now() -> None:
+def test_totals_include_unloaded_models() -> None:
     made = document()
     later = document(index=[], models=[], totals=facts().totals)
 
@@ -105,7 +105,7 @@ def test_memory_of_gpus_is_there_for_models_that_took_some() -> None:
     assert "gpu_memory_bytes" not in on_cpu
 
 
-def test_it_is_json() -> None:
+def test_document_is_json() -> None:
     assert json.loads(json.dumps(document())) == document()
 
 

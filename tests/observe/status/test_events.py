@@ -46,7 +46,7 @@ def test_equal_ones_in_a_row_are_one_with_a_count_in_both_lists() -> None:
     assert [(event.text, event.count) for event in errors] == [("the same", 5)]
 
 
-def test_what_models_say_is_no_event_unless_it_is_a_problem() -> None:
+def test_model_messages_are_events_only_if_they_are_problems() -> None:
     made = EventRing()
     logger = logging.Logger("edge_serve.model")
     logger.addHandler(made)

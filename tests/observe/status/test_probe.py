@@ -25,7 +25,7 @@ def test_this_process_has_memory_and_an_age() -> None:
     assert 0 <= reading.uptime_seconds < 7200
 
 
-def test_a_process_that_has_gone_has_nothing() -> None:
+def test_probe_of_an_ended_process_is_empty() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
 

@@ -61,7 +61,7 @@ def test_a_model_that_is_new_counts_from_nought() -> None:
     assert total.requests == each["det", "1"].requests == 5.0
 
 
-def test_what_a_model_answered_counts_on_after_it_was_unloaded() -> None:
+def test_responses_of_an_unloaded_model_still_count() -> None:
     before, after = later(20)
     total, each = between(before, after | {"models": []})
 
@@ -70,7 +70,7 @@ def test_what_a_model_answered_counts_on_after_it_was_unloaded() -> None:
     assert totals_of(after | {"models": []}).requests == totals_of(after).requests == 30
 
 
-def test_an_older_server_tells_no_totals() -> None:
+def test_rates_work_without_totals_of_an_older_server() -> None:
     _, after = later(20)
 
     assert totals_of({"models": after["models"]}) == totals_of(after)

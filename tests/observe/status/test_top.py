@@ -113,7 +113,7 @@ def scene() -> Iterator[tuple[Terminal, Server]]:
             terminal.close()
 
 
-def test_it_shows_again_and_again_until_q(scene: tuple[Terminal, Server]) -> None:
+def test_top_refreshes_until_q(scene: tuple[Terminal, Server]) -> None:
     terminal, server = scene
     assert terminal.wait_for("q quits").startswith("\x1b[?1049h\x1b[?25l")
     terminal.wait_for("cart-7")
@@ -124,7 +124,7 @@ def test_it_shows_again_and_again_until_q(scene: tuple[Terminal, Server]) -> Non
     assert terminal.ended() == 0
 
 
-def test_it_follows_the_size_of_the_window(scene: tuple[Terminal, Server]) -> None:
+def test_top_follows_the_size_of_the_window(scene: tuple[Terminal, Server]) -> None:
     terminal, _ = scene
     terminal.wait_for("q quits\x1b")
     terminal.resize(6, 40)

@@ -50,7 +50,7 @@ def read(path: Path) -> Any:
     return json.loads(path.read_bytes())
 
 
-def test_what_is_told_of_a_trace() -> None:
+def test_trace_file_contains_timestamps_and_tensors() -> None:
     made = Trace(7, Collected(), timestamps=True, tensors=True)
     made.model_name, made.model_version, made.request_id = "m", "03", "r"
     made.add(1, 2, 3, 4)
@@ -79,7 +79,7 @@ def test_what_is_told_of_a_trace() -> None:
     ]
 
 
-def test_what_came_before_a_request_began_stands_first() -> None:
+def test_times_before_the_start_of_a_request_are_written_first() -> None:
     made = Trace(7, Collected(), timestamps=True, tensors=False)
     made.model_name, made.model_version = "m", "3"
     for number, name in enumerate(["HTTP_RECV_START", "HTTP_RECV_END", "REQUEST_START", "REQUEST_END"]):
@@ -88,7 +88,7 @@ def test_what_came_before_a_request_began_stands_first() -> None:
     assert ["model_name" in entry for entry in entries(made)] == [False, False, True, False, False]
 
 
-def test_what_belongs_to_a_trace_is_written_with_it(tmp_path: Path) -> None:
+def test_child_traces_are_written_with_their_parent(tmp_path: Path) -> None:
     files, path = TraceFiles(), tmp_path / "t.json"
     root = trace(1)
     root.part("n", "4", InferRequest("n", id="r"))
@@ -122,7 +122,7 @@ def test_a_file_of_an_earlier_server_is_replaced(tmp_path: Path) -> None:
     assert read(path) == told(1)
 
 
-def test_a_file_that_was_taken_away_is_begun_again(tmp_path: Path) -> None:
+def test_a_removed_file_is_created_again(tmp_path: Path) -> None:
     files, path = TraceFiles(), tmp_path / "t.json"
     files.add(trace(1), settings(path))
     files.close()
@@ -153,7 +153,7 @@ def test_flush_writes_what_is_kept_and_nothing_twice(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["t.json.0"]
 
 
-def test_those_of_a_limited_count_go_to_a_numbered_file_when_it_is_used_up(tmp_path: Path) -> None:
+def test_traces_of_a_used_up_count_are_written_to_a_numbered_file(tmp_path: Path) -> None:
     files, path = TraceFiles(), tmp_path / "t.json"
     for number, left in ((1, 2), (2, 1), (3, 0)):
         files.add(trace(number), settings(path, count=left))

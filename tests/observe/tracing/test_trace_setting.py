@@ -65,7 +65,7 @@ def test_nothing_is_taken_while_it_is_off() -> None:
     assert setting.seen == 0
 
 
-def test_what_was_not_asked_for_follows_the_setting_above() -> None:
+def test_members_left_out_follow_the_global_setting() -> None:
     above = TraceSettings(("TIMESTAMPS",), 7, 9, 2, "t")
     setting = TraceSetting(ON).changed(above, TraceChanges(rate=3))
 
@@ -77,7 +77,7 @@ def test_what_was_not_asked_for_follows_the_setting_above() -> None:
     assert later.values == TraceSettings(("TENSORS",), 3, 1, 5, "t")
 
 
-def test_what_is_cleared_follows_the_setting_above_again() -> None:
+def test_cleared_members_follow_the_global_setting_again() -> None:
     above = TraceSettings(("TIMESTAMPS",), 7, 9, 2, "t")
     setting = TraceSetting(ON).changed(above, TraceChanges(rate=3, count=4, log_frequency=6))
 
@@ -94,7 +94,7 @@ def test_off_is_asked_for_like_any_level() -> None:
     assert setting.changed(ON, TraceChanges()).values.level == ()
 
 
-def test_what_is_left_of_the_count_is_carried_over_and_requests_count_anew() -> None:
+def test_the_rest_of_the_count_is_kept_and_requests_are_counted_anew() -> None:
     setting = TraceSetting(ON).changed(ON, TraceChanges(rate=2, count=5))
     assert taken(setting, 5) == [2, 4]
 

@@ -24,7 +24,7 @@ def tracing(file: Path | str = "t", *, rate: int = 1000) -> Tracing:
     return Tracing(TraceSettings(rate=rate, file=str(file)))
 
 
-def test_it_is_off_until_some_setting_traces() -> None:
+def test_tracing_is_off_until_a_setting_enables_it() -> None:
     here = tracing()
     assert not here.on
     here.update("m", EVERY)
@@ -35,7 +35,7 @@ def test_it_is_off_until_some_setting_traces() -> None:
     assert here.on
 
 
-def test_it_may_be_on_from_the_start() -> None:
+def test_tracing_is_on_from_the_start_if_configured() -> None:
     assert Tracing(TraceSettings(("TENSORS",), file="t")).on
     assert not Tracing(TraceSettings(("TENSORS",))).on
 
@@ -61,7 +61,7 @@ def test_a_model_whose_fields_are_all_cleared_is_the_servers_again() -> None:
     assert here.sample("other") is not None, "both count in the server's setting"
 
 
-def test_what_the_server_clears_goes_back_to_its_start() -> None:
+def test_cleared_global_members_return_to_their_initial_values() -> None:
     here = tracing(rate=77)
     here.update("", TraceChanges(rate=5))
     here.update("", TraceChanges(cleared=frozenset({"rate"})))
@@ -135,7 +135,7 @@ def test_the_last_of_a_count_completes_a_numbered_file(tmp_path: Path) -> None:
     assert not (tmp_path / "t.json").exists()
 
 
-def test_what_ends_after_its_setting_is_written_with_the_last_of_them(tmp_path: Path) -> None:
+def test_traces_that_end_after_their_setting_are_written_with_its_last_ones(tmp_path: Path) -> None:
     here = tracing(tmp_path / "t.json")
     here.update("", TraceChanges(level=("TIMESTAMPS",), rate=1, log_frequency=10))
     tell = here.watch(InferRequest("m"), "m", "4", lambda response: None)
@@ -147,7 +147,7 @@ def test_what_ends_after_its_setting_is_written_with_the_last_of_them(tmp_path: 
     assert [entry.name for entry in tmp_path.iterdir()] == ["t.json.0"]
 
 
-def test_doors_hear_when_it_goes_on_and_off() -> None:
+def test_doors_are_notified_when_tracing_starts_and_stops() -> None:
     here, heard = tracing(), list[bool]()
     here.subscribe(heard.append)
     here.update("m", EVERY)
@@ -240,7 +240,7 @@ def test_with_a_door_it_ends_when_the_answer_is_sent(tmp_path: Path) -> None:
     ]
 
 
-def test_what_a_grpc_door_sees_stands_behind(tmp_path: Path) -> None:
+def test_times_of_a_grpc_door_are_written_last(tmp_path: Path) -> None:
     here = Tracing(TraceSettings(("TIMESTAMPS",), 1, file=str(tmp_path / "t")), Steps())
     arrival = Arrival([("GRPC_WAITREAD_END", 0)], late=True, streams=True)
     heard = list[InferResponse]()
@@ -261,7 +261,7 @@ def test_what_a_grpc_door_sees_stands_behind(tmp_path: Path) -> None:
     ]
 
 
-def test_what_a_door_saw_of_a_request_that_is_not_traced_is_forgotten() -> None:
+def test_door_times_of_an_untraced_request_are_discarded() -> None:
     here = tracing(rate=2)
     here.update("", TraceChanges(level=("TIMESTAMPS",)))
     arrival = Arrival(())
@@ -300,7 +300,7 @@ def test_a_request_whose_turn_it_is_not_is_left_alone() -> None:
     assert request.compute is None
 
 
-def test_what_is_under_way_at_the_end_is_written_as_far_as_it_is_known(tmp_path: Path) -> None:
+def test_unfinished_traces_are_written_at_the_end(tmp_path: Path) -> None:
     here = Tracing(TraceSettings(("TIMESTAMPS",), 1, file=str(tmp_path / "t")), Steps())
     tell = here.watch(InferRequest("m"), "m", "3", lambda response: None)
     here.close()

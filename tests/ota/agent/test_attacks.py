@@ -97,7 +97,9 @@ def test_a_release_that_is_signed_again_while_it_waits_is_fetched_again(device: 
 
 @pytest.mark.fault("R1")
 @pytest.mark.parametrize(("previous", "serving"), [(16, {"det": 16}), (0, {})])
-def test_a_release_that_is_denied_in_its_probation_goes(device: Device, previous: int, serving: dict[str, int]) -> None:
+def test_a_release_denied_during_its_probation_is_removed(
+    device: Device, previous: int, serving: dict[str, int]
+) -> None:
     device.publish(release=17)
     device.probation.verdicts = [(ProbationVerdict.WAIT, "it does not serve")] * 10_000
     assert device.run()["det"].waiting_for == "probation: it does not serve"

@@ -83,7 +83,7 @@ def test_a_switch_that_a_power_cut_ended_is_undone_until_the_agent_runs(device: 
     assert device.run()["det"].release == 18
 
 
-def test_a_way_back_that_a_power_cut_ended_is_gone_to_its_end(device: Device) -> None:
+def test_a_rollback_interrupted_by_a_power_cut_is_completed(device: Device) -> None:
     device.probation.verdicts = [(ProbationVerdict.BAD, "slow")]
     device.server.failures = [ServerError("the power was cut")]
     with pytest.raises(ServerError):
@@ -94,7 +94,7 @@ def test_a_way_back_that_a_power_cut_ended_is_gone_to_its_end(device: Device) ->
 
 
 @pytest.mark.fault("L6")
-def test_when_the_release_before_is_gone_the_one_before_that_serves(device: Device) -> None:
+def test_the_second_last_release_serves_if_the_last_one_is_missing(device: Device) -> None:
     shutil.rmtree(device.layout.release("det", 16))
     device_lines = [boot(device) for _ in range(3)]
     assert device.server.serving == {"det": 15}

@@ -15,7 +15,7 @@ from tests.ota.simulator import DAY, Repository
 
 
 @pytest.mark.fault("X1", "T5")
-def test_a_stick_that_expired_lately_is_accepted_where_an_operator_says_so(tmp_path: Path) -> None:
+def test_a_recently_expired_stick_is_accepted_if_an_operator_allows_it(tmp_path: Path) -> None:
     repository = Repository(now=time.time() - 5 * DAY)  # its timestamp expired two days ago
     repository.dump(tmp_path / "stick")
     (tmp_path / "root.json").write_bytes(repository.root())

@@ -74,7 +74,7 @@ def test_one_model_of_a_bundle_decides_for_all() -> None:
 
 
 @pytest.mark.fault("C3")
-def test_a_worker_of_its_own_that_died_is_bad_and_a_shared_one_is_not_blamed() -> None:
+def test_death_of_a_private_worker_is_bad_and_of_a_shared_one_is_not() -> None:
     server = FakeServer(row(requests=100))
     server.workers = [{"models": ["det:17", "other:1"], "restarts": 1}]
     assert verdict(server, 1) is ProbationVerdict.WAIT

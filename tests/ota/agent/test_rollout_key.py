@@ -100,7 +100,7 @@ def test_a_lower_serial_is_refused_after_one_copy_of_the_floors_was_restored(dev
 
 
 @pytest.mark.fault("R2")
-def test_a_serial_that_a_thief_sent_ahead_ends_with_the_keys_of_the_thief(device: Attacked) -> None:
+def test_a_serial_advanced_with_stolen_keys_ends_with_these_keys(device: Attacked) -> None:
     device.roll(17, 2**52)
     assert device.apply() == 17
     device.roll(16, 6)

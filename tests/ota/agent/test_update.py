@@ -322,7 +322,7 @@ def test_a_switch_that_never_ends_is_undone(device: Device) -> None:
     assert device.server.serving == {"det": 16}
 
 
-def test_a_trial_that_ends_the_agent_is_not_begun_for_ever(device: Device) -> None:
+def test_a_trial_that_kills_the_agent_is_started_a_limited_number_of_times(device: Device) -> None:
     device.publish(release=17)
     device.trial.failure = KeyboardInterrupt()
     for _ in range(3):

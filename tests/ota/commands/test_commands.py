@@ -77,7 +77,7 @@ def test_bits_that_rot_are_found_and_repaired(device: Site) -> None:
     assert file.read_bytes() == good
 
 
-def test_a_pause_is_shown_with_its_way_out(device: Site) -> None:
+def test_a_pause_is_shown_with_the_command_that_ends_it(device: Site) -> None:
     device.run("pause", "--why", "the line is inspected")
     assert "nothing to do" not in device.run("apply")
     assert "updates are paused (the line is inspected): 'edge-ota resume'" in device.err

@@ -88,7 +88,7 @@ def test_a_stick_that_is_pulled_while_it_is_read(stick: Path, monkeypatch: pytes
 
 
 @pytest.mark.fault("X1")
-def test_a_stick_that_is_gone_has_not_lost_its_files(stick: Path) -> None:
+def test_files_of_a_removed_stick_are_not_missing(stick: Path) -> None:
     with DirectorySource(stick) as source:
         source.get("metadata/timestamp.json", 2)
         (stick / "metadata/timestamp.json").unlink()

@@ -42,7 +42,7 @@ def refusal(server: FaultyServer, path: str = "metadata/timestamp.json", most: i
     return caught.value
 
 
-def test_a_small_file_comes_with_nothing_told_of_the_device(server: FaultyServer) -> None:
+def test_a_small_file_is_fetched_without_data_about_the_device(server: FaultyServer) -> None:
     source = web(server.url.rstrip("/"))
 
     assert source.get("metadata/timestamp.json", 1000) == b'{"signed":1}'
@@ -181,7 +181,7 @@ def test_three_redirects_are_followed_and_keep_the_range(server: FaultyServer) -
         ("file:///etc/passwd", "which is not an http(s) URL"),
     ],
 )
-def test_a_redirect_that_leads_nowhere(server: FaultyServer, location: str, words: str) -> None:
+def test_a_broken_redirect_is_a_fetch_error(server: FaultyServer, location: str, words: str) -> None:
     server.fault(status=301, headers={"Location": location})
     found = refusal_without_url(server)
 

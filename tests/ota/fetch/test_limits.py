@@ -53,7 +53,7 @@ def test_failures_without_headway_end_soon() -> None:
 
 
 @pytest.mark.fault("N3")
-def test_a_run_has_a_cap_whatever_the_headway() -> None:
+def test_a_run_has_a_limit_independent_of_progress() -> None:
     retries = Retries()
     tries = 0
     while retries.delay(FetchError("x"), 0.5) is not None:

@@ -77,7 +77,7 @@ def test_keys_come_and_go_one_by_one(published: Publisher) -> None:
     assert "private key" in published.refused("rotate", "rollout", "--add", "alice.pem")
 
 
-def test_a_new_family_has_keys_of_its_own(published: Publisher) -> None:
+def test_a_new_family_has_separate_keys(published: Publisher) -> None:
     published.model("seg", {"config.pbtxt": b"", "1/model.onnx": b"s"})
     published.run("bundle", "seg", "--release", 1, "--model", "seg")
     assert "of the family seg, and this repository has det: " in published.refused("release", "seg.1")

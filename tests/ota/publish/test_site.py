@@ -202,7 +202,7 @@ def test_a_stick_that_is_full(fleet: Publisher, tmp_path: Path, monkeypatch: pyt
     assert not (tmp_path / "stick" / "metadata").exists()
 
 
-def test_a_restored_backup_goes_on_from_the_web_server(fleet: Publisher, tmp_path: Path) -> None:
+def test_a_restored_backup_continues_from_the_state_of_the_web_server(fleet: Publisher, tmp_path: Path) -> None:
     shutil.copytree(fleet.dir, tmp_path / "backup")
     now = time.time()
     fleet.do("rotate", "timestamp")
@@ -282,7 +282,7 @@ def put(server: RepositoryServer, path: str, body: bytes, **headers: str) -> int
         return connection.getresponse().status
 
 
-def test_the_server_keeps_reports_where_it_was_told_to(server: RepositoryServer, tmp_path: Path) -> None:
+def test_the_server_stores_reports_in_the_given_folder(server: RepositoryServer, tmp_path: Path) -> None:
     assert put(server, "/reports/dev-1.abcd.json", b"{}") == 404
     server.reports = tmp_path / "reports"
     assert put(server, "/reports/dev-1.abcd.json", b"{}") == 507, "the directory does not exist"

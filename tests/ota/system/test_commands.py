@@ -56,7 +56,7 @@ def fleet(publisher: Publisher) -> Fleet:
     return Fleet(publisher)
 
 
-def test_a_system_goes_from_the_publisher_to_the_root_side(fleet: Fleet) -> None:
+def test_a_system_moves_from_the_publisher_to_the_root_side(fleet: Fleet) -> None:
     fleet.publish(2)
     assert "system: release 1 serves, 2 is wanted" in fleet.run("check")
     verified: list[str] = []
@@ -110,7 +110,7 @@ def test_a_flashed_system_is_not_confirmed_at_once(fleet: Fleet) -> None:
     assert fleet.run("system", "status") == f"system: edge 1 (base, {ARCH}), not confirmed yet\n"
 
 
-def test_an_operator_goes_back(fleet: Fleet) -> None:
+def test_rollback_by_an_operator_selects_the_other_slot(fleet: Fleet) -> None:
     with root_side(fleet.image.root, lambda request: {"ok": True, "version": 1, "restarting": True}) as asked:
         fleet.image.boots(2, confirmed=[1, 2], previous=1)
         assert "restarts into 1; 2 is not installed again" in fleet.run("system", "rollback", "--why", "too slow")

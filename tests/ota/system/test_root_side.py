@@ -104,7 +104,7 @@ def test_a_version_that_failed_is_not_installed_again(device: Device) -> None:
     assert device.restarts == 2
 
 
-def test_the_operator_goes_back_to_the_other_system(device: Device) -> None:
+def test_rollback_by_the_operator_selects_the_other_system(device: Device) -> None:
     device.apply()
     device.boots(2)
     slot.confirm(device.boot)
@@ -118,7 +118,7 @@ def test_the_operator_goes_back_to_the_other_system(device: Device) -> None:
 
 
 @pytest.mark.parametrize("change", ["root", "document", "metadata"])
-def test_what_a_thief_of_the_agent_changes_is_refused_before_a_slot_is_touched(device: Device, change: str) -> None:
+def test_files_changed_by_a_compromised_agent_are_refused_before_a_slot_is_written(device: Device, change: str) -> None:
     def answer(request: Mapping[str, Any]) -> Mapping[str, Any]:
         state = device.root / "var/lib/edge-ota"
         path = {

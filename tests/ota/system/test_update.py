@@ -215,7 +215,9 @@ def test_an_older_version_is_refused(device: SystemDevice, asked: list[Mapping[s
     assert (asked, device.staged()) == ([], [])
 
 
-def test_a_denied_version_goes_back_to_the_other_good_one(device: SystemDevice, asked: list[Mapping[str, Any]]) -> None:
+def test_a_denied_version_is_rolled_back_to_the_other_good_one(
+    device: SystemDevice, asked: list[Mapping[str, Any]]
+) -> None:
     device.image.boots(2, confirmed=[1, 2], previous=1)
     device.want_system(2, previous=1, deny=[2])
     assert device.waits().startswith("the device restarts into 1")
@@ -256,7 +258,7 @@ def test_a_version_of_another_profile_is_refused(device: SystemDevice, asked: li
     assert asked == []
 
 
-def test_a_full_disk_is_told_before_the_download(
+def test_a_full_disk_is_reported_before_the_download(
     device: SystemDevice, asked: list[Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(entries: object) -> int:

@@ -19,7 +19,7 @@ from tests.ota.trust.device import MANIFEST, Device
 CODE = code_target("det", "a" * 64)
 
 
-def test_each_path_of_ours_has_one_role() -> None:
+def test_each_target_path_has_one_role() -> None:
     assert role_of(manifest_target("det", "person", 3)) == "models-det"
     assert role_of(floor_target("det")) == "models-det"
     assert role_of(CODE) == "engines"
@@ -209,7 +209,9 @@ def test_the_file_of_another_target(repository: Repository, device: Device) -> N
         "",
     ],
 )
-def test_a_hostile_target_path_writes_nowhere_else(repository: Repository, device: Device, path: str) -> None:
+def test_a_hostile_target_path_writes_only_inside_the_state_folder(
+    repository: Repository, device: Device, path: str
+) -> None:
     """Documents are cached under a hash of their path; no part of the path gets to the disk."""
     repository.add(path, b"{}", role="models-det" if path.startswith("bundles/") else "targets")
     repository.publish()
@@ -224,7 +226,9 @@ def test_a_hostile_target_path_writes_nowhere_else(repository: Repository, devic
 
 @pytest.mark.fault("T13")
 @pytest.mark.parametrize("role", ["../../evil", "a/b", "%2e%2e%2fevil", "..", "root_history/1.root", "\u202eevil"])
-def test_a_hostile_role_name_writes_nowhere_else(repository: Repository, device: Device, role: str) -> None:
+def test_a_hostile_role_name_writes_only_inside_the_state_folder(
+    repository: Repository, device: Device, role: str
+) -> None:
     repository.delegate(role, ["bundles/det/*"], by="models-det")
     repository.add("bundles/det/x.1.json", b"{}", role=role)
     repository.publish()

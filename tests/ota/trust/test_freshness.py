@@ -60,7 +60,7 @@ def test_the_time_argument_has_effect(repository: Repository, device: Device) ->
 
 
 @pytest.mark.fault("X1")
-def test_an_operator_at_the_device_may_accept_what_expired_lately(repository: Repository, device: Device) -> None:
+def test_an_operator_at_the_device_may_accept_recently_expired_metadata(repository: Repository, device: Device) -> None:
     """A stick that was on its way for longer than a timestamp lives. The floors hold as ever."""
     old = repository.copy()
     repository.publish()

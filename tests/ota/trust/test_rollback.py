@@ -37,7 +37,7 @@ def _seen(repository: Repository, device: Device) -> Repository:
         ("all",),
     ],
 )
-def test_an_old_state_is_refused_whatever_local_file_is_lost(
+def test_an_old_state_is_refused_if_any_local_file_is_lost(
     repository: Repository, device: Device, lost: tuple[str, ...]
 ) -> None:
     old = _seen(repository, device)

@@ -170,7 +170,7 @@ def test_fields_in_another_order_are_read_too() -> None:
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"\x0a\x05m", b"\x0a\xff\xff\xff\xff\xff\xff\x01", b"\x0a\x01\xff"])
-def test_what_is_no_message_is_refused_as_grpc_does(data: bytes) -> None:
+def test_bytes_that_are_no_message_are_refused_as_grpc_does(data: bytes) -> None:
     with pytest.raises((Unreadable, EdgeServeError)):
         GrpcInferDecoder(Models().signature_of, NO_REGIONS).decode(data)
 

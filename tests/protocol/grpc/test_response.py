@@ -34,7 +34,7 @@ def whole(encoder: GrpcInferEncoder, made: InferResponse, request: InferRequest 
 
 
 @pytest.mark.parametrize("size", [0, 12, 120, 127, 128, 16384, 70_000])
-def test_what_is_written_is_what_protobuf_writes(size: int) -> None:
+def test_response_bytes_equal_those_of_protobuf(size: int) -> None:
     encoder = GrpcInferEncoder()
     expected = ModelInferResponse(model_name="m", model_version="1", id="i", raw_output_contents=[bytes(size), b"z"])
     expected.outputs.add(name="Y", datatype="UINT8", shape=[size])

@@ -10,7 +10,7 @@ from edge_serve.protocol.http1.body import SMALL, BodyBuffer
 
 
 @pytest.mark.parametrize("size", [0, 1, SMALL - 1, SMALL, SMALL + 1, 5 * SMALL, 21 * SMALL + 7])
-def test_what_was_appended_is_taken(size: int) -> None:
+def test_appended_bytes_are_taken(size: int) -> None:
     data = memoryview(random.Random(size).randbytes(size))
     buffer, step = BodyBuffer(), 300_007
     for start in range(0, size, step):

@@ -153,7 +153,7 @@ def test_clients_that_wait_for_100_continue(fields: str, expects: bool) -> None:
         (b"POST / HTTP/1.1\r\nExpect: tea\r\nContent-Length: 1\r\n\r\n", 417, "expectation 'tea' is not supported"),
     ],
 )  # fmt: skip
-def test_what_is_refused(data: bytes, status: int, said: str) -> None:
+def test_invalid_heads_are_refused(data: bytes, status: int, said: str) -> None:
     outcome = read_three_ways(data)
 
     assert (outcome.seen, outcome.end) == ([], str(status))

@@ -160,7 +160,7 @@ def test_many_tiny_chunks_let_others_run() -> None:
     assert reader.body == b"a" * 5000
 
 
-def test_a_placed_body_goes_straight_into_its_lease() -> None:
+def test_a_placed_body_is_received_into_its_lease() -> None:
     place = Placing()
     reader, shared = make_reader(place)
     body = random.Random(1).randbytes(PLACED_FROM)

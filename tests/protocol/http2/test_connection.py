@@ -179,7 +179,7 @@ def test_a_reset_stream_frees_what_waited() -> None:
     assert scene.fault() is None
 
 
-def test_an_early_answer_tells_that_the_rest_is_not_needed() -> None:
+def test_an_early_response_asks_the_client_to_stop_sending() -> None:
     scene = Scene()
     scene.send(headers(1))
     answer(scene, 1)
@@ -258,7 +258,7 @@ def test_the_same_in_its_time_is_no_flood() -> None:
     assert scene.fault() is None
 
 
-def test_what_comes_with_answered_calls_is_no_flood() -> None:
+def test_frames_of_answered_calls_are_not_a_flood() -> None:
     scene = Scene()
     for number in range(1, 12_000, 2):
         scene.send(headers(number, end=True))
@@ -268,7 +268,7 @@ def test_what_comes_with_answered_calls_is_no_flood() -> None:
     assert scene.fault() is None
 
 
-def test_leaving_takes_what_is_on_its_way_and_then_nothing_new() -> None:
+def test_draining_accepts_calls_in_flight_and_refuses_new_ones() -> None:
     scene = Scene()
     scene.send(headers(1))
     scene.http2.drain()

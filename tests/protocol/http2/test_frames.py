@@ -30,7 +30,7 @@ def test_every_head_is_as_it_was_written(heads: list[tuple[list[tuple[bytes, byt
             assert (head.method, head.path, head.fields) == (b"POST", b"/a/b", fields)
 
 
-def test_what_repeats_is_the_same_object() -> None:
+def test_repeated_header_blocks_are_the_same_object() -> None:
     encoder, reader = Encoder(), HeaderBlockReader()
     blocks = [encoder.encode([*PSEUDO, (b"x", b"y")]) for _ in range(3)]
     heads = [reader.read(block) for block in blocks]

@@ -46,7 +46,7 @@ def test_the_limit_holds_before_memory_is_taken() -> None:
         (gzip.compress(TEXT, mtime=0)[:-8] + bytes(8), "neither gzip nor deflate data"),
     ],
 )
-def test_what_cannot_be_inflated_is_refused(data: bytes, message: str) -> None:
+def test_bodies_that_cannot_be_inflated_are_refused(data: bytes, message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         decompress(data, 10_000)
 

@@ -52,7 +52,7 @@ def test_a_batch_of_no_rows_lacks_the_bytes_of_one() -> None:
     assert text == "[request id: <id_unknown>] input byte size mismatch for input 'B' for model 'm'. Expected 16, got 0"
 
 
-def test_what_was_validated_for_a_signature_is_not_looked_at_again() -> None:
+def test_inputs_validated_for_a_signature_are_not_validated_again() -> None:
     model = signature()
     good = request(tensor("A", (3, 4)), tensor("B", (3, 4)))
     validate(good, model)

@@ -132,7 +132,7 @@ def test_the_log_settings_as_triton_names_them() -> None:
     }
 
 
-def test_what_is_shown_can_be_posted_again() -> None:
+def test_shown_log_settings_can_be_posted() -> None:
     shown = json.loads(bodies.log_settings(LOG))
     shown["log_file"] = None
 
@@ -141,7 +141,7 @@ def test_what_is_shown_can_be_posted_again() -> None:
 
 
 @pytest.mark.parametrize("text", [b"{}", b"[]", b"7", b'{"nope":1}', b'{"log_info":null,"log_verbose_level":null}'])
-def test_what_is_left_out_of_the_log_stays(text: bytes) -> None:
+def test_omitted_log_settings_are_unchanged(text: bytes) -> None:
     assert bodies.read_log_settings(text, LOG) == LOG
 
 
@@ -180,7 +180,7 @@ def test_each_member_of_the_log_changes_one_setting(members: dict[str, Any], fie
         (body(log_file=5, log_info="x"), Unsupported, "log file location can not be updated through network protocol"),
     ],
 )
-def test_what_the_log_does_not_take(text: bytes, error: type[EdgeServeError], message: str) -> None:
+def test_invalid_log_settings_are_refused(text: bytes, error: type[EdgeServeError], message: str) -> None:
     with pytest.raises(error) as caught:
         bodies.read_log_settings(text, LOG)
     assert caught.value.message == message
@@ -278,7 +278,7 @@ def test_changes_of_the_traces(text: bytes, changes: TraceChanges) -> None:
         ),
     ],
 )
-def test_what_the_traces_do_not_take(text: bytes, error: type[EdgeServeError], message: str) -> None:
+def test_invalid_trace_settings_are_refused(text: bytes, error: type[EdgeServeError], message: str) -> None:
     with pytest.raises(error) as caught:
         bodies.read_trace_changes(text)
     assert caught.value.message == message

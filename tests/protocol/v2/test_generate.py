@@ -196,7 +196,7 @@ def test_integers_beyond_64_bits_become_doubles() -> None:
         ),
     ],
 )
-def test_what_is_refused(text: bytes, error: type[EdgeServeError], message: str) -> None:
+def test_invalid_generate_requests_are_refused(text: bytes, error: type[EdgeServeError], message: str) -> None:
     found = refusal(text)
 
     assert (type(found), found.message) == (error, message)
@@ -283,7 +283,7 @@ def test_an_output_that_cannot_be_text_is_refused() -> None:
         generate.write(response(x=[b"\xff"]))
 
 
-def test_an_event_is_one_line_whatever_the_text() -> None:
+def test_an_event_is_one_line_for_any_text() -> None:
     sent = generate.encode_event(generate.write(response(text=[b"a\nb\r\n\ndata: forged"])))
 
     assert sent.startswith(b"data: {")

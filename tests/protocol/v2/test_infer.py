@@ -242,7 +242,7 @@ def test_header_length_that_is_no_number(text: str) -> None:
 
 
 @pytest.mark.parametrize("is_binary", [True, False])
-def test_what_tritons_client_writes_is_understood(is_binary: bool) -> None:
+def test_requests_of_tritons_client_are_read(is_binary: bool) -> None:
     numbers = client.InferInput("X", [2, 3], "FP32")
     numbers.set_data_from_numpy(np.arange(6, dtype="f4").reshape(2, 3), binary_data=is_binary)
     strings = client.InferInput("S", [2, 1], "BYTES")

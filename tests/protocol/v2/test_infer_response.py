@@ -68,7 +68,7 @@ def test_binary_outputs_follow_the_json_part_uncopied() -> None:
     ]
 
 
-def test_a_listed_output_is_json_unless_it_says_binary_whatever_the_default() -> None:
+def test_a_listed_output_is_json_unless_it_requests_binary_data() -> None:
     asked = [RequestedOutput("A"), RequestedOutput("S", binary=True)]
     buffers, length = encode(A, S, asked=asked, binary=True)
     document = json.loads(buffers[0][:length])
@@ -112,7 +112,7 @@ def test_remembered_json_parts_differ_by_all_that_they_say() -> None:
             assert output["parameters"] == {"binary_data_size": len(tensor.data)}
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_cache_of_the_encoder_is_bounded() -> None:
     encoder, sizes = InferEncoder(), [0]
     for size in range(4000):
         tensor = InferTensor("A", DataType.INT8, (size,), bytes(size))

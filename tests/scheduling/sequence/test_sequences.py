@@ -218,7 +218,7 @@ def test_a_lost_worker_takes_its_sequences_with_it(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_those_that_lost_their_slot_get_one_before_those_that_never_had_one(kind: str) -> None:
+def test_sequences_that_lost_their_slot_precede_new_sequences(kind: str) -> None:
     scheduler = batcher(kind, 1)
     add(scheduler, "1se", "2s", "1s")
     settle(scheduler, 0)
@@ -230,7 +230,7 @@ def test_those_that_lost_their_slot_get_one_before_those_that_never_had_one(kind
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_after_stop_what_has_begun_goes_on_and_nothing_begins(kind: str) -> None:
+def test_after_stop_open_sequences_continue_and_new_ones_are_refused(kind: str) -> None:
     scheduler = batcher(kind)
     add(scheduler, "1s")
     scheduler.stop()
@@ -244,7 +244,7 @@ def test_after_stop_what_has_begun_goes_on_and_nothing_begins(kind: str) -> None
 # ---- direct -------------------------------------------------------------------------------------------------------
 
 
-def test_direct_tells_the_row_of_each_sequence() -> None:
+def test_direct_strategy_reports_the_row_of_each_sequence() -> None:
     scheduler = batcher("direct", 4)
     add(scheduler, "1s", "2s", "3s")
     runs(scheduler)

@@ -29,7 +29,7 @@ def test_a_released_slot_is_taken_again_before_higher_ones() -> None:
     assert [slots.take(who) for who in "def"] == [(0, 0), (0, 1), (0, 3)]
 
 
-def test_an_instance_that_is_gone_takes_no_sequence_until_it_is_back() -> None:
+def test_a_lost_instance_takes_no_sequence_until_it_returns() -> None:
     slots: SequenceSlots[str] = SequenceSlots([0, 1], 2)
     for who in "abcd":
         slots.take(who)

@@ -174,7 +174,7 @@ def test_an_unsigned_version_is_refused_before_a_slot_is_touched(device: Updated
     device.clock.step("a forged version was refused")
 
 
-def test_an_operator_goes_back(device: Updated) -> None:
+def test_rollback_by_an_operator_boots_the_other_slot(device: Updated) -> None:
     device.begin("system rollback --why slow")
     found = device.wait_for(lambda one: one["version"] == device.old and str(device.new) in one["bad"])
     device.clock.step(f"system {device.old} runs again")

@@ -113,7 +113,7 @@ def test_a_head_that_comes_again_gets_the_same_answer_until_the_file_changes(tok
     assert door.call("GET", "/v2", bearer("r")).status == 401
 
 
-def test_clients_are_told_apart() -> None:
+def test_clients_are_distinguished() -> None:
     door = Guarded()
     load = ("POST", "/v2/repository/models/m/load")
     for _ in range(2):
@@ -160,7 +160,7 @@ def test_a_page_opened_by_the_name_of_the_machine_is_its_own(monkeypatch: pytest
     assert access.is_foreign("http://.local:8000", ".local:8000")
 
 
-def test_a_client_is_told_its_role_and_why_it_may_not_administrate(tokens: Path) -> None:
+def test_an_error_names_the_clients_role_and_the_reason_against_administration(tokens: Path) -> None:
     guarded = Guarded(token_file=str(tokens))
 
     def told(token: str, host: str = "localhost:8000", peer: Peer = LOCAL) -> tuple[str, str]:

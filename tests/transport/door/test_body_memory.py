@@ -65,7 +65,7 @@ def test_bodies_that_never_fit_are_refused() -> None:
     assert memory.refused["too_large"] == 2
 
 
-def test_chunked_bodies_grow_by_steps_and_the_youngest_goes() -> None:
+def test_chunked_bodies_grow_by_steps_and_the_youngest_is_evicted() -> None:
     memory = BodyMemory(4 * STEP)
     asker, other = Asker(memory), Asker(memory)
     old, young = asker.growing(), other.growing()

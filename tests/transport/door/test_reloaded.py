@@ -76,7 +76,7 @@ def test_a_broken_change_keeps_the_old_value_and_is_reported_once(
     assert reloaded.value == 3
 
 
-def test_a_file_that_goes_away_and_comes_back(number: Number) -> None:
+def test_a_removed_file_keeps_its_last_content_until_it_returns(number: Number) -> None:
     reloaded = Reloaded("number", [str(number.path), ""], number.load)
     number.path.unlink()
     for _ in range(3):

@@ -120,7 +120,7 @@ def test_a_reset_cancels_one_call() -> None:
     run(main, GrpcFakeService(later=True))
 
 
-def test_answers_of_one_turn_arrive_whatever_their_order() -> None:
+def test_answers_of_one_turn_arrive_in_any_order() -> None:
     async def main(scene: RawScene) -> None:
         raw = await scene.connect()
         for index in range(50):
@@ -237,7 +237,7 @@ def test_an_answer_that_is_not_read_ends_its_call() -> None:
 
 
 @pytest.mark.parametrize("afterwards", [b"", message(GOOD), message(GOOD) * 2], ids=["nothing", "one", "two"])
-def test_what_a_client_sends_after_the_end_of_its_call_changes_nothing(afterwards: bytes) -> None:
+def test_data_sent_after_the_end_of_a_call_changes_nothing(afterwards: bytes) -> None:
     """The call has failed, and its responses wait for the client's window; the client does not know yet."""
 
     async def main(scene: RawScene) -> None:
@@ -353,7 +353,7 @@ def test_no_more_connections_than_the_limit() -> None:
     run(main, limits=GrpcLimits(connections=1))
 
 
-def test_nothing_is_read_from_who_does_not_read() -> None:
+def test_a_client_that_does_not_read_is_not_read_from() -> None:
     async def main(scene: RawScene) -> None:
         raw = await scene.connect(limit=1024)
         # a metadata reply of a few hundred bytes, outside of all windows because it is an error

@@ -27,12 +27,12 @@ def test_any_byte_is_an_answer() -> None:
     assert keepalive.check(23 * S, 1, 17, 0) is Due.PING
 
 
-def test_without_calls_nobody_is_asked_unless_that_is_permitted() -> None:
+def test_no_ping_is_sent_without_calls_unless_permitted() -> None:
     assert Keepalive(KeepaliveSettings(time=1), 0).check(5 * S, 0, 0, 0) is Due.NOTHING
     assert Keepalive(KeepaliveSettings(time=1, without_calls=True), 0).check(5 * S, 0, 0, 0) is Due.PING
 
 
-def test_not_more_often_than_told_with_nothing_sent_between() -> None:
+def test_pings_without_data_stay_below_their_limit() -> None:
     keepalive = Keepalive(KeepaliveSettings(time=1, max_pings_without_data=2), 0)
     asked = 0
     for second in range(1, 20):

@@ -48,7 +48,7 @@ def test_large_messages_take_turns() -> None:
     assert nothing_waits(memory)
 
 
-def test_what_came_early_is_not_lost() -> None:
+def test_a_message_that_waited_for_memory_is_complete() -> None:
     """A message that waited lies in its place as it was sent."""
     values = bytes(range(256)) * (8 * 1024)
     memory = BodyMemory(2 * MIB + 1000)
@@ -75,7 +75,7 @@ def test_larger_than_all_memory_is_refused_at_its_beginning() -> None:
     with_door(test, sharing=SharedLimits(memory=BodyMemory(MIB)))
 
 
-def test_one_that_waits_too_long_and_one_that_leaves() -> None:
+def test_waiting_calls_end_by_timeout_or_when_the_client_disconnects() -> None:
     async def main() -> None:
         memory = BodyMemory(SIZE)
         clock = StandingClock()
@@ -104,7 +104,7 @@ def test_one_that_waits_too_long_and_one_that_leaves() -> None:
     asyncio.run(main())
 
 
-def test_messages_that_nobody_places_are_counted_until_the_answer() -> None:
+def test_messages_without_a_lease_are_counted_until_the_response() -> None:
     memory = BodyMemory(10 * MIB)
     message = infer_request("none", bytes(200_000))
 
@@ -157,7 +157,7 @@ def test_too_many_calls() -> None:
     assert in_flight.now == 0
 
 
-def test_what_messages_are_inflated_to_counts_too() -> None:
+def test_inflated_sizes_of_messages_count_as_memory() -> None:
     """Two that are small on the wire: there is memory for one of them at a time."""
     memory = BodyMemory(9 * MIB)
 

@@ -154,7 +154,7 @@ def test_compressed_answers_of_all_sizes(level: str) -> None:
 
 
 @pytest.mark.parametrize("ending", ["done", "fault"])
-def test_messages_of_a_stream_keep_their_order_while_one_is_deflated_elsewhere(
+def test_messages_of_a_stream_keep_their_order_while_a_codec_deflates_one(
     ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loop deflates nothing that is large; what is said last, comes last."""
@@ -218,7 +218,7 @@ def test_a_client_that_leaves_while_its_answers_are_deflated_holds_nothing() -> 
 
 
 @pytest.mark.parametrize("method", ["unary", "stream"])
-def test_what_cannot_be_deflated_fails_its_call(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_that_cannot_be_deflated_fails_its_call(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(message: bytes, encoding: str) -> tuple[int, bytes]:
         raise MemoryError
 
@@ -238,7 +238,7 @@ def test_what_cannot_be_deflated_fails_its_call(method: str, monkeypatch: pytest
     with_door(main, settings=GrpcSettings(compression_level="low"))
 
 
-def test_messages_of_a_stream_keep_their_order_while_one_is_inflated_elsewhere() -> None:
+def test_messages_of_a_stream_keep_their_order_while_a_codec_inflates_one() -> None:
     async def main() -> None:
         async with raw_scene() as scene:
             raw = await scene.connect(limit=1 << 26)
@@ -283,7 +283,7 @@ def test_a_message_that_comes_while_one_is_inflated_keeps_its_claim() -> None:
     asyncio.run(main())
 
 
-def test_what_waits_for_a_message_that_cannot_be_inflated_gives_its_memory_back() -> None:
+def test_messages_behind_one_that_cannot_be_inflated_release_their_memory() -> None:
     async def main() -> None:
         async with raw_scene() as scene:
             raw = await scene.connect(limit=1 << 26)

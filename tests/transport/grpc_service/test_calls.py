@@ -114,7 +114,7 @@ def test_the_repository() -> None:
     assert service.loads == [("m", {"config": "{}", "file:1/x": b"\0"}), ("m", True)]
 
 
-def test_what_the_repository_refuses() -> None:
+def test_invalid_repository_calls_are_refused() -> None:
     elsewhere = pb.RepositoryIndexRequest(repository_name="x")
     assert isinstance(refused("RepositoryIndex", elsewhere), Unsupported)
     load = pb.RepositoryModelLoadRequest(model_name="m")

@@ -53,7 +53,7 @@ def test_memory_of_a_response_is_given_back() -> None:
          "ModelInfer RPC doesn't support models with decoupled transaction policy"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_run_has_a_code_and_a_text(request_: object, code: str, text: str) -> None:
+def test_calls_that_cannot_run_fail_with_a_code_and_a_text(request_: object, code: str, text: str) -> None:
     async def main(service: FakeService, call: Caller) -> None:
         assert await call.refusal("ModelInfer", request_) == (code, text)
 

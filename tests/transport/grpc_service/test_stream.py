@@ -196,7 +196,7 @@ def test_decoupled_responses_do_not_wait_for_ordinary_ones() -> None:
 
 
 @pytest.mark.parametrize("wants_final", [False, True])
-def test_an_empty_final_is_sent_to_whom_asks_for_it(wants_final: bool) -> None:
+def test_an_empty_final_response_is_sent_on_request(wants_final: bool) -> None:
     scene = Scene()
     scene.send("d", "i", wants_final=wants_final)
     scene.end()
@@ -224,7 +224,7 @@ def test_errors_are_messages_in_their_place() -> None:
     assert scene.counted == [("nope", "", 404), ("m", "", 400)]
 
 
-def test_what_is_refused_at_once_names_no_model() -> None:
+def test_a_refused_request_names_no_model() -> None:
     scene = Scene(refusal=InvalidArgument("the queue is full"))
     scene.send("m", "a")
     scene.end()
@@ -255,7 +255,7 @@ def test_bytes_that_are_no_message_end_the_stream() -> None:
     assert scene.status.message == "Unable to parse request"
 
 
-def test_when_the_client_has_gone_its_requests_are_cancelled() -> None:
+def test_requests_of_a_disconnected_client_are_cancelled() -> None:
     scene = Scene()
     scene.send("m", "a")
     scene.send("d", "b")
@@ -356,7 +356,7 @@ def test_many_requests_that_waited_are_refused_at_once() -> None:
     assert scene.status == "OK"
 
 
-def test_what_a_client_that_leaves_has_sent_too_much_is_forgotten() -> None:
+def test_excess_messages_of_a_disconnected_client_are_released() -> None:
     scene = Scene()
     for index in range(PAUSE_REQUESTS):
         scene.send("m", str(index))

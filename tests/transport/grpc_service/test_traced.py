@@ -100,7 +100,7 @@ def test_each_request_of_a_stream_is_traced(tmp_path: Path) -> None:
     with_traced(tmp_path, story)
 
 
-def test_an_answer_is_sent_when_nobody_reads_it_any_more() -> None:
+def test_a_trace_stays_open_until_the_response_is_sent() -> None:
     arrival, freed = Arrival((), late=True), list[bool]()
     trace = Trace(1, Collected(), timestamps=True, tensors=False)
     arrival.traced(trace)

@@ -54,7 +54,7 @@ def test_a_head_that_trickles_in() -> None:
     play(story)
 
 
-def test_a_body_that_stands_still() -> None:
+def test_a_stalled_body_times_out() -> None:
     async def story() -> None:
         async with scene(limits=TIMEOUTS) as here:
             client = await here.connect()
@@ -74,7 +74,7 @@ def test_a_body_that_stands_still() -> None:
     play(story)
 
 
-def test_a_reader_that_stands_still() -> None:
+def test_a_stalled_reader_times_out() -> None:
     async def story() -> None:
         application = Recorder(lambda exchange: exchange.reply(200, (bytes(20_000_000),)))
         async with scene(application, TIMEOUTS) as here:

@@ -76,7 +76,7 @@ def test_for_traces_it_is_noted_when_a_request_began(authority: Authority) -> No
     play(story)
 
 
-def test_a_body_is_received_straight_into_its_place(authority: Authority) -> None:
+def test_a_body_is_received_into_its_lease(authority: Authority) -> None:
     async def story() -> None:
         application = Recorder()
         application.places = True

@@ -497,7 +497,7 @@ def test_an_empty_server_is_no_empty_page(browser: Browser, scene: Scene) -> Non
         shows(page, "No problems since the server started.")
 
 
-def test_what_models_say_is_never_markup(browser: Browser, scene: Scene) -> None:
+def test_text_of_models_is_never_markup(browser: Browser, scene: Scene) -> None:
     scene.answer = lambda: (200, document(index=[IndexEntry(EVIL, "1", "UNAVAILABLE", EVIL)], models=[served(EVIL)]))
     with opened(browser, scene.url) as page:
         shows(page, EVIL)

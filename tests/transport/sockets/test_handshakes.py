@@ -12,7 +12,7 @@ from tests.certificates import Authority
 from tests.transport.http_scene import until
 
 
-def test_a_fault_of_ours_ends_one_handshake_and_not_those_after_it(tmp_path: Path) -> None:
+def test_an_internal_error_ends_one_handshake_and_no_later_one(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair = authority.issue()
     context = make_context(TlsFiles(str(pair.certificate), str(pair.key)))
@@ -45,7 +45,7 @@ def test_a_fault_of_ours_ends_one_handshake_and_not_those_after_it(tmp_path: Pat
     assert len(faults) == 1
 
 
-def test_who_speaks_without_tls_is_answered_and_does_not_hold_the_loop() -> None:
+def test_a_client_without_tls_gets_a_response_and_does_not_block_the_loop() -> None:
     here, there = socket.socketpair()
     with here, there:
         here.setblocking(False)

@@ -118,7 +118,7 @@ def test_dropping_calls_every_callback_once(pair: tuple[socket.socket, socket.so
     assert (sent, queue.pending) == (["a", "b"], 0)
 
 
-def test_a_connection_that_is_gone(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_flush_to_a_closed_connection_raises(pair: tuple[socket.socket, socket.socket]) -> None:
     left, right = pair
     right.close()
     queue = SendQueue(left)

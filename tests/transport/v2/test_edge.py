@@ -78,7 +78,7 @@ def test_only_the_pages_own_files_may_run() -> None:
     assert "unsafe" not in policy
 
 
-def test_the_page_loads_files_of_its_own_and_names_no_other_place() -> None:
+def test_the_page_loads_only_files_of_this_server() -> None:
     door = Door(ui=True)
     page = door.call("GET", "/ui").content.decode()
     seen: set[str] = set()

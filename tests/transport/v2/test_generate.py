@@ -135,7 +135,7 @@ def test_a_second_response_is_an_error_at_once_and_stops_the_model() -> None:
     assert ticket.cancelled == 1
 
 
-def test_an_error_of_the_model_is_400_whatever_its_code() -> None:
+def test_an_error_of_the_model_is_400_for_any_code() -> None:
     wire, answer, ticket = single()
     tell(answer, failure())
 
@@ -157,7 +157,7 @@ def test_a_response_that_cannot_be_written_is_an_error() -> None:
     assert "sending FP16 data via JSON is not supported" in wire.error
 
 
-def test_a_fault_of_ours_is_told_without_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_internal_error_is_sent_without_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     wire, answer, _ = single()
     tell(answer, InferResponse("m", "1", parameters={"x": object()}))  # type: ignore[dict-item]  # what must not be
 
@@ -309,7 +309,7 @@ def test_a_stream_whose_turn_has_come_is_held() -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_what_was_read_does_not_count_as_unread() -> None:
+def test_read_events_do_not_count_as_unread() -> None:
     wire, answer, ticket = stream(window=1, can_hold=False)
     tell(answer, response("x"))
     for _ in range(20):
@@ -356,7 +356,7 @@ def test_memory_of_responses_is_given_back_once(
 
 
 @pytest.mark.parametrize("operation", ["generate", "generate_stream"])
-def test_what_is_refused_before_the_model_has_the_errors_own_status(operation: str) -> None:
+def test_requests_refused_before_the_model_get_the_status_of_the_error(operation: str) -> None:
     door = Door()
     door.service.error = NotFound("gone")
 

@@ -28,7 +28,7 @@ def register(at: Door, name: str = "r", **body: object) -> tuple[int, str]:
     return exchange.status, exchange.error if exchange.content else ""
 
 
-def test_a_region_comes_and_goes(tmp_path: Path) -> None:
+def test_a_region_is_registered_and_unregistered(tmp_path: Path) -> None:
     at = door(tmp_path, 8192)
     assert register(at, key="/k", byte_size=16) == (200, "")
     assert register(at, "s%2F1", key="k", offset=4096, byte_size=32) == (200, "")
@@ -108,7 +108,7 @@ def register_cuda(at: Door, **body: object) -> tuple[int, str]:
     return exchange.status, exchange.error if exchange.content else ""
 
 
-def test_memory_of_a_gpu_comes_and_goes(tmp_path: Path) -> None:
+def test_memory_of_a_gpu_is_registered_and_unregistered(tmp_path: Path) -> None:
     at = door(tmp_path)
     handle = base64.b64encode(bytes(range(64))).decode()
     assert register_cuda(at, raw_handle={"b64": handle}, device_id=1, byte_size=16) == (200, "")

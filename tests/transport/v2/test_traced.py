@@ -95,7 +95,7 @@ def test_a_client_that_disconnects_ends_the_trace_with_the_last_response(door: D
     assert (door.marks, door.complete) == ([*STARTED, "REQUEST_END"], True)
 
 
-def test_what_is_refused_before_its_model_leaves_nothing_behind(door: Door) -> None:
+def test_requests_refused_before_their_model_leave_no_trace(door: Door) -> None:
     assert door.post("/v2/models/m/infer", b"{}").status >= 400
     assert door.post("/v2/models/m/generate", b"[]").status >= 400
 

@@ -80,7 +80,7 @@ def test_nothing_is_reported_when_the_model_was_woken_meanwhile() -> None:
 
 
 @pytest.mark.parametrize("name", ["the model's", "calls", "control"])
-def test_a_model_with_a_thread_of_its_own_may_be_woken_by_that(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_models_own_thread_may_wake_its_call(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     every, others = threading.enumerate, set(threading.enumerate())  # pools of other tests
     monkeypatch.setattr(threading, "enumerate", lambda: [one for one in every() if one not in others])
     wire, stop = Wire(), threading.Event()

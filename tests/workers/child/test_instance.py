@@ -121,7 +121,7 @@ def test_a_batch_that_cannot_be_read_is_answered(monkeypatch: pytest.MonkeyPatch
         assert here.receive()[1][0].error is None
 
 
-def test_a_cancelled_request_stays_cancelled_whatever_the_number_of_others() -> None:
+def test_a_cancelled_request_stays_cancelled_beside_many_others() -> None:
     kept: list[BackendRequest] = []
 
     def keep(batch: Sequence[BackendRequest]) -> list[Reply]:

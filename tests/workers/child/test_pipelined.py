@@ -142,7 +142,7 @@ def test_requests_one_by_one_begin_one_after_the_other_and_are_answered_together
     assert [values(reply) for reply in replies] == [list(range(16)), list(range(16, 32))]
 
 
-def test_request_whose_time_has_passed_is_not_begun() -> None:
+def test_request_past_its_deadline_is_not_executed() -> None:
     device = Device()
     with scene(device) as one:
         one.send(1, request(deadline_ns=1))

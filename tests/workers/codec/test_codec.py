@@ -623,7 +623,7 @@ def test_stop_fails_all_jobs() -> None:
     play(story, most=1)
 
 
-def test_a_codec_without_memory_of_its_own_refuses_the_job_and_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_codec_without_memory_refuses_the_job_and_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(name: str, size: int) -> tuple[int, mmap.mmap]:
         raise Unavailable("no descriptors")
 

@@ -258,7 +258,7 @@ def test_a_waiting_instance_is_reported_with_its_calls() -> None:
 
 
 @pytest.mark.parametrize("size", [SMALL, HUGE // 4 + LARGE])
-def test_one_whose_answer_is_on_its_way_does_not_wait(size: int) -> None:
+def test_a_caller_whose_response_was_sent_does_not_wait(size: int) -> None:
     async def work(scene: Scene) -> None:
         waits: list[object] = []
         scene.hooks.report_idle = waits.append

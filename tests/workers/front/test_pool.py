@@ -17,7 +17,7 @@ from edge_serve.workers.front.pool import Hooks
 from tests.workers.harness import config, request, run, serving, values
 
 
-def test_every_type_goes_there_and_back(tmp_path: Path) -> None:
+def test_every_type_makes_the_round_trip(tmp_path: Path) -> None:
     async def work() -> None:
         async with serving(tmp_path, config(dims=-1)) as served:
             for datatype in DataType:
@@ -125,7 +125,7 @@ def test_expired_requests_are_not_executed(tmp_path: Path) -> None:
     run(work())
 
 
-def test_a_running_request_learns_that_its_client_has_gone(tmp_path: Path) -> None:
+def test_a_running_request_sees_that_its_client_disconnected(tmp_path: Path) -> None:
     async def work() -> None:
         async with serving(tmp_path) as served:
             for wanted in (True, False):

@@ -56,7 +56,7 @@ def test_the_worker_of_one_model_reads_its_own_engine_alone() -> None:
     assert "/cache/engines" in several["readable"], "it can change none: a plan is code"
 
 
-def test_an_interpreter_of_others_is_confined_by_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_models_interpreter_is_confined_by_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The libraries are for that interpreter alone: ours would load them before it is confined."""
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     theirs = Interpreter(("/env/bin/python", "launcher.py"), {"LD_LIBRARY_PATH": "/env/lib", "A": "b"})

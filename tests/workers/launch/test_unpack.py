@@ -180,7 +180,7 @@ def test_a_changed_archive_is_unpacked_again_and_the_old_one_removed(tmp_path: P
     assert sorted(path.name for path in cache.iterdir()) == sorted([second.name, f"{second.name}.json"])
 
 
-def test_an_archive_that_has_gone_is_forgotten(tmp_path: Path) -> None:
+def test_an_unpacked_environment_is_evicted_after_its_archive_was_removed(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     gone = unpack_archive(archive(tmp_path / "a.tar.gz", file("a", b"1")), cache)
     (tmp_path / "a.tar.gz").unlink()

@@ -273,7 +273,7 @@ def test_an_arena_without_memory_costs_nearly_none() -> None:
         arena.close()
 
 
-def test_all_memory_is_returned_within_two_seconds_whatever_its_size() -> None:
+def test_memory_of_any_size_is_returned_within_two_seconds() -> None:
     async def story() -> None:
         budget = Budget(1 << 30)
         arenas = [Arena(f"m{i}", budget) for i in range(2)]

@@ -129,7 +129,7 @@ def test_parts_that_reach_beyond(regions: SharedMemoryRegions, offset: int, size
     assert refusal.value.message == text
 
 
-def test_a_file_stays_open_until_the_last_request_has_gone(regions: SharedMemoryRegions) -> None:
+def test_a_file_stays_open_until_the_last_request_ended(regions: SharedMemoryRegions) -> None:
     regions.register("r", "k", 0, 64)
     place = regions.find("r", 0, 4)
     assert isinstance(place.region, Region)

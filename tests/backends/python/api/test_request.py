@@ -23,7 +23,7 @@ TENSOR = Tensor("X", np.zeros(1, np.int32))
 GIVEN: dict[str, Any] = {"model_name": "other", "requested_output_names": ["Y"], "inputs": [TENSOR]}
 
 
-def test_a_request_tells_all_that_came(scene: PythonScene) -> None:
+def test_a_request_returns_all_received_values(scene: PythonScene) -> None:
     body = """
     import json
     r = requests[0]

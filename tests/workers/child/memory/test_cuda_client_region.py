@@ -74,9 +74,7 @@ def read_in_threads(one: CudaClientRegion) -> list[bytes]:
     return found
 
 
-def test_it_is_opened_with_its_first_tensor_by_one_of_many_threads_and_closed_with_the_last(
-    cuda: CountingCuda, client: Client
-) -> None:
+def test_region_is_opened_once_by_its_first_tensor_and_closed_with_the_last(cuda: CountingCuda, client: Client) -> None:
     made = region(client)
     assert opened(cuda) == 0
     assert read_in_threads(made) == [NUMBERS[8:12]] * 4
@@ -100,7 +98,7 @@ def test_writing_copies_from_the_host_and_on_the_device(cuda: CountingCuda, clie
     assert [one.source for one in cuda.copies] == [data.pointer]
 
 
-def test_memory_that_is_gone_is_named_and_costs_its_own_request_alone(cuda: CountingCuda, client: Client) -> None:
+def test_freed_memory_is_named_and_fails_only_its_request(cuda: CountingCuda, client: Client) -> None:
     client.free(client.pointer)
     with pytest.raises(InvalidArgument, match=r"'r' cannot be opened: cudaIpcOpenMemHandle failed with .* again$"):
         region(client).read(0, 4)
