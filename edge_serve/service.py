@@ -404,23 +404,15 @@ class Service:
             return None
         return served.lease(nbytes)
 
-    def infer(self, request: InferRequest, on_response: OnResponse, arrival: Arrival | None = None) -> Ticket:
-        """Run one request. `on_response` is called exactly once for an ordinary model; never raises."""
-        try:
-            served = self.lookup(request.model_name, request.model_version)
-        except EdgeServeError as error:
-            return _refuse(request, error, on_response)
-        return self.infer_acquired(served, request, on_response, arrival)
-
-    def infer_acquired(
+    def infer(
         self, served: Served, request: InferRequest, on_response: OnResponse, arrival: Arrival | None = None
     ) -> Ticket:
-        """Run a request as `infer` does, on a version that was looked up and acquired when the request arrived.
-
-        It was accepted then, even if the version was swapped, unloaded or stopped since. A request of a sequence still
-        goes to the version that started it.
+        """Run one request. `on_response` is called exactly once for an ordinary model; never raises.
 
         Args:
+            served: the version that was looked up when the request arrived, and was acquired if that was not just now.
+                It accepted the request, even if it was swapped, unloaded or stopped since. A request of a sequence
+                still goes to the version that started it.
             arrival: the timestamps that the door has recorded for a trace; None = none.
         """
         if request.correlation_id:
@@ -431,7 +423,10 @@ class Service:
             try:
                 validate(request, served.signature)
             except EdgeServeError as error:
-                return _refuse(request, error, on_response)
+                if request.lease is not None:
+                    request.lease.release()
+                on_response(InferResponse(request.model_name, request.model_version, request.id, error=error))
+                return ANSWERED
         if self.tracing.on:
             on_response = self.tracing.watch(request, served.name, served.version, on_response, arrival)
         return served.submit(request, on_response)
@@ -453,13 +448,6 @@ class Service:
             raise Unavailable("Server exiting")
         if not self.started:
             raise Unavailable("Server not ready")
-
-
-def _refuse(request: InferRequest, error: EdgeServeError, on_response: OnResponse) -> Ticket:
-    if request.lease is not None:
-        request.lease.release()
-    on_response(InferResponse(request.model_name, request.model_version, request.id, error=error))
-    return ANSWERED
 
 
 def _tensor_metadata(spec: TensorSpec, batched: bool) -> TensorMetadata:

@@ -22,6 +22,7 @@ from edge_serve.messages.infer import (
     RequestedOutput,
 )
 from edge_serve.messages.metadata import IndexEntry
+from edge_serve.models.versions.served import Served
 from edge_serve.protocol.inference.validate import MAX_CORRELATION_ID
 from edge_serve.protocol.v2.json_text import UINT64_MAX
 
@@ -87,7 +88,7 @@ class AsyncSession:
         Raises:
             EdgeServeError: the request was refused, or failed.
         """
-        request = self._request(model, inputs, replace(options or Options(), **more))
+        served, request = self._request(model, inputs, replace(options or Options(), **more))
         answer: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
 
         def on_response(response: InferResponse) -> None:
@@ -96,7 +97,7 @@ class AsyncSession:
             else:
                 answer.set_result(response)
 
-        ticket = self._service.infer(request, on_response)
+        ticket = self._service.infer(served, request, on_response)
         try:
             response = await answer
         except asyncio.CancelledError:
@@ -115,9 +116,9 @@ class AsyncSession:
         Raises:
             EdgeServeError: the request was refused or failed, or more than MAX_UNREAD bytes were not taken.
         """
-        request = self._request(model, inputs, replace(options or Options(), **more), decoupled=True)
+        served, request = self._request(model, inputs, replace(options or Options(), **more), decoupled=True)
         responses = Responses()
-        ticket = self._service.infer(request, responses.take)
+        ticket = self._service.infer(served, request, responses.take)
         responses.cancel = ticket.cancel
         try:
             while (outputs := await responses.next()) is not None:
@@ -163,16 +164,18 @@ class AsyncSession:
         """Answer the accepted requests, then stop the server; the end of `async with` does this."""
         await end(self._server)
 
-    def _request(self, model: str, inputs: Inputs, options: Options, decoupled: bool = False) -> InferRequest:
-        signature = self._service.lookup(model, options.version).signature
-        if signature.decoupled and not decoupled:
+    def _request(
+        self, model: str, inputs: Inputs, options: Options, decoupled: bool = False
+    ) -> tuple[Served, InferRequest]:
+        served = self._service.lookup(model, options.version)
+        if served.signature.decoupled and not decoupled:
             raise Unsupported(f"model '{model}' is decoupled and may answer any number of times: use stream()")
         flags = SEQUENCE_START * options.sequence_start | SEQUENCE_END * options.sequence_end
-        return InferRequest(
+        return served, InferRequest(
             model,
             options.version,
             options.request_id,
-            [tensor_of(name, value, signature.inputs.get(name)) for name, value in inputs.items()],
+            [tensor_of(name, value, served.signature.inputs.get(name)) for name, value in inputs.items()],
             [RequestedOutput(name) for name in options.outputs],
             dict(options.parameters),
             options.sequence_id,

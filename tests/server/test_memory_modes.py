@@ -56,7 +56,7 @@ def infer(server: ServerProcess) -> asyncio.Future[InferResponse]:
     answer: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
     ones = np.ones((1, 16), np.int32).tobytes()
     inputs = [InferTensor(name, BY_NAME["INT32"], (1, 16), memoryview(ones)) for name in ("INPUT0", "INPUT1")]
-    server.service.infer(InferRequest("m", inputs=inputs), answer.set_result)
+    server.service.infer(server.service.lookup("m", ""), InferRequest("m", inputs=inputs), answer.set_result)
     return answer
 
 

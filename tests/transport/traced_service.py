@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.trace import Arrival, Trace
@@ -19,9 +20,13 @@ class TracedService(FakeService):
         self.traces: list[Trace] = []
 
     def infer(
-        self, request: InferRequest, on_response: Callable[[InferResponse], None], arrival: Arrival | None = None
+        self,
+        served: Any,
+        request: InferRequest,
+        on_response: Callable[[InferResponse], None],
+        arrival: Arrival | None = None,
     ) -> FakeTicket:
         on_response = self.tracing.watch(request, "m", "3", on_response, arrival)
         assert isinstance(request.compute, Trace)
         self.traces.append(request.compute)
-        return super().infer(request, on_response)
+        return super().infer(served, request, on_response)

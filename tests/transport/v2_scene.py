@@ -93,6 +93,7 @@ class FakeService:
     error: EdgeServeError | None = None
     response_lease: FakeLease | None = None
     lease_error: EdgeServeError | None = None
+    lookups: list[str] = field(default_factory=list)
     requests: list[InferRequest] = field(default_factory=list)
     waiting: list[Callable[[], None]] = field(default_factory=list)
     leases: list[FakeLease] = field(default_factory=list)
@@ -195,6 +196,7 @@ class FakeService:
         self.trace_changes.append((model, changes))
 
     def lookup(self, name: str, version: str) -> FakeServed:
+        self.lookups.append(name)
         if name == "broken":
             raise ValueError("a fault of ours")
         if name not in ("m", "d") or version not in ("", "3"):
@@ -213,17 +215,12 @@ class FakeService:
     def count_client_error(self, name: str, version: str, error: EdgeServeError) -> None:
         self.client_errors.append((name, version, error.http_status))
 
-    def infer_acquired(
+    def infer(
         self,
         served: Any,
         request: InferRequest,
         on_response: Callable[[InferResponse], None],
         arrival: Arrival | None = None,
-    ) -> FakeTicket:
-        return self.infer(request, on_response, arrival)
-
-    def infer(
-        self, request: InferRequest, on_response: Callable[[InferResponse], None], arrival: Arrival | None = None
     ) -> FakeTicket:
         self.requests.append(request)
 

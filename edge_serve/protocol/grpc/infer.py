@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -30,9 +30,17 @@ from edge_serve.protocol.inference.validate import check_strings, validate
 _MODEL, _VERSION, _ID, _RAW = 1 << 3 | 2, 2 << 3 | 2, 3 << 3 | 2, 7 << 3 | 2
 _TAGS = frozenset(number << 3 | 2 for number in range(1, 7))
 
-Lookup = Callable[[str, str], Signature]
-#: a request, its model's signature, and whether the client wants an empty final response
-_Decoded = tuple[InferRequest, Signature, bool]
+
+class Version(Protocol):
+    """A version of a model, as the look-up returns it."""
+
+    @property
+    def signature(self) -> Signature: ...
+
+
+V = TypeVar("V", bound=Version)
+#: a request, its version, and whether the client wants an empty final response
+_Decoded = tuple[InferRequest, V, bool]
 
 
 class Unreadable(Internal):
@@ -157,28 +165,28 @@ def _read_varint(data: Buffer, position: int) -> tuple[int, int]:
     raise IndexError(position)
 
 
-class GrpcInferDecoder:
+class GrpcInferDecoder(Generic[V]):
     """Decodes messages, with a memo of those that clients repeat.
 
     Args:
-        signature_of: returns the signature of a model by name and version; raises as `Service.lookup`.
+        lookup: returns the version of a model by its name and number; raises as `Service.lookup`.
         regions: the registered shared memory regions.
     """
 
     _MAX_TEMPLATES = 1024
     _MAX_TEMPLATE_SIZE = 4096
 
-    def __init__(self, signature_of: Lookup, regions: Regions) -> None:
+    def __init__(self, lookup: Callable[[str, str], V], regions: Regions) -> None:
         self._regions = regions
-        self._signature_of = signature_of
+        self._lookup = lookup
         self._templates: Memo[bytes, _Template] = Memo(self._MAX_TEMPLATES)
         #: the latest template of messages without an id, by the length of the message
         self._by_length: Memo[int, _Template] = Memo(self._MAX_TEMPLATES)
 
-    def decode(self, data: Buffer, forwarded: Mapping[str, str] | None = None, offset: int = -1) -> _Decoded:
+    def decode(self, data: Buffer, forwarded: Mapping[str, str] | None = None, offset: int = -1) -> _Decoded[V]:
         """Decode and validate a request, whose raw tensors are views of `data`.
 
-        Return it with its model's signature, and whether the client wants an empty final response.
+        Return it with the version that it is for, and whether the client wants an empty final response.
 
         Args:
             offset: where `data` starts in the model's tensor arena; -1 in ordinary memory.
@@ -191,45 +199,46 @@ class GrpcInferDecoder:
             found[0].parameters.update(forwarded)
         return found
 
-    def _repeated(self, data: Buffer) -> _Decoded | None:
+    def _repeated(self, data: Buffer) -> _Decoded[V] | None:
         """Decode a message that differs from a known one in its raw contents alone; return None for others."""
         template = self._by_length.get(len(data))
         if template is None:
             return None
         tensors = _match(template, data)
         one = template.request
-        if tensors is None or (signature := self._signature_of(one.model_name, one.model_version)) is not one.validated:
+        if tensors is None:
             return None
-        return _request(one, "", tensors), signature, template.wants_final
+        served = self._lookup(one.model_name, one.model_version)
+        return (_request(one, "", tensors), served, template.wants_final) if served.signature is one.validated else None
 
-    def _decode(self, data: Buffer, offset: int) -> _Decoded:
+    def _decode(self, data: Buffer, offset: int) -> _Decoded[V]:
         parts = cut(data)
         if parts is None:
             message = parse(bytes(data))
             return self._read(message, list(message.raw_input_contents))
         template, known = self._templates.get(parts.head), None
         if template is not None:
-            signature = self._signature_of(template.request.model_name, template.request.model_version)
-            if signature is template.request.validated:
+            served = self._lookup(template.request.model_name, template.request.model_version)
+            if served.signature is template.request.validated:
                 known, wants_final = _fill(template, parts), template.wants_final
         if known is not None:
             request = known
         else:
             message = parse(parts.head)
             message.id = parts.id
-            request, signature, wants_final = self._read(message, parts.raw)
+            request, served, wants_final = self._read(message, parts.raw)
             template = self._add_template(parts, request, wants_final)
         if template is not None and not parts.id:
             self._by_length.add(len(data), template)
         if offset >= 0:
             _set_offsets(request, parts, offset)
-        return request, signature, wants_final
+        return request, served, wants_final
 
-    def _read(self, message: ModelInferRequest, raw: list[Buffer]) -> _Decoded:
-        signature = self._signature_of(message.model_name, message.model_version)
+    def _read(self, message: ModelInferRequest, raw: list[Buffer]) -> _Decoded[V]:
+        served = self._lookup(message.model_name, message.model_version)
         request, wants_final = grpc_request.read(message, raw, self._regions)
-        validate(request, signature)
-        return request, signature, wants_final
+        validate(request, served.signature)
+        return request, served, wants_final
 
     def _add_template(self, parts: MessageParts, request: InferRequest, wants_final: bool) -> _Template | None:
         if len(parts.head) > self._MAX_TEMPLATE_SIZE or len(parts.raw) != len(request.inputs) or request.shared:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import Any
 
 from edge_serve.aio.bulk_copy import MOST_AT_ONCE, copy, release_later
 from edge_serve.aio.offload import offload
@@ -18,15 +19,16 @@ from edge_serve.workers.wire.layout import padded
 
 
 async def prepare(
-    decoder: GrpcInferDecoder, service: InferService, message: Message, forwarded: Mapping[str, str] | None
+    decoder: GrpcInferDecoder[Any], service: InferService, message: Message, forwarded: Mapping[str, str] | None
 ) -> None:
     """Decode a message in a thread, and copy its tensors into the model's arena if that has room."""
     try:
-        message.decoded = await offload(decoder.decode, message.data, forwarded)
+        request, _, wants_final = await offload(decoder.decode, message.data, forwarded)
     except EdgeServeError as error:
         message.decoded = error
         return
-    await _move(message.decoded[0], service, message)
+    message.decoded = request, wants_final
+    await _move(request, service, message)
 
 
 async def _move(request: InferRequest, service: InferService, message: Message) -> None:
@@ -36,7 +38,7 @@ async def _move(request: InferRequest, service: InferService, message: Message) 
         return
     try:
         room = service.lease(request.model_name, request.model_version, size)
-    except EdgeServeError:  # `Service.infer` will fail with the same error
+    except EdgeServeError:  # the look-up before `Service.infer` will fail with the same error
         return
     if room is None:
         return

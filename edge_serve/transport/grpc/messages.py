@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import InferRequest, Lease, Room
-from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.grpc import wire as grpc_wire
 from edge_serve.protocol.grpc.wire import PREFIX
@@ -43,14 +42,14 @@ class Message:
         lease: of the message's memory, or only of its claim when `data` is ordinary memory. The receiver of the message
             releases it.
         offset: where `data` starts in the lease's arena; -1 = it is ordinary memory.
-        decoded: the request, its model's signature, and whether it wants an empty final response; or the error of
-            decoding. None = it is not decoded yet.
+        decoded: the request, and whether it wants an empty final response; or the error of decoding. None = it is not
+            decoded yet.
     """
 
     data: Buffer
     lease: Lease | None = None
     offset: int = -1
-    decoded: tuple[InferRequest, Signature, bool] | EdgeServeError | None = None
+    decoded: tuple[InferRequest, bool] | EdgeServeError | None = None
 
     def release(self) -> None:
         """Release the message's memory."""

@@ -21,7 +21,7 @@ from edge_serve.transport.grpc.call_head import CallHead
 from edge_serve.transport.grpc.large import prepare
 from edge_serve.transport.grpc.messages import Message
 from edge_serve.transport.grpc_service.stream import InferStream
-from edge_serve.transport.v2.infer import InferService, report_unencodable
+from edge_serve.transport.v2.infer import InferService, ServedVersion, report_unencodable
 
 #: alignment in the arena of a large message's first raw content
 _ALIGNMENT = 256
@@ -44,7 +44,7 @@ class GrpcInference:
         self._arrive: Callable[[], Arrival] | None = None
         self._service = service
         self._clock = clock
-        self._decoder = GrpcInferDecoder(self._find_signature, service.regions)
+        self._decoder = GrpcInferDecoder(self._lookup, service.regions)
         self._encoder = GrpcInferEncoder()
 
     def trace(self, tracing: Tracing | None) -> None:
@@ -80,8 +80,8 @@ class GrpcInference:
         asked = call.asked
         arrival = None if self._arrive is None else self._arrive()
         try:
-            request, signature, _ = self._decode(message, asked.forwarded)
-            if signature.decoupled:
+            request, served, _ = self._decode(message, asked.forwarded)
+            if served.signature.decoupled:
                 raise Unsupported(_DECOUPLED)
         except BaseException as error:
             if isinstance(error, EdgeServeError):
@@ -93,19 +93,22 @@ class GrpcInference:
             request.deadline_ns = self._clock.now_ns() + asked.timeout_ns
 
         def on_response(response: InferResponse) -> None:
-            self._answer(call, request, signature, response, arrival)
+            self._answer(call, request, served.signature, response, arrival)
 
-        ticket = self._service.infer(request, on_response, arrival)
+        ticket = self._service.infer(served, request, on_response, arrival)
         call.on_cancelled = ticket.cancel
 
-    def _decode(self, message: Message, forwarded: Mapping[str, str] | None) -> tuple[InferRequest, Signature, bool]:
+    def _decode(
+        self, message: Message, forwarded: Mapping[str, str] | None
+    ) -> tuple[InferRequest, ServedVersion, bool]:
         """Return the request in a message, decoded now or by `prepare`. See `GrpcInferDecoder.decode`."""
         decoded = message.decoded
         if decoded is None:
             return self._decoder.decode(message.data, forwarded, message.offset)
         if isinstance(decoded, EdgeServeError):
             raise decoded
-        return decoded
+        request, wants_final = decoded  # for the version that serves now: it may have been swapped since
+        return request, self._lookup(request.model_name, request.model_version), wants_final
 
     def stream(self, call: GrpcCall) -> InferStream:
         """Return the conversation that answers a ModelStreamInfer."""
@@ -139,9 +142,9 @@ class GrpcInference:
         if lease is not None:
             lease.release()
 
-    def _find_signature(self, name: str, version: str) -> Signature:
+    def _lookup(self, name: str, version: str) -> ServedVersion:
         try:
-            return self._service.lookup(name, version).signature
+            return self._service.lookup(name, version)
         except Unavailable:
             if self._service.exiting():
                 raise Unavailable(_EXITING) from None

@@ -28,7 +28,7 @@ from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.grpc.messages import Message
 from edge_serve.transport.sockets import backlog
 from edge_serve.transport.sockets.backlog import Backlog
-from edge_serve.transport.v2.infer import InferService, report_unencodable
+from edge_serve.transport.v2.infer import InferService, ServedVersion, report_unencodable
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +38,8 @@ PAUSE_REQUESTS = 256
 _COPIED = 16 * 1024
 
 
-#: returns the request in a message, its model's signature, and whether it wants an empty final response
-Decode = Callable[[Message, "Mapping[str, str] | None"], tuple[InferRequest, Signature, bool]]
+#: returns the request in a message, its version, and whether it wants an empty final response
+Decode = Callable[[Message, "Mapping[str, str] | None"], tuple[InferRequest, ServedVersion, bool]]
 
 
 class StreamOverrun(EdgeServeError):
@@ -172,7 +172,7 @@ class InferStream:
         data = message.data
         arrival = None if self._arrive is None else self._arrive()
         try:
-            request, signature, wants_final = self._decode(message, self._call.asked.forwarded)
+            request, served, wants_final = self._decode(message, self._call.asked.forwarded)
         except EdgeServeError as error:
             self._refuse_unread(error, data)
             message.release()
@@ -183,10 +183,10 @@ class InferStream:
             self._fail(Internal(f"{type(error).__name__}: {error}"))
             return
         request.lease = message.lease
-        turn = None if signature.decoupled else self._take_turn()
-        one = _Open(request, signature, wants_final, turn)
+        turn = None if served.signature.decoupled else self._take_turn()
+        one = _Open(request, served.signature, wants_final, turn)
         self._open.add(one)
-        one.ticket = self._service.infer(request, lambda response: self._on_response(one, response), arrival)
+        one.ticket = self._service.infer(served, request, lambda response: self._on_response(one, response), arrival)
         one.submitted = True
 
     def _refuse_unread(self, error: EdgeServeError, data: Buffer) -> None:

@@ -71,7 +71,7 @@ class Generation:
     ) -> None:
         answer = form(exchange, self._make_writer(served))
         answer.on_error = partial(self._service.count_client_error, v2_request.route.model, v2_request.route.version)
-        ticket = self._service.infer_acquired(served, request, answer.on_response, exchange.arrival)
+        ticket = self._service.infer(served, request, answer.on_response, exchange.arrival)
         if answer.refusal is not None:
             self._refuse(exchange, v2_request, answer.refusal)
         else:

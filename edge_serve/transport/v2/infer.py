@@ -51,15 +51,12 @@ class ServedVersion(Held, Protocol):
 
 
 class InferService(Protocol):
-    """The service (service.Service), as inference uses it over HTTP and gRPC; `infer_acquired` takes the version that
-    `lookup` returned."""
+    """The service (service.Service), as inference uses it over HTTP and gRPC; `infer` takes the version that `lookup`
+    returned."""
 
     def lookup(self, name: str, version: str) -> ServedVersion: ...
     def lease(self, name: str, version: str, nbytes: int) -> Room | None: ...
-    def infer(self, request: InferRequest, on_response: OnResponse, arrival: Arrival | None) -> Ticket: ...
-    def infer_acquired(
-        self, served: Any, request: InferRequest, on_response: OnResponse, arrival: Arrival | None
-    ) -> Ticket: ...
+    def infer(self, served: Any, request: InferRequest, on_response: OnResponse, arrival: Arrival | None) -> Ticket: ...
     def count_client_error(self, name: str, version: str, error: EdgeServeError) -> None: ...
     @property
     def regions(self) -> SharedMemoryRegions: ...
@@ -189,7 +186,7 @@ class Inference:
             if response.lease is not None:
                 response.lease.release()
 
-        ticket = self._service.infer_acquired(served, request, on_response, exchange.arrival)
+        ticket = self._service.infer(served, request, on_response, exchange.arrival)
         error_type = PLAIN
         if not answered:
             exchange.on_cancelled = ticket.cancel

@@ -29,11 +29,11 @@ class Models:
         self.signature = SIGNATURE
         self.asked: list[tuple[str, str]] = []
 
-    def signature_of(self, name: str, version: str) -> Signature:
+    def lookup(self, name: str, version: str) -> Models:
         self.asked.append((name, version))
         if name != "m":
             raise NotFound(f"Request for unknown model: '{name}' is not found")
-        return self.signature
+        return self
 
 
 def message(request_id: str = "", values: bytes = b"\1\0\0\0\2\0\0\0", rows: int = 1) -> ModelInferRequest:
@@ -43,12 +43,12 @@ def message(request_id: str = "", values: bytes = b"\1\0\0\0\2\0\0\0", rows: int
     return made
 
 
-def decode(decoder: GrpcInferDecoder, made: ModelInferRequest) -> InferRequest:
+def decode(decoder: GrpcInferDecoder[Models], made: ModelInferRequest) -> InferRequest:
     return decoder.decode(made.SerializeToString())[0]
 
 
 def test_a_repeated_message_is_filled_from_what_is_known_and_equal() -> None:
-    decoder = GrpcInferDecoder(Models().signature_of, NO_REGIONS)
+    decoder = GrpcInferDecoder(Models().lookup, NO_REGIONS)
     first = decode(decoder, message("one"))
     again = decode(decoder, message("two", b"\3\0\0\0\4\0\0\0"))
 
@@ -60,14 +60,15 @@ def test_a_repeated_message_is_filled_from_what_is_known_and_equal() -> None:
     assert again.validated is SIGNATURE
 
 
-def outcome(decoder: GrpcInferDecoder, data: bytes) -> object:
+def outcome(decoder: GrpcInferDecoder[Models], data: bytes) -> object:
     """Return the decoded request, or its error, in a form that can be compared."""
     try:
-        request, signature, wants_final = decoder.decode(data)
+        request, served, wants_final = decoder.decode(data)
     except EdgeServeError as error:
         return type(error), error.message
     tensors = [(one.name, one.datatype, one.shape, bytes(one.data)) for one in request.inputs]
-    return request.id, request.model_version, request.parameters, request.outputs, tensors, signature, wants_final
+    fields = (request.id, request.model_version, request.parameters, request.outputs)
+    return fields, tensors, served.signature, wants_final
 
 
 def test_a_message_that_differs_from_a_known_one_in_any_byte_is_decoded_as_by_a_new_decoder() -> None:
@@ -75,17 +76,17 @@ def test_a_message_that_differs_from_a_known_one_in_any_byte_is_decoded_as_by_a_
     made.inputs.add(name="S", datatype="BYTES", shape=[1, 1])
     made.raw_input_contents.append(b"\1\0\0\0a")
     for data in (message().SerializeToString(), made.SerializeToString()):
-        known = GrpcInferDecoder(Models().signature_of, NO_REGIONS)
+        known = GrpcInferDecoder(Models().lookup, NO_REGIONS)
         for position in range(len(data)):
             known.decode(data)  # the latest of its length again
             changed = bytearray(data)
             changed[position] ^= 1
-            new = GrpcInferDecoder(Models().signature_of, NO_REGIONS)
+            new = GrpcInferDecoder(Models().lookup, NO_REGIONS)
             assert outcome(known, bytes(changed)) == outcome(new, bytes(changed)), f"byte {position}"
 
 
 def test_a_repeated_message_without_an_id_shares_no_values_with_the_first() -> None:
-    decoder = GrpcInferDecoder(Models().signature_of, NO_REGIONS)
+    decoder = GrpcInferDecoder(Models().lookup, NO_REGIONS)
     first, again = decode(decoder, message()), decode(decoder, message("", b"\3\0\0\0\4\0\0\0"))
 
     assert first.inputs[0].array().tolist() == [[1, 2]]
@@ -97,14 +98,14 @@ def test_a_repeated_message_without_an_id_shares_no_values_with_the_first() -> N
 def test_raw_contents_are_views_of_the_message() -> None:
     data = message().SerializeToString()
     for _ in range(2):
-        request, _, _ = GrpcInferDecoder(Models().signature_of, NO_REGIONS).decode(data)
+        request, _, _ = GrpcInferDecoder(Models().lookup, NO_REGIONS).decode(data)
         view = request.inputs[0].data
         assert isinstance(view, memoryview)
         assert view.obj is data
 
 
 def test_a_known_head_with_other_sizes_is_checked_again() -> None:
-    decoder = GrpcInferDecoder(Models().signature_of, NO_REGIONS)
+    decoder = GrpcInferDecoder(Models().lookup, NO_REGIONS)
     decode(decoder, message())
 
     with pytest.raises(InvalidArgument, match="Expected 8, got 4"):
@@ -113,7 +114,7 @@ def test_a_known_head_with_other_sizes_is_checked_again() -> None:
 
 def test_a_model_that_was_exchanged_is_validated_anew() -> None:
     models = Models()
-    decoder = GrpcInferDecoder(models.signature_of, NO_REGIONS)
+    decoder = GrpcInferDecoder(models.lookup, NO_REGIONS)
     decode(decoder, message(rows=1))
     models.signature = Signature("m", "2", "python", 0, SIGNATURE.inputs, SIGNATURE.outputs, required=1)
 
@@ -122,7 +123,7 @@ def test_a_model_that_was_exchanged_is_validated_anew() -> None:
 
 
 def test_strings_of_a_known_head_are_checked_each_time() -> None:
-    decoder = GrpcInferDecoder(Models().signature_of, NO_REGIONS)
+    decoder = GrpcInferDecoder(Models().lookup, NO_REGIONS)
     made = message()
     made.inputs.add(name="S", datatype="BYTES", shape=[1, 1])
     made.raw_input_contents.append(b"\1\0\0\0a")
@@ -165,14 +166,14 @@ def test_fields_in_another_order_are_read_too() -> None:
     data = raw + rest.SerializeToString()
 
     assert cut(data) is None
-    request, _, _ = GrpcInferDecoder(Models().signature_of, NO_REGIONS).decode(data)
+    request, _, _ = GrpcInferDecoder(Models().lookup, NO_REGIONS).decode(data)
     assert request.inputs[0].array().tolist() == [[1, 2]]
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"\x0a\x05m", b"\x0a\xff\xff\xff\xff\xff\xff\x01", b"\x0a\x01\xff"])
 def test_bytes_that_are_no_message_are_refused_as_grpc_does(data: bytes) -> None:
     with pytest.raises((Unreadable, EdgeServeError)):
-        GrpcInferDecoder(Models().signature_of, NO_REGIONS).decode(data)
+        GrpcInferDecoder(Models().lookup, NO_REGIONS).decode(data)
 
 
 def test_the_model_is_looked_up_before_anything_else_is_looked_at() -> None:
@@ -181,11 +182,11 @@ def test_the_model_is_looked_up_before_anything_else_is_looked_at() -> None:
     made.parameters["triton_x"].int64_param = 1
 
     with pytest.raises(NotFound, match="'nope' is not found"):
-        decode(GrpcInferDecoder(Models().signature_of, NO_REGIONS), made)
+        decode(GrpcInferDecoder(Models().lookup, NO_REGIONS), made)
 
 
 def test_forwarded_metadata_does_not_stay_in_what_is_remembered() -> None:
-    decoder = GrpcInferDecoder(Models().signature_of, NO_REGIONS)
+    decoder = GrpcInferDecoder(Models().lookup, NO_REGIONS)
     data = message().SerializeToString()
 
     assert decoder.decode(data, {"x-a": "1"})[0].parameters == {"custom": "c", "x-a": "1"}
@@ -195,7 +196,7 @@ def test_forwarded_metadata_does_not_stay_in_what_is_remembered() -> None:
 
 def test_no_more_is_remembered_than_a_limit() -> None:
     models = Models()
-    decoder = GrpcInferDecoder(models.signature_of, NO_REGIONS)
+    decoder = GrpcInferDecoder(models.lookup, NO_REGIONS)
     sizes: list[int] = []
     for index in range(2000):
         made = message()

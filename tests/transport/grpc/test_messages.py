@@ -28,7 +28,7 @@ from edge_serve.transport.grpc.messages import MessageReader
 from tests.transport.grpc_raw import block, message, raw_scene
 from tests.transport.grpc_scene import INFERENCE, Caller, GrpcFakeService, infer_request, with_door
 from tests.transport.http_scene import until
-from tests.transport.v2_scene import FakeService
+from tests.transport.v2_scene import DECOUPLED, FakeServed, FakeService
 
 STREAM = INFERENCE + "ModelStreamInfer"
 LARGE = bytes(range(256)) * 12_000
@@ -112,6 +112,22 @@ def test_a_client_that_leaves_in_the_middle_gives_the_memory_back() -> None:
 
     asyncio.run(main())
     assert (service.leases[0].released, service.requests) == (1, [])
+
+
+def test_a_request_that_was_decoded_in_a_thread_goes_to_the_version_that_serves_afterwards() -> None:
+    class Swapping(GrpcFakeService):
+        def lookup(self, name: str, version: str) -> FakeServed:
+            served = super().lookup(name, version)
+            return served if len(self.lookups) == 1 else FakeServed(DECOUPLED)
+
+    async def main(service: FakeService, call: Caller) -> None:
+        made = pb.ModelInferRequest(model_name="m")
+        made.inputs.add(name="X", datatype="INT32", shape=[100_000]).contents.int_contents.extend([1 << 20] * 100_000)
+        code, text = await call.refusal("ModelInfer", made)
+        assert (code, "decoupled" in text) == ("UNIMPLEMENTED", True)
+        assert service.lookups == ["m", "m"]
+
+    with_door(main, Swapping())
 
 
 def test_typed_contents_come_in_ordinary_memory() -> None:

@@ -33,6 +33,16 @@ def test_infer_answers_with_raw_contents() -> None:
     with_door(main)
 
 
+def test_each_request_looks_its_version_up_once() -> None:
+    async def main(service: FakeService, call: Caller) -> None:
+        for number in range(3):  # the second and third are filled from what is known of the first
+            await call("ModelInfer", infer_request(request_id="i" * number))
+        assert service.lookups == ["m"] * 3
+        assert len(service.requests) == 3
+
+    with_door(main)
+
+
 def test_memory_of_a_response_is_given_back() -> None:
     lease = FakeLease(memoryview(b""), 0)
 

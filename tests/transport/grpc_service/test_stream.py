@@ -82,7 +82,7 @@ class Scene:
 
     def __post_init__(self) -> None:
         self.asked = CallHead(strict=self.strict)
-        decoder = GrpcInferDecoder(lambda name, version: self.lookup(name, version).signature, self.regions)
+        decoder = GrpcInferDecoder(self.lookup, self.regions)
         call: Any = self
         self.stream = InferStream(
             call, self, lambda message, _: decoder.decode(message.data, None, message.offset), GrpcInferEncoder()
@@ -101,7 +101,9 @@ class Scene:
     def lease(self, name: str, version: str, nbytes: int) -> None:
         return None
 
-    def infer(self, request: InferRequest, on_response: OnResponse, arrival: Arrival | None = None) -> Job:
+    def infer(
+        self, served: object, request: InferRequest, on_response: OnResponse, arrival: Arrival | None = None
+    ) -> Job:
         job = Job(request, on_response, self.can_wait)
         self.jobs.append(job)
         if self.refusal is not None:
@@ -109,9 +111,6 @@ class Scene:
         elif self.at_once is not None:
             job.answer(self.at_once)
         return job
-
-    def infer_acquired(self, served: object, request: InferRequest, on_response: OnResponse, arrival: object) -> Job:
-        raise AssertionError("the stream looks a version up with `infer`")
 
     def count_client_error(self, name: str, version: str, error: EdgeServeError) -> None:
         self.counted.append((name, version, error.http_status))
