@@ -25,6 +25,7 @@ from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.workers.front.busy_poll import PollingSelector, PollPolicy
 from edge_serve.workers.front.frames.batch import BatchReply
+from edge_serve.workers.front.link import ModelListener
 from edge_serve.workers.front.pool import OpenedModel, Workers
 from edge_serve.workers.memory.arena import Arena, Budget
 
@@ -55,7 +56,7 @@ class Backend:
 """
 
 
-class Loop:
+class Loop(ModelListener):
     """Closed loop: sends the next batch when a reply arrives."""
 
     def __init__(self, count: int, requests: list[InferRequest]) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from edge_serve.messages.trace import Trace
 
 
 @dataclass(slots=True)
@@ -22,11 +25,13 @@ class Duration:
 
 @dataclass(slots=True)
 class ComputeTimes:
-    """How long the members of an ensemble computed for one request of it, nanoseconds."""
+    """How long the members of an ensemble computed for one request of it, nanoseconds; `trace` = its trace, if it has
+    one."""
 
     input_ns: int = 0
     infer_ns: int = 0
     output_ns: int = 0
+    trace: Trace | None = None
 
     def add(self, compute_start_ns: int, input_end_ns: int, output_start_ns: int, compute_end_ns: int) -> None:
         """One more member."""

@@ -67,7 +67,7 @@ class Trace(ComputeTimes):
     def __init__(
         self, number: int, recorder: Recorder, *, timestamps: bool, tensors: bool, parent: Trace | None = None
     ) -> None:
-        super().__init__()
+        super().__init__(trace=self)
         self.id = number
         self.parent_id = 0 if parent is None else parent.id
         self.model_name = ""

@@ -82,6 +82,9 @@ class FakeTicket:
             self.held.append(paused)
         return self.can_hold
 
+    def jobs(self) -> tuple[()]:
+        return ()
+
 
 @dataclass
 class FakeService:

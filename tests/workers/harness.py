@@ -16,6 +16,7 @@ from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, Lease, Parameter
 from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.workers.front.frames.batch import BatchReply
+from edge_serve.workers.front.link import ModelListener
 from edge_serve.workers.front.pool import Hooks, OpenedModel, ProcessLimits, Workers
 from edge_serve.workers.memory.arena import Arena, Budget
 
@@ -28,7 +29,7 @@ ECHO = Path(__file__).parents[1] / "backends/echo.py"
 Result = TypeVar("Result")
 
 
-class Recorder:
+class Recorder(ModelListener):
     """A listener: what happened, in order."""
 
     def __init__(self) -> None:

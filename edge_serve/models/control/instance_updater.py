@@ -18,13 +18,11 @@ from edge_serve.backends.base import ModelSpec
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError, Unavailable
 from edge_serve.messages.log_fields import model_fields
-from edge_serve.models.extras.rate_limit import LimitedModel
 from edge_serve.models.load.dependencies import LoadFailure
 from edge_serve.models.load.load_plan import LoadPlan
 from edge_serve.models.load.loading import Loader
 from edge_serve.models.load.memory import Memory
 from edge_serve.models.load.warmup import WarmupListener, warm_up
-from edge_serve.models.run.driver import Driver
 from edge_serve.models.versions.instance_group import Placed, compare, place_instances
 from edge_serve.models.versions.served import Served
 from edge_serve.workers.front.pool import OpenedModel
@@ -132,14 +130,14 @@ class InstanceUpdate:
 
     def __init__(self, served: Served, config: pb.ModelConfig, spec: ModelSpec, directory: Path) -> None:
         assert served.opened is not None, "an ensemble has no instances"
+        assert served.driver is not None, "an ensemble has no instances"
         self.served = served
         self._opened = served.opened
         self._config = config
         self._spec = spec
         self._directory = directory
-        assert isinstance(served.runner, Driver), "an ensemble has no instances"
-        self._driver = served.runner
-        self._limited = self._opened.listener if isinstance(self._opened.listener, LimitedModel) else None
+        self._driver = served.driver
+        self._limited = served.limited
         self._kept, added, self.removed = compare(served.instances, place_instances(config))
         self.added: dict[int, Placed] = dict(zip(self._opened.next_numbers(), added, strict=False))
         self._fresh: OpenedModel | None = None

@@ -30,6 +30,7 @@ class VersionRecord:
     Attributes:
         directory: of a version that failed to load, in the repository; None = its files came with a load request.
         dismissed: whether its failure no longer counts for the readiness of the server.
+        queue: the requests that wait while the version is unloaded, and its successor is not loaded yet.
     """
 
     version: int
@@ -38,6 +39,7 @@ class VersionRecord:
     served: Served | None = None
     directory: Path | None = None
     dismissed: bool = False
+    queue: SwapQueue | None = None
 
     def move(self, event: VersionEvent, reason: str = "") -> None:
         """Apply an event of the state table."""
@@ -47,7 +49,7 @@ class VersionRecord:
 
     def retire(self) -> Served:
         """Take the version that serves out of service, and return it."""
-        served, self.served = self.served, None
+        served, self.served, self.queue = self.served, None, None
         assert served is not None, "only a version that serves is retired"
         self.move(VersionEvent.RETIRED)
         return served
@@ -56,12 +58,6 @@ class VersionRecord:
     def failed(self) -> bool:
         """Whether it failed to load, and the failure counts for readiness."""
         return self.state is VersionState.GONE and self.reason != "unloaded" and not self.dismissed
-
-    @property
-    def queue(self) -> SwapQueue | None:
-        """The queue of requests, while the version is unloaded and its successor is not loaded yet."""
-        runner = self.served.runner if self.served is not None else None
-        return runner if isinstance(runner, SwapQueue) else None
 
     def news(self) -> str:
         """Return the reason for its state; of a version that serves, the recent trouble of its workers."""

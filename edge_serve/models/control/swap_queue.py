@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 
 from edge_serve.aio.tasks import notify
 from edge_serve.errors import Cancelled, EdgeServeError, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.models.run.driver import Job
 from edge_serve.models.run.runner import OnResponse, Runner, Ticket
 from edge_serve.models.versions.served import Served
 from edge_serve.protocol.inference.validate import validate
@@ -33,6 +34,9 @@ class Waiter:
 
     def set_paused(self, paused: bool) -> bool:
         return self.ticket is not None and self.ticket.set_paused(paused)
+
+    def jobs(self) -> Sequence[Job]:
+        return self.ticket.jobs() if self.ticket is not None else ()
 
 
 class SwapQueue(Runner):

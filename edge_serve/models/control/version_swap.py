@@ -168,7 +168,8 @@ class VersionSwapper:
         for known in going:
             old = known.served
             assert old is not None, "only versions that serve go"
-            known.served = old.stand_in(SwapQueue(record.name, self._most_waiting))
+            known.queue = SwapQueue(record.name, self._most_waiting)
+            known.served = old.stand_in(known.queue)
             tasks.append(self._start_drain(old, replaced=False))
         self._refresh(record)
         await asyncio.wait(tasks)
@@ -192,7 +193,7 @@ class VersionSwapper:
                 back.replace(stand_in)
                 stand_in.kept = None  # `back` has them now
                 self._start_drain(stand_in, replaced=True)
-                known.served = back
+                known.served, known.queue = back, None
                 text = "model %s version %s serves again, because its successor failed to load"
                 log.warning(text, record.name, known.version, extra=model_fields(record.name, known.version))
         self._refresh(record)
@@ -263,7 +264,7 @@ class VersionSwapper:
                 self._start_drain(known.served, replaced=True)
             else:
                 known.move(VersionEvent.LOADED)
-            known.served = served
+            known.served, known.queue = served, None
             text, extra = "model %s version %s ready in %.2f s", model_fields(served.name, served.version)
             log.info(text, served.name, served.version, served.load_seconds, extra=extra)
         for known in replaced:

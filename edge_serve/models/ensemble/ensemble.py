@@ -12,7 +12,6 @@ from edge_serve.clock import Clock
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
-from edge_serve.messages.trace import Trace
 from edge_serve.models.ensemble.flight import Ensemble, Flight, Lookup
 from edge_serve.models.ensemble.member import refusal
 from edge_serve.models.run.runner import OnResponse, Runner, Ticket
@@ -45,7 +44,7 @@ class EnsembleRunner(Runner):
     def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Ticket:
         """See `Runner`."""
         ensemble = self._ensemble
-        trace = request.compute if isinstance(request.compute, Trace) else None
+        trace = request.compute.trace if request.compute is not None else None
         if trace is not None:
             trace.composed = True
         flight = Flight(ensemble, request, on_response, trace)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from typing import Protocol
 
 from edge_serve.aio.tasks import notify
@@ -23,6 +24,7 @@ from edge_serve.messages.tensors import Handle, InferTensor
 from edge_serve.messages.trace import Trace
 from edge_serve.models.ensemble.member import Member, StepOutputs, fitted, mark_parameters, override, share
 from edge_serve.models.run import statistics as record
+from edge_serve.models.run.driver import Job
 from edge_serve.models.run.runner import OnResponse, Ticket
 from edge_serve.models.run.shared_lease import Leases, shares
 from edge_serve.models.versions.served import Served
@@ -168,11 +170,12 @@ class Flight:
         """Return False: the steps of an ensemble continue, however slowly the client reads."""
         return False
 
-    def running(self) -> list[Ticket]:
-        """Return the requests of members that this request waits for; none if the ensemble is decoupled."""
-        if self._ensemble.signature.decoupled:
-            return []
-        return [ticket for ticket in self._tickets.values() if ticket is not None]
+    def jobs(self) -> Sequence[Job]:
+        """Return the requests of members that this request waits for; none if one is not known, or if the ensemble is
+        decoupled."""
+        tickets = () if self._ensemble.signature.decoupled else self._tickets.values()
+        found = [ticket.jobs() for ticket in tickets if ticket is not None]
+        return list(chain.from_iterable(found)) if all(found) else ()
 
     # ---- members --------------------------------------------------------------------------------------------------
 

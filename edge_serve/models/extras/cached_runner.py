@@ -11,7 +11,7 @@ starts with an empty cache, and errors are not stored (Triton 2.51 answers a rep
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import count
 from struct import Struct
@@ -25,6 +25,7 @@ from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.tensors import InferTensor
 from edge_serve.models.extras.response_cache import CachedResponse, Key, ResponseCache
 from edge_serve.models.run import statistics as record
+from edge_serve.models.run.driver import Job
 from edge_serve.models.run.runner import ANSWERED, OnResponse, Submitter, Ticket
 from edge_serve.scheduling.ordering import ResponseOrder
 
@@ -223,16 +224,15 @@ class _Miss:
         """Pause or resume the stream; see `Ticket`."""
         return self.ticket.set_paused(paused)
 
+    def jobs(self) -> Sequence[Job]:
+        """Return those of the request that runs; see `Ticket`."""
+        return self.ticket.jobs()
+
     def on_response(self, response: InferResponse) -> None:
         """Store the runner's response, then deliver it."""
         if not self._cancelled:
             self._runner.store(self._look, self._lookup_ns, response)
         self._on_response(response)
-
-
-def running(ticket: Ticket) -> Ticket:
-    """Return the handle that the runner itself gave for a request, without that of a cache before it."""
-    return ticket.ticket if isinstance(ticket, _Miss) else ticket
 
 
 def _name(tensor: InferTensor) -> str:

@@ -22,12 +22,9 @@ from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgume
 from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutput
 from edge_serve.messages.tensors import InferTensor
 from edge_serve.messages.trace import Trace
-from edge_serve.models.ensemble.flight import Flight, Lookup, submit
-from edge_serve.models.extras.cached_runner import running
-from edge_serve.models.extras.rate_limit import LimitedModel
+from edge_serve.models.ensemble.flight import Lookup, submit
 from edge_serve.models.extras.wait_for_graph import Place, WaitForGraph
-from edge_serve.models.run.driver import Driver, Job
-from edge_serve.models.run.runner import Ticket
+from edge_serve.models.run.runner import ANSWERED, Ticket
 from edge_serve.models.versions.served import Served
 from edge_serve.protocol.inference.validate import validate
 from edge_serve.workers.front.bls_broker import Answer, InboundCall
@@ -77,9 +74,8 @@ class ModelCalls:
         place = _place_of(asked)
         if place in self._resting and not self._resting[place][0].call.blocking:
             self._wake(place)  # the instance continued without an answer
-        caller = _driver_of(asked)
-        if isinstance(caller, Driver):
-            caller.run_one_by_one()
+        if asked.caller is not None:
+            asked.caller.run_one_by_one()
         try:
             served = self._target(asked)
             request = _request(asked, served)
@@ -278,7 +274,7 @@ class _Call:
         self._served = served
         self._on_answer = on_answer
         self._accepted = self._deadlocked = False
-        self._ticket: Ticket | None = None
+        self._ticket: Ticket = ANSWERED
 
     def start(self, request: InferRequest) -> None:
         """Queue the call."""
@@ -303,7 +299,7 @@ class _Call:
 
     def waits_for(self) -> list[Place] | None:
         """Return the instances that may answer the call; None if others may, or its caller does not wait."""
-        jobs = _jobs(self._ticket)
+        jobs = self._ticket.jobs()
         if self._asked.deaf or not jobs:
             return None
         return [(job.driver, instance) for job in jobs for instance in job.driver.places(job)]
@@ -311,50 +307,29 @@ class _Call:
     @property
     def is_queued(self) -> bool:
         """Whether no instance executes it."""
-        jobs = _jobs(self._ticket)
+        jobs = self._ticket.jobs()
         return bool(jobs) and not any(job.batch_id for job in jobs)
 
     @property
     def is_of_ensemble(self) -> bool:
         """Whether it calls an ensemble, and so moves from member to member."""
-        return isinstance(running(self._ticket), Flight) if self._ticket is not None else False
+        return self._served.config.HasField("ensemble_scheduling")
 
     def refuse_deadlock(self) -> None:
         """Answer the call, which is queued, with the error that explains the deadlock."""
-        assert self._ticket is not None, "it was started"
         self._deadlocked = True
         self._ticket.cancel()
 
 
-def _jobs(ticket: Ticket | None) -> list[Job]:
-    """Return the requests of which one or all must be answered to answer this one; none when that is not known."""
-    ticket = running(ticket) if ticket is not None else None
-    if isinstance(ticket, Job):
-        return [ticket]
-    found: list[Job] = []
-    for inner in ticket.running() if isinstance(ticket, Flight) else ():
-        jobs = _jobs(inner)
-        if not jobs:
-            return []
-        found += jobs
-    return found
-
-
 def _place_of(asked: InboundCall) -> Place:
-    return _driver_of(asked), asked.instance
+    return asked.caller, asked.instance
 
 
 def _trace_of(asked: InboundCall) -> Trace | None:
     """Return the trace that the caller named, if that request is traced and its batch runs."""
     batch_id, position = asked.call.trace >> 16, asked.call.trace & 0xFFFF
-    driver = _driver_of(asked)
-    request = driver.running(batch_id, position) if isinstance(driver, Driver) else None
-    return request.compute if request is not None and isinstance(request.compute, Trace) else None
-
-
-def _driver_of(asked: InboundCall) -> object:
-    """Return the driver of the calling model; the rate limiter may stand between it and its workers."""
-    return asked.caller.driver if isinstance(asked.caller, LimitedModel) else asked.caller
+    request = asked.caller.running(batch_id, position) if asked.caller is not None else None
+    return request.compute.trace if request is not None and request.compute is not None else None
 
 
 def _request(asked: InboundCall, served: Served) -> InferRequest:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 from edge_serve.backends.base import Reply
 from edge_serve.errors import EdgeServeError
@@ -17,7 +16,7 @@ from edge_serve.models.run.driver import Driver
 from edge_serve.models.versions.instance_group import Placed
 from edge_serve.scheduling.rate_limiter import Claimant, RateLimiter, Resource
 from edge_serve.workers.front.frames.batch import BatchReply
-from edge_serve.workers.front.pool import OpenedModel, PartialListener
+from edge_serve.workers.front.pool import ModelListener, OpenedModel
 
 
 @dataclass(slots=True)
@@ -70,7 +69,7 @@ class RateLimitGate:
             model.start(instance)
 
 
-class LimitedModel:
+class LimitedModel(ModelListener):
     """Stands between a driver and its opened model: is the model to the driver, and the driver to the workers."""
 
     def __init__(self, gate: RateLimitGate) -> None:
@@ -193,14 +192,14 @@ class LimitedModel:
         self._driver.on_back(instance)
 
     def on_placed(self, instance: int, batch_id: int, index: int, lease: Lease) -> bool:
-        """See `PartialListener`."""
-        return cast(PartialListener, self._driver).on_placed(instance, batch_id, index, lease)
+        """See `ModelListener`."""
+        return self._driver.on_placed(instance, batch_id, index, lease)
 
     def on_partial(
         self, instance: int, batch_id: int, index: int, reply: Reply | None, final: bool, lease: Lease | None
     ) -> None:
-        """See `PartialListener`."""
-        cast(PartialListener, self._driver).on_partial(instance, batch_id, index, reply, final, lease)
+        """See `ModelListener`."""
+        self._driver.on_partial(instance, batch_id, index, reply, final, lease)
 
 
 def _claimant(instance: Placed) -> Claimant:

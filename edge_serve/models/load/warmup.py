@@ -14,11 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from edge_serve.aio.offload import offload
-from edge_serve.backends.base import Reply
 from edge_serve.config.model.model_config_pb2 import ModelConfig, ModelWarmup
 from edge_serve.config.stages import read_file
 from edge_serve.errors import EdgeServeError, InvalidArgument, with_advice
-from edge_serve.messages.infer import InferRequest, Lease
+from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.log_fields import DISPLAY, model_fields
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import (
@@ -34,14 +33,15 @@ from edge_serve.messages.tensors import (
 )
 from edge_serve.models.run.reshape import reshape_inputs
 from edge_serve.workers.front.frames.batch import BatchReply
+from edge_serve.workers.front.link import ModelListener
 from edge_serve.workers.front.pool import OpenedModel
 
 log = logging.getLogger(__name__)
 
 
-class WarmupListener:
+class WarmupListener(ModelListener):
     """Waits for one batch of one instance. It is the listener of a model, instead of the driver, until the model is
-    ready."""
+    ready. Responses of a decoupled model are discarded: the batch's reply says whether it worked."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, asyncio.Future[BatchReply]] = {}
@@ -55,17 +55,6 @@ class WarmupListener:
     def on_reply(self, instance: int, reply: BatchReply) -> None:
         """Resolve the future: the batch is done."""
         self._waiting.pop(instance).set_result(reply)
-
-    def on_placed(self, instance: int, batch_id: int, index: int, lease: Lease) -> bool:
-        """Return False: a large input of a decoupled model is not needed once its batch is done."""
-        return False
-
-    def on_partial(
-        self, instance: int, batch_id: int, index: int, reply: Reply | None, final: bool, lease: Lease | None
-    ) -> None:
-        """Discard a response of a decoupled model; the batch's reply says whether it worked."""
-        if lease is not None:
-            lease.release()
 
     def on_lost(self, instance: int, error: EdgeServeError) -> None:
         """Fail the future: the worker died during the batch."""

@@ -59,8 +59,7 @@ class _Open:
 
 
 class DecoupledDriver(Driver):
-    """Runs one version of a decoupled model. Is the `PartialListener` of its opened model. Takes the arguments of
-    `Driver`."""
+    """Runs one version of a decoupled model. Takes the arguments of `Driver`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -98,7 +97,7 @@ class DecoupledDriver(Driver):
     # ---- events from the worker ---------------------------------------------------------------------------------
 
     def on_placed(self, instance: int, batch_id: int, index: int, lease: Lease) -> bool:
-        """Keep the memory to which the channel moved inputs; see `PartialListener`."""
+        """Keep the memory to which the channel moved inputs; see `ModelListener`."""
         stream = self._stream(batch_id, index)
         if stream is not None:
             stream.inputs = lease

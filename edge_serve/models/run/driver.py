@@ -6,7 +6,7 @@ There is one driver per version. Everything runs on the event loop's thread, in 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Sequence
 
 from edge_serve.aio.tasks import log_failure, notify
 from edge_serve.backends.base import Reply
@@ -22,6 +22,7 @@ from edge_serve.models.run.shared_lease import shares
 from edge_serve.scheduling.core import Entry, Run, Scheduler, Wait
 from edge_serve.scheduling.ordering import ResponseOrder
 from edge_serve.workers.front.frames.batch import BatchReply
+from edge_serve.workers.front.link import ModelListener
 
 Order = ResponseOrder[tuple[OnResponse, InferResponse]]
 
@@ -53,9 +54,12 @@ class Job(Entry):
     def set_paused(self, paused: bool) -> bool:
         return self.driver.set_paused(self, paused)
 
+    def jobs(self) -> Sequence[Job]:
+        return (self,)
 
-class Driver(Runner):
-    """Runs one version. Is the `ModelListener` of its opened model.
+
+class Driver(Runner, ModelListener):
+    """Runs one version, and is the listener of its opened model.
 
     Args:
         order: delays responses until their turn, when the configuration asks for `preserve_ordering`.

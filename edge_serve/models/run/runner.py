@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, InferResponse
+
+if TYPE_CHECKING:
+    from edge_serve.models.run.driver import Job
 
 OnResponse = Callable[[InferResponse], None]
 
@@ -25,6 +28,10 @@ class Ticket(Protocol):
         Some responses that were sent before still arrive. Return False when no sender can be paused.
         """
 
+    def jobs(self) -> Sequence[Job]:
+        """Return the requests at drivers of which one or all must be answered to answer this one; none when that is not
+        known."""
+
 
 class Answered:
     """The handle of a request that was answered at once."""
@@ -35,6 +42,10 @@ class Answered:
     def set_paused(self, paused: bool) -> bool:
         """Return True: no further response comes."""
         return True
+
+    def jobs(self) -> Sequence[Job]:
+        """Return none: the request waits for no driver."""
+        return ()
 
 
 ANSWERED = Answered()

@@ -35,6 +35,8 @@ class SequenceDriver(Driver):
 class IterativeDriver(Driver):
     """Runs one version of an iterative model that answers each request once. Takes the arguments of `Driver`."""
 
+    _scheduler: SequenceScheduler
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         #: requests that are queued to run again
@@ -69,7 +71,6 @@ class IterativeDriver(Driver):
         if job in self._unwanted:
             reply.replies[job.position] = Reply(error=Cancelled(""))
         elif self._unanswered(job):
-            assert isinstance(self._scheduler, SequenceScheduler), "only these are iterative"
             if self.controls is not None:
                 self.controls.remove(job.request)
             self._scheduler.reschedule(job, self._clock.now_ns())

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Protocol
 
 from edge_serve.aio.tasks import start_task
 from edge_serve.config.model.model_config_pb2 import ModelConfig
@@ -19,6 +20,7 @@ from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.trace import Trace
 from edge_serve.models.repository.repository import namespace_of
+from edge_serve.models.run.driver import Driver
 from edge_serve.models.run.reshape import reshape_inputs, reshape_outputs
 from edge_serve.models.run.runner import OnResponse, Runner, Submitter, Ticket
 from edge_serve.models.versions.instance_group import Placed
@@ -39,6 +41,13 @@ HEALTH_SECONDS = 5.0
 _SICK = "it fails on a request that it has answered before (--self-inference-interval-secs)"
 
 
+class InstanceLimit(Protocol):
+    """The rate limiter's entries of a version (`extras.rate_limit.LimitedModel`)."""
+
+    def add(self, instances: Mapping[int, Placed]) -> None: ...
+    def remove(self, instance: int) -> None: ...
+
+
 @dataclass(slots=True, eq=False)
 class Served:
     """A loaded version.
@@ -47,6 +56,8 @@ class Served:
         identity: the model's key in the registry: its name, with namespaces after its repository.
         shape_key: requests with equal keys may share a batch; None = all may.
         kept: the temporary directory with the files of a load request, removed when the version is closed.
+        driver: the runner, if it has instances; None for an ensemble, and while the version is swapped.
+        limited: present if the rate limiter delays its batches.
         cache: the response cache before the runner, which sees no requests while the version is swapped, or leaves.
         instances: the instances by number; empty for an ensemble.
         lineage: the counters of the loads that this one replaced.
@@ -72,6 +83,8 @@ class Served:
     arena: Arena | None
     load_seconds: float
     shape_key: ShapeKey | None
+    driver: Driver | None = None
+    limited: InstanceLimit | None = None
     kept: TemporaryDirectory[str] | None = None
     cache: Submitter | None = None
     on_close: tuple[Callable[[], None], ...] = ()
@@ -168,6 +181,7 @@ class Served:
         other = replace(
             self,
             runner=runner,
+            driver=None,
             opened=None,
             arena=None,
             swapping=True,

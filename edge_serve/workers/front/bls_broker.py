@@ -81,7 +81,7 @@ class InboundCall:
 
     Attributes:
         call: what is asked; its tensors are views of the caller's arena or of the frame.
-        caller: the listener of the calling model.
+        caller: the listener of the calling model that knows its requests.
         instance: which of its instances calls; -1 = one of several.
         arena: of the calling model; None when its tensors travel in frames.
         lease: the slot that holds inputs; the runner of the call releases it.
@@ -94,7 +94,7 @@ class InboundCall:
     def __init__(self, broker: BlsBroker, number: int, call: ModelCall, model: int, caller: Caller | None) -> None:
         self.call = call
         self.model = model
-        self.caller = caller.listener if caller is not None else None
+        self.caller = caller.listener.driver if caller is not None else None
         self.arena = caller.arena if caller is not None else None
         self.instance, self.batch = caller.running() if caller is not None else (-1, 0)
         self.lease: Lease | None = None

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from time import monotonic_ns
-from typing import cast
 
 from edge_serve.aio.pausable_deadline import PausableDeadline
 from edge_serve.backends.base import Reply
@@ -20,7 +19,7 @@ from edge_serve.errors import EdgeServeError, Internal, Unavailable
 from edge_serve.messages.infer import InferRequest, Lease
 from edge_serve.workers.front.frame_socket import FrameSocket
 from edge_serve.workers.front.frames.batch import BatchReply, decode_answers, encode_execute, loose_bytes
-from edge_serve.workers.front.link import Link, PartialListener
+from edge_serve.workers.front.link import Link
 from edge_serve.workers.front.pending import Moves, PendingBatch, move_inputs, prepare, release_all
 from edge_serve.workers.memory.arena import Slot
 from edge_serve.workers.memory.arena_exports import ArenaExports
@@ -142,8 +141,7 @@ class Channel:
         if link.timeout:
             self._limit_oldest()
         if pending.copies and link.layout.decoupled:
-            listener = cast(PartialListener, link.listener)
-            placed = partial(listener.on_placed, self.instance, batch_id)
+            placed = partial(link.listener.on_placed, self.instance, batch_id)
             pending.copies = {index: slot for index, slot in pending.copies.items() if not placed(index, slot)}
         self._frames.send(data)
 
@@ -323,9 +321,8 @@ class Channel:
             slot.release()
         lease = slot if in_slot else None
         self.partials += 1
-        listener = cast(PartialListener, self._link.listener)
         reply = None if flags & NULL else replies[0]
-        listener.on_partial(self.instance, batch_id, index, reply, flags & FINAL != 0, lease)
+        self._link.listener.on_partial(self.instance, batch_id, index, reply, flags & FINAL != 0, lease)
 
     # ---- the end --------------------------------------------------------------------------------------------------
 

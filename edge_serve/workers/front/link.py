@@ -7,7 +7,7 @@ from typing import Protocol
 
 from edge_serve.backends.base import Reply
 from edge_serve.errors import EdgeServeError
-from edge_serve.messages.infer import Lease
+from edge_serve.messages.infer import InferRequest, Lease
 from edge_serve.workers.front.busy_poll import PollPolicy
 from edge_serve.workers.front.frames.batch import BatchReply
 from edge_serve.workers.memory.arena import Arena
@@ -15,7 +15,10 @@ from edge_serve.workers.wire.layout import INLINE, TensorLayout
 
 
 class ModelListener(Protocol):
-    """Callbacks for the outcome of a model's batches. A batch gets exactly one of `on_reply` and `on_lost`."""
+    """Callbacks for the outcome of a model's batches, of which each gets exactly one of `on_reply` and `on_lost`.
+
+    The defaults discard the parts of a decoupled model's answers, and know nothing of the requests in a batch.
+    """
 
     def on_reply(self, instance: int, reply: BatchReply) -> None:
         """The batch is done, and the instance idle unless `reply.last`. `reply.lease` and the requests' leases are the
@@ -27,19 +30,31 @@ class ModelListener(Protocol):
     def on_back(self, instance: int) -> None:
         """Restarted, the model is open again, the instance idle."""
 
-
-class PartialListener(ModelListener, Protocol):
-    """The listener of a decoupled model."""
-
     def on_placed(self, instance: int, batch_id: int, index: int, lease: Lease) -> bool:
         """The inputs of a request lie in `lease`. Threads of the model may read them after `on_reply`, so the listener
         releases it with the last reply. False: it does not, and the channel releases it after `on_reply`."""
+        return False
 
     def on_partial(
         self, instance: int, batch_id: int, index: int, reply: Reply | None, final: bool, lease: Lease | None
     ) -> None:
         """One of several replies of a decoupled model, before or after `on_reply` of its batch; None only tells that
         no (further) reply comes. `lease` is the listener's now."""
+        if lease is not None:
+            lease.release()
+
+    @property
+    def driver(self) -> ModelListener:
+        """The listener that knows the requests: this one, or another one that it stands before."""
+        return self
+
+    def run_one_by_one(self) -> None:
+        """Send each request alone from now on: the model calls others."""
+        return
+
+    def running(self, batch_id: int, position: int) -> InferRequest | None:
+        """Return the request at a position of a running batch."""
+        return None
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from edge_serve.workers.front.bls_broker import Hooks
 from edge_serve.workers.front.busy_poll import PollPolicy
 from edge_serve.workers.front.frames.batch import BatchReply
 from edge_serve.workers.front.hangs import HANG_PARAMETER
-from edge_serve.workers.front.link import Link, ModelListener, PartialListener
+from edge_serve.workers.front.link import Link, ModelListener
 from edge_serve.workers.front.opened import OpenedModel, PlacedInstances
 from edge_serve.workers.front.placement import ModelPlacement
 from edge_serve.workers.front.process import ProcessLimits
@@ -35,7 +35,7 @@ from edge_serve.workers.wire.layout import TensorLayout
 
 log = logging.getLogger(__name__)
 
-__all__ = ["BatchReply", "Hooks", "ModelListener", "OpenedModel", "PartialListener", "ProcessLimits", "Workers"]
+__all__ = ["BatchReply", "Hooks", "ModelListener", "OpenedModel", "ProcessLimits", "Workers"]
 
 #: each instance of these has a process of its own, in whose main thread it runs: they execute users' Python
 ALONE = frozenset({"python"})

@@ -36,6 +36,9 @@ class Target:
         self.held = paused
         return True
 
+    def jobs(self) -> tuple[()]:
+        return ()
+
 
 def served(target: Target, signature: Any) -> Served:
     return cast(Served, SimpleNamespace(runner=target, cache=None, signature=signature, key_of=lambda _: "new key"))

@@ -49,6 +49,9 @@ class Job:
     def set_paused(self, paused: bool) -> bool:
         return False
 
+    def jobs(self) -> tuple[()]:
+        return ()
+
     def answer(
         self, *outputs: InferTensor, lease: Slot | None = None, parameters: dict[str, Parameter] | None = None
     ) -> None:

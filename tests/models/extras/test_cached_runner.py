@@ -51,6 +51,9 @@ class Model(Runner):
     def set_paused(self, paused: bool) -> bool:
         return False
 
+    def jobs(self) -> tuple[()]:
+        return ()
+
     def stop(self, on_idle: Callable[[], None], *, sequences: bool = False) -> None:
         raise NotImplementedError
 

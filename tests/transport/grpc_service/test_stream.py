@@ -44,6 +44,9 @@ class Job:
         self.holds.append(paused)
         return self.can_wait
 
+    def jobs(self) -> tuple[()]:
+        return ()
+
     def answer(
         self,
         data: bytes = b"",
