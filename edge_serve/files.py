@@ -1,10 +1,16 @@
-"""Reads the small files that an operator names: regular ones of bounded size, so no read blocks or fills memory."""
+"""Reads the small files that an operator names: regular ones of bounded size, so no read blocks or fills memory.
+
+Writes files so that a power cut leaves the old or the new one, and keeps entries of a cache from being removed.
+"""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
+from collections.abc import Iterable
+from pathlib import Path
 
 #: bytes; a file of tokens for ten thousand clients takes one
 LONGEST = 16 << 20
@@ -31,3 +37,39 @@ def read_small(path: str | os.PathLike[str]) -> bytes:
             if len(data) > LONGEST:
                 raise OSError(errno.EFBIG, f"it is longer than {LONGEST} bytes", path)
     return bytes(data)
+
+
+def write_durably(path: Path, blocks: Iterable[bytes | bytearray | memoryview]) -> None:
+    """Write a file beside its place, bring it to the disk, and rename it.
+
+    Raises:
+        OSError: the disk does not take it; nothing is left.
+    """
+    stage = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        with stage.open("wb") as file:
+            for block in blocks:
+                file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+        stage.replace(path)
+    except BaseException:
+        stage.unlink(missing_ok=True)
+        raise
+
+
+def lock_shared(path: str | os.PathLike[str], flags: int = 0) -> int:
+    """Keep an entry of a cache until the descriptor that this returns is closed.
+
+    Raises:
+        OSError: it is gone, or is being removed.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(descriptor), os.stat(path)):
+            raise FileNotFoundError(path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor

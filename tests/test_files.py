@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from edge_serve.files import LONGEST, read_small
+from edge_serve.files import LONGEST, lock_shared, read_small, write_durably
 
 
 def test_a_file_is_read_whole(tmp_path: Path) -> None:
@@ -35,3 +37,26 @@ def test_a_file_without_an_end_is_an_error(tmp_path: Path) -> None:
         file.truncate(LONGEST + 1)
     with pytest.raises(OSError, match="longer than"):
         read_small(tmp_path / "huge")
+
+
+def test_a_file_that_cannot_be_written_to_its_end_leaves_the_old_one(tmp_path: Path) -> None:
+    def blocks() -> Iterator[bytes]:
+        yield b"half"
+        raise OSError("the disk is full")
+
+    path = tmp_path / "file"
+    write_durably(path, [b"old ", b"one"])
+    with pytest.raises(OSError, match="the disk is full"):
+        write_durably(path, blocks())
+    assert (path.read_bytes(), os.listdir(tmp_path)) == (b"old one", ["file"])
+
+
+def test_an_entry_that_is_being_removed_cannot_be_locked(tmp_path: Path) -> None:
+    first, second = lock_shared(tmp_path, os.O_DIRECTORY), lock_shared(tmp_path, os.O_DIRECTORY)
+    os.close(first)
+    fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as by a server that removes it
+    with pytest.raises(BlockingIOError):
+        lock_shared(tmp_path, os.O_DIRECTORY)
+    os.close(second)
+    with pytest.raises(FileNotFoundError):
+        lock_shared(tmp_path / "gone")

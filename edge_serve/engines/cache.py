@@ -10,16 +10,16 @@ import contextlib
 import fcntl
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
 from edge_serve.backends.tensorrt.plan import PlanMeta, meta_path, read_meta, write_meta
 from edge_serve.errors import EdgeServeError
+from edge_serve.files import lock_shared, write_durably
 
 _LOCK = "build.lock"
 _PLAN = ".plan"
-_STAGE = ".new"
 _BLOCK = 1 << 20
 #: keys and stage files of this cache: other files in the directory stay
 _KEY = re.compile(r"[0-9a-f]{64}")
@@ -40,7 +40,7 @@ class EngineLease:
     def __init__(self, plan: str, seconds: float) -> None:
         self.plan = plan
         self.seconds = seconds
-        self._descriptor = acquire(Path(plan))
+        self._descriptor = lock_shared(plan)
 
     def release(self) -> None:
         """Let the cache remove the engine. A second call does nothing."""
@@ -150,42 +150,6 @@ def default_directory(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "edge-serve", "engines")
 
 
-def acquire(plan: Path) -> int:
-    """Keep a plan in the cache until the descriptor that this returns is closed.
-
-    Raises:
-        OSError: it is gone, or is being removed.
-    """
-    descriptor = os.open(plan, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        if not os.path.samestat(os.fstat(descriptor), os.stat(plan)):
-            raise FileNotFoundError(plan)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def write_durably(path: Path, blocks: Iterable[bytes | memoryview]) -> None:
-    """Write a file beside its place, bring it to the disk, and rename it.
-
-    Raises:
-        OSError: the disk does not take it; nothing is left.
-    """
-    stage = path.with_name(f".{path.name}.{os.getpid()}{_STAGE}")
-    try:
-        with stage.open("wb") as file:
-            for block in blocks:
-                file.write(block)
-            file.flush()
-            os.fsync(file.fileno())
-        stage.replace(path)
-    except BaseException:
-        stage.unlink(missing_ok=True)
-        raise
-
-
 def export(plan: Path, meta: PlanMeta, target: Path) -> None:
     """Copy a plan out of the cache, with its description. A reader never sees a description of another plan.
 
@@ -210,7 +174,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def _remove_unless_held(plan: Path) -> bool:
-    """Remove an engine that no server serves. Return whether it was. No server can `acquire` it meanwhile."""
+    """Remove an engine that no server serves. Return whether it was. No server can lock it meanwhile."""
     try:
         descriptor = os.open(plan, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from edge_serve.engines.cache import write_durably
+from edge_serve.files import write_durably
 from edge_serve.messages.line import one_line
 
 

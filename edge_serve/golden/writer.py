@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_serve.errors import InvalidArgument
+from edge_serve.files import write_durably
 from edge_serve.golden.reader import (
     DEFAULT_ATOL,
     DEFAULT_RTOL,
@@ -101,10 +101,7 @@ def _replace(model_directory: Path, files: dict[str, Buffer]) -> None:
         shutil.rmtree(left, ignore_errors=True)
     new.mkdir()
     for name, data in files.items():
-        with (new / name).open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        write_durably(new / name, [data])
     if target.exists():
         target.rename(old)
     new.rename(target)

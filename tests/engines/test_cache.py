@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from edge_serve.backends.tensorrt.plan import PlanMeta, meta_path
-from edge_serve.engines.cache import EngineCache, acquire, default_directory, export
+from edge_serve.engines.cache import EngineCache, default_directory, export
+from edge_serve.files import lock_shared
 
 CONTENT = memoryview(b"x" * 100)
 META = PlanMeta("10.3.0", "8.7", plan_bytes=100)
@@ -42,7 +43,7 @@ def test_engine_is_found_by_its_key_and_counts_as_used(tmp_path: Path) -> None:
 def test_engines_that_were_not_used_for_longest_are_removed_but_no_served_one(tmp_path: Path) -> None:
     cache = EngineCache(tmp_path, 250)
     first, second = stored(cache, "first", 1), stored(cache, "second", 2)
-    served = acquire(first)
+    served = lock_shared(first)
     third = stored(cache, "third", 3)
     assert [plan.exists() for plan in (first, second, third)] == [True, False, True]
     assert not meta_path(second).exists()
@@ -138,7 +139,7 @@ def test_engine_that_is_being_removed_cannot_be_held(tmp_path: Path, monkeypatch
 
     def remove(plan: Path) -> None:
         try:
-            os.close(acquire(plan))
+            os.close(lock_shared(plan))
         except OSError:
             refused.append(plan)
 
@@ -150,7 +151,7 @@ def test_engine_that_is_being_removed_cannot_be_held(tmp_path: Path, monkeypatch
 
 def test_plan_that_was_removed_cannot_be_held(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        acquire(tmp_path / "gone.plan")
+        lock_shared(tmp_path / "gone.plan")
 
 
 def test_cache_of_a_service_lies_in_its_cache_directory() -> None:

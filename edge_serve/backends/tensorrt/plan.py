@@ -17,7 +17,7 @@ from typing import Any
 
 from edge_serve.config.model.layout import advice_on_file
 from edge_serve.errors import Internal, InvalidArgument, Unavailable, with_advice
-from edge_serve.files import read_small
+from edge_serve.files import read_small, write_durably
 
 DEFAULT_FILENAME = "model.plan"
 #: `backend` of a configuration whose plans these are
@@ -136,18 +136,7 @@ def write_meta(plan: Path, meta: PlanMeta) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    path = meta_path(plan)
-    stage = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        with stage.open("w", encoding="utf-8") as file:
-            json.dump(asdict(meta), file, indent=2)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        stage.replace(path)
-    except BaseException:
-        stage.unlink(missing_ok=True)
-        raise
+    write_durably(meta_path(plan), [json.dumps(asdict(meta), indent=2).encode(), b"\n"])
 
 
 def read_meta(plan: Path, model: str) -> PlanMeta | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import json
 import os
 import site
@@ -23,6 +22,7 @@ import edge_serve
 from edge_serve.backends.base import ModelSpec
 from edge_serve.backends.privacy import private
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, with_advice
+from edge_serve.files import lock_shared
 
 PARAMETER = "EXECUTION_ENV_PATH"
 MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
@@ -205,7 +205,7 @@ class Environments:
                 raise InvalidArgument(answer["error"])
             root = Path(answer["directory"])
             with contextlib.suppress(OSError):
-                return root, _locked(root)
+                return root, lock_shared(root, os.O_DIRECTORY)
         raise Internal(f"'{archive}' is removed from {self._cache} again and again while it is unpacked")
 
     async def _checked_interpreter(self, root: Path) -> Interpreter:
@@ -279,20 +279,3 @@ async def _output(command: Sequence[str], variables: Mapping[str, str], seconds:
             await process.wait()
     assert process.returncode is not None
     return output.decode(errors="replace"), process.returncode
-
-
-def _locked(directory: Path) -> int:
-    """A descriptor that keeps `directory` in the cache until it is closed.
-
-    Raises:
-        OSError: it is gone.
-    """
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        if not os.path.samestat(os.fstat(fd), os.stat(directory)):
-            raise FileNotFoundError(directory)
-    except OSError:
-        os.close(fd)
-        raise
-    return fd
