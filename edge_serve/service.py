@@ -123,10 +123,6 @@ class Service:
         running = self.started and not self.stopping and not self.registry.load_history.unreadable
         return running and (not self.options.strict_readiness or self.registry.is_ready())
 
-    def exiting(self) -> bool:
-        """Return whether the server is draining."""
-        return self.stopping
-
     def server_metadata(self) -> ServerMetadata:
         """Return the answer to GET /v2."""
         return ServerMetadata(self.options.server_id, TRITON_VERSION, EXTENSIONS)

@@ -147,13 +147,10 @@ class FakeService:
         done([ModelReload(name, ("1",), unload_first) for name in names])
 
     def live(self) -> bool:
-        return self.alive
+        return not self.is_exiting
 
     def ready(self) -> bool:
         return self.alive
-
-    def exiting(self) -> bool:
-        return self.is_exiting
 
     def server_metadata(self) -> ServerMetadata:
         return ServerMetadata("triton", "2", ("x",))

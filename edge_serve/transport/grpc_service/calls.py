@@ -125,7 +125,7 @@ class UnaryCalls:
         try:
             ready = self._service.model_ready(request.name, request.version)
         except (NotFound, Unavailable):
-            if self._service.exiting():
+            if not self._service.live():
                 raise
             ready = False  # Triton 2.51 answers the same for an unknown model
         return pb.ModelReadyResponse(ready=ready)

@@ -6,7 +6,6 @@ A request costs no task and no future: it runs in the event of its message, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Unavailable, Unsupported
@@ -29,16 +28,10 @@ _DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction p
 _EXITING = "GRPC server is shutting down and has stopped accepting new requests."
 
 
-class GrpcInferService(InferService, Protocol):
-    """The service, as this door's inference uses it."""
-
-    def exiting(self) -> bool: ...
-
-
 class GrpcInference:
     """Answers ModelInfer, and opens ModelStreamInfer."""
 
-    def __init__(self, service: GrpcInferService, clock: Clock) -> None:
+    def __init__(self, service: InferService, clock: Clock) -> None:
         self._tracing: Tracing | None = None
         #: returns the record of a unary request that arrives now; None = requests are not traced
         self._arrive: Callable[[], Arrival] | None = None
@@ -146,7 +139,7 @@ class GrpcInference:
         try:
             return self._service.lookup(name, version)
         except Unavailable:
-            if self._service.exiting():
+            if not self._service.live():
                 raise Unavailable(_EXITING) from None
             raise
 

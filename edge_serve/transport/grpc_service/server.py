@@ -33,9 +33,10 @@ from edge_serve.transport.grpc.keepalive import KeepaliveSettings
 from edge_serve.transport.grpc.messages import Message
 from edge_serve.transport.grpc.options import read_keepalive, read_limits, read_settings, tls_of
 from edge_serve.transport.grpc_service.calls import INFERENCE, UnaryCalls, UnaryMethod
-from edge_serve.transport.grpc_service.infer import GrpcInference, GrpcInferService
+from edge_serve.transport.grpc_service.infer import GrpcInference
 from edge_serve.transport.grpc_service.standard import REFLECTION, WATCH, Watchers, open_reflection
 from edge_serve.transport.sockets.tls import TlsSocket
+from edge_serve.transport.v2.infer import InferService
 from edge_serve.transport.v2.operations import CallService
 from edge_serve.transport.v2.routes import RouteGroup
 
@@ -48,7 +49,7 @@ MODEL_STREAM_INFER = INFERENCE + "ModelStreamInfer"
 _PEERS = 64
 
 
-class GrpcService(CallService, GrpcInferService, Protocol):
+class GrpcService(CallService, InferService, Protocol):
     """The part of `service.Service` that the gRPC door uses."""
 
 

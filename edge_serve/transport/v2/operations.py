@@ -39,7 +39,6 @@ class CallService(Protocol):
 
     def live(self) -> bool: ...
     def ready(self) -> bool: ...
-    def exiting(self) -> bool: ...
     def server_metadata(self) -> ServerMetadata: ...
     def model_ready(self, name: str, version: str) -> bool: ...
     def model_metadata(self, name: str, version: str) -> ModelMetadata: ...
@@ -106,7 +105,7 @@ class Operations:
         self._reply_health(exchange, {"ready": self._service.ready()})
 
     def _reply_health(self, exchange: Exchange, health: dict[str, bool]) -> None:
-        if self._service.exiting():
+        if not self._service.live():
             raise Unavailable("Server exiting")
         self._reply(exchange, 200 if all(health.values()) else 400, health)
 
@@ -123,7 +122,7 @@ class Operations:
         try:
             ready = self._service.model_ready(route.model, route.version)
         except (NotFound, InvalidArgument, Unavailable):
-            if self._service.exiting():
+            if not self._service.live():
                 raise
             ready = False  # Triton 2.51 does not distinguish these
         if not ready:

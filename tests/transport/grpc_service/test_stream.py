@@ -93,8 +93,8 @@ class Scene:
 
     # the service
 
-    def exiting(self) -> bool:
-        return False
+    def live(self) -> bool:
+        return True
 
     def lookup(self, name: str, version: str) -> FakeServed:
         if name not in ("m", "d"):
