@@ -77,7 +77,24 @@ Decision = Run | Refuse | Wait
 NOTHING = Wait()
 
 
-class Scheduler(Protocol):
+class Sequences(Protocol):
+    """Questions about open sequences. The defaults are for a scheduler or a runner without sequences."""
+
+    def has_sequence(self, correlation_id: int | str) -> bool:
+        """Return whether a sequence of this ID is open, so that requests without START belong to it."""
+        return False
+
+    def open_sequences(self) -> int:
+        """Return how many sequences may still continue."""
+        return 0
+
+    def end_sequence(self, correlation_id: int | str) -> None:
+        """End a sequence, because its ID was started anew in another version. Its slot becomes free, and further
+        requests here need a START."""
+        return
+
+
+class Scheduler(Sequences, Protocol):
     """A scheduling policy. After any event the driver calls `next` until it returns Wait."""
 
     def add(self, entry: Entry, now_ns: int) -> None:
@@ -148,20 +165,8 @@ class Scheduler(Protocol):
 
     @property
     def is_stateful(self) -> bool:
-        """Whether entries belong to sequences. The defaults below are for a scheduler without sequences."""
+        """Whether entries belong to sequences."""
         return False
-
-    def has_sequence(self, correlation_id: int | str) -> bool:
-        """Return whether a sequence of this ID is open, so that requests without START belong to it."""
-        return False
-
-    def open_sequences(self) -> int:
-        """Return how many sequences may still continue."""
-        return 0
-
-    def end_sequence(self, correlation_id: int | str) -> None:
-        """End a sequence that was started anew in another version. Further requests here need a START."""
-        return
 
 
 def label(request: InferRequest) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import InvalidArgument
@@ -114,14 +115,17 @@ def _runs(dims: Sequence[int]) -> list[int]:
     return runs
 
 
+def _check_kind(batch: pb.BatchInput | pb.BatchOutput, kinds: Any, name: str) -> None:
+    if batch.kind not in kinds.values():
+        raise InvalidArgument(f"unknown {name} '{batch.kind}'")
+    if (count := len(batch.source_input)) != 1:
+        raise InvalidArgument(f"{name} '{kinds.Name(batch.kind)}' expects 1 source input, got {count}")
+
+
 def _check_batch_inputs(config: pb.ModelConfig) -> None:
     inputs = {tensor.name for tensor in config.input}
     for batch in config.batch_input:
-        if batch.kind not in pb.BatchInput.Kind.values():
-            raise InvalidArgument(f"unknown batch input kind '{batch.kind}'")
-        kind = pb.BatchInput.Kind.Name(batch.kind)
-        if len(batch.source_input) != 1:
-            raise InvalidArgument(f"batch input kind '{kind}' expects 1 source input, got {len(batch.source_input)}")
+        _check_kind(batch, pb.BatchInput.Kind, "batch input kind")
         if batch.data_type not in (pb.TYPE_INT32, pb.TYPE_FP32):
             raise InvalidArgument("batch input data type must be TYPE_INT32 or TYPE_FP32")
         _check_sources(batch.source_input, inputs)
@@ -131,11 +135,7 @@ def _check_batch_outputs(config: pb.ModelConfig) -> None:
     inputs = {tensor.name for tensor in config.input}
     outputs = {tensor.name for tensor in config.output}
     for batch in config.batch_output:
-        if batch.kind not in pb.BatchOutput.Kind.values():
-            raise InvalidArgument(f"unknown batch output kind '{batch.kind}'")
-        kind = pb.BatchOutput.Kind.Name(batch.kind)
-        if len(batch.source_input) != 1:
-            raise InvalidArgument(f"batch output kind '{kind}' expects 1 source input, got {len(batch.source_input)}")
+        _check_kind(batch, pb.BatchOutput.Kind, "batch output kind")
         _check_sources(batch.source_input, inputs)
         seen: set[str] = set()
         for target in batch.target_name:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 
 from edge_serve.aio.tasks import notify
 from edge_serve.errors import Cancelled, EdgeServeError, Unavailable
@@ -50,19 +51,17 @@ class SwapQueue(Runner):
         self._name = name
         self._most = most
         self._waiters: dict[Waiter, None] = {}
-        self._target: Served | None = None
-        self._error: EdgeServeError | None = None
+        #: what becomes of a request, once that is known
+        self._deliver: Callable[[Waiter], None] | None = None
 
     def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Ticket:
         """Queue a request, or submit it to the new version if that is loaded."""
         waiter = Waiter(self, request, rows, shape_key, on_response)
-        if self._target is not None:
-            self._send(waiter, self._target)
-        elif self._error is not None:
-            self._refuse(waiter, self._error)
+        if self._deliver is not None:
+            self._deliver(waiter)
         elif len(self._waiters) >= self._most:
             text = f"model '{self._name}' is being swapped and {self._most} requests wait for it (--swap-queue-size)"
-            self._refuse(waiter, Unavailable(f"Exceeds maximum queue size: {text}"))
+            self._refuse(Unavailable(f"Exceeds maximum queue size: {text}"), waiter)
         else:
             self._waiters[waiter] = None
         return waiter
@@ -71,25 +70,25 @@ class SwapQueue(Runner):
         """Cancel a queued request: its client has disconnected."""
         if waiter in self._waiters:
             del self._waiters[waiter]
-            self._refuse(waiter, Cancelled(""))
+            self._refuse(Cancelled(""), waiter)
 
     def submit_all(self, target: Served) -> None:
         """Submit all queued requests to the new version, in order of arrival."""
-        self._target = target
-        waiters, self._waiters = self._waiters, {}
-        for waiter in waiters:
-            self._send(waiter, target)
+        self._deliver_all(partial(self._send, target))
 
     def fail(self, error: EdgeServeError) -> None:
         """Fail all queued requests: no new version will be loaded."""
-        self._error = error
+        self._deliver_all(partial(self._refuse, error))
+
+    def _deliver_all(self, deliver: Callable[[Waiter], None]) -> None:
+        self._deliver = deliver
         waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
-            self._refuse(waiter, error)
+            deliver(waiter)
 
     def stop(self, on_idle: Callable[[], None], *, sequences: bool = False) -> None:
         """Fail the queued requests, unless `submit_all` or `fail` was called before."""
-        if self._target is None and self._error is None:
+        if self._deliver is None:
             self.fail(Unavailable(f"model '{self._name}' was unloaded"))
         on_idle()
 
@@ -97,18 +96,18 @@ class SwapQueue(Runner):
         """Return the number of queued requests."""
         return len(self._waiters)
 
-    def _send(self, waiter: Waiter, target: Served) -> None:
+    def _send(self, target: Served, waiter: Waiter) -> None:
         request, rows, key = waiter.request, waiter.rows, waiter.key
         try:
             # a request that was reshaped for the old version was validated before, and has other shapes now
             if request.validated is None or request.validated.inputs != target.signature.inputs:
                 rows, key = validate(request, target.signature), target.key_of(request)
         except EdgeServeError as error:
-            self._refuse(waiter, error)
+            self._refuse(error, waiter)
             return
         waiter.ticket = (target.cache or target.runner).submit(request, rows, key, waiter.on_response)
 
-    def _refuse(self, waiter: Waiter, error: EdgeServeError) -> None:
+    def _refuse(self, error: EdgeServeError, waiter: Waiter) -> None:
         request = waiter.request
         if request.lease is not None:
             request.lease.release()

@@ -113,15 +113,16 @@ class VersionSwapper:
                 known.move(VersionEvent.RELOADED)
         opened = await self._open_all(record, plan, wanted, own_worker)
         failures = {v: r for v, r in zip(wanted, opened, strict=True) if isinstance(r, EdgeServeError)}
+        fresh = [served for served in opened if not isinstance(served, EdgeServeError)]
         if failures:
-            await self._fail_load(record, opened, failures)
+            await self._fail_load(record, fresh, failures)
             await self._reload_unloaded(record, plan, wanted)
             self._fail_queued(record, failures)
             if plan.kept is None:
                 for known in record.failed():
                     known.directory = plan.directory / str(known.version)
             raise LoadFailure(record.name, _load_failure(failures))
-        self._take_over(record, plan, [served for served in opened if not isinstance(served, EdgeServeError)])
+        self._take_over(record, plan, fresh)
 
     async def _open_all(
         self, record: ModelRecord, plan: LoadPlan, wanted: list[int], own_worker: bool
@@ -242,16 +243,12 @@ class VersionSwapper:
             log.exception("failed to load '%s' version %d", plan.name, version, extra=extra)
             return Internal(f"{type(error).__name__}: {error}")
 
-    async def _fail_load(
-        self, record: ModelRecord, opened: list[Served | EdgeServeError], failures: dict[int, EdgeServeError]
-    ) -> None:
+    async def _fail_load(self, record: ModelRecord, opened: list[Served], failures: dict[int, EdgeServeError]) -> None:
         for version in record.versions.values():
             if version.state is VersionState.LOADING:
                 error = failures.get(version.version)
                 version.move(VersionEvent.FAILED, error.as_triton() if error else "unloaded")
-        await asyncio.gather(
-            *(self._loader.close(served) for served in opened if not isinstance(served, EdgeServeError))
-        )
+        await asyncio.gather(*map(self._loader.close, opened))
 
     def _take_over(self, record: ModelRecord, plan: LoadPlan, fresh: list[Served]) -> None:
         replaced = [known for known in record.ready() if known.version not in plan.versions]

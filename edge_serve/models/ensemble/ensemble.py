@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from edge_serve.clock import Clock
 from edge_serve.messages.infer import InferRequest
-from edge_serve.messages.signature import Signature
-from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.ensemble.flight import Ensemble, Flight, Lookup
 from edge_serve.models.ensemble.member import refusal
 from edge_serve.models.run.runner import OnResponse, Runner, Ticket
@@ -20,23 +17,11 @@ from edge_serve.scheduling.queue import stopping
 
 
 class EnsembleRunner(Runner):
-    """Executes requests by calling other models.
+    """Executes requests by calling other models."""
 
-    Args:
-        lookup: finds the version that a step calls; raises an EdgeServeError when it does not serve.
-        most_calls: `max_inflight_requests`, of a decoupled ensemble; 0 = any number.
-    """
-
-    def __init__(
-        self,
-        plan: EnsemblePlan,
-        signature: Signature,
-        statistics: ModelStatistics,
-        lookup: Lookup,
-        clock: Clock,
-        most_calls: int = 0,
-    ) -> None:
-        self._ensemble = Ensemble(plan, signature, statistics, lookup, clock, self._landed, most_calls)
+    def __init__(self, ensemble: Ensemble) -> None:
+        self._ensemble = ensemble
+        ensemble.landed = self._landed
         self._in_flight = 0
         self._stopping = False
         self._on_idle: Callable[[], None] | None = None

@@ -48,10 +48,10 @@ class Ensemble:
 
     Args:
         lookup: finds the version that a step calls; raises an EdgeServeError when it does not serve.
-        landed: called after the last answer to each request.
         most_calls: `max_inflight_requests` of a decoupled ensemble: calls of one step at a time; 0 = any number.
 
     Attributes:
+        landed: called after the last answer to each request; set by the runner.
         decoupled: the steps whose models are decoupled; none if the ensemble itself is not.
         wanted: the outputs that each step requests.
         members: the member of each step, from its first call on.
@@ -65,15 +65,14 @@ class Ensemble:
         statistics: ModelStatistics,
         lookup: Lookup,
         clock: Clock,
-        landed: Callable[[], None],
-        most_calls: int,
+        most_calls: int = 0,
     ) -> None:
         self.plan = plan
         self.signature = signature
         self.statistics = statistics
         self.lookup = lookup
         self.clock = clock
-        self.landed = landed
+        self.landed: Callable[[], None]
         self.most_calls = most_calls
         steps = plan.steps if signature.decoupled else ()
         self.decoupled = frozenset(

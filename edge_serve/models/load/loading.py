@@ -34,7 +34,7 @@ from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.ensemble.ensemble import EnsembleRunner, member_labels
-from edge_serve.models.ensemble.flight import Lookup
+from edge_serve.models.ensemble.flight import Ensemble, Lookup
 from edge_serve.models.extras.cached_runner import MARKS_PERSONAL, CachedRunner
 from edge_serve.models.extras.rate_limit import LimitedModel, RateLimitGate
 from edge_serve.models.extras.response_cache import ResponseCache
@@ -198,7 +198,7 @@ class Loader:
         most_calls = config.ensemble_scheduling.max_inflight_requests
 
         def runner(counters: ModelStatistics) -> EnsembleRunner:
-            return EnsembleRunner(layout, signature, counters, lookup, self._clock, most_calls)
+            return EnsembleRunner(Ensemble(layout, signature, counters, lookup, self._clock, most_calls))
 
         served = Served(
             config.name, str(version), config, signature, runner(statistics), statistics, None, None, 0.0,

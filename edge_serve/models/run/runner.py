@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.scheduling.core import Sequences
 
 if TYPE_CHECKING:
     from edge_serve.models.run.driver import Job
@@ -59,7 +60,7 @@ class Submitter(Protocol):
         is called any number of times, the last with `final`."""
 
 
-class Runner(Submitter, Protocol):
+class Runner(Submitter, Sequences, Protocol):
     """A driver over workers, an ensemble over other models, or the queue of a version that is being swapped.
 
     The defaults are for runners without sequences, batches, and queues of their own.
@@ -82,18 +83,6 @@ class Runner(Submitter, Protocol):
     def oldest_batch_seconds(self) -> float | None:
         """Return the age of the oldest running batch; None = no batch runs here."""
         return None
-
-    def has_sequence(self, correlation_id: int | str) -> bool:
-        """Return whether a sequence of this ID is open."""
-        return False
-
-    def open_sequences(self) -> int:
-        """Return how many sequences may still continue."""
-        return 0
-
-    def end_sequence(self, correlation_id: int | str) -> None:
-        """End a sequence, because its ID was started anew in another version. Its slot becomes free."""
-        return
 
     def ignore_sequences(self) -> None:
         """Stop waiting for open sequences, because no client can reach them any more. Accepted requests are still

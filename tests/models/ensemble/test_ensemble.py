@@ -23,6 +23,7 @@ from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.messages.statistics import ComputeTimes
 from edge_serve.messages.tensors import DataType, InferTensor, Shape
 from edge_serve.models.ensemble.ensemble import EnsembleRunner, member_labels
+from edge_serve.models.ensemble.flight import Ensemble
 from edge_serve.models.run.runner import OnResponse
 from edge_serve.models.run.statistics import new_statistics
 from edge_serve.models.versions.served import Served
@@ -142,7 +143,7 @@ class Scene:
         self.clock = Ticks()
         self.answers: list[InferResponse] = []
         self.runner = EnsembleRunner(
-            ensemble_plan(self.config), self.signature, self.statistics, self.lookup, self.clock
+            Ensemble(ensemble_plan(self.config), self.signature, self.statistics, self.lookup, self.clock)
         )
 
     def lookup(self, name: str, version: str, correlation_id: int | str = 0, flags: int = 0) -> Served:

@@ -11,6 +11,7 @@ from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutp
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.messages.tensors import DataType
 from edge_serve.models.ensemble.ensemble import EnsembleRunner
+from edge_serve.models.ensemble.flight import Ensemble
 from edge_serve.models.run.runner import OnResponse
 from edge_serve.models.run.statistics import new_statistics
 from edge_serve.models.versions.served import Served
@@ -36,7 +37,7 @@ class Walk:
         self.signature = Signature(
             "e", "1", "ensemble", 0, specs(inputs), specs(dict.fromkeys(outputs, False)), decoupled=False, required=0
         )
-        self.runner = EnsembleRunner(plan, self.signature, new_statistics(), self.lookup, Ticks())
+        self.runner = EnsembleRunner(Ensemble(plan, self.signature, new_statistics(), self.lookup, Ticks()))
         self.answers: list[InferResponse] = []
         self.running: dict[int, Job] = {}
         self.slots: dict[int, Slot] = {}

@@ -9,6 +9,7 @@ from edge_serve.errors import Cancelled, Internal, InvalidArgument
 from edge_serve.messages.infer import InferResponse
 from edge_serve.messages.tensors import DataType, Handle, InferTensor
 from edge_serve.models.ensemble.ensemble import EnsembleRunner
+from edge_serve.models.ensemble.flight import Ensemble
 from edge_serve.scheduling.ensemble import ensemble_plan
 from tests.leases import Slot
 from tests.models.ensemble.test_ensemble import CHAIN, NO_SEQUENCE, Job, Scene, int32, step
@@ -29,7 +30,8 @@ def streaming(steps: str, outputs: Sequence[str] = ("Y",), decoupled: str = "p",
         model.signature = replace(model.signature, decoupled=True)
     scene.signature = replace(scene.signature, decoupled=True)
     plan = ensemble_plan(scene.config)
-    scene.runner = EnsembleRunner(plan, scene.signature, scene.statistics, scene.lookup, scene.clock, most_calls)
+    ensemble = Ensemble(plan, scene.signature, scene.statistics, scene.lookup, scene.clock, most_calls)
+    scene.runner = EnsembleRunner(ensemble)
     return scene
 
 
