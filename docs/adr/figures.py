@@ -225,7 +225,9 @@ class _Echo:
     def lookup(self, name: str, version: str) -> Any:
         return self
 
-    def infer(self, request: InferRequest, on_response: Callable[[InferResponse], None], arrival: object) -> Any:
+    def infer(
+        self, served: object, request: InferRequest, on_response: Callable[[InferResponse], None], arrival: object
+    ) -> Any:
         on_response(InferResponse(request.model_name, "1", request.id, request.inputs))
         return self
 
