@@ -13,9 +13,13 @@ class StateLayout:
     """The paths below `state_dir`.
 
     Releases and blobs are readable by the group of the server (the directories are setgid), all else by the agent only.
+
+    Attributes:
+        running: the version of the device image that runs; 0 = this device is not of the image.
     """
 
     state_dir: Path
+    running: int = 0
 
     @property
     def metadata(self) -> Path:
@@ -56,6 +60,11 @@ class StateLayout:
     def plans(self) -> Path:
         """TensorRT plans that were built on this device, named by their cache key."""
         return self.state_dir / "plans"
+
+    @property
+    def plans_system(self) -> Path:
+        """The version of the system that all plans on this device were last compared with."""
+        return self.plans / "system"
 
     @property
     def journal(self) -> Path:
@@ -112,8 +121,12 @@ class StateLayout:
         return self.state_dir / blob_path(sha256)
 
     def release(self, model: str, release: int) -> Path:
-        """Return the directory that the link in the model repository names."""
+        """Return the directory of an installed release. Links name it, or a copy for the system that runs."""
         return self.releases / model / str(release)
+
+    def release_copy(self, model: str, release: int, system: int) -> Path:
+        """Return the directory of a copy of a release, whose plans are for one version of the system."""
+        return self.releases / model / f"{release}@{system}"
 
     def staged_system(self, version: int) -> Path:
         """Return the directory with the files of a system."""

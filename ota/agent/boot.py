@@ -13,9 +13,8 @@ from dataclasses import replace
 
 from ota.agent import recovery
 from ota.agent.status_file import StatusFile
-from ota.agent.system.state import find_state
+from ota.agent.system.state import find_state, open_layout
 from ota.errors import OtaError
-from ota.layout import StateLayout
 from ota.settings import AgentSettings
 from ota.store import bad, history, journal, links
 from ota.store.bad import ANY_VARIANT, BadRelease
@@ -33,7 +32,7 @@ class Boot:
     """One boot step."""
 
     def __init__(self, settings: AgentSettings, now: float, say: Say) -> None:
-        self._layout, self._repository = StateLayout(settings.state_dir), settings.model_repository
+        self._layout, self._repository = open_layout(settings), settings.model_repository
         self._now, self._say, self._status = now, say, StatusFile(self._layout)
         system = find_state(settings.system_root)
         self._is_tried = system is not None and system.is_tried

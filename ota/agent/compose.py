@@ -9,11 +9,11 @@ from pathlib import Path
 
 from ota.agent.components import Components, ProgressOutput
 from ota.agent.operator.printer import ProgressPrinter
+from ota.agent.system.state import open_layout
 from ota.clock import SystemClock
 from ota.errors import UsageError
 from ota.fetch.blobs import BlobFetcher
 from ota.fetch.mirrors import open_sources
-from ota.layout import StateLayout
 from ota.settings import AgentSettings
 from ota.source import RepositorySource
 
@@ -58,7 +58,7 @@ def _components(settings: AgentSettings, directory: Path | None, tell: ProgressO
     from ota.trust.roots import factory_root
 
     root = factory_root(settings.root)
-    layout, system = StateLayout(settings.state_dir), SystemClock()
+    layout, system = open_layout(settings), SystemClock()
     sources: list[RepositorySource] = [DirectorySource(directory)] if directory else open_sources(settings)
     limits = replace(settings, rate_limit=0) if directory else settings  # the limit is for the network
     floors = Floors([layout.floors, settings.floor_copy])

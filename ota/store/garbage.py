@@ -105,7 +105,8 @@ def _blobs_of_manifest(layout: StateLayout, bundle: str, release: int) -> Iterat
 def _garbage(layout: StateLayout, marked: Reachable, now: float) -> Iterator[Path]:
     for model in _inside(layout.releases):
         for release in _inside(model):
-            number = int(release.name) if release.name.isdecimal() else 0
+            text = release.name.partition("@")[0]  # a copy for a system stays as long as its release
+            number = int(text) if text.isdecimal() else 0
             if (model.name, number) not in marked.releases and not _is_young(release, now):
                 yield release
     for folder in _inside(layout.state_dir / "blobs" / "sha256"):

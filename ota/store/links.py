@@ -1,4 +1,4 @@
-"""The links in the model repository: `<model>` -> the directory of the release that serves."""
+"""The links in the model repository: `<model>` -> the directory of the release that serves, or a copy of it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from ota import files
 from ota.errors import Occupied
 from ota.layout import StateLayout
+from ota.store import releases
 
 
 class LinkKind(Enum):
@@ -33,8 +34,9 @@ def read_link(layout: StateLayout, repository: Path, model: str) -> tuple[LinkKi
         return LinkKind.ABSENT, 0
     except OSError:
         return LinkKind.OWN, 0
-    parent, release = os.path.split(named)
-    if parent == str(layout.releases / model) and release.isdecimal():
+    parent, directory = os.path.split(named)
+    release, _, system = directory.partition("@")
+    if parent == str(layout.releases / model) and release.isdecimal() and (system or "0").isdecimal():
         return LinkKind.OURS, int(release)
     return (LinkKind.LINK if path.exists() else LinkKind.DANGLING), 0
 
@@ -68,9 +70,10 @@ def apply(layout: StateLayout, repository: Path, wanted: Mapping[str, int]) -> l
     check_free(layout, repository, (model for model, release in wanted.items() if release), wanted)
     changed = []
     for model, release in sorted(wanted.items()):
-        kind, now = read_link(layout, repository, model)
-        if release and (kind, now) != (LinkKind.OURS, release):
-            files.replace_symlink(repository / model, str(layout.release(model, release)))
+        kind, _ = read_link(layout, repository, model)
+        target = str(releases.serving_directory(layout, model, release)) if release else ""
+        if release and (kind is not LinkKind.OURS or os.readlink(repository / model) != target):
+            files.replace_symlink(repository / model, target)
             changed.append(model)
         elif not release and kind is LinkKind.OURS:
             with files.wrap_errors(repository / model):

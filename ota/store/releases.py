@@ -1,4 +1,8 @@
-"""Releases on disk: hard links to blobs, assembled in `stage/` and renamed to `releases/<model>/<release>/`."""
+"""Releases on disk: hard links to blobs, assembled in `stage/` and renamed to `releases/<model>/<release>/`.
+
+`releases/<model>/<release>@<system>/` is a copy of a release whose TensorRT plans were built under that version of the
+device's system. The release keeps its own plans, so the system before it serves them at once, whatever edge-ota it has.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from ota import files
 from ota.documents.manifest import FileEntry, Manifest, Variant
@@ -70,17 +75,71 @@ def install(layout: StateLayout, manifest: Manifest, variant: Variant, manifest_
     return changed
 
 
-def _stage(layout: StateLayout, stage: Path, entries: tuple[FileEntry, ...], record: InstalledRelease) -> None:
+def install_copy(layout: StateLayout, model: str, release: int, plans: Mapping[str, Path]) -> None:
+    """Install a copy of a release, with other plans, for the system that runs.
+
+    Args:
+        plans: path below the model's directory -> a plan in the cache.
+
+    Raises:
+        StoreError: the release or a blob is missing, or the disk does not take the copy.
+    """
+    record = _read_installed(layout.release(model, release))
+    record = replace(record, built={path: files.sha256_of(plan) for path, plan in plans.items()})
+    entries = tuple(FileEntry(path, *found) for path, found in record.files.items())
+    stage, target = layout.stage / f"{model}.{release}", layout.release_copy(model, release, layout.running)
+    _stage(layout, stage, entries, record, plans)
+    _put_in_place(layout, stage, target)
+
+
+def serving_directory(layout: StateLayout, model: str, release: int) -> Path:
+    """Return the directory that the link of a model names: the copy for the system that runs, if there is one."""
+    copy = layout.release_copy(model, release, layout.running)
+    return copy if layout.running and is_copy(copy, layout.release(model, release)) else layout.release(model, release)
+
+
+def is_copy(directory: Path, release: Path) -> bool:
+    """Return whether a directory is a complete copy of a release as it is now installed."""
+    found, record = read_record(directory), read_record(release)
+    same = found is not None and record is not None and replace(found, built={}) == replace(record, built={})
+    return same and found is not None and is_complete(directory, found)
+
+
+def copies(layout: StateLayout, model: str, release: int) -> dict[int, Path]:
+    """Return the directories of the copies of a release, by the system that each is for."""
+    names = [name.partition("@") for name in _names(layout.releases / model)]
+    systems = [int(system) for number, _, system in names if number == str(release) and system.isdecimal()]
+    return {system: layout.release_copy(model, release, system) for system in systems}
+
+
+def remove_built(layout: StateLayout, model: str, release: int, copy: Path) -> None:
+    """Remove the files that were built for a release, which are in a copy of it, too. Safe to repeat after a crash."""
+    directory = layout.release(model, release)
+    record = _read_installed(directory)
+    if record.built:  # first: a record may not name files that are missing
+        files.write_durably(directory / RECORD, to_canonical_json(_document(replace(record, built={}))), FILE_MODE)
+    for path in _read_installed(copy).built:
+        with files.wrap_errors(directory / path), contextlib.suppress(FileNotFoundError):
+            files.unlink(directory / path)
+            files.sync_directory((directory / path).parent)
+
+
+def _stage(
+    layout: StateLayout, stage: Path, entries: tuple[FileEntry, ...], record: InstalledRelease,
+    plans: Mapping[str, Path] = MappingProxyType({}),
+) -> None:  # fmt: skip
     """Assemble the directory of one model. It is durable when this returns."""
     files.remove_tree(stage)
     made = {stage, stage / str(record.release)}  # an ensemble has no file in its version directory
-    for entry in entries:
-        made.update(stage / parent for parent in Path(entry.path).parents)
+    for path in (*(entry.path for entry in entries), *plans):
+        made.update(stage / parent for parent in Path(path).parents)
     with files.wrap_errors(stage):
         for folder in sorted(made):
             files.make_directory(folder, SHARED_MODE)
         for entry in entries:
             _link(layout, entry, stage / entry.path)
+        for path, plan in plans.items():
+            files.link(plan, stage / path)
         text = to_canonical_json(_document(record))
         with files.create(stage / RECORD, FILE_MODE) as file:
             files.write(file, stage / RECORD, text)
@@ -122,9 +181,7 @@ def add_built(layout: StateLayout, model: str, release: int, path: str, plan: Pa
         StoreError: the release does not exist, or the disk does not take the file.
     """
     directory = layout.release(model, release)
-    record = read_record(directory)
-    if record is None:
-        raise StoreError(f"{directory} is not an installed release: 'edge-ota apply' installs it again")
+    record = _read_installed(directory)
     target = directory / path
     fresh = target.with_name(f".{target.name}.new")
     with files.wrap_errors(target):
@@ -140,13 +197,25 @@ def add_built(layout: StateLayout, model: str, release: int, path: str, plan: Pa
     files.write_durably(directory / RECORD, to_canonical_json(_document(record)), FILE_MODE)
 
 
+def _read_installed(directory: Path) -> InstalledRelease:
+    record = read_record(directory)
+    if record is None:
+        raise StoreError(f"{directory} is not an installed release: 'edge-ota apply' installs it again")
+    return record
+
+
 def repair(layout: StateLayout, record: InstalledRelease, path: str) -> None:
-    """Replace a file of an installed release from its blob.
+    """Replace a file of an installed release, and of its copies, from its blob.
 
     Raises:
         StoreError: the blob is missing or damaged, too, or the disk does not take the file.
     """
-    target = layout.release(record.model, record.release) / path
+    places = copies(layout, record.model, record.release).values()
+    for directory in (layout.release(record.model, record.release), *places):
+        _replace_by_blob(layout, record, path, directory / path)
+
+
+def _replace_by_blob(layout: StateLayout, record: InstalledRelease, path: str, target: Path) -> None:
     fresh = target.with_name(f".{target.name}.new")
     with files.wrap_errors(target):
         files.make_directory(target.parent, SHARED_MODE)

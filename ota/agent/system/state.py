@@ -13,6 +13,7 @@ from ota.decide.system import SystemState
 from ota.documents.names import SYSTEM
 from ota.errors import OtaError, Unsuitable
 from ota.layout import StateLayout
+from ota.settings import AgentSettings
 from ota.store import system_stage
 from ota.store.journal import Journal, NextRelease, UpdateStage
 
@@ -49,6 +50,12 @@ def find_state(root: Path) -> SystemState | None:
         previous=_number(record.get("previous")),
         state_schema=int(schema) if re.fullmatch(b"[0-9]{1,9}", schema) else 0,
     )
+
+
+def open_layout(settings: AgentSettings) -> StateLayout:
+    """Return the state directory of this device under the system that runs."""
+    state = find_state(settings.system_root)
+    return StateLayout(settings.state_dir, state.version if state else 0)
 
 
 def read_state(root: Path) -> SystemState:
