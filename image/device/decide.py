@@ -10,7 +10,7 @@ from image.device.slots import BootEntry, Failure, Slots
 
 #: seconds from the end of the server's start until it must answer, or a model that failed must be ready
 ANSWER_SECONDS = 180.0
-#: seconds that models may load: an engine for another TensorRT is built in that time
+#: seconds that models may load: an engine may be built in that time (EDGE_SERVE_BUILD_ENGINE)
 LOAD_SECONDS = 2700.0
 #: seconds that a failure must last, because a worker may restart
 FAILED_SECONDS = 30.0

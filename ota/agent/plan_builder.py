@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import os
 import secrets
 from collections.abc import Callable, Mapping
@@ -59,6 +60,23 @@ class PlanBuilder:
         Raises:
             TrialFailed: a build failed. ServerError: it could not be run. StoreError: the disk does not take a plan.
         """
+        plans, seconds = self.make(manifest, variant, directories)
+        for (model, path), plan in plans.items():
+            releases.add_built(self._layout, model, manifest.release, path, plan)
+        return seconds
+
+    def make(
+        self, manifest: Manifest, variant: Variant, directories: Mapping[str, Path], limit: float = math.inf
+    ) -> tuple[dict[tuple[str, str], Path], float]:
+        """Return the cached plans of a variant, by model and path, and the seconds that the builds took.
+
+        Args:
+            limit: the most seconds of all builds.
+
+        Raises:
+            TrialFailed, ServerError, StoreError: as `build`.
+        """
+        found: dict[tuple[str, str], Path] = {}
         seconds = 0.0
         for one in variant.build:
             onnx = next((entry for entry in manifest.files_of(variant, one.model) if entry.path == one.onnx), None)
@@ -69,13 +87,14 @@ class PlanBuilder:
             key = plan_key(onnx.sha256, one, self._facts())
             plan = self._layout.plans / f"{key}.plan"
             if not self._is_sealed(plan):
-                seconds += self._make(one, directories[one.model] / one.onnx, key, plan)
-            releases.add_built(self._layout, one.model, manifest.release, one.plan, plan)
-        return seconds
+                seconds += self._make(one, directories[one.model] / one.onnx, key, plan, limit - seconds)
+            found[one.model, one.plan] = plan
+        return found, seconds
 
-    def _make(self, one: PlanBuild, onnx: Path, key: str, plan: Path) -> float:
+    def _make(self, one: PlanBuild, onnx: Path, key: str, plan: Path, limit: float) -> float:
         options = check_options(one.options)
-        request = BuildRequest(str(onnx), key, one.workspace_mb, options, float(one.timeout_seconds))
+        limit = max(1.0, min(limit, one.timeout_seconds))
+        request = BuildRequest(str(onnx), key, one.workspace_mb, options, limit)
         made, seconds = self._builds.run(request)
         files.make_directory(self._layout.plans, SHARED_MODE)
         _copy(made, plan)

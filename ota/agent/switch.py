@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ota.agent.components import Components
+from ota.agent.components import Components, ModelServer
 from ota.agent.recovery import begin_undo, end_undo
 from ota.errors import OtaError, ServerError, TrialFailed
 from ota.store import bad, history, journal, links
@@ -52,10 +52,15 @@ def load(components: Components, entry: Journal, *, unload_first: bool = False) 
         TrialFailed: a model does not serve its release; with the server's reason.
         ServerError: the server did not answer.
     """
+    load_models(components.server, entry, unload_first=unload_first)
+
+
+def load_models(server: ModelServer, entry: Journal, *, unload_first: bool = False) -> None:
+    """Reload the models of a bundle in a server. Raises as `load`."""
     wanted = entry.wanted_links()
     if not wanted:
         return
-    found = components.server.reload(sorted(wanted), unload_first=unload_first)
+    found = server.reload(sorted(wanted), unload_first=unload_first)
     for model, release in wanted.items():
         result = found.get(model)
         if result is None:

@@ -15,7 +15,7 @@ settings)`. A run imports the module of its own command only, so that `edge-ota 
     gc         `gc`
     boot       `boot`
     publish    `publish`
-    system/    `system`, and `verify-system` for the root side of updates
+    system/    `system`, `run-plans`, and `verify-system` for the root side of updates
     run_trial  `run-trial`, for the unit of trials
     run_build  `run-build`, for the unit of builds
     device/    `identity`, and `run-check-device` for the device image
@@ -45,5 +45,6 @@ COMMANDS: Mapping[str, str] = {
     "run-trial": "run_trial",
     "run-build": "run_build",
     "run-check-device": "device.check",
+    "run-plans": "system.plans",
     "verify-system": "system.verify",
 }

@@ -8,6 +8,7 @@ import sys
 
 from ota.agent.compose import open_components
 from ota.agent.reports.reporter import report_run
+from ota.agent.system.plans import open_plans
 from ota.agent.update import BundleOutcome, Update, UpdateOptions
 from ota.layout import StateLayout
 from ota.settings import AgentSettings
@@ -30,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Run one update."""
+    if arguments.scheduled:  # a system that was confirmed since may lack plans of releases that do not serve
+        open_plans(settings, lambda text: print(f"edge-ota: {text}", file=sys.stderr)).prepare()
     options = UpdateOptions(by_hand=not arguments.scheduled, now=arguments.now, only=tuple(arguments.bundle))
     with open_components(settings, by_hand=options.by_hand) as components, report_run(components) as reporter:
         outcomes = Update(components, options).run("apply")

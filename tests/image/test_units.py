@@ -8,7 +8,9 @@ from pathlib import Path
 from tests.system.image.test_boot import our_units
 from tests.system.image.test_exposure import EXCEPTIONS, MOST
 
-PAGE = (Path(__file__).parents[2] / "docs/image_updates.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/image_updates.md").read_text()
+UNITS = ROOT / "image/mkosi/mkosi.extra/usr/lib/systemd/system"
 
 
 def test_the_page_explains_each_unit_that_may_have_more_rights() -> None:
@@ -16,3 +18,22 @@ def test_the_page_explains_each_unit_that_may_have_more_rights() -> None:
     assert re.findall(r"^\| `(\S+\.service)` \| \w", table, re.MULTILINE) == list(EXCEPTIONS)
     assert f"have {MOST} or less" in table
     assert EXCEPTIONS.keys() <= set(our_units())
+
+
+def lines(unit: Path) -> set[str]:
+    return {line for line in unit.read_text().splitlines() if line and line[0] not in "#["}
+
+
+def test_the_health_gate_waits_for_plans() -> None:
+    health = lines(UNITS / "edge-health.service")
+    assert "Wants=edge-plans.service" in health
+    assert any(one.startswith("After=") and "edge-plans.service" in one.split("=")[1].split() for one in health)
+    assert any(one.startswith("TimeoutStartSec=") for one in lines(UNITS / "edge-plans.service"))
+
+
+def test_plans_are_looked_for_with_the_same_view_of_the_device_as_they_were_built_with() -> None:
+    """Check what edge-plans.service has else than edge-ota.service. The name of a plan depends on the facts found."""
+    differ = lines(UNITS / "edge-plans.service") ^ lines(ROOT / "systemd/edge-ota.service")
+    names = {one.partition("=")[0] for one in differ}
+    assert names.isdisjoint({"User", "Group", "PrivateDevices", "DevicePolicy", "DeviceAllow", "ProtectProc"})
+    assert names >= {"ExecStart", "PrivateNetwork"}

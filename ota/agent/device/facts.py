@@ -74,7 +74,7 @@ class ThisDevice:
             ServerError: doctor did not print them.
         """
         if not self._facts:
-            self._facts = {**_doctor(self._settings.edge_serve), "edge_ota": agent_version()}
+            self._facts = {**ask_doctor(self._settings.edge_serve), "edge_ota": agent_version()}
         return {**self._facts, **self._labels}
 
     def known_facts(self) -> Mapping[str, str]:
@@ -119,7 +119,8 @@ def _name_in(data: bytes, path: Path) -> str:
         raise UsageError(f"{path} is not a device document: copy it again from the publisher") from None
 
 
-def _doctor(program: str) -> dict[str, str]:
+def ask_doctor(program: str) -> dict[str, str]:
+    """Return the facts of `edge-serve doctor --json`. Raises ServerError."""
     status, output, errors = ask_child([program, "doctor", "--json"], _DOCTOR_SECONDS)
     try:
         found = json.loads(output)["facts"]
