@@ -11,11 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from image.device import files
 from image.device.slots import SlotStore, read_entry
 
 #: number of a root partition -> its slot (image/mkosi/mkosi.repart)
 _SLOTS = {"2": "a", "4": "b"}
 _SECONDS = 10.0
+_MOST_STATUS = 1024 * 1024
+_MOST_TEXT = 200
 
 
 def read_facts(root: Path = Path("/"), addresses: list[str] | None = None) -> dict[str, Any]:
@@ -29,6 +32,7 @@ def read_facts(root: Path = Path("/"), addresses: list[str] | None = None) -> di
         "entries": list(entries(root)),
         "provisioned": (root / "var/lib/edge-device/current").is_dir(),
         "watchdog": watchdog(root),
+        "building": building(root),
         "tls": (root / "etc/edge-serve/credentials/server.crt").exists(),
     }
 
@@ -69,6 +73,15 @@ def watchdog(root: Path = Path("/")) -> str:
     """Return whether a watchdog of the hardware would reset a system that hangs: `active`, `inactive`, or `none`."""
     states = [_text(one / "state") for one in root.glob("sys/class/watchdog/watchdog*")]
     return "active" if "active" in states else "inactive" if states else "none"
+
+
+def building(root: Path = Path("/")) -> str:
+    """Return the TensorRT plans that the agent builds for this system, as it says; "" = none."""
+    try:
+        found = json.loads(files.read_if_there(root / "var/lib/edge-ota/status.json", _MOST_STATUS) or b"")
+        return str(found["building"])[:_MOST_TEXT] if found["state"] == "building" else ""
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
 
 
 def slot(root: Path = Path("/")) -> str:

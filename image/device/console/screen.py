@@ -27,6 +27,8 @@ def screen(status: Mapping[str, Any]) -> list[str]:
     ]
     if (watchdog := _WATCHDOG.get(status.get("watchdog", ""))) is not None:
         rows.append(("Watchdog", watchdog))
+    if status.get("building"):
+        rows.append(("Models", status["building"]))
     lines = ["", "edge-serve", ""]
     for title, text in rows:
         lines += _wrapped(f"  {title:<9}", text)

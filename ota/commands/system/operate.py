@@ -88,6 +88,8 @@ def _lines(state: SystemState, layout: StateLayout, device: Mapping[str, Any]) -
     if following is not None and following.release != state.version:
         reason = f": {following.reason}" if following.reason else ""
         yield f"next: {following.release} is {following.stage.value}{reason}"
+    if device.get("building"):
+        yield f"models: {device['building']}"
     for version, why in sorted(state.bad.items()):
         yield f"failed here: {version}: {why}"
     for fault in _rows(device, "faults"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -66,6 +67,21 @@ def test_hardware_without_a_watchdog_is_a_line_and_no_fault(
 
     assert found["faults"] == []
     assert [one for one in screen(found) if "Watchdog" in one] == ([] if line is None else [line])
+
+
+def test_the_screen_shows_the_plans_that_are_built_for_a_new_system(tmp_path: Path) -> None:
+    path = tmp_path / "var/lib/edge-ota/status.json"
+    path.parent.mkdir(parents=True)
+    text = "TensorRT plans of det 17 are built for system 2"
+    for document, line in (
+        ({"state": "building", "building": text}, [f"  Models   {text}"]),
+        ({"state": "idle", "building": text}, []),
+        ({"state": "building"}, []),
+        (["building"], []),
+    ):
+        path.write_text(json.dumps(document))
+        found = report.update_status(tmp_path / "run", tmp_path, [])
+        assert [one for one in screen(found) if "Models" in one] == line
 
 
 def test_the_screen_shows_faults_other_systems_and_what_is_missing() -> None:

@@ -93,11 +93,13 @@ def test_status_shows_the_slots_and_what_failed(fleet: Fleet) -> None:
     status = {
         "name": "dev-1", "slot": "a", "faults": [{"code": "x", "text": "system 2 failed.", "help": "Publish 3."}],
         "entries": [{"version": "1", "state": "good"}, {"version": "2", "state": "bad", "left": 0}],
+        "building": "TensorRT plans of det 17 are built for system 1",
     }  # fmt: skip
     fleet.image.write("run/edge-device/status.json", json.dumps(status))
     assert fleet.run("system", "status").splitlines() == [
         f"system: edge 1 (base, {ARCH}), slot a, good",
         "other slot: edge 2, bad, 0 starts left",
+        "models: TensorRT plans of det 17 are built for system 1",
         "failed here: 2: the server did not answer",
         "fault: system 2 failed. Publish 3.",
     ]
