@@ -53,6 +53,7 @@ PATHS = {
                                                   "slots", "system")),
          *(f"tests/image/{name}.py" for name in ("machine", "test_health", "test_install", "test_root_failed",
                                                  "test_slots", "test_system"))],
+    33: ["tests/image/test_root_disk.py"],
 }  # fmt: skip
 
 _NO_CODE = {

@@ -32,16 +32,23 @@ def programs(tmp_path: Path) -> Path:
     return folder
 
 
-def run(machine: Machine, programs: Path, running: int, kind: str) -> str:
-    """Run the script under a version and return the calls of programs."""
+def run(machine: Machine, programs: Path, running: int, kind: str, counted: str = "") -> str:
+    """Run the script under a version and return the calls of programs.
+
+    Args:
+        counted: name in which the boot loader counted this start
+    """
     root = machine.root
     for entry in machine.boot.entries():
         path = machine.boot.entries_directory / entry.name
         path.write_bytes(b"\0kernel\0roothash=" + HASHES[entry.version].encode() + b" quiet\0")
     (root / "cmdline").write_text(f"quiet roothash={HASHES[running]} panic=5\n")
     (root / "efivars").mkdir()
-    variable = b"\6\0\0\0" + "EE000000-0000-0000-0000-000000000001\0".encode("utf-16-le")
-    (root / "efivars/LoaderDevicePartUUID-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f").write_bytes(variable)
+    path = f"\\EFI\\Linux\\{counted}" if counted else ""
+    for name, text in (("DevicePartUUID", "EE000000-0000-0000-0000-000000000001"), ("BootCountPath", path)):
+        if text:
+            variable = b"\6\0\0\0" + f"{text}\0".encode("utf-16-le")
+            (root / f"efivars/Loader{name}-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f").write_bytes(variable)
     if kind == "root" and not (root / "sys").exists():
         (root / "run").mkdir()
         (root / "run/esp-of-the-boot-loader").symlink_to(machine.boot.esp)
@@ -133,6 +140,17 @@ def test_two_disks_with_this_system_are_left_as_they_are(tmp_path: Path, program
     assert machine.names() == sorted(path.name for path in other.iterdir()) == ["edge_1+5.efi", "edge_2+2-1.efi"]
     assert "rw" not in calls
     assert calls.endswith("systemctl reboot --force\n"), "after a while, because one may be removed"
+
+
+def test_of_two_disks_with_this_system_the_slot_of_the_counted_one_is_left(tmp_path: Path, programs: Path) -> None:
+    machine = Machine(tmp_path / "device", ["edge_1+5.efi", "edge_2+2-1.efi"])
+    other = two_disks(machine, programs, "edge_1+5.efi", "edge_2+3.efi")
+
+    calls = run(machine, programs, 2, "root", "edge_2+2-1.efi")
+
+    assert machine.names() == ["edge_1+5.efi", "edge_2+0.efi"]
+    assert sorted(path.name for path in other.iterdir()) == ["edge_1+5.efi", "edge_2+3.efi"]
+    assert calls.endswith("systemctl reboot --force\n")
 
 
 @pytest.mark.parametrize("other", ["", "+5", "+1-2", "+0", "+0-3"])

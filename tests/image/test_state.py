@@ -342,6 +342,13 @@ def test_two_disks_without_data_are_set_up_and_reported(machine: Machine) -> Non
     assert not machine.in_memory
 
 
+def test_a_choice_between_equal_disks_is_reported(started: Machine) -> None:
+    plug_in(started, *STICK, "edge-data")
+    started.write("run/undecided", "")
+    assert started.boot() == ["second-disk"]
+    assert str(started.faults()["second-disk"]["text"]).endswith("Nothing tells which of them the firmware started.")
+
+
 def test_a_boot_partition_that_cannot_be_read_is_reported(started: Machine) -> None:
     (started.folder / "dev/vda1").rmdir()
     assert started.boot() == ["boot-partition"]

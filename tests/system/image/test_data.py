@@ -28,6 +28,14 @@ SERIAL = ("-smbios", "type=1,serial=PF3XK2TN")
 OTHER = ("-smbios", "type=1,serial=PF9ZZ1QQ")
 MARK = "/var/lib/edge-device/mark"
 MIB = 1 << 20
+#: prints the serial number of the disk below the root, its hashes, the data, and the boot partition
+_SERIALS = """\
+ls /boot/EFI/Linux >/dev/null
+for part in /sys/class/block/dm-0/slaves/* $(findmnt -rno SOURCE /var) $(findmnt -rno SOURCE -t vfat /boot); do
+    cat /sys/class/block/$(basename $(readlink -f $part))/../serial
+    echo
+done
+"""
 #: seconds after a boot until the device is idle
 _SETTLED = 180.0
 #: of the fleet's publisher, and seconds until the first run of edge-ota has installed it
@@ -60,9 +68,17 @@ class Device:
         return self.faults()
 
     def faults(self) -> list[str]:
+        """Return the codes of the faults of the data partition and of the disk."""
+        return [code for code in self.codes() if code.startswith(("data", "disk", "partitions", "factory", "second"))]
+
+    def codes(self) -> list[str]:
         codes = {one["code"]: one for one in self._documents()}
         print(codes, flush=True)
-        return sorted(code for code in codes if code.startswith(("data", "disk", "partitions", "factory", "second")))
+        return sorted(codes)
+
+    def serials(self) -> set[str]:
+        """Return the serial numbers of the disks that the device uses: one, if all is well."""
+        return set(self.machine.run(_SERIALS).split("\n")[:-1])
 
     def _documents(self) -> list[dict[str, str]]:
         lines = self.machine.run("cat /run/edge-device/faults/*.json 2>/dev/null || true").splitlines()
@@ -226,11 +242,13 @@ def test_a_power_cut_in_the_first_boot(image: Path, cut: int) -> None:
         device.disk.stop()
 
 
-@pytest.mark.parametrize(("booted", "codes"), [(False, []), (True, ["second-disk"])])
-def test_a_second_disk_with_the_same_image_is_not_used(
-    used: Device, image: Path, tmp_path: Path, booted: bool, codes: list[str]
+@pytest.mark.parametrize(
+    ("booted", "from_stick"), [(False, False), (True, False), (True, True)], ids=["new", "copy", "started-copy"]
+)
+def test_of_two_disks_with_the_same_image_only_the_started_one_is_used(
+    used: Device, image: Path, tmp_path: Path, booted: bool, from_stick: bool
 ) -> None:
-    """A stick from which another device was or will be installed. One that was booted has a data partition, too."""
+    """The other one is a stick from which a device will be installed, or a copy of the device's disk, byte for byte."""
     stick = tmp_path / "stick.raw"
 
     def plug_in() -> None:
@@ -238,19 +256,17 @@ def test_a_second_disk_with_the_same_image_is_not_used(
             subprocess.run(["cp", "--sparse=always", used.disk.disk, stick], check=True)
         else:
             qemu.new_disk(image, stick, 14)
-        words = (
-            "-drive",
-            f"if=none,id=stick,format=raw,file={stick}",
-            "-device",
-            "virtio-blk-pci,drive=stick,serial=stick",
-        )
+        device = f"virtio-blk-pci,drive=stick,serial=stick{',bootindex=0' if from_stick else ''}"
+        words = ("-drive", f"if=none,id=stick,format=raw,file={stick}", "-device", device)
         used.disk.change(more=(*SERIAL, *words))
 
     used.reboot()
     used.machine.run(f"echo mine > {MARK}; sync")
-    assert used.reboot(plug_in, lambda: used.disk.change(more=SERIAL)) == codes
+    assert used.reboot(plug_in, lambda: used.disk.change(more=SERIAL)) == ["second-disk"]
     assert used.machine.run(f"cat {MARK}") == "mine\n"
-    assert used.machine.run("cat /sys/class/block/$(basename $(findmnt -no SOURCE /var))/../serial").strip() != "stick"
+    assert used.serials() == {"stick" if from_stick else ""}
+    assert "boot-partition" not in used.codes()
+    assert used.machine.run("findmnt -no OPTIONS -t vfat /boot | cut -d , -f 1") == "rw\n"
     assert used.serves()
 
 
