@@ -40,8 +40,8 @@ def run(machine: Machine, programs: Path, running: int, kind: str, counted: str 
     """
     root = machine.root
     for entry in machine.boot.entries():
-        path = machine.boot.entries_directory / entry.name
-        path.write_bytes(b"\0kernel\0roothash=" + HASHES[entry.version].encode() + b" quiet\0")
+        file = machine.boot.entries_directory / entry.name
+        file.write_bytes(b"\0kernel\0roothash=" + HASHES[entry.version].encode() + b" quiet\0")
     (root / "cmdline").write_text(f"quiet roothash={HASHES[running]} panic=5\n")
     (root / "efivars").mkdir()
     path = f"\\EFI\\Linux\\{counted}" if counted else ""
