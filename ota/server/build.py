@@ -1,4 +1,7 @@
-"""Builds a TensorRT plan from an ONNX file with `edge-serve build`, in a systemd unit or in a child process."""
+"""Builds a TensorRT plan from an ONNX file with `edge-serve build`, in a systemd unit or in a child process.
+
+The unit also finds the facts of the device (`doctor`).
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ota.errors import OtaError, ServerError, TrialFailed, UsageError
+from ota.server import doctor
 from ota.server.unit import ask_child, ask_unit, check_below, read_request, refusal, standard_streams, write_answer
 
 #: length of a plan's name in the directory of the unit
@@ -105,7 +109,7 @@ def build(program: str, request: BuildRequest, place: Path) -> dict[str, Any]:
 
 
 def serve_build(releases: Path, program: str, environ: Mapping[str, str] | None = None) -> int:
-    """Serve one request as the unit for builds. Return the exit status.
+    """Serve one request for a plan or for facts as the unit for builds. Return the exit status.
 
     Args:
         releases: the only place whose ONNX files are built.
@@ -116,7 +120,11 @@ def serve_build(releases: Path, program: str, environ: Mapping[str, str] | None 
         place = environ.get("STATE_DIRECTORY", "").partition(":")[0]
         if not place:
             raise UsageError("STATE_DIRECTORY is not set: this command is for edge-ota-build@.service")
-        write_answer(sink, build(program, _read(read_request(source), releases), Path(place)))
+        request = read_request(source)
+        if request == doctor.REQUEST:
+            write_answer(sink, {"ok": True, "facts": doctor.doctor_facts(program)})
+        else:
+            write_answer(sink, build(program, _read(request, releases), Path(place)))
     except OtaError as error:
         write_answer(sink, refusal(error))
         return error.exit_status

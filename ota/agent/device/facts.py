@@ -16,12 +16,10 @@ from ota.documents import device as device_document
 from ota.documents.device import DeviceDocument
 from ota.documents.names import device_target, name
 from ota.errors import NotInRepository, ServerError, Untrusted, UsageError
-from ota.server.unit import ask_child
+from ota.server.doctor import device_facts
 from ota.settings import AgentSettings
 from ota.strict_json import to_canonical_json
 
-#: seconds for `edge-serve doctor`; each of its checks also has a limit
-_DOCTOR_SECONDS = 120.0
 #: facts that change while the system stays the same
 _PASSING = ("memory_bytes",)
 
@@ -71,10 +69,13 @@ class ThisDevice:
         """Return the facts of `edge-serve doctor --json`, the version of this agent, and the labels of the device.
 
         Raises:
-            ServerError: doctor did not print them.
+            ServerError: doctor did not print them, or the unit that runs it cannot be used.
         """
         if not self._facts:
-            self._facts = {**ask_doctor(self._settings.edge_serve), "edge_ota": agent_version()}
+            self._facts = {
+                **device_facts(self._settings.build_socket, self._settings.edge_serve),
+                "edge_ota": agent_version(),
+            }
         return {**self._facts, **self._labels}
 
     def known_facts(self) -> Mapping[str, str]:
@@ -117,17 +118,6 @@ def _name_in(data: bytes, path: Path) -> str:
         return name(found["device"], str(path))
     except (ValueError, KeyError, TypeError, RecursionError):
         raise UsageError(f"{path} is not a device document: copy it again from the publisher") from None
-
-
-def ask_doctor(program: str) -> dict[str, str]:
-    """Return the facts of `edge-serve doctor --json`. Raises ServerError."""
-    status, output, errors = ask_child([program, "doctor", "--json"], _DOCTOR_SECONDS)
-    try:
-        found = json.loads(output)["facts"]
-        return {str(fact): str(value) for fact, value in found.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        reason = errors.splitlines()[-1] if errors else "no facts in what it printed"
-        raise ServerError(f"'{program} doctor --json' ended with {status}: {reason}; is edge-serve too old?") from None
 
 
 def _available(root: Path) -> int:

@@ -16,7 +16,6 @@ from pathlib import Path
 from ota import files
 from ota.agent import switch
 from ota.agent.components import ModelServer
-from ota.agent.device.facts import ask_doctor
 from ota.agent.plan_builder import PlanBuilder
 from ota.agent.status_file import StatusFile
 from ota.agent.system.state import find_state, open_layout
@@ -27,6 +26,7 @@ from ota.errors import NoSpace, OtaError, ServerError, StoreError
 from ota.layout import StateLayout
 from ota.server.admin_client import AdminClient
 from ota.server.build import UnitBuild
+from ota.server.doctor import device_facts
 from ota.settings import AgentSettings
 from ota.store import directories, garbage, history, journal, links, releases
 from ota.store.history import HistoryEvent
@@ -202,7 +202,8 @@ def open_plans(settings: AgentSettings, say: Callable[[str], None]) -> SystemPla
     """Return the run with the real components of this device."""
     layout = open_layout(settings)
     builds = UnitBuild(settings.build_socket, settings.edge_serve, layout.plans / "made")
-    builder = PlanBuilder(layout, builds, functools.cache(lambda: ask_doctor(settings.edge_serve)))
+    facts = functools.cache(lambda: device_facts(settings.build_socket, settings.edge_serve))
+    builder = PlanBuilder(layout, builds, facts)
     return SystemPlans(settings, builder, AdminClient(settings.admin_socket), SystemClock(), say)
 
 

@@ -17,6 +17,7 @@ from ota.agent.device.identity import default_name, load_identity, public_identi
 from ota.errors import NotInRepository, ServerError, StoreError, Untrusted, UsageError
 from ota.settings import AgentSettings
 from ota.strict_json import to_canonical_json
+from tests.ota.server.units import accepting
 
 PROGRAM = str(Path(sys.executable).with_name("edge-serve"))
 
@@ -38,7 +39,10 @@ def trust(documents: dict[str, bytes]) -> TrustedMetadata:
 
 
 def settings(folder: Path, **members: Any) -> AgentSettings:
-    return replace(AgentSettings(state_dir=folder, device_file=folder / "device.json", edge_serve=PROGRAM), **members)
+    return replace(
+        AgentSettings(state_dir=folder, device_file=folder / "device.json", edge_serve=PROGRAM, build_socket=""),
+        **members,
+    )
 
 
 def document(device: str, **members: Any) -> bytes:
@@ -109,6 +113,34 @@ def test_a_doctor_without_facts_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ServerError, match="no facts in what it printed; is edge-serve too old"):
         subject.facts()
     assert subject.fingerprint() == ""
+
+
+def test_the_unit_for_builds_finds_the_facts(tmp_path: Path) -> None:
+    """It sees the GPUs, and the agent does not."""
+    path = tmp_path / "build.sock"
+    unit = [sys.executable, "-m", "ota", "run-build", "--edge-serve", PROGRAM, "--state-dir", str(tmp_path)]
+    subject = ThisDevice(settings(tmp_path, edge_serve="/bin/false", build_socket=str(path)), load_identity(tmp_path))
+    with accepting(path, ["env", f"STATE_DIRECTORY={tmp_path}", *unit]):
+        facts = subject.facts()
+    assert facts["arch"] == os.uname().machine
+    assert facts.keys() >= {"edge_ota", "edge_serve", "memory_bytes"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ('{"ok": false, "error": "doctor did not end"}', "the facts of this device are unknown: doctor did not end"),
+        ('{"ok": true, "facts": ["sm"]}', "has no facts in its answer: see the journal of edge-ota-build@.service"),
+    ],
+)
+def test_a_unit_without_facts_is_one_clear_error(tmp_path: Path, answer: str, text: str) -> None:
+    path = tmp_path / "build.sock"
+    subject = ThisDevice(settings(tmp_path, build_socket=str(path)), load_identity(tmp_path))
+    with (
+        accepting(path, ["sh", "-c", 'cat > /dev/null; printf %s "$1"', "-", answer]),
+        pytest.raises(ServerError, match=text),
+    ):
+        subject.facts()
 
 
 def test_memory_beside_what_runs(tmp_path: Path) -> None:
