@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks import load, peer
 from benchmarks.make_models import make
 from benchmarks.report import Report
-from benchmarks.servers import DEMO, Server, edge_serve, repository, triton
+from benchmarks.servers import BESIDE, DEMO, Server, edge_serve, repository, triton
 
 VARIABLE = "BENCH_TRITON_BACKENDS"
 LIBRARY = "onnxruntime/libtriton_onnxruntime.so"
@@ -49,11 +49,11 @@ def run(rounds: int = 3) -> Report:
     Raises:
         peer.NoPeerError: no backend is named, or the demo models are missing; the text says what to do.
     """
-    backends = _backends()
+    backends = None if BESIDE else _backends()
     report = Report("onnx_peer", "ONNX models beside Triton's C++ onnxruntime backend (perf_analyzer, binary HTTP)")
-    report.notes.append(
-        f"Triton 2.51, {LIBRARY} with ONNX Runtime {_runtime_version(backends)}, both servers' defaults"
-    )
+    if backends is not None:
+        version = _runtime_version(backends)
+        report.notes.append(f"Triton 2.51, {LIBRARY} with ONNX Runtime {version}, both servers' defaults")
     with (
         repository([_folder(case.model) for case in CASES]) as models,
         edge_serve(models) as ours,

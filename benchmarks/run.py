@@ -1,7 +1,7 @@
 """Runs all benchmarks: `make bench`, or `python -m benchmarks.run [NAME ...]`.
 
 Writes JSON and a table to build/benchmarks/. Compares with the real Triton 2.51 where it is available
-(benchmarks/peer.py). About 10 minutes on two cores.
+(benchmarks/peer.py), or with another checkout of edge-serve. About 10 minutes on two cores.
 """
 
 from __future__ import annotations
@@ -62,7 +62,16 @@ def main() -> None:
     parser.add_argument(
         "--record", action="store_true", help="write into benchmarks/results/, which is committed; then run `make docs`"
     )
+    parser.add_argument(
+        "--beside", metavar="CHECKOUT", help="compare with the edge-serve of another checkout in place of Triton"
+    )
     arguments = parser.parse_args()
+    if arguments.beside and arguments.record:
+        parser.error("--record writes figures beside Triton: leave out --beside")
+    if arguments.beside and not Path(arguments.beside, "edge_serve/server.py").is_file():
+        parser.error(f"--beside {arguments.beside}: no checkout of edge-serve (expected edge_serve/server.py in it)")
+    if arguments.beside:
+        os.environ["BENCH_BESIDE"] = str(Path(arguments.beside).resolve())
     names = arguments.names or NAMES
     folder = RESULTS if arguments.record else SCRATCH
     if unknown := set(names) - {*NAMES, *NAMED}:

@@ -22,6 +22,8 @@ from benchmarks.report import ROOT
 
 MODELS = ROOT / "benchmarks/models"
 DEMO = ROOT / "model_repository"
+#: a checkout of edge-serve that is measured in the place of Triton (`python -m benchmarks.run --beside`)
+BESIDE = os.environ.get("BENCH_BESIDE", "")
 
 
 @dataclass
@@ -87,27 +89,33 @@ def cpu_seconds(root: int) -> float:
 
 
 @contextlib.contextmanager
-def edge_serve(repository: Path, *flags: str, environ: Mapping[str, str] = os.environ) -> Iterator[Server]:
-    """Start the server of this checkout."""
+def edge_serve(
+    repository: Path, *flags: str, environ: Mapping[str, str] = os.environ, root: Path = ROOT
+) -> Iterator[Server]:
+    """Start the server of a checkout, by default of this one, with this interpreter and its packages."""
     http_port, grpc_port, metrics_port = free_ports(3)
     command = [
         sys.executable, "-m", "edge_serve", f"--model-repository={repository}", f"--http-port={http_port}",
         f"--grpc-port={grpc_port}", f"--metrics-port={metrics_port}", *flags,
     ]  # fmt: skip
-    path = os.pathsep.join([str(ROOT), *filter(None, [environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(root), *filter(None, [environ.get("PYTHONPATH")])])
     environment = {**environ, "PYTHONPATH": path}
-    with _running("edge-serve", command, environment, http_port) as server:
+    with _running("edge-serve" if root == ROOT else "beside", command, environment, http_port) as server:
         server.grpc_port, server.metrics_port = grpc_port, metrics_port
         yield server
 
 
 @contextlib.contextmanager
 def triton(repository: Path, *flags: str, backends: Path | None = None) -> Iterator[Server]:
-    """Start the real Triton, with the backends of a folder in place of its own.
+    """Start the real Triton, with the backends of a folder in place of its own; with BESIDE, that checkout instead.
 
     Raises:
         peer.NoPeerError: Triton is not available on this machine.
     """
+    if BESIDE:
+        with edge_serve(repository, *flags, root=Path(BESIDE)) as server:
+            yield server
+        return
     http_port, grpc_port, metrics_port = free_ports(3)
     command, environment = peer.triton(repository, http_port, grpc_port, metrics_port, *flags, backends=backends)
     with _running("triton", command, environment, http_port) as server:

@@ -14,8 +14,10 @@ import numpy as np
 
 from benchmarks import bodies, load, peer
 from benchmarks.report import Report
-from benchmarks.servers import Server, edge_serve, repository, triton
+from benchmarks.servers import BESIDE, Server, edge_serve, repository, triton
 
+#: a flag that Triton does not have
+ALLOWED = "--allow-client-shm=true"
 NBYTES = 8 << 20
 ROUNDS, SECONDS = 5, 1.0
 #: the ratio to Triton that the project requires
@@ -45,9 +47,9 @@ def run() -> Report:
     binary = bodies.picture_binary("echo", "INPUT0", values)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(_models())
-        servers = [stack.enter_context(edge_serve(folder, "--allow-client-shm=true"))]
+        servers = [stack.enter_context(edge_serve(folder, ALLOWED))]
         try:
-            servers.append(stack.enter_context(triton(folder)))
+            servers.append(stack.enter_context(triton(folder, *[ALLOWED][: bool(BESIDE)])))
         except peer.NoPeerError as error:
             report.notes.append(f"not measured beside Triton: {error}")
         for server in servers:
@@ -61,7 +63,7 @@ def run() -> Report:
         ours, *theirs = [statistics.median(taken[server.name, way]) * 1e3 for server in servers]
         ratio = theirs[0] / ours if theirs else None
         asked = BAR if way == "shared memory" else None
-        row = {"tensors in": way, "edge-serve ms": ours, "triton ms": theirs[0] if theirs else None}
+        row = {"tensors in": way, "edge-serve ms": ours, **{f"{one.name} ms": theirs[0] for one in servers[1:]}}
         report.rows.append({**row, "times as fast": ratio, "asked": asked})
     return report
 
