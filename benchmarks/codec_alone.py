@@ -5,6 +5,7 @@ Seeded inputs, no sockets, no server.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 
@@ -42,6 +43,13 @@ def binary_body(arrays: dict[str, Array], outputs: tuple[str, ...]) -> tuple[byt
     wanted = [{"name": name, "parameters": {"binary_data": True}} for name in outputs]
     header = orjson.dumps({"inputs": inputs, "outputs": wanted})
     return header + b"".join(array.tobytes() for array in arrays.values()), len(header)
+
+
+def different(body: bytes, length: int) -> list[tuple[bytes, int]]:
+    """Return requests with JSON parts of one length that differ, twice as many as a decoder keeps templates of."""
+    head, old = body[:length], b'{"inputs":[{"name":'
+    heads = [head.replace(old, b'{"inputs":[{"number":%d,"name":' % number) for number in range(10_000, 12_048)]
+    return [(one + body[length:], len(one)) for one in heads]
 
 
 def json_body(name: str, array: Array) -> bytes:
@@ -99,6 +107,7 @@ def questions() -> dict[str, Callable[[], object]]:
     outputs = ("OUTPUT0", "OUTPUT1")
     body, length = binary_body({"INPUT0": small, "INPUT1": small}, outputs)
     big_body, big_length = binary_body({"X": image}, ("Y",))
+    unseen = itertools.cycle(different(body, length))
     text, big_text = json_body("INPUT0", small), json_body("X", image)
     decoder, encoder = InferDecoder(), InferEncoder()
     asked = decoder.decode(ints, "", body, length)
@@ -107,7 +116,7 @@ def questions() -> dict[str, Callable[[], object]]:
     big_binary = InferRequest("bench", binary_default=True)
     return {
         "decode 2 x INT32[16] binary": lambda: decoder.decode(ints, "", body, length),
-        "decode 2 x INT32[16] binary, JSON part never seen": lambda: InferDecoder().decode(ints, "", body, length),
+        "decode 2 x INT32[16] binary, JSON part never seen": lambda: decoder.decode(ints, "", *next(unseen)),
         "encode 2 x INT32[16] binary": lambda: encoder.encode(answer, asked, ints),
         "encode 2 x INT32[16] JSON": lambda: encoder.encode(answer, plain, ints),
         "decode INT32[16] JSON": lambda: decoder.decode(ints, "", text, None),
