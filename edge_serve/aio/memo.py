@@ -15,13 +15,15 @@ class Memo(dict[K, V]):
     evict at once would delete the same entry.
     """
 
+    __slots__ = ("limit",)
+
     def __init__(self, limit: int) -> None:
         super().__init__()
         self.limit = limit
 
     def add(self, key: K, value: V) -> V:
-        """Store a result, evict the oldest if there is no room for it, and return it."""
-        if len(self) >= self.limit and key not in self:
-            del self[next(iter(self))]
+        """Store a result, evict the oldest if there are too many, and return it."""
         self[key] = value
+        if len(self) > self.limit:
+            del self[next(iter(self))]
         return value

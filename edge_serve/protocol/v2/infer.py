@@ -228,8 +228,7 @@ def _make_template(request: InferRequest, tail: infer_header.Tail, length: int) 
         strings = element_count(tensor.shape) if tensor.datatype is DataType.BYTES else -1
         place = start - length, end - length
         inputs.append(_TemplateInput(tensor.name, tensor.datatype, tensor.shape, *place, strings))
-    own = _fill(_Template(0, [], request), memoryview(b""), 0, -1, 0)  # a copy without inputs; `replace` takes 3 us
-    return _Template(len(tail.body) - length, inputs, own)
+    return _Template(len(tail.body) - length, inputs, _copy(request, []))
 
 
 def _fill(template: _Template, view: memoryview, length: int, offset: int, most_strings: int) -> InferRequest:
@@ -243,6 +242,11 @@ def _fill(template: _Template, view: memoryview, length: int, offset: int, most_
             check_strings(data, known.elements, known.name, one.model_name, one.id)
         at = -1 if offset < 0 else offset + start
         tensors.append(InferTensor(known.name, known.datatype, known.shape, data, at))
+    return _copy(one, tensors)
+
+
+def _copy(one: InferRequest, tensors: list[InferTensor]) -> InferRequest:
+    """Return a copy with other inputs. `dataclasses.replace` would take 3 us."""
     return InferRequest(
         one.model_name,
         "",
