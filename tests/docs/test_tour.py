@@ -30,6 +30,7 @@ EXAMPLES = {
     "Add a route below a model": 1,
     "Add a metric": 1,
     "Add a metric with a new value": 1,
+    "Count requests": 3,
     "Add a scheduler": 1,
     "Add a model parameter": 1,
     "Change the order of a queue": 1,
@@ -236,7 +237,7 @@ def test_the_route_the_metric_and_the_backend_answer(changed: Path) -> None:
             for path in ("/edge-serve/models", "/v2/models/rounded/platform"):
                 print(urlopen(f"http://{http}{path}").read().decode())
             page = urlopen(f"http://{metrics}/metrics").read().decode()
-            ours = ("edge_serve_mean_batch_size", "edge_serve_instances")
+            ours = ("edge_serve_mean_batch_size", "edge_serve_instances", "edge_serve_deadline_requests")
             for line in page.splitlines():
                 if line.startswith(ours):
                     print(line)
@@ -250,4 +251,5 @@ def test_the_route_the_metric_and_the_backend_answer(changed: Path) -> None:
         '"rounded"',
         'edge_serve_instances{model="rounded",version="1"} 1',
         'edge_serve_mean_batch_size{model="rounded",version="1"} 1',
+        'edge_serve_deadline_requests_total{model="rounded",version="1"} 0',
     ]
