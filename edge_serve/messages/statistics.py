@@ -110,6 +110,8 @@ class ModelStatistics:
     Attributes:
         last_inference_ms: milliseconds since the epoch of the last request; 0 = never.
         inference_count: batch items; execution_count: executions.
+        compute_input, compute_infer, compute_output: times of a batch, once for each request in it, as in Triton.
+        batches: rows -> executions with so many, each counted once.
         failures: reason -> requests.
         pending: requests accepted and not yet executing.
         client_errors: requests answered with an error of the client: HTTP status 4xx, or its gRPC code.
