@@ -25,6 +25,7 @@ from edge_serve import __version__
 from edge_serve.aio.offload import offload
 from edge_serve.aio.tasks import gathered, repeat
 from edge_serve.backends.onnxruntime.libraries import has_cuda
+from edge_serve.backends.packs import Packs
 from edge_serve.backends.tensorrt.plan import PLATFORM
 from edge_serve.clock import MonotonicClock
 from edge_serve.config.model.layout import advice_on_repository
@@ -163,6 +164,7 @@ class ServerProcess:
             backend_settings=config.backend_settings,
             summaries=metrics.summaries,
             histograms=metrics.histograms,
+            packs=Packs(Path(config.backend_directory).absolute() if config.backend_directory else None),
             least_compute_capability=config.min_supported_compute_capability,
         )
         cache = None if config.cache_config is None else ResponseCache(config.cache_config)

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from edge_serve.backends.packs import Pack
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import Parameter
 from edge_serve.messages.tensors import InferTensor
@@ -48,6 +49,7 @@ class ModelSpec:
         version_directory: `<repository>/<model>/<version>`.
         config: the ModelConfig as Triton's JSON (original field names, int64 as numbers).
         backend_config: `--backend-config=<backend>,key=value`, plus the global keys.
+        pack: that has the backend; None = the backend is elsewhere.
         arena: set by the worker that opens the model.
     """
 
@@ -57,7 +59,13 @@ class ModelSpec:
     version_directory: Path
     config: dict[str, Any]
     backend_config: dict[str, str] = field(default_factory=dict)
+    pack: Pack | None = None
     arena: ArenaMemory | None = None
+
+    @property
+    def is_python(self) -> bool:
+        """Return whether the model runs as a Python model of Triton, each instance in a process of its own."""
+        return self.config.get("backend") == "python" or (self.pack is not None and self.pack.is_python_based)
 
 
 @dataclass(slots=True)

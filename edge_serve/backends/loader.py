@@ -1,4 +1,4 @@
-"""Finds a backend by its name: ours, an installed one, or a `backend.py` that came with the model.
+"""Finds a backend by its name: ours, one of a pack, an installed one, or a `backend.py` that came with the model.
 
 Worker's side. A backend is a class named `Backend` (contract: `base.Backend`) without constructor arguments.
 """
@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import cast
 
 from edge_serve.backends.base import Backend, ModelSpec
+from edge_serve.backends.packs import PACKS, built_in_module, install_command
 from edge_serve.errors import Internal, InvalidArgument, Unavailable, with_advice
 
 GROUP = "edge_serve.backends"
@@ -28,27 +29,28 @@ PLATFORMS = {
     "tensorflow_graphdef": "tensorflow",
     "tensorflow_savedmodel": "tensorflow",
 }
+_PACK = "install the pack: edge-serve pack install"
 _IN_PYTHON = "load it in a model.py with backend 'python'"
 #: backend of Triton or another server that this installation lacks -> advice
 HINTS = {
     "onnxruntime": f"{sys.executable} -m pip install onnxruntime",
-    "pytorch": f"export the model to ONNX (torch.onnx.export) for backend 'onnxruntime', or {_IN_PYTHON}",
-    "tensorflow": f"convert the model to ONNX (package tf2onnx) for backend 'onnxruntime', or {_IN_PYTHON}",
-    "openvino": f"serve the ONNX file it was made from with backend 'onnxruntime', or {_IN_PYTHON} (package openvino)",
-    "fil": f"convert the trees to ONNX (packages skl2onnx, onnxmltools) for backend 'onnxruntime', or {_IN_PYTHON}",
-    "tflite": f"convert the model to ONNX (tf2onnx --tflite) for backend 'onnxruntime', or {_IN_PYTHON}",
-    "vllm": "run the language model in a decoupled model.py with backend 'python' (docs/generative.md has one)",
+    "pytorch": f"{_PACK} pytorch, or export the model to ONNX (torch.onnx.export) for backend 'onnxruntime'",
+    "tensorflow": f"{_PACK} openvino, or convert the model to ONNX (package tf2onnx) for backend 'onnxruntime'",
+    "openvino": f"{_PACK} openvino, or serve the ONNX file it was made from with backend 'onnxruntime'",
+    "fil": f"{_PACK} fil, or convert the trees to ONNX (packages skl2onnx, onnxmltools) for backend 'onnxruntime'",
+    "tflite": f"write backend: \"openvino\", which reads TensorFlow Lite ({_PACK} openvino), or convert the model to "
+    "ONNX (tf2onnx --tflite)",
+    "vllm": "put Triton's vllm_backend into the backend directory (docs/packs.md), or run the language model in a "
+    "decoupled model.py with backend 'python' (docs/generative.md has one)",
     "tensorrtllm": "run the language model in a decoupled model.py with backend 'python' (docs/generative.md has one)",
-    "sklearn": f"convert the model to ONNX (package skl2onnx) for backend 'onnxruntime', or {_IN_PYTHON}",
-    "xgboost": f"convert the trees to ONNX (package onnxmltools) for backend 'onnxruntime', or {_IN_PYTHON}",
-    "lightgbm": f"convert the trees to ONNX (package onnxmltools) for backend 'onnxruntime', or {_IN_PYTHON}",
+    "sklearn": f"write backend: \"fil\" for a forest ({_PACK} fil), or convert the model to ONNX (package skl2onnx)",
+    "xgboost": f"write backend: \"fil\" ({_PACK} fil), or convert the trees to ONNX (package onnxmltools)",
+    "lightgbm": f"write backend: \"fil\" ({_PACK} fil), or convert the trees to ONNX (package onnxmltools)",
     "keras": f"convert the model to ONNX (package tf2onnx) for backend 'onnxruntime', or {_IN_PYTHON}",
     "mlflow": _IN_PYTHON,
     "huggingface": _IN_PYTHON,
     "dali": "write the preparation of inputs as a model.py (NumPy, Pillow, OpenCV), and join the two in an ensemble",
 }
-#: files of this package that are no backends
-_OTHERS = frozenset({"base", "host", "loader", "privacy", "python_path"})
 _NAME = re.compile(r"[A-Za-z0-9_-]+\Z")
 
 
@@ -62,7 +64,7 @@ def load(name: str, spec: ModelSpec) -> Backend:
     """
     name = PLATFORMS.get(name, name)
     if _NAME.match(name):
-        module = _builtin(name) or _installed(name) or _beside(spec)
+        module = _builtin(name) or _of_pack(spec) or _installed(name) or _beside(spec)
         if module is not None:
             return _made(name, module)
         if name in HINTS:
@@ -74,7 +76,7 @@ def load(name: str, spec: ModelSpec) -> Backend:
 def _advice_on_name(name: str) -> str:
     """Return which names there are in place of one that no backend has."""
     names = sorted({"onnxruntime", "python", "tensorrt", *(entry.name for entry in metadata.entry_points(group=GROUP))})
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+    close = difflib.get_close_matches(name, [*names, *PACKS], n=1, cutoff=0.4)
     like = f'Did you mean backend: "{close[0]}"? ' if close else ""
     return f"{like}The backends here are {', '.join(names)}, or a backend.py in the directory of the model"
 
@@ -87,13 +89,8 @@ def _made(name: str, found: ModuleType | type) -> Backend:
 
 
 def _builtin(name: str) -> ModuleType | None:
-    path = f"{__package__}.{name}"
-    if not name.isidentifier() or name in _OTHERS or (found := importlib.util.find_spec(path)) is None:
+    if not (path := built_in_module(name)):
         return None
-    if found.submodule_search_locations is not None:
-        path += ".backend"
-        if importlib.util.find_spec(path) is None:  # a folder that other backends use
-            return None
     try:
         module = importlib.import_module(path)
     except ModuleNotFoundError as error:
@@ -102,6 +99,29 @@ def _builtin(name: str) -> ModuleType | None:
             f"backend '{name}' needs the module '{error.name}', which is not installed: {hint}"
         ) from error
     return module if hasattr(module, "Backend") else None
+
+
+def _of_pack(spec: ModelSpec) -> ModuleType | None:
+    """Import the backend of a pack: `backend.py`, with the files beside it as a package."""
+    pack = spec.pack
+    if pack is None:
+        return None
+    if pack.is_python_based:
+        return _builtin("python")
+    package = "edge_serve_pack_" + re.sub(r"\W", "_", pack.name)
+    module = ModuleType(package)
+    module.__path__ = [str(pack.directory)]
+    sys.modules.setdefault(package, module)  # threads may load several models at once
+    try:
+        return importlib.import_module(f"{package}.backend")
+    except ModuleNotFoundError as error:
+        raise Unavailable(
+            f"backend '{pack.name}' of model '{spec.name}' needs the module '{error.name}', which {sys.executable} "
+            f"lacks: {install_command(pack.name)}"
+        ) from error
+    except Exception as error:
+        file = pack.directory / "backend.py"
+        raise Internal(f"{file} does not import: {type(error).__name__}: {error}") from error
 
 
 def _installed(name: str) -> ModuleType | type | None:

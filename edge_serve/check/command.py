@@ -12,12 +12,13 @@ import contextlib
 import re
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from edge_serve.aio.offload import offload
 from edge_serve.backends.base import ModelSpec
+from edge_serve.backends.packs import Pack, Packs
 from edge_serve.check.engine import BACKENDS, EngineReport, describe_engines, engine_lines
 from edge_serve.check.golden import GoldenTrial, record, try_all
 from edge_serve.check.golden import report as report_trial
@@ -112,6 +113,7 @@ class CheckOptions:
         infer_seconds: how long a model may take to answer a request; 0 = it is not asked.
         load_seconds: how long a model may take to load.
         record: write the answers of each model as its golden test, in place of comparing them.
+        packs: where backends are looked for that are not part of edge-serve.
     """
 
     auto_complete: bool = True
@@ -119,6 +121,7 @@ class CheckOptions:
     infer_seconds: float = 0.0
     load_seconds: float = ProcessLimits().load
     record: bool = False
+    packs: Packs = field(default_factory=Packs)
 
 
 async def check_repository(roots: Sequence[Path], options: CheckOptions | None = None) -> AsyncIterator[ModelVerdict]:
@@ -133,7 +136,9 @@ async def check_repository(roots: Sequence[Path], options: CheckOptions | None =
     limits = ProcessLimits(load=options.load_seconds, load_setting="--load-timeout")
     tried: set[str] = set()
     workers = Workers(limits, hooks=hooks, environments=Environments(confine=sandbox.probe), sandbox=sandbox)
-    loading = LoaderOptions(auto_complete=options.auto_complete, proves=lambda name: name not in tried)
+    loading = LoaderOptions(
+        auto_complete=options.auto_complete, packs=options.packs, proves=lambda name: name not in tried
+    )
     loader = Loader(workers, Budget(CHECK_BYTES), MonotonicClock(), loading)
     loader.devices = await offload(find_devices)
     repository = Repository(roots)
@@ -224,10 +229,11 @@ async def check_model(
         verdict.versions = choose(config.version_policy, there)
         repository.read(found, lambda: read_golden(found.directory))
         verdict.failed = "load"
+        pack = repository.read(found, lambda: options.packs.find(config.backend, found.name))
         for version in verdict.versions if config.backend else ():
             if config.backend in BACKENDS:
                 verdict.engines = await offload(describe_engines, found.directory / str(version), config)
-            model = await _described(found, config, version, workers)
+            model = await _described(found, config, version, pack, workers)
             verdict.lines = _compare(found, config, model)
         await registry.load(found.name, own_worker=own_worker)
         verdict.notes += notes_on(registry.lookup(found.name, "").config)
@@ -264,7 +270,9 @@ def _compare(found: FoundModel, config: pb.ModelConfig, model: pb.ModelConfig) -
     return lines
 
 
-async def _described(found: FoundModel, config: pb.ModelConfig, version: int, workers: Workers) -> pb.ModelConfig:
+async def _described(
+    found: FoundModel, config: pb.ModelConfig, version: int, pack: Pack | None, workers: Workers
+) -> pb.ModelConfig:
     """Return the description of a loaded model; of one whose outputs are not all tensors, beside those that are listed.
 
     The question has what the worker needs to open the model (its environment, its library of operators), no tensors.
@@ -274,7 +282,8 @@ async def _described(found: FoundModel, config: pb.ModelConfig, version: int, wo
     bare, listed = pb.ModelConfig(**known), pb.ModelConfig(**known, output=config.output)
     for asked in (bare, listed) if config.output else (bare,):
         with contextlib.suppress(EdgeServeError):  # the load, which follows, says why
-            told = await workers.describe(_spec(found, asked, version), config.backend)
+            spec = replace(_spec(found, asked, version), pack=pack)
+            told = await workers.describe(spec, config.backend)
             return model_config_from_json(told) if told else bare
     return bare
 

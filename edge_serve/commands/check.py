@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from edge_serve import __version__
+from edge_serve.backends.packs import Packs
 from edge_serve.check import command as check
 from edge_serve.commands.options import OptionParser, fail, seconds
 from edge_serve.config.settings.kinds import REPOSITORY
+from edge_serve.config.settings.server import backend_directory
 from edge_serve.errors import EdgeServeError
 from edge_serve.observe.log import log
 from edge_serve.workers.launch.environments import own_interpreter
@@ -43,6 +45,7 @@ def run(arguments: Sequence[str]) -> int:
         options.infer_timeout if options.infer else 0.0,
         options.load_timeout,
         options.record_golden,
+        Packs(Path(options.backend_directory).absolute()),
     )
     try:
         return asyncio.run(_check(options.repository, wanted, as_json=options.json))
@@ -112,6 +115,7 @@ def _arguments(options: argparse.Namespace) -> list[str]:
         *(f"--{flag.replace('_', '-')}" for flag in arguments),
         f"--infer-timeout={options.infer_timeout}",
         f"--load-timeout={options.load_timeout}",
+        f"--backend-directory={os.path.abspath(options.backend_directory)}",
         *(f"--model={name}" for name in options.model),
         "--",
         *(os.path.abspath(path) for path in options.repository),
@@ -143,6 +147,11 @@ def _parser() -> OptionParser:
     parser.add_argument(
         "--record-golden", action="store_true",
         help="write what each --model answers as its golden test",
+    )  # fmt: skip
+    parser.add_argument(
+        "--backend-directory", metavar="DIR", default=backend_directory(os.environ),
+        help="directory of backend packs, as the server's option (default: $EDGE_SERVE_BACKEND_DIRECTORY or the "
+        "server's default)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument(

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from edge_serve.config.model import model_config_pb2 as pb
+from edge_serve.config.model.normalise import is_python
 from edge_serve.errors import Unsupported
 from edge_serve.scheduling.core import DynamicBatching, QueuePolicy, Scheduler, SequenceBatching
 from edge_serve.scheduling.direct import DirectScheduler
 from edge_serve.scheduling.dynamic import DynamicScheduler
 from edge_serve.scheduling.sequence.direct import DirectSequences
 from edge_serve.scheduling.sequence.oldest import OldestSequences
-
-#: the backend whose models may call others (`pb_utils.InferenceRequest`)
-PYTHON = "python"
 
 
 def scheduler_for(config: pb.ModelConfig, instances: int, passive: Collection[int] = ()) -> Scheduler:
@@ -31,7 +29,8 @@ def scheduler_for(config: pb.ModelConfig, instances: int, passive: Collection[in
             strategy = OldestSequences if sequences.oldest else DirectSequences
             return strategy(sequences, instances, passive)
         case None:
-            return DirectScheduler(instances, passive, calls=config.backend == PYTHON)
+            # Python models may call others (`pb_utils.InferenceRequest`)
+            return DirectScheduler(instances, passive, calls=is_python(config))
         case choice:
             raise Unsupported(
                 f"model '{config.name}' asks for '{choice}', which this server does not offer; remove it from its"

@@ -65,7 +65,7 @@ def test_known_names_say_what_to_do(spec: ModelSpec, name: str) -> None:
         ("tflite", "tf2onnx --tflite"),
         ("tensorflow", "tf2onnx"),
         ("pytorch", "torch.onnx.export"),
-        ("openvino", "package openvino"),
+        ("openvino", "edge-serve pack install openvino"),
         ("vllm", "docs/generative.md"),
         ("tensorrtllm", "docs/generative.md"),
         ("dali", "ensemble"),

@@ -227,7 +227,7 @@ FIRST = (
     Broken(
         "saved_model",
         paths({"1/model.savedmodel/saved_model.pb": "x", "1/model.savedmodel/variables/": ""}),
-        (NO_BACKEND, "model.savedmodel is a TensorFlow SavedModel", "tf2onnx.convert --saved-model"),
+        ("backend 'tensorflow' .* not available", "edge-serve pack install openvino", "tf2onnx"),
     ),
     Broken("empty_version", paths({"1/": ""}), (NO_BACKEND, "empty_version/1/ is empty", "as model.onnx or model.py")),
     Broken(

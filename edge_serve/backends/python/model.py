@@ -2,7 +2,7 @@
 
 As Triton's stub (python_backend src/pb_stub.cc, ModelContext): the file is the submodule `<version>.model` of a package
 made of its directory, so relative imports and models of several files work; its directory and the one above are
-appended to `sys.path`.
+appended to `sys.path`. The file of a python-based backend is the module `model`, and only its directory is appended.
 
 `triton_python_backend_utils` is always this package's own in a worker, also where the model's environment has another
 edge-serve installed, or the model's directory has a stand-in for tests.
@@ -26,11 +26,13 @@ UTILS_DIRECTORY = Path(__file__).parents[1] / "python_path"
 
 
 def find(spec: ModelSpec) -> Path:
-    """The model's file.
+    """The model's file; that of its backend, if the backend is a python-based one.
 
     Raises:
         Internal: it is missing, or is not named *.py.
     """
+    if spec.pack is not None and spec.pack.is_python_based:
+        return spec.pack.directory / "model.py"
     path = spec.version_directory / (spec.config.get("default_model_filename") or "model.py")
     if not path.is_file():
         text = f"Python model file not found in '{path}'"
@@ -62,23 +64,25 @@ class ModelFile:
             Internal: no such file, its code fails, or it has no class `TritonPythonModel` with a method `execute`.
         """
         path = find(spec)
-        self._package = str(spec.version)
-        self._paths = [str(path.parent), str(path.parent.parent), str(UTILS_DIRECTORY)]
-        set_model_dir(str(path.parent))
+        is_of_backend = spec.pack is not None and spec.pack.is_python_based
+        self._package = path.stem if is_of_backend else str(spec.version)
+        parents = [str(path.parent)] if is_of_backend else [str(path.parent), str(path.parent.parent)]
+        self._paths = [*parents, str(UTILS_DIRECTORY)]
+        set_model_dir(str(spec.version_directory if is_of_backend else path.parent))
         sys.path.extend(self._paths)
         _provide_utils()
         self._remove_modules()  # a test may have another model open
-        package = ModuleType(self._package)
-        package.__path__ = [str(path.parent)]
-        sys.modules[self._package] = package
+        if not is_of_backend:
+            package = ModuleType(self._package)
+            package.__path__ = [str(path.parent)]
+            sys.modules[self._package] = package
         try:
-            self.model_class = self._import(path)
+            self.model_class = self._import(path, self._package if is_of_backend else f"{self._package}.{path.stem}")
         except BaseException:
             self.unload()
             raise
 
-    def _import(self, path: Path) -> type[Any]:
-        name = f"{self._package}.{path.stem}"
+    def _import(self, path: Path, name: str) -> type[Any]:
         try:
             __import__(name)
         # A model may leave by sys.exit() too: that is a failed load, not the end of the worker.

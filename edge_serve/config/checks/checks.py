@@ -20,9 +20,6 @@ PLATFORMS_OF: dict[str, frozenset[str]] = {
 }
 
 
-_EXPORT = "export the model to ONNX, or load it in a model.py"
-
-
 def check_model_config(config: pb.ModelConfig) -> None:
     """Everything but inputs, outputs and instance groups; `config` is normalised.
 
@@ -64,8 +61,7 @@ def _check_backend(config: pb.ModelConfig) -> None:
         raise InvalidArgument(with_advice(text, f'remove the line backend: "{backend}"'))
     if backend in PLATFORMS_OF and platform not in PLATFORMS_OF[backend]:
         text = f"unexpected 'platform' and 'backend' pair, got:{platform}, {backend}"
-        advice = f'remove the line platform: "{platform}"' if platform else f"{backend} is not available: {_EXPORT}"
-        raise InvalidArgument(with_advice(text, advice))
+        raise InvalidArgument(with_advice(text, f'remove the line platform: "{platform}"'))
     if config.runtime not in ("", "model.py", f"libtriton_{backend}.so"):
         _refuse_runtime(config)
 

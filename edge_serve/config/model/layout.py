@@ -28,16 +28,22 @@ _CONFIG_LIKE = re.compile(r"config\.(?:pbtxt?|prototxt|pbtxt\.txt|pb|txt)\Z", re
 _ENVIRONMENT_FILE = "pyvenv.cfg"
 _ELSEWHERE = "keep it outside of the model repository, which is for models only"
 
-_TF2ONNX = "python -m tf2onnx.convert {option} {path} --output {version}/model.onnx"
 _IN_PYTHON = 'or load it in {version}/model.py with backend: "python"'
 #: ending of a file or directory -> its kind, and how to serve it
 _OTHER_FORMATS: dict[tuple[str, ...], tuple[str, str]] = {
-    (".savedmodel", "saved_model.pb"): ("a TensorFlow SavedModel", _TF2ONNX.replace("{option}", "--saved-model")),
-    (".graphdef", ".pb"): ("a TensorFlow graph", f"convert it with tf2onnx to {{version}}/model.onnx, {_IN_PYTHON}"),
-    (".tflite",): ("a TensorFlow Lite model", _TF2ONNX.replace("{option}", "--tflite")),
-    (".h5", ".keras"): ("a Keras model", f"convert it with tf2onnx to {{version}}/model.onnx, {_IN_PYTHON}"),
-    (".pt", ".pth", ".pt2", ".ckpt"): (
-        "a PyTorch model", f"export it with torch.onnx.export to {{version}}/model.onnx, {_IN_PYTHON}",
+    ("saved_model.pb",): ("a TensorFlow SavedModel", "move it and its variables/ into {version}/model.savedmodel/"),
+    (".savedmodel",): ("a TensorFlow SavedModel", "mv {path} {version}/model.savedmodel and remove the line backend"),
+    (".graphdef", ".pb"): ("a TensorFlow graph", "if it is frozen: mv {path} {version}/model.graphdef"),
+    (".tflite",): ("a TensorFlow Lite model", 'write backend: "openvino" default_model_filename: "{name}"'),
+    (".xml", ".pdmodel"): ("a model of OpenVINO", 'write backend: "openvino" default_model_filename: "{name}"'),
+    (".h5", ".keras"): (
+        "a Keras model", "save it with model.export to {version}/model.savedmodel, or convert it with tf2onnx to "
+        f"{{version}}/model.onnx, {_IN_PYTHON}",
+    ),
+    (".pt", ".pt2"): ("a PyTorch model", 'write backend: "pytorch" default_model_filename: "{name}"'),
+    (".pth", ".ckpt"): (
+        "a checkpoint of PyTorch", "export the network with torch.jit or torch.export to {version}/model.pt or "
+        f"{{version}}/model.pt2, or with torch.onnx.export to {{version}}/model.onnx, {_IN_PYTHON}",
     ),
     (".pkl", ".pickle", ".joblib"): (
         "a pickled model", f"convert it with skl2onnx.to_onnx to {{version}}/model.onnx, {_IN_PYTHON}",
@@ -47,7 +53,11 @@ _OTHER_FORMATS: dict[tuple[str, ...], tuple[str, str]] = {
     (".zip", ".tar", ".gz", ".tgz", ".xz"): ("an archive", "unpack it into {version}/"),
 }  # fmt: skip
 #: ending -> backend that loads it, and the file name that it expects
-_SERVED = {".onnx": ("onnxruntime", "model.onnx"), ".py": ("python", "model.py"), ".plan": ("tensorrt", "model.plan")}
+_SERVED = {
+    ".onnx": ("onnxruntime", "model.onnx"), ".py": ("python", "model.py"), ".plan": ("tensorrt", "model.plan"),
+    ".pt": ("pytorch", "model.pt"), ".pt2": ("pytorch", "model.pt2"), ".tflite": ("openvino", "model.tflite"),
+    ".graphdef": ("tensorflow", "model.graphdef"), ".ubj": ("fil", "xgboost.ubj"), ".tl": ("fil", "checkpoint.tl"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +252,7 @@ def _other_format(found: _Folder) -> str:
     for endings, (kind, way) in _OTHER_FORMATS.items():
         for name in found.ending(*endings):
             path = found.shown if name == "saved_model.pb" else f"{found.shown}/{name}"
-            return f"{name} is {kind}: {way.format(path=quote(path), version=quote(found.shown))}"
+            return f"{name} is {kind}: {way.format(path=quote(path), version=quote(found.shown), name=name)}"
     return ""
 
 

@@ -19,27 +19,48 @@ class UnknownBackend(InvalidArgument):
 
 DEFAULT_SEQUENCE_IDLE_MICROSECONDS = 1_000_000
 
+#: `runtime` of a model whose backend is one of Triton's python-based ones
+PYTHON_RUNTIME = "model.py"
+
 #: instances on the CPU when the group gives no count; 1 for every other backend
 _CPU_COUNT = {"onnxruntime": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A backend that is found by its platform or by the name of the model's file, in this order of preference."""
+    """A backend that is found by its platform or by the name of the model's file, in this order of preference.
+
+    Attributes:
+        may_be_directory: a directory of this name is a model, too.
+        is_default: a model of this backend that has none of its files is expected to have this one.
+    """
 
     backend: str
     platforms: tuple[str, ...]
     filename: str
-    may_be_directory: bool
+    may_be_directory: bool = False
+    is_default: bool = True
 
 
+#: as in Triton, but for the files that Triton's OpenVINO and FIL backends read under a configuration only
 _KNOWN = (
-    _Known("tensorrt", ("tensorrt_plan",), "model.plan", False),
+    _Known("tensorflow", ("tensorflow_savedmodel",), "model.savedmodel", True),
+    _Known("tensorflow", ("tensorflow_graphdef",), "model.graphdef"),
+    _Known("tensorrt", ("tensorrt_plan",), "model.plan"),
     _Known("onnxruntime", ("onnxruntime_onnx",), "model.onnx", True),
     _Known("openvino", (), "model.xml", True),
-    _Known("pytorch", ("pytorch_libtorch",), "model.pt", False),
-    _Known("pytorch", ("torch_aoti",), "model.pt2", False),
+    _Known("pytorch", ("pytorch_libtorch",), "model.pt"),
+    _Known("pytorch", ("torch_aoti",), "model.pt2"),
     _Known("python", (), "model.py", True),
+    _Known("openvino", (), "model.tflite"),
+    _Known("openvino", (), "model.pdmodel"),
+    _Known("openvino", (), "model.onnx"),
+    _Known("openvino", (), "model.savedmodel", True),
+    _Known("openvino", (), "model.graphdef"),
+    _Known("fil", (), "xgboost.json", is_default=False),
+    _Known("fil", (), "xgboost.ubj", is_default=False),
+    _Known("fil", (), "model.txt", is_default=False),
+    _Known("fil", (), "checkpoint.tl", is_default=False),
 )
 
 
@@ -78,15 +99,23 @@ def _prefer_full_batches(config: pb.ModelConfig) -> None:
 
 def _find_backend(config: pb.ModelConfig, files: Collection[str]) -> None:
     """Fill in `backend`, `platform` and `default_model_filename` from whichever of them, or the files, are there."""
-    for known in _KNOWN:
-        if _is(known, config, files):
-            config.backend = known.backend
-            if not config.platform and known.platforms:
-                config.platform = known.platforms[0]
-            config.default_model_filename = config.default_model_filename or known.filename
-            return
-    if not (config.backend or config.platform or config.default_model_filename):
+    fitting = [known for known in _KNOWN if _is(known, config, files)]
+    if fitting:
+        chosen = next((known for known in fitting if _has_file(known, config, files)), fitting[0])
+        config.backend = chosen.backend
+        if not config.platform and chosen.platforms:
+            config.platform = chosen.platforms[0]
+        if not config.default_model_filename and (chosen.is_default or _has_file(chosen, config, files)):
+            config.default_model_filename = chosen.filename
+    elif not (config.backend or config.platform or config.default_model_filename):
         _name_backend_after_model(config)
+
+
+def _has_file(known: _Known, config: pb.ModelConfig, files: Collection[str]) -> bool:
+    """Return whether the model's file is the one of `known`, as the configuration says or as it lies there."""
+    if config.default_model_filename:
+        return config.default_model_filename == known.filename
+    return known.filename in files or (known.may_be_directory and f"{known.filename}/" in files)
 
 
 def _is(known: _Known, config: pb.ModelConfig, files: Collection[str]) -> bool:
@@ -96,9 +125,7 @@ def _is(known: _Known, config: pb.ModelConfig, files: Collection[str]) -> bool:
         return config.backend == known.backend
     if config.platform in known.platforms or config.default_model_filename == known.filename:
         return True
-    if config.platform or config.default_model_filename:
-        return False
-    return known.filename in files or (known.may_be_directory and f"{known.filename}/" in files)
+    return not (config.platform or config.default_model_filename) and _has_file(known, config, files)
 
 
 def _name_backend_after_model(config: pb.ModelConfig) -> None:
@@ -110,6 +137,11 @@ def _name_backend_after_model(config: pb.ModelConfig) -> None:
         )
     config.backend = backend
     config.default_model_filename = f"model.{backend}"
+
+
+def is_python(config: pb.ModelConfig) -> bool:
+    """Return whether the model is Python code: its own, or that of a python-based backend."""
+    return config.backend == "python" or config.runtime == PYTHON_RUNTIME
 
 
 def normalise_instance_groups(config: pb.ModelConfig, gpus: Sequence[int] = (), *, auto: bool = True) -> pb.ModelConfig:

@@ -58,7 +58,7 @@ _shm = partial(Setting, "Shared Memory")
 _NO_THREADS = "one event loop serves all connections"
 _NO_RESPONSE_POOL = "the sender of a stream waits when 1 MiB of it is unread"
 _NO_POOL = "there is no such pool"
-_NO_LIBRARIES = "backends are Python packages, not shared libraries"
+_NO_LIBRARIES = "agents are Python packages, not shared libraries"
 _NO_EXPORT = (
     "--trace-config=mode=opentelemetry is accepted and ignored: edge-serve exports no traces, and OTEL_* variables "
     "have no effect; for traces in a file use --trace-config=mode=triton and --trace-config=triton,file=<path>"
@@ -297,9 +297,14 @@ class ServerConfig(DoorSettings):
         ),
     ] = values.NO_TRACE
 
-    backend_directory: Annotated[str, _backend(TEXT, "Directory of backends.", ignored=_NO_LIBRARIES)] = (
-        "/opt/tritonserver/backends"
-    )
+    backend_directory: Annotated[
+        str,
+        _backend(
+            TEXT,
+            "Directory of backend packs and of Triton's python-based backends (docs/packs.md). Its shared libraries are "
+            "not read.",
+        ),
+    ] = "/opt/tritonserver/backends"
     backend_config: Annotated[
         tuple[values.BackendSetting, ...],
         _backend(values.BACKEND_SETTING, "Setting of one backend, or of all (as default-max-batch-size=<n>).", tuple),
@@ -403,6 +408,11 @@ def parse_argv(argv: Sequence[str], environ: Mapping[str, str], program: Program
     _check_repository(config, environ)
     _check_addresses(config)
     return config
+
+
+def backend_directory(environ: Mapping[str, str]) -> str:
+    """Return the directory of packs for commands beside the server."""
+    return environ.get("EDGE_SERVE_BACKEND_DIRECTORY") or str(defaults()["backend_directory"])
 
 
 def _address_of_metrics(config: ServerConfig, program: Program) -> str:

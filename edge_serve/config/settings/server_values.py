@@ -94,8 +94,8 @@ _READ = {
     "tensorrt": frozenset(("coalesce-request-input", "execution-policy", "plugins", "version-compatible"))
     | {"engine-build-secs", "engine-cache", "engine-cache-mb"},
 }
-#: Triton's backends that edge-serve does not have, whose settings start scripts often carry
-_ABSENT = frozenset(("dali", "fil", "openvino", "pytorch", "tensorflow", "tensorrtllm", "tflite", "vllm"))
+#: Triton's backends that no pack has, whose settings start scripts often carry
+_ABSENT = frozenset(("dali", "tensorrtllm", "tflite"))
 
 
 def unread_backend_settings(settings: Sequence[BackendSetting]) -> list[str]:

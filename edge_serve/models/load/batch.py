@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 
 from edge_serve.aio.offload import offload
+from edge_serve.config.model.normalise import is_python
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, UnreadableEntry
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.models.load.dependencies import circles, dependents, members_of
@@ -58,7 +59,7 @@ class LoadBatch:
             self.results[name] = failure
         create = asyncio.get_running_loop().create_task
         golden = {name: plan for name, plan in self._plans.items() if plan.golden is not None}
-        callers = {name for name, plan in golden.items() if plan.config.backend == "python"}  # these may call others
+        callers = {name for name, plan in golden.items() if is_python(plan.config)}  # these may call others
         late = callers | dependents(callers, needs)
         left = set(self._plans) - self.results.keys()
         while left:

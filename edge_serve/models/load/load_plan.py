@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from edge_serve.aio.offload import offload
+from edge_serve.backends.packs import Pack
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.golden.reader import GoldenTest
 from edge_serve.models.load.dependencies import members_of
@@ -27,6 +28,7 @@ class LoadPlan:
         advice: why there is no version, and how to add one; "" = there is one.
         golden: the golden test that each version must pass before it serves; None = none.
         own_worker: the model parameter EDGE_SERVE_WORKER; None = it is not given.
+        pack: that has its backend; None = the backend is elsewhere.
     """
 
     name: str
@@ -39,6 +41,7 @@ class LoadPlan:
     advice: str = ""
     golden: GoldenTest | None = None
     own_worker: bool | None = None
+    pack: Pack | None = None
 
     async def remove_files(self) -> None:
         """Remove the files that came with the load request, if any."""

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from google.protobuf import text_format
@@ -15,6 +15,7 @@ from google.protobuf import text_format
 from edge_serve.aio.offload import offload
 from edge_serve.backends.base import ModelSpec
 from edge_serve.backends.onnxruntime.libraries import has_cuda
+from edge_serve.backends.packs import Packs
 from edge_serve.backends.tensorrt.plan import BUILT_PLAN, PLATFORM
 from edge_serve.clock import Clock
 from edge_serve.config.checks.instances import LEAST_COMPUTE_CAPABILITY
@@ -22,6 +23,7 @@ from edge_serve.config.checks.io import check_inputs_and_outputs
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.config.model.json_form import model_config_to_json
 from edge_serve.config.model.layout import advice_on_config, advice_on_versions
+from edge_serve.config.model.normalise import PYTHON_RUNTIME, is_python
 from edge_serve.config.model.notes import notes_on
 from edge_serve.config.model.parameters import parameter
 from edge_serve.config.signature import read_labels, signature_of
@@ -73,6 +75,8 @@ log = logging.getLogger(__name__)
 #: model parameter: `own` or `shared`, whether a compiled model gets a worker process of its own
 WORKER_PARAMETER = "EDGE_SERVE_WORKER"
 _WORKERS = {"own": True, "shared": False}
+#: backends that never run on a GPU of NVIDIA
+ON_CPU = frozenset({"fil", "openvino", "tensorflow"})
 #: how long it may take until a worker that hangs has been killed
 KILL_SECONDS = 5.0
 
@@ -83,6 +87,7 @@ class LoaderOptions:
 
     Attributes:
         backend_settings: returns the `--backend-config` settings of a backend.
+        packs: where backends are looked for that are not part of edge-serve.
         proves: returns whether a load runs the golden test of a model, by name.
         least_compute_capability: GPUs below it are not used.
     """
@@ -92,6 +97,7 @@ class LoaderOptions:
     backend_settings: Callable[[str], dict[str, str]] = lambda backend: {}
     summaries: bool = False
     histograms: bool = False
+    packs: Packs = field(default_factory=Packs)
     proves: Callable[[str], bool] = lambda name: True
     least_compute_capability: float = LEAST_COMPUTE_CAPABILITY
 
@@ -151,18 +157,22 @@ class Loader:
             )
             chosen = choose(config.version_policy, versions(directory, own))
             check_files(directory, config, chosen)
+            pack = self._options.packs.find(config.backend, found.name)
+            if pack is not None and pack.is_python_based:
+                config.runtime = PYTHON_RUNTIME
             advice = "" if chosen else _advice_on_versions(directory, config)
             if override is None and (stray := advice_on_config(directory, own)):
                 log.warning("model %s: %s", found.name, stray, extra=model_fields(found.name))
             golden = read_golden(directory)
             own_worker = parameter(config, WORKER_PARAMETER, _WORKERS.__getitem__, None, "own or shared")
             undo.pop_all()
-        return LoadPlan(found.name, directory, config, chosen, print, override, kept, advice, golden, own_worker)
+        return LoadPlan(found.name, directory, config, chosen, print, override, kept, advice, golden, own_worker, pack)
 
     def joins(self, plan: LoadPlan, *, own_worker: bool) -> bool:
         """Return whether `open` would load the model into a worker that already runs."""
         alone = plan.gets_own_worker(own_worker) or MEMORY_PARAMETER in plan.config.parameters
-        return not alone and self._workers.runs(plan.config.backend, on_gpus=bool(self.gpus(plan.config)))
+        on_gpus = bool(self.gpus(plan.config))
+        return not alone and self._workers.runs(plan.config.backend, plan.pack, on_gpus=on_gpus)
 
     async def open(self, plan: LoadPlan, version: int, *, own_worker: bool) -> Served:
         """Load one version in a worker, warm it up, and run its golden test.
@@ -217,7 +227,7 @@ class Loader:
             InvalidArgument: a group asks for what the machine does not have.
         """
         least = self._options.least_compute_capability
-        auto = config.backend != "onnxruntime" or not self.devices.found or has_cuda()
+        auto = config.backend not in ON_CPU and (config.backend != "onnxruntime" or not self.devices.found or has_cuda())
         return settle_instances(config, self.devices.ids(least), least, self.devices.lack(least), auto=auto)
 
     def _measured(self, plan: LoadPlan) -> AbstractAsyncContextManager[dict[str, int]]:
@@ -249,6 +259,9 @@ class Loader:
         return self.devices.uuid(used.pop()) if len(used) == 1 else ""
 
     async def _open(self, plan: LoadPlan, version: int, own_worker: bool, undo: AsyncExitStack) -> Served:
+        if plan.pack is not None and plan.pack.name != plan.config.backend:
+            text, extra = "model %s: backend '%s' is served by the pack '%s'", model_fields(plan.name)
+            log.info(text, plan.name, plan.config.backend, plan.pack.name, extra=extra)
         arena = Arena(f"{plan.name}-{version}", self._budget)
         undo.callback(arena.close)
         config = self.settle(plan.config)
@@ -309,7 +322,7 @@ class Loader:
         is_ensemble = config.HasField("ensemble_scheduling")
         served.cache = CachedRunner(
             served.runner, served.signature, served.statistics, cache, self._clock,
-            personal=is_ensemble or config.backend not in MARKS_PERSONAL,
+            personal=is_ensemble or not (config.backend in MARKS_PERSONAL or is_python(config)),
             keep_parameters=not is_ensemble, ordered=config.dynamic_batching.preserve_ordering,
         )  # fmt: skip
         served.on_close += (served.cache.close,)
@@ -330,6 +343,7 @@ class Loader:
             plan.directory / str(version),
             model_config_to_json(config),
             {**self._options.backend_settings(config.backend), **built},
+            plan.pack,
         )
 
     def _new_statistics(self, config: pb.ModelConfig) -> ModelStatistics:
@@ -352,7 +366,7 @@ class Loader:
             kind = Driver
         name, version, loop = signature.model_name, signature.model_version, asyncio.get_running_loop()
         driver = kind(name, version, scheduler, self._new_statistics(config), self._clock, loop, order)
-        driver.counts_responses = config.backend != "python"
+        driver.counts_responses = not is_python(config)
         driver.controls = Controls(config) if signature.has_sequence_batching else None
         return driver
 

@@ -27,6 +27,7 @@ from typing import Any
 
 from edge_serve.backends import host, loader
 from edge_serve.backends.base import ArenaMemory, Backend, DeviceLost, InstanceSpec, ModelSpec
+from edge_serve.backends.packs import Pack
 from edge_serve.errors import EdgeServeError, Internal, NotFound, Unavailable
 from edge_serve.workers.child.calling import CallerArena
 from edge_serve.workers.child.forks import Forks
@@ -375,7 +376,8 @@ class Main:
 
 def _spec(value: dict[str, Any]) -> ModelSpec:
     directories = {key: Path(value[key]) for key in ("model_directory", "version_directory")}
-    return ModelSpec(**{**value, **directories})
+    pack = Pack.from_json(value["pack"]) if value["pack"] is not None else None
+    return ModelSpec(**{**value, **directories, "pack": pack})
 
 
 def _map(fd: int) -> memoryview:

@@ -52,9 +52,9 @@ def socket_pairs(count: int) -> list[tuple[socket.socket, socket.socket]]:
     return pairs
 
 
-def lost_text(backend: str, instance: str, reason: str) -> str:
-    """Triton's words for a python model (python_backend src/python_be.cc, stub_launcher.cc), and the reason."""
-    if backend != "python":
+def lost_text(is_python: bool, instance: str, reason: str) -> str:
+    """Triton's words for a Python model (python_backend src/python_be.cc, stub_launcher.cc), and the reason."""
+    if not is_python:
         return f"the worker of '{instance}' {reason}; it is being restarted"
     return (
         f"Failed to process the request(s) for model instance '{instance}', message: Stub process '{instance}' is not "
@@ -71,6 +71,7 @@ def as_json(spec: ModelSpec) -> dict[str, Any]:
         "version_directory": str(spec.version_directory),
         "config": spec.config,
         "backend_config": spec.backend_config,
+        "pack": spec.pack.as_json() if spec.pack is not None else None,
     }
 
 

@@ -8,11 +8,12 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from edge_serve.aio.offload import offload
 from edge_serve.aio.tasks import start_task
 from edge_serve.backends.base import InstanceSpec, ModelSpec
+from edge_serve.backends.packs import Pack
 from edge_serve.backends.tensorrt.plan import BUILT_PLAN, meta_path
 from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.errors import EdgeServeError, Internal
@@ -37,14 +38,19 @@ log = logging.getLogger(__name__)
 
 __all__ = ["BatchReply", "Hooks", "ModelListener", "OpenedModel", "ProcessLimits", "Workers"]
 
-#: each instance of these has a process of its own, in whose main thread it runs: they execute users' Python
-ALONE = frozenset({"python"})
-#: backends that share a worker by default; a backend that came with its model never does
+#: backends that share a worker by default, as those of packs do; a backend that came with its model never does
 SHARED = frozenset({"onnxruntime", "onnxruntime_onnx", "tensorrt", "tensorrt_plan", "echo"})
 #: after so many seconds, a worker that has described a model is released if the model is not opened
 RESERVED_SECONDS = 120.0
 #: how long it may take to look up the paths that are closed to a worker
 _LOOK_UP_SECONDS = 10.0
+
+
+class _Group(NamedTuple):
+    """Models that share a worker, by the name of this and the state of the pack that it runs."""
+
+    label: str
+    state: str
 
 
 class Workers:
@@ -72,7 +78,7 @@ class Workers:
         self._limits = limits or ProcessLimits()
         self._clock = clock or MonotonicClock()
         self._hooks = hooks or Hooks()
-        self._groups: dict[str, Worker] = {}
+        self._groups: dict[_Group, Worker] = {}
         self._all: set[Worker] = set()
         self._reserved: dict[Path, tuple[Worker, asyncio.TimerHandle]] = {}
         self.default_hang = 0.0
@@ -102,9 +108,9 @@ class Workers:
         """Each of them, for the status document."""
         return sorted((worker.facts() for worker in self._all), key=lambda one: (one.label, one.pid))
 
-    def runs(self, backend: str, *, on_gpus: bool = False) -> bool:
+    def runs(self, backend: str, pack: Pack | None = None, *, on_gpus: bool = False) -> bool:
         """Whether the worker that models of this backend share is running."""
-        worker = self._groups.get(_group(backend, on_gpus))
+        worker = self._groups.get(_group(backend, pack, on_gpus))
         return worker is not None and not worker.gone
 
     async def describe(self, spec: ModelSpec, backend: str, *, own_worker: bool = False) -> dict[str, Any]:
@@ -186,11 +192,12 @@ class Workers:
         Raises:
             EdgeServeError: one does not open; nothing of them is left.
         """
-        groups = [[i] for i in instances] if backend in ALONE else [list(instances)]
+        alone = spec.is_python  # each instance has a process of its own: it executes users' Python in the main thread
+        groups = [[i] for i in instances] if alone else [list(instances)]
         homes: list[PlacedInstances] = []
         try:
             for group in groups:
-                if beside is not None and backend not in ALONE and not beside.worker.gone:
+                if beside is not None and not alone and not beside.worker.gone:
                     beside.worker.claims += 1
                     worker: Worker | None = beside.worker
                 else:
@@ -221,17 +228,18 @@ class Workers:
 
     async def _claim(self, spec: ModelSpec, backend: str, own_worker: bool, label: str) -> Worker:
         own_limit = _memory(spec)
-        shared = backend in SHARED and not own_worker and not own_limit
-        found = await self._environments.take(spec) if backend in ALONE else None
-        environment = found or Environment(own_interpreter())
+        shares = backend in SHARED or (spec.pack is not None and not spec.is_python)
+        shared = shares and not own_worker and not own_limit
+        environment = await self._environments.take(spec) or Environment(own_interpreter())
         if self._sandbox is not None:
             await self._confine(self._sandbox, environment, None if shared else _own_files(spec))
-        group = _group(backend, any(one.get("kind") == "KIND_GPU" for one in spec.config.get("instance_group") or ()))
+        on_gpus = any(one.get("kind") == "KIND_GPU" for one in spec.config.get("instance_group") or ())
+        group = _group(backend, spec.pack, on_gpus)
         worker = self._groups.get(group) if shared else None
         if worker is None or worker.gone:
             try:
                 worker = Worker(
-                    group if shared else label, backend in ALONE, self._limits, self._clock, self._hooks, environment,
+                    group.label if shared else label, spec.is_python, self._limits, self._clock, self._hooks, environment,
                     None if shared else model_fields(spec.name, spec.version), self._group_maker(own_limit),
                 )  # fmt: skip
             except BaseException:
@@ -240,6 +248,8 @@ class Workers:
             self._all.add(worker)
             if shared:
                 self._groups[group] = worker
+        else:
+            environment.release()
         worker.claims += 1
         return worker
 
@@ -299,10 +309,11 @@ class Workers:
         self._groups.clear()
 
 
-def _group(backend: str, on_gpus: bool) -> str:
-    """Return the name of the worker that models of a backend share. Those on GPUs share one of their own: a device that
-    is lost ends it."""
-    return f"{backend}-gpu" if on_gpus else backend
+def _group(backend: str, pack: Pack | None, on_gpus: bool) -> _Group:
+    """Return the group of models that share a worker. Those on GPUs share one of their own: a device that is lost ends
+    it. A pack that was replaced gets another one: the old one may import files of the new pack."""
+    name = pack.name if pack is not None else backend
+    return _Group(f"{name}-gpu" if on_gpus else name, pack.state if pack is not None else "")
 
 
 def _parameter(spec: ModelSpec, parameter: str) -> str:

@@ -379,6 +379,7 @@ _SPAWN_HINTS = {
 _STATUS_HINTS = {75: " (its GPU is lost)"}
 _HINTS = {
     "SIGKILL": " (the machine may be out of memory: see the kernel's log)",
+    "SIGILL": " (a library needs an instruction that this processor lacks: install a build of it for this processor)",
     "SIGBUS": " (it read a mapped file that had been made smaller: if clients use shared memory, one did that)",
 }
 

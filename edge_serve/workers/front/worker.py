@@ -375,7 +375,7 @@ class Worker:
             for channel in channels:
                 channel.close()
                 name = part.specs[part.instances.index(channel.instance)].name
-                error = Internal(lost_text(part.backend, name, reason))
+                error = Internal(lost_text(part.spec.is_python, name, reason))
                 notify(part.link.listener.on_lost, channel.instance, error)
 
     async def _revive(self, process: Process) -> None:

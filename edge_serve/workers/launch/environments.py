@@ -1,6 +1,7 @@
-"""The interpreters of Python models: the parameter EXECUTION_ENV_PATH of config.pbtxt, as a command to start a worker.
+"""The interpreters of Python models and of backend packs, as a command to start a worker.
 
-Its value is a directory (a virtual environment, or a conda environment) or an archive of one made by conda-pack;
+A pack has its environment in its directory (`backends.packs`). A Python model names one by the parameter
+EXECUTION_ENV_PATH of config.pbtxt. The value of this is a directory (a virtual environment, or a conda environment) or an archive of one made by conda-pack;
 `$$TRITON_MODEL_DIRECTORY` in it stands for the model's directory (python_backend README.md, "Creating Custom Execution
 Environments"). Before a worker is started with an interpreter, that is asked for its version and for NumPy, which is
 all that the worker's side needs. Archives are unpacked by a process of its own (`unpack`).
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import edge_serve
 from edge_serve.backends.base import ModelSpec
+from edge_serve.backends.packs import install_command
 from edge_serve.backends.privacy import private
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, with_advice
 from edge_serve.files import lock_shared
@@ -100,17 +102,22 @@ def own_interpreter() -> Interpreter:
     return Interpreter((sys.executable, *user_site, *start), variables)
 
 
-def interpreter_of(root: Path) -> Interpreter:
+def interpreter_of(root: Path, repair: str = "") -> Interpreter:
     """The one of an environment, with nothing of the server's own.
+
+    Args:
+        repair: what to do if there is none.
 
     Raises:
         InvalidArgument: there is none.
     """
-    python = next((path for path in (root / "bin/python", root / "bin/python3") if path.is_file()), None)
+    candidates = [root / "bin/python", root / "bin/python3"]
+    python = next((path for path in candidates if path.is_file()), None)
     if python is None:
-        raise InvalidArgument(
-            f"found no bin/python in '{root}', expected a virtual environment, a conda environment or an archive of one"
-        )
+        text = f"found no bin/python in '{root}', expected a virtual environment, a conda environment or an archive of one"
+        if link := next((path for path in candidates if path.is_symlink()), None):
+            text = f"'{link}' is a link to '{os.readlink(link)}', which does not lead to a Python of this machine"
+        raise InvalidArgument(with_advice(text, repair))
     variables = _inherited((*_FOREIGN, *OURS))
     variables |= {"PYTHONNOUSERSITE": "1", "PATH": f"{root / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
     if (root / "conda-meta").is_dir():
@@ -141,6 +148,12 @@ def path_of(spec: ModelSpec) -> Path | None:
         text = f"'{path}' does not exist; expected a directory or an archive of an environment"
         raise InvalidArgument(with_advice(text, _advice_on_missing(path, spec.model_directory)))
     return path
+
+
+def _repair(spec: ModelSpec, path: Path) -> str:
+    """Return what to do about a broken environment of a pack; "" = the model names the environment."""
+    is_own = spec.pack is not None and path == spec.pack.environment
+    return install_command(spec.pack.name) if spec.pack is not None and is_own else ""
 
 
 def _advice_on_missing(path: Path, model_directory: Path) -> str:
@@ -174,21 +187,22 @@ class Environments:
         Raises:
             InvalidArgument: there is no such environment, or it cannot run a worker.
         """
-        lock = -1
+        lock, subject, pack = -1, f"{PARAMETER} of model '{spec.name}'", spec.pack
         try:
-            path = path_of(spec)
+            path = path_of(spec) if spec.is_python else None
+            if path is None and pack is not None and pack.environment is not None:
+                subject, path = f"pack '{pack.name}' of model '{spec.name}'", pack.environment
             if path is None:
                 return None
             root, lock = (path.resolve(), -1) if path.is_dir() else await self._unpack(path)
-            return Environment(await self._checked_interpreter(root), root, lock)
+            return Environment(await self._checked_interpreter(root, _repair(spec, path)), root, lock)
         except BaseException as error:
             if lock >= 0:
                 os.close(lock)
             if isinstance(error, EdgeServeError):
-                raise InvalidArgument(f"{PARAMETER} of model '{spec.name}': {error.message}") from error
+                raise InvalidArgument(f"{subject}: {error.message}") from error
             if isinstance(error, OSError):  # the server's user may not look there, say
-                text = f"{PARAMETER} of model '{spec.name}': '{error.filename}' cannot be read: {error.strerror}"
-                raise InvalidArgument(text) from error
+                raise InvalidArgument(f"{subject}: '{error.filename}' cannot be read: {error.strerror}") from error
             raise
 
     async def _unpack(self, archive: Path) -> tuple[Path, int]:
@@ -208,21 +222,24 @@ class Environments:
                 return root, lock_shared(root, os.O_DIRECTORY)
         raise Internal(f"'{archive}' is removed from {self._cache} again and again while it is unpacked")
 
-    async def _checked_interpreter(self, root: Path) -> Interpreter:
+    async def _checked_interpreter(self, root: Path, repair: str) -> Interpreter:
         """As `interpreter_of`, and able to run a worker; asked once, until a package of it comes or goes.
+
+        Args:
+            repair: what to do if it is not; "" = what a virtual environment needs in general.
 
         Raises:
             InvalidArgument: it is not.
         """
-        interpreter = interpreter_of(root)
+        interpreter = interpreter_of(root, repair)
         parts = [Path(interpreter.command[0]), *sorted(root.glob("lib/python*/site-packages"))]
         state = tuple((found.st_ino, found.st_mtime_ns) for found in map(Path.stat, parts))
         if self._checked.get(root) != state:
-            await self._check(root, interpreter)
+            await self._check(root, interpreter, repair)
             self._checked[root] = state
         return interpreter
 
-    async def _check(self, root: Path, interpreter: Interpreter) -> None:
+    async def _check(self, root: Path, interpreter: Interpreter, repair: str) -> None:
         """Whether a worker can run with it.
 
         Raises:
@@ -234,17 +251,16 @@ class Environments:
         try:
             version, numpy, reason = json.loads(text.splitlines()[-1])
         except (ValueError, IndexError):
-            raise InvalidArgument(f"'{python}' does not run (status {status}): {text.strip()[-500:]}") from None
+            text = f"'{python}' does not run (status {status}): {text.strip()[-500:]}"
+            raise InvalidArgument(with_advice(text, repair)) from None
         if tuple(version) < OLDEST:
-            raise InvalidArgument(
-                f"'{root}' has Python {version[0]}.{version[1]}, expected {OLDEST[0]}.{OLDEST[1]} or newer: make the "
-                "environment anew with such a Python (as with python3.11 -m venv)"
-            )
+            text = f"'{root}' has Python {version[0]}.{version[1]}, expected {OLDEST[0]}.{OLDEST[1]} or newer"
+            advice = "make the environment anew with such a Python (as with python3.11 -m venv)"
+            raise InvalidArgument(f"{text}: {repair or advice}")
         if not numpy:
-            raise InvalidArgument(
-                f"'{root}' has no NumPy that can be imported ({reason}), which every Python model needs: "
-                f"install it there, as with '{python} -m pip install numpy', and pack an archive anew"
-            )
+            text = f"'{root}' has no NumPy that can be imported ({reason}), which every worker with an interpreter needs"
+            advice = f"install it there, as with '{python} -m pip install numpy', and pack an archive anew"
+            raise InvalidArgument(f"{text}: {repair or advice}")
 
 
 def default_cache(environ: Mapping[str, str]) -> Path:

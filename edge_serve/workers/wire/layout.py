@@ -171,7 +171,7 @@ class TensorLayout:
         self.batches = int(config.get("max_batch_size", 0)) > 0
         self.decoupled = bool((config.get("model_transaction_policy") or {}).get("decoupled", False))
         self.cached = bool((config.get("response_cache") or {}).get("enable", False))
-        self.writes = config.get("backend") == "python"
+        self.writes = config.get("backend") == "python" or config.get("runtime") == "model.py"
         self.on_device = False
         self.counts_rows = self.writes and self.batches
         self.row_bytes = _row_bytes(config)

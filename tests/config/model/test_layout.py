@@ -65,7 +65,7 @@ def made(root: Path, *names: str) -> Path:
         (
             ("m/1/saved_model.pb",),
             "m/1/ holds saved_model.pb; expected model.onnx or model.py: saved_model.pb is a TensorFlow SavedModel: "
-            "python -m tf2onnx.convert --saved-model m/1 --output m/1/model.onnx",
+            "move it and its variables/ into m/1/model.savedmodel/",
         ),
         (
             ("m/v02/model.onnx",),

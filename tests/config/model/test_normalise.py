@@ -37,6 +37,24 @@ def _backend(text: str, *files: str, name: str = "m") -> tuple[str, str, str]:
             ("onnxruntime", "onnxruntime_onnx", "net.onnx"),
         ),
         ('backend: "my_own"', ["model.onnx"], ("my_own", "", "")),
+        ("", ["model.savedmodel/", "model.onnx"], ("tensorflow", "tensorflow_savedmodel", "model.savedmodel")),
+        ("", ["model.graphdef"], ("tensorflow", "tensorflow_graphdef", "model.graphdef")),
+        ('platform: "tensorflow_graphdef"', [], ("tensorflow", "tensorflow_graphdef", "model.graphdef")),
+        ('backend: "tensorflow"', ["model.graphdef"], ("tensorflow", "tensorflow_graphdef", "model.graphdef")),
+        ("", ["model.tflite"], ("openvino", "", "model.tflite")),
+        ("", ["model.pdmodel", "model.pdiparams"], ("openvino", "", "model.pdmodel")),
+        ('backend: "openvino"', [], ("openvino", "", "model.xml")),
+        ('backend: "openvino"', ["model.onnx"], ("openvino", "", "model.onnx")),
+        ('backend: "openvino"', ["model.savedmodel/"], ("openvino", "", "model.savedmodel")),
+        ('backend: "openvino" default_model_filename: "x.xml"', ["model.onnx"], ("openvino", "", "x.xml")),
+        ('backend: "pytorch"', ["model.pt2"], ("pytorch", "torch_aoti", "model.pt2")),
+        ('backend: "pytorch"', [], ("pytorch", "pytorch_libtorch", "model.pt")),
+        ("", ["xgboost.json"], ("fil", "", "xgboost.json")),
+        ("", ["xgboost.ubj"], ("fil", "", "xgboost.ubj")),
+        ("", ["model.txt"], ("fil", "", "model.txt")),
+        ("", ["checkpoint.tl"], ("fil", "", "checkpoint.tl")),
+        ('backend: "fil"', ["model.txt"], ("fil", "", "model.txt")),
+        ('backend: "fil"', [], ("fil", "", "")),
         ('backend: "onnxruntime" platform: "tensorrt_plan"', [], ("onnxruntime", "tensorrt_plan", "")),
         ('platform: "ensemble"', ["model.py"], ("", "ensemble", "")),
     ],
@@ -51,7 +69,7 @@ def test_backend_in_the_models_name() -> None:
 
 def test_no_backend_to_be_found() -> None:
     with pytest.raises(InvalidArgument, match="Could not determine backend for model 'm' with no backend in model"):
-        _backend("", "model.txt")
+        _backend("", "model.bin")
 
 
 def test_defaults() -> None:
