@@ -8,5 +8,6 @@ tensorrt/     plans of TensorRT on NVIDIA GPUs
 base          the interface of a backend
 host          the services of the hosting process: log lines, metrics, calls of other models
 loader        finds a backend by its name
+packs         directories with a backend, and perhaps its own interpreter
 privacy       environment variables that stop inference libraries from reporting to their makers
 """

@@ -38,14 +38,14 @@ HINTS = {
     "tensorflow": f"{_PACK} openvino, or convert the model to ONNX (package tf2onnx) for backend 'onnxruntime'",
     "openvino": f"{_PACK} openvino, or serve the ONNX file it was made from with backend 'onnxruntime'",
     "fil": f"{_PACK} fil, or convert the trees to ONNX (packages skl2onnx, onnxmltools) for backend 'onnxruntime'",
-    "tflite": f"write backend: \"openvino\", which reads TensorFlow Lite ({_PACK} openvino), or convert the model to "
+    "tflite": f'write backend: "openvino", which reads TensorFlow Lite ({_PACK} openvino), or convert the model to '
     "ONNX (tf2onnx --tflite)",
     "vllm": "put Triton's vllm_backend into the backend directory (docs/packs.md), or run the language model in a "
     "decoupled model.py with backend 'python' (docs/generative.md has one)",
     "tensorrtllm": "run the language model in a decoupled model.py with backend 'python' (docs/generative.md has one)",
-    "sklearn": f"write backend: \"fil\" for a forest ({_PACK} fil), or convert the model to ONNX (package skl2onnx)",
-    "xgboost": f"write backend: \"fil\" ({_PACK} fil), or convert the trees to ONNX (package onnxmltools)",
-    "lightgbm": f"write backend: \"fil\" ({_PACK} fil), or convert the trees to ONNX (package onnxmltools)",
+    "sklearn": f'write backend: "fil" for a forest ({_PACK} fil), or convert the model to ONNX (package skl2onnx)',
+    "xgboost": f'write backend: "fil" ({_PACK} fil), or convert the trees to ONNX (package onnxmltools)',
+    "lightgbm": f'write backend: "fil" ({_PACK} fil), or convert the trees to ONNX (package onnxmltools)',
     "keras": f"convert the model to ONNX (package tf2onnx) for backend 'onnxruntime', or {_IN_PYTHON}",
     "mlflow": _IN_PYTHON,
     "huggingface": _IN_PYTHON,

@@ -93,7 +93,7 @@ def _read(name: str, directory: Path) -> Pack | None:
     manifest = directory / MANIFEST
     has_manifest = manifest.is_file()
     if (environment == directory / ENVIRONMENT and not has_manifest) or (has_manifest and not file):
-        missing = file and MANIFEST or "backend.py"
+        missing = (file and MANIFEST) or "backend.py"
         raise Unavailable(
             f"pack '{name}' in '{directory}' is half installed, it has no {missing}: {install_command(name)} (or, for "
             f"one that was made by hand, write {{}} into {MANIFEST})"

@@ -301,8 +301,8 @@ class ServerConfig(DoorSettings):
         str,
         _backend(
             TEXT,
-            "Directory of backend packs and of Triton's python-based backends (docs/packs.md). Its shared libraries are "
-            "not read.",
+            "Directory of backend packs and of Triton's python-based backends (docs/packs.md). Shared libraries in it "
+            "are not read.",
         ),
     ] = "/opt/tritonserver/backends"
     backend_config: Annotated[

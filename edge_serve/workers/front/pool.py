@@ -238,8 +238,9 @@ class Workers:
         worker = self._groups.get(group) if shared else None
         if worker is None or worker.gone:
             try:
+                name = group.label if shared else label
                 worker = Worker(
-                    group.label if shared else label, spec.is_python, self._limits, self._clock, self._hooks, environment,
+                    name, spec.is_python, self._limits, self._clock, self._hooks, environment,
                     None if shared else model_fields(spec.name, spec.version), self._group_maker(own_limit),
                 )  # fmt: skip
             except BaseException:

@@ -1,10 +1,11 @@
 """The interpreters of Python models and of backend packs, as a command to start a worker.
 
 A pack has its environment in its directory (`backends.packs`). A Python model names one by the parameter
-EXECUTION_ENV_PATH of config.pbtxt. The value of this is a directory (a virtual environment, or a conda environment) or an archive of one made by conda-pack;
-`$$TRITON_MODEL_DIRECTORY` in it stands for the model's directory (python_backend README.md, "Creating Custom Execution
-Environments"). Before a worker is started with an interpreter, that is asked for its version and for NumPy, which is
-all that the worker's side needs. Archives are unpacked by a process of its own (`unpack`).
+EXECUTION_ENV_PATH of config.pbtxt, whose value is a directory (a virtual environment, or a conda environment) or an
+archive of one made by conda-pack; `$$TRITON_MODEL_DIRECTORY` in it stands for the model's directory (python_backend
+README.md, "Creating Custom Execution Environments"). Before a worker is started with an interpreter, that is asked for
+its version and for NumPy, which is all that the worker's side needs. Archives are unpacked by a process of its own
+(`unpack`).
 """
 
 from __future__ import annotations
@@ -114,7 +115,9 @@ def interpreter_of(root: Path, repair: str = "") -> Interpreter:
     candidates = [root / "bin/python", root / "bin/python3"]
     python = next((path for path in candidates if path.is_file()), None)
     if python is None:
-        text = f"found no bin/python in '{root}', expected a virtual environment, a conda environment or an archive of one"
+        text = (
+            f"found no bin/python in '{root}', expected a virtual environment, a conda environment or an archive of one"
+        )
         if link := next((path for path in candidates if path.is_symlink()), None):
             text = f"'{link}' is a link to '{os.readlink(link)}', which does not lead to a Python of this machine"
         raise InvalidArgument(with_advice(text, repair))
@@ -258,7 +261,9 @@ class Environments:
             advice = "make the environment anew with such a Python (as with python3.11 -m venv)"
             raise InvalidArgument(f"{text}: {repair or advice}")
         if not numpy:
-            text = f"'{root}' has no NumPy that can be imported ({reason}), which every worker with an interpreter needs"
+            text = (
+                f"'{root}' has no NumPy that can be imported ({reason}), which every worker with an interpreter needs"
+            )
             advice = f"install it there, as with '{python} -m pip install numpy', and pack an archive anew"
             raise InvalidArgument(f"{text}: {repair or advice}")
 
