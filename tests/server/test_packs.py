@@ -278,7 +278,7 @@ def _killed(pack: Path) -> None:
 
 BROKEN = {
     "numpy": (_without_numpy, r"has no NumPy that can be imported \(ModuleNotFoundError.*: install it again"),
-    "interpreter": (_without_python, r"is a link to '/nowhere/python3.9', which does not lead to a Python of this machine"),
+    "interpreter": (_without_python, r"is a link to '/nowhere/python3.9', which does not lead to a Python"),
     "processor": (_not_executable, r"cannot be started: .*Exec format error"),
     "manifest": (lambda pack: (pack / "pack.json").unlink(), "is half installed, it has no pack.json"),
     "machine": (lambda pack: (pack / "pack.json").write_text('{"architectures": ["riscv64"]}'), "is for riscv64, and"),

@@ -227,7 +227,9 @@ class Loader:
             InvalidArgument: a group asks for what the machine does not have.
         """
         least = self._options.least_compute_capability
-        auto = config.backend not in ON_CPU and (config.backend != "onnxruntime" or not self.devices.found or has_cuda())
+        auto = config.backend not in ON_CPU and (
+            config.backend != "onnxruntime" or not self.devices.found or has_cuda()
+        )
         return settle_instances(config, self.devices.ids(least), least, self.devices.lack(least), auto=auto)
 
     def _measured(self, plan: LoadPlan) -> AbstractAsyncContextManager[dict[str, int]]:
