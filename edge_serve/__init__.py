@@ -35,6 +35,7 @@ docs/tour.md, which follows a request.
     check/         the commands `check` and `check-config`
     init/          the command `init`
     convert/       the command `convert`
+    pack/          the command `pack`
     doctor/        the command `doctor`
     cli            the program `edge-serve`
     __main__       `python -m edge_serve`

@@ -22,6 +22,7 @@ _COMMANDS = {
     "build": "edge_serve.commands.build:run",
     "convert": "edge_serve.convert.command:run",
     "init": "edge_serve.init.command:run",
+    "pack": "edge_serve.pack.command:run",
     "status": "edge_serve.observe.status.command:status",
     "top": "edge_serve.observe.status.command:top",
     "check-config": "edge_serve.check.config:run",

@@ -20,6 +20,7 @@ COMMANDS = {
     "build": "make TensorRT plans from ONNX on this device",
     "convert": "make a TensorRT model from ONNX, compared on real inputs",
     "init": "write the directory of a new model",
+    "pack": "install backends for models of OpenVINO, PyTorch, and others",
     "status": "show how the running server is",
     "top": "the same, live",
     "check-config": "say whether the service would start with its settings",

@@ -14,6 +14,7 @@ matched. Start reading in `command`.
     jetson     a Jetson: JetPack's packages, slots of the boot loader, power mode, groups
     libraries  the libraries of CUDA: which ones are there, and which the installed onnxruntime-gpu is linked with
     machine    the machine
+    packs      the backend packs: which ones are there, and what is wrong with them
     ports      who listens on the ports of the server
     service    the installed service and the running server
 """

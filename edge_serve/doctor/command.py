@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from edge_serve.commands.options import OptionParser
+from edge_serve.config.settings.server import backend_directory
 from edge_serve.doctor import service
 from edge_serve.doctor.facts import find_facts
 from edge_serve.doctor.finding import Finding, all_good, as_document, as_text
@@ -16,6 +17,7 @@ from edge_serve.doctor.gpu import examine_devices, examine_gpu
 from edge_serve.doctor.jetson import examine_jetson
 from edge_serve.doctor.libraries import examine_libraries
 from edge_serve.doctor.machine import examine_backends, examine_disks, examine_machine
+from edge_serve.doctor.packs import examine_packs
 from edge_serve.doctor.ports import examine_port
 from edge_serve.models.repository.reading import Reader
 
@@ -60,6 +62,7 @@ def examine(environ: Mapping[str, str]) -> list[Finding]:
 
     findings += limited({"service": look})
     return findings + limited({
+        "packs": lambda: examine_packs(Path(backend_directory({**environ, **installed.environ}))),
         "settings": lambda: service.examine_settings(installed, environ),
         "models": lambda: service.examine_models(installed),
         "disks": lambda: examine_disks(_paths(installed)),

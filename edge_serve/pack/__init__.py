@@ -1,0 +1,7 @@
+"""The command `pack`: installs, lists, and removes backend packs (docs/packs.md).
+
+command  the options of the command, and its report
+install  makes the directory of a pack from its files, an interpreter, and wheels that are pinned by hash
+listing  what is in a backend directory, and what is wrong with it
+probe    imports the backend of a pack, in its own interpreter
+"""

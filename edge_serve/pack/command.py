@@ -1,0 +1,102 @@
+"""`edge-serve pack list|install|remove`: the options of the command, and its report."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from edge_serve.backends.packs import PACKS
+from edge_serve.commands.options import OptionParser, fail
+from edge_serve.config.settings.server import backend_directory
+from edge_serve.errors import EdgeServeError
+from edge_serve.pack.install import PackWish, install, remove, source_of
+from edge_serve.pack.listing import Listed, packs_in
+
+#: of the JSON document; raised when a member changes its meaning or goes
+SCHEMA = 1
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command; its exit status."""
+    parser = _parser()
+    options = parser.parse(arguments)
+    if options.action != "list" and not options.name:
+        parser.error(f"pack {options.action} needs the name of a pack: {', '.join(PACKS)}")
+    root = Path(options.backend_directory).absolute()
+    try:
+        if options.action == "list":
+            return _list(root, as_json=options.json)
+        if options.action == "remove":
+            remove(options.name, root)
+            print(f"removed {root / options.name}")
+            return 0
+        return _install(options, root)
+    except EdgeServeError as error:
+        return fail(error.message)
+    except OSError as error:
+        advice = (
+            "; try it as root, or name another directory with --backend-directory"
+            if error.errno == errno.EACCES
+            else ""
+        )
+        return fail(f"'{error.filename or root}': {error.strerror or error}{advice}")
+
+
+def _install(options: argparse.Namespace, root: Path) -> int:
+    wish = PackWish(options.name, source_of(options.name, options.source), options.python, options.wheels)
+    old = os.umask(0o022)  # the service's user reads it, whatever umask the caller has
+    try:
+        place = install(wish, root)
+    finally:
+        os.umask(old)
+    print(f"installed {place}; models that are loaded from now on use it")
+    return 0
+
+
+def _list(root: Path, *, as_json: bool) -> int:
+    found = list(packs_in(root))
+    if as_json:
+        packs = [asdict(one) for one in found]
+        print(json.dumps({"schema": SCHEMA, "backend_directory": str(root), "packs": packs}, indent=2))
+    else:
+        print("\n".join(map(line, found)) or f"no packs in {root}; edge-serve pack install NAME: {', '.join(PACKS)}")
+    return 1 if any(one.fault for one in found) else 0
+
+
+def line(one: Listed) -> str:
+    """Return a pack as one line."""
+    if one.fault:
+        return f"!!  {one.name:<12} {one.fault}"
+    python = f"Python {one.python} of its own" if one.python else "the server's Python"
+    kind = ", python-based" if one.is_python_based else ""
+    return f"ok  {one.name:<12} {one.version or 'no version'}, {python}{kind}"
+
+
+def _parser() -> OptionParser:
+    parser = OptionParser(
+        "pack",
+        "List, install, or remove backend packs: backends for models of OpenVINO, PyTorch, and others, each with an "
+        "environment of its own (docs/packs.md).",
+        "Exit status: 0 done, 1 not done, or a listed pack is broken, 2 wrong use.",
+        usage="edge-serve pack list | install NAME | remove NAME [option...]",
+    )
+    parser.add_argument("action", choices=("list", "install", "remove"), help="what to do")
+    parser.add_argument("name", metavar="NAME", nargs="?", default="", help="of the pack: " + ", ".join(PACKS))
+    parser.add_argument(
+        "--backend-directory", metavar="DIR", default=backend_directory(os.environ),
+        help="directory of the packs, as the server's option (default: $EDGE_SERVE_BACKEND_DIRECTORY or the server's "
+        "default)",
+    )  # fmt: skip
+    parser.add_argument("--from", metavar="DIR", dest="source", type=Path, help="directory with the files of the pack")
+    parser.add_argument(
+        "--python", metavar="PATH", default=sys.executable, help="interpreter of the pack (default: that of edge-serve)"
+    )
+    parser.add_argument("--wheels", metavar="DIR", type=Path, help="take wheels from this directory, without a network")
+    parser.add_argument("--json", action="store_true", help="print one JSON document (list)")
+    return parser

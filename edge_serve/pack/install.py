@@ -1,0 +1,188 @@
+"""Makes the directory of a pack from its files, an interpreter, and wheels that are pinned by hash; removes it again.
+
+Everything is made in a hidden directory beside it, `pack.json` last, and then renamed. So a server never finds half a
+pack, and workers that run an older one keep its files open.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge_serve import __version__
+from edge_serve.backends.packs import ENVIRONMENT, MANIFEST, PACKS
+from edge_serve.errors import Internal, InvalidArgument, NotFound, Unavailable
+from edge_serve.workers.launch.environments import interpreter_of
+
+#: the files of our packs, in a checkout
+SOURCES = Path(__file__).resolve().parents[2] / "packs"
+#: files of a source that a worker does not need
+_LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "requirements*", MANIFEST, ENVIRONMENT)
+#: a step may take this long, seconds: downloads of gigabytes
+_STEP_SECONDS = 3600.0
+_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
+
+
+@dataclass(frozen=True, slots=True)
+class PackWish:
+    """What to install.
+
+    Attributes:
+        source: the directory with the pack's `backend.py` or `model.py`, and its requirements.
+        python: the interpreter of the pack.
+        wheels: directory of wheels that pip takes in place of a package index; None = it asks the index.
+    """
+
+    name: str
+    source: Path
+    python: str
+    wheels: Path | None = None
+
+
+def source_of(name: str, given: Path | None) -> Path:
+    """Return the directory with the files of a pack.
+
+    Raises:
+        NotFound: there is none.
+    """
+    source = given or SOURCES / name
+    if any((source / file).is_file() for file in ("backend.py", "model.py")):
+        return source
+    if given is not None:
+        raise NotFound(f"'{given}' has no backend.py and no model.py: name the directory of a pack with --from")
+    known = f"the packs of edge-serve are {', '.join(PACKS)}" if name not in PACKS else f"'{source}' is not there"
+    raise NotFound(
+        f"found no files for pack '{name}': {known}; name a directory, as packs/{name} of a checkout, --from DIR"
+    )
+
+
+def install(wish: PackWish, root: Path) -> Path:
+    """Install a pack, in place of an older one. Return its directory.
+
+    Raises:
+        InvalidArgument, NotFound: it cannot be made for this interpreter.
+        Unavailable: its library does not work on this machine.
+        Internal: pip or venv failed; their output has been printed.
+        OSError: the directory cannot be written.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{wish.name}-", dir=root))
+    try:
+        fresh = staging / wish.name
+        shutil.copytree(wish.source, fresh, ignore=_LEFT_OUT)
+        version = python_version(wish.python)
+        lock = find_lock(wish.source, version)
+        if lock is not None:
+            _make_environment(fresh / ENVIRONMENT, wish, lock)
+            _probe(fresh)
+        _finish(fresh, wish.name, version, lock)
+        return _put(fresh, root / wish.name, staging)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def remove(name: str, root: Path) -> None:
+    """Remove a pack. Models that are loaded keep running until their worker ends.
+
+    Raises:
+        NotFound: there is none.
+        OSError: it cannot be removed.
+    """
+    place = root / name
+    if not place.is_dir() or not name.strip("."):
+        raise NotFound(f"there is no pack '{name}' in '{root}': edge-serve pack list shows what is there")
+    gone = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=root))
+    place.rename(gone / name)  # first: half a pack must not be found
+    shutil.rmtree(gone)
+
+
+def python_version(python: str) -> str:
+    """Raises InvalidArgument: the interpreter does not run."""
+    try:
+        return subprocess.run([python, "-c", _VERSION], check=True, capture_output=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise InvalidArgument(f"--python {python} does not run: {error}") from error
+
+
+def find_lock(source: Path, version: str) -> Path | None:
+    """Return the file of requirements for a Python; None = the pack needs no environment.
+
+    Raises:
+        InvalidArgument: there are files, and none is for this Python and processor.
+    """
+    kinds = [f"{version}-{platform.machine()}", version, platform.machine()]
+    files = [source / name for name in (*(f"requirements-{kind}.txt" for kind in kinds), "requirements.txt")]
+    found = next((path for path in files if path.is_file()), None)
+    others = sorted(path.stem.removeprefix("requirements-") for path in source.glob("requirements-*.txt"))
+    if found is None and others:
+        raise InvalidArgument(
+            f"pack '{source.name}' has libraries for {', '.join(others)}, and this is Python {version} on "
+            f"{platform.machine()}: name another interpreter with --python"
+        )
+    return found
+
+
+def _make_environment(place: Path, wish: PackWish, lock: Path) -> None:
+    """Make a virtual environment with the wheels of a lock file."""
+    _run([wish.python, "-m", "venv", str(place)], f"{wish.python} -m venv (Debian: apt-get install python3-venv)")
+    pip = [str(place / "bin/python"), "-m", "pip", "--disable-pip-version-check"]
+    index = [] if wish.wheels is None else ["--no-index", f"--find-links={wish.wheels}"]
+    arguments = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--requirement", str(lock)]
+    _run([*pip, "install", "--quiet", *index, *arguments], "pip install")
+    _run([*pip, "uninstall", "--quiet", "--yes", "pip"], "pip uninstall")
+
+
+def _run(command: Sequence[str], what: str) -> None:
+    """Raises Internal: the command failed. It has printed why."""
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, timeout=_STEP_SECONDS, check=False)
+    if done.returncode:
+        raise Internal(f"{what} failed with status {done.returncode}: see its message above")
+
+
+def _probe(place: Path) -> None:
+    """Import the backend with its library.
+
+    Raises:
+        Unavailable: it cannot be imported here.
+    """
+    interpreter = interpreter_of(place / ENVIRONMENT)
+    command = [*interpreter.command, "edge_serve.pack.probe", str(place)]
+    done = subprocess.run(command, env=dict(interpreter.variables), capture_output=True, text=True, check=False)
+    if done.returncode == -signal.SIGILL:
+        raise Unavailable(f"the library of pack '{place.name}' needs an instruction that this processor lacks")
+    if done.returncode:
+        raise Unavailable(f"pack '{place.name}' does not work here: {(done.stdout + done.stderr).strip()[-1000:]}")
+
+
+def _finish(place: Path, name: str, version: str, lock: Path | None) -> None:
+    """Write pack.json, when everything else is on the disk."""
+    manifest = {
+        "name": name,
+        "version": __version__,
+        "python": version,
+        "architectures": [platform.machine()],
+        "requirements_sha256": hashlib.sha256(lock.read_bytes()).hexdigest() if lock is not None else "",
+    }
+    os.sync()
+    with (place / MANIFEST).open("w") as file:
+        file.write(json.dumps(manifest, indent=2) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _put(fresh: Path, place: Path, staging: Path) -> Path:
+    """Rename the new pack into place, and an older one out of it."""
+    place.parent.chmod(place.parent.stat().st_mode | 0o555)
+    if place.is_dir():
+        place.rename(staging / "old")
+    fresh.rename(place)
+    return place

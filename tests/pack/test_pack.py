@@ -1,0 +1,169 @@
+"""`edge-serve pack`: packs are installed from files and wheels with hashes, listed, replaced, and removed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge_serve.backends.packs import find_pack
+from edge_serve.doctor.packs import examine_packs
+from edge_serve.pack.command import run
+from tests.backends.test_packs import make_pack
+
+BACKEND = "import tiny_library\nfrom .part import NAME\n\nclass Backend:\n    library = tiny_library.VERSION\n"
+
+
+def make_wheel(folder: Path, version: str = "1") -> str:
+    """Write a wheel with a library, and a path to the NumPy of these tests; its line in a file of requirements."""
+    path = folder / f"tiny_library-{version}-py3-none-any.whl"
+    information = f"tiny_library-{version}.dist-info"
+    files = {
+        "tiny_library.py": f"VERSION = {version!r}\n",
+        "tests_numpy.pth": f"{Path(np.__file__).parents[1]}\n",
+        f"{information}/METADATA": f"Metadata-Version: 2.1\nName: tiny-library\nVersion: {version}\n",
+        f"{information}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    folder.mkdir(exist_ok=True)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+        archive.writestr(f"{information}/RECORD", "".join(f"{name},,\n" for name in files))
+    return f"tiny-library=={version} --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n"
+
+
+def make_source(root: Path, requirements: str = "", source: str = BACKEND) -> Path:
+    """Write the files of the pack `own`."""
+    directory = make_pack(root, source=source)
+    if requirements:
+        (directory / "requirements.txt").write_text(requirements)
+    return directory
+
+
+def pack(root: Path, *arguments: str) -> int:
+    return run([*arguments, f"--backend-directory={root}"])
+
+
+def test_a_pack_is_installed_replaced_and_removed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    root, wheels = tmp_path / "backends", tmp_path / "wheels"
+    source = make_source(tmp_path / "sources", make_wheel(wheels))
+    assert pack(root, "install", "own", f"--from={source}", f"--wheels={wheels}") == 0
+    found = find_pack(root, "own")
+    assert found is not None
+    assert found.environment == root / "own/venv"
+    manifest = json.loads((root / "own/pack.json").read_text())
+    assert (manifest["name"], manifest["architectures"]) == ("own", [platform.machine()])
+    assert not (root / "own/requirements.txt").exists()
+    assert not list(root.glob("own/venv/lib/python*/site-packages/pip"))
+    assert [path.name for path in root.iterdir()] == ["own"]
+
+    state = found.state
+    (source / "part.py").write_text("NAME = 1 / 0\n")
+    capfd.readouterr()
+    assert pack(root, "install", "own", f"--from={source}", f"--wheels={wheels}") == 1
+    assert "pack 'own' does not work here: " in (said := capfd.readouterr().err)
+    assert "ZeroDivisionError" in said
+    again = find_pack(root, "own")  # the old one is as it was
+    assert again is not None
+    assert again.state == state
+
+    capfd.readouterr()
+    assert pack(root, "list", "--json") == 0
+    (listed,) = json.loads(capfd.readouterr().out)["packs"]
+    assert (listed["name"], listed["python"], listed["fault"]) == (
+        "own",
+        f"{sys.version_info.major}.{sys.version_info.minor}",
+        "",
+    )
+    assert pack(root, "remove", "own") == 0
+    assert list(root.iterdir()) == []
+
+
+def test_a_wheel_with_another_hash_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    root, wheels = tmp_path / "backends", tmp_path / "wheels"
+    line = make_wheel(wheels)
+    with (wheels / "tiny_library-1-py3-none-any.whl").open("ab") as wheel:
+        wheel.write(b"more")
+    source = make_source(tmp_path / "sources", line)
+    assert pack(root, "install", "own", f"--from={source}", f"--wheels={wheels}") == 1
+    assert "pip install failed with status 1: see its message above" in capfd.readouterr().err
+    assert list(root.iterdir()) == []
+
+
+def test_a_pack_without_requirements_has_no_environment(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source = make_source(tmp_path / "sources", source="class Backend: pass\n")
+    assert pack(tmp_path / "backends", "install", "own", f"--from={source}") == 0
+    found = find_pack(tmp_path / "backends", "own")
+    assert found is not None
+    assert found.environment is None
+    assert pack(tmp_path / "backends", "list") == 0
+    assert "ok  own " in capfd.readouterr().out
+
+
+def test_the_service_may_read_a_pack_whatever_umask_installed_it(tmp_path: Path) -> None:
+    source = make_source(tmp_path / "sources", source="class Backend: pass\n")
+    old = os.umask(0o077)
+    try:
+        assert pack(tmp_path / "backends", "install", "own", f"--from={source}") == 0
+    finally:
+        os.umask(old)
+    places = [tmp_path / "backends", *(tmp_path / "backends").rglob("*")]
+    assert {oct(path.stat().st_mode & 0o055) for path in places} <= {"0o55", "0o44"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ("install", "nothing"),
+            "found no files for pack 'nothing': the packs of edge-serve are fil, openvino, pytorch",
+        ),
+        (("install", "own", "--from=/nowhere"), "'/nowhere' has no backend.py and no model.py"),
+        (("remove", "own"), "there is no pack 'own' in"),
+        (("remove", ".."), "there is no pack '..' in"),
+    ],
+)
+def test_what_cannot_be_done_says_why(
+    tmp_path: Path, arguments: tuple[str, ...], said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert pack(tmp_path, *arguments) == 1
+    assert said in capfd.readouterr().err
+
+
+def test_a_python_without_wheels_says_which_have_some(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source = make_source(tmp_path / "sources")
+    (source / "requirements-2.7.txt").write_text("x==1 --hash=sha256:0\n")
+    assert pack(tmp_path / "backends", "install", "own", f"--from={source}") == 1
+    assert "pack 'own' has libraries for 2.7, and this is Python 3." in capfd.readouterr().err
+    assert pack(tmp_path / "backends", "install", "own", f"--from={source}", "--python=/nowhere/python") == 1
+    assert "--python /nowhere/python does not run" in capfd.readouterr().err
+
+
+def test_wrong_use_has_status_2(tmp_path: Path) -> None:
+    for arguments in (("install",), ("upgrade", "own"), ()):
+        with pytest.raises(SystemExit) as ended:
+            pack(tmp_path, *arguments)
+        assert ended.value.code == 2
+
+
+def test_broken_packs_are_listed_with_their_fault(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (make_pack(tmp_path, "openvino") / "venv").mkdir()
+    make_pack(tmp_path, "good")
+    (tmp_path / "pytorch").mkdir()
+    (tmp_path / "pytorch/libtriton_pytorch.so").touch()
+    assert pack(tmp_path, "list") == 1
+    out = capfd.readouterr().out
+    assert "!!  openvino     pack 'openvino' in" in out
+    assert "ok  good " in out
+    assert "pytorch" not in out
+    findings = list(examine_packs(tmp_path))
+    assert [finding.good for finding in findings] == [True, False]
+    (none,) = examine_packs(tmp_path / "absent")
+    assert (none.good, none.advice) == (None, "edge-serve pack install openvino (docs/packs.md)")
