@@ -1,6 +1,7 @@
 """Writes deploy/requirements-*.txt with the newest wheels that pyproject.toml allows: `make lock`.
 
-Each file has the wheels for one Python and all processors. `requirements-build.txt` has the wheels that build
+The files of the packs, packs/*/requirements-*.txt, have the newest wheels that packs/*/requirements.in allows. Each
+file has the wheels for one Python and all processors. `requirements-build.txt` has the wheels that build
 edge-serve itself.
 """
 
@@ -19,6 +20,8 @@ from deploy.requirements import BUILD, FOLDER, joined, lock_file, write
 
 #: requirements of onnxruntime 1.23 (the last for Python 3.10) that only its conversion tools import
 _UNNEEDED = {"coloredlogs", "humanfriendly", "mpmath", "sympy"}
+#: openvino needs it for its conversion tools only, which report to their maker
+_UNWANTED = {"openvino-telemetry"}
 
 _HINT = "Written by `make lock`: run it again to get newer ones, and review the difference."
 
@@ -41,6 +44,8 @@ def main() -> int:
                 )
                 print(file.relative_to(CHECKOUT))
             print(_lock_gpu(wheel).relative_to(CHECKOUT))
+            for pack in sorted((CHECKOUT / "packs").glob("*/requirements.in")):
+                lock_pack(pack)
     except (subprocess.CalledProcessError, OSError) as error:
         print(f"lock: {why(error, FOLDER)}", file=sys.stderr)
         return 1
@@ -58,6 +63,16 @@ def _lock_gpu(wheel: Path) -> Path:
     about = f"The program's wheels for Python {release.python} and NVIDIA GPUs (CUDA 12, x86-64). {_HINT}"
     file.write_text(write(about, joined([report], without=_UNNEEDED)))
     return file
+
+
+def lock_pack(wanted: Path) -> None:
+    """Write the lock files of a pack beside its `requirements.in`, one for each Python."""
+    for release in RELEASES.values():
+        reports = [_resolve(*target(release, arch).wheels(), "--requirement", str(wanted)) for arch in MACHINES]
+        file = wanted.with_name(f"requirements-{release.python}.txt")
+        about = f"The wheels of the pack {wanted.parent.name} for Python {release.python}. {_HINT}"
+        file.write_text(write(about, joined(reports, without=_UNWANTED)))
+        print(file.relative_to(CHECKOUT))
 
 
 def _resolve(*arguments: str) -> dict[str, Any]:

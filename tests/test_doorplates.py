@@ -12,7 +12,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 #: its one purpose is to be on the `sys.path` of models
 PLAIN = {"python_path"}
-FILES = [path for package in ("edge_serve", "ota", "deploy", "image") for path in (ROOT / package).rglob("*.py")]
+FILES = [
+    path for package in ("edge_serve", "ota", "deploy", "image", "packs") for path in (ROOT / package).rglob("*.py")
+]
 FOLDERS = sorted({path.parent for path in FILES})
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("edge_serve", "ota", "deploy", "image")
+PACKAGES = ("edge_serve", "ota", "deploy", "image", "packs")
 MOST_LINES = 60
 MOST_FILES = 15
 MOST_MARKED = 0.02

@@ -1,0 +1,8 @@
+"""Backend packs: backends with an environment of their own (docs/packs.md). Not part of the package edge_serve.
+
+Each folder is a pack: its files are copied to `<backend-directory>/<name>/`, and imported in a worker as one package. A
+pack imports the standard library, NumPy, edge_serve.{backends,errors,messages,tensors}, modules of edge_serve.config
+that need the standard library only, and its own library.
+
+openvino/  models of OpenVINO, ONNX, TensorFlow, TensorFlow Lite, and PaddlePaddle
+"""

@@ -1,0 +1,65 @@
+"""Installs the libraries of the packs for tests: `python -m tests.packs.environments [NAME...]`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from edge_serve.pack.install import SOURCES, PackWish, find_lock, install, python_version
+
+ROOT = Path(__file__).parents[2] / "build/packs"
+#: set where a pack that is not installed is a failure
+REQUIRED = "EDGE_SERVE_TEST_PACKS"
+
+
+def names() -> list[str]:
+    """Return the packs that have libraries."""
+    return sorted(path.parent.name for path in SOURCES.glob("*/backend.py"))
+
+
+def make(name: str) -> Path:
+    """Install a pack below ROOT unless it is there with the same libraries. Return its directory."""
+    source = SOURCES / name
+    lock = find_lock(source, python_version(sys.executable))
+    wanted = hashlib.sha256(lock.read_bytes()).hexdigest() if lock is not None else ""
+    manifest = ROOT / name / "pack.json"
+    if not manifest.is_file() or json.loads(manifest.read_text())["requirements_sha256"] != wanted:
+        install(PackWish(name, source, sys.executable), ROOT)
+    return ROOT / name
+
+
+def backends_with(name: str, root: Path) -> Path:
+    """Return a backend directory in `root` with the present files of a pack and the libraries below ROOT.
+
+    The test is skipped if they are not installed, and fails where REQUIRED is set.
+    """
+    installed = ROOT / name
+    if not (installed / "pack.json").is_file():
+        reason = f"pack {name} is not installed: python -m tests.packs.environments {name}"
+        if os.environ.get(REQUIRED):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    place = root / name
+    place.mkdir(parents=True)
+    for file in (SOURCES / name).glob("*.py"):
+        (place / file.name).symlink_to(file)
+    for part in ("venv", "pack.json"):
+        (place / part).symlink_to(installed / part)
+    return root
+
+
+def main(given: Sequence[str]) -> int:
+    """Install packs. Return the exit status."""
+    for name in given or names():
+        print(make(name))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
