@@ -6,12 +6,25 @@ tensorflow/core/protobuf/{saved_model,meta_graph}.proto.
 
 from __future__ import annotations
 
+import base64
+import zlib
 from pathlib import Path
 
 import numpy as np
 
 from edge_serve.messages.tensors import Array
 
+#: a TensorFlow Lite model, which TensorFlow 2.21 made of y = x @ (arange(8).reshape(4, 2) / 8) + 1, for one row
+_LITE = (
+    "eNpdUzFv00AY/WqbJm2t0KoWAilCHpijtMBAh6ZRGtRITVOlESOuJRuw5LgocaJ0y5ChP6Bj1ak/gZGBETIixoipU4UQAzPuu7vPVoiT5/v8"
+    "7t539727KxJR5/Xhc4tsKtJjsmidTHB5MhATOKIJMAN+LBHdAhOdCH9CiNHiWZUqoVnFl8m6F8BDoO/3hkH03vH8d+4gjKXOAG6SJNE5Ftw5"
+    "t+L7+78kSfkRoHE+wc2gW+Z4E6i1jt7U2yeN1pHTrHeq+9VOFWtR68mj/8Hc2G4QOb1BFAdd3xn6vX5wFlEO/F/gF/AZuAIugZh1bxO1ltOs"
+    "XuFPIcsvuGeSXZZcujaSXqSeGtKXp7+//Xz1pNzQuSZDqoi2S9tbpTLRlOcSObdKLwWVPTY8ueP+vGTGFYX/57UzxXgXL/TvAYT4C2AjPq2E"
+    "yPUREPvTPGy07dpZBD9i3ytJzy2pL2SrF/kLzBfZCw/4wHN23SAi3q9Ua8k6TFpjLXuXNzn+g/nFeJ2R6jVu0zNGPMdXPgsHc/sihqxzvrT2"
+    "A/AbaI/dXhzE2GHfq7lhuFOeyy3a6wW9zu0Fn0vX87Kx04WxGtf5ic9i042bg1DxWrb/j6R/xA6qJwdWlWpxjiU+P4b8qXO6cGecEVavzd2P"
+    "9O6Z0l/lkPB1ReVeuQfssYTD"
+)
+LITE_INPUT = "serving_default_x:0"
 #: DataType of types.proto
 _FLOAT = 1
 
@@ -59,6 +72,11 @@ def graph(weights: Array) -> bytes:
         _node("product", "MatMul", ("x", "weights"), _type()),
         _node("scores", "Softmax", ("product",), _type()),
     ])  # fmt: skip
+
+
+def lite() -> bytes:
+    """Return the file of the TensorFlow Lite model."""
+    return zlib.decompress(base64.b64decode(_LITE))
 
 
 def write_saved_model(directory: Path, weights: Array) -> None:

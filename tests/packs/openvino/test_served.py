@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
+import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +22,7 @@ from edge_serve.commands.check import run as check
 from edge_serve.messages.tensors import Array
 from tests.backends.onnx_models import FLOAT, STRING, add_sub, identity, node, save
 from tests.packs.environments import backends_with
-from tests.packs.openvino.tensorflow_files import expected, graph, write_saved_model
+from tests.packs.openvino.tensorflow_files import LITE_INPUT, expected, graph, lite, write_saved_model
 from tests.server.running import Running, running
 
 WEIGHTS = np.random.default_rng(7).normal(size=(6, 4)).astype(np.float32)
@@ -73,6 +75,7 @@ def write(root: Path, backends: Path) -> None:
         ),
         WEIGHTS,
     )
+    model("lite", file="model.tflite").write_bytes(lite())
     convert(backends, root / "graph/1/model.graphdef", model("ir", file="model.xml"))
     for name, kind in TYPES.items():
         identity(model(f"type_{name.lower()}", OPENVINO), kind, ("N", 5))
@@ -166,6 +169,11 @@ def infer(server: Running, model: str, inputs: Mapping[str, Array], **options: A
 def test_each_format_computes_the_same(server: Running, model: str, name: str) -> None:
     (scores,) = infer(server, model, {name: X}).values()
     np.testing.assert_allclose(scores, expected(X, WEIGHTS), atol=1e-6)
+
+
+def test_a_model_of_tensorflow_lite(server: Running) -> None:
+    (y,) = infer(server, "lite", {LITE_INPUT: np.ones((1, 4), np.float32)}).values()
+    np.testing.assert_allclose(y, [[2.5, 3.0]])
 
 
 def test_configurations_are_completed(server: Running) -> None:
@@ -280,6 +288,33 @@ def test_check_compares_the_configuration_with_the_model(
     out = capfd.readouterr().out
     assert re.search(r"input x\s+TYPE_FP32 \[-1, 6\]\s+TYPE_FP32 \[-1, 6\]", out), out
     assert "2 of 2 models answer as their configuration says" in out
+
+
+def test_no_request_fails_while_versions_are_swapped(tmp_path: Path, backends: Path) -> None:
+    """An overwritten file is loaded as a new version of the model, under load."""
+    path = add_sub(tmp_path / "m/1/model.onnx", ("N", 4), FLOAT)
+    (tmp_path / "m/config.pbtxt").write_text(OPENVINO)
+    ended = threading.Event()
+    arguments = (f"--model-repository={tmp_path}", f"--backend-directory={backends}", "--model-control-mode=explicit")
+    with running(*arguments, "--load-model=m", limit=60) as server:
+
+        def ask() -> int:
+            count = 0
+            while not ended.is_set():
+                a = np.full((1, 4), count, np.float32)
+                assert infer(server, "m", {"A": a, "B": a})["SUM"].tolist() == [[2.0 * count] * 4]
+                count += 1
+            return count
+
+        with ThreadPoolExecutor(4) as pool:
+            askers = [pool.submit(ask) for _ in range(4)]
+            for i in range(3):
+                path.write_bytes(path.read_bytes())
+                os.utime(path, (i, i))
+                assert server.post("/v2/repository/models/m/load")[0] == 200
+            ended.set()
+            assert all(asker.result() > 0 for asker in askers)
+        assert len(re.findall(r"model m version 1 ready", server.log())) == 4
 
 
 def tensors(inputs: str = "dims: [ 4 ]", kind: str = "TYPE_FP32") -> str:
