@@ -160,14 +160,14 @@ def _write(home: Path, target: Target, version: str) -> None:
         (home / requirements.INSTALLED).write_text(requirements.write(about, wheels))
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(packages)
-    _prune(packages)
+    prune(packages)
     for name, place in _OF_THE_SYSTEM.items():
         if not (packages / name).exists():  # Python ignores a link to a package that is not installed
             (packages / name).symlink_to(place.format(python=target.python))
     _environment(home, target)
 
 
-def _prune(packages: Path) -> None:
+def prune(packages: Path) -> None:
     """Remove files that no program loads, and files that pip writes about this build. Update the lists of files."""
     for pattern in (*_UNUSED, "*.dist-info/direct_url.json", "*.dist-info/REQUESTED"):
         for path in sorted(packages.glob(pattern)):
@@ -203,14 +203,19 @@ def build_wheel(folder: Path, version: str) -> Path:
 
 
 def _environment(home: Path, target: Target) -> None:
+    make_environment(home, target)
+    for name, module in PROGRAMS.items():
+        start = home / "bin" / name
+        start.write_text(_START.format(module=module))
+        start.chmod(0o755)
+
+
+def make_environment(home: Path, target: Target) -> None:
+    """Make a folder of packages a virtual environment: a link to the interpreter, and a file with its path."""
     programs = home / "bin"
     programs.mkdir()
     (programs / "python3").symlink_to(target.interpreter)
     (programs / "python").symlink_to("python3")
-    for name, module in PROGRAMS.items():
-        start = programs / name
-        start.write_text(_START.format(module=module))
-        start.chmod(0o755)
     (home / "pyvenv.cfg").write_text(
         f"home = {os.path.dirname(target.interpreter)}\n"
         "include-system-site-packages = false\n"

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from deploy.debian.pack import build_pack, packs
 from deploy.debian.package import build
 from deploy.debian.releases import GPU_RELEASE, MACHINES, RELEASES, this_release
 from deploy.program import this_machine, why
@@ -23,6 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--release", action="append", choices=RELEASES, help=f"may be repeated; default: {here}")
     parser.add_argument("--arch", choices=MACHINES, default=arch)
     parser.add_argument("--gpu", action="store_true", help="with CUDA 12 and onnxruntime-gpu, 3 GB (trixie, amd64)")
+    parser.add_argument("--pack", choices=packs(), help="build edge-serve-backend-<pack> in place of edge-serve")
     parser.add_argument("--out", type=Path, default=Path("dist"))
     options = parser.parse_args(argv)
     releases = options.release or ([here] if here else [])
@@ -38,7 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     for release in releases:
         try:
-            print(build(release, options.arch, options.out, options.gpu))
+            if options.pack:
+                print(build_pack(options.pack, release, options.arch, options.out))
+            else:
+                print(build(release, options.arch, options.out, options.gpu))
         except VersionError as error:
             print(f"deb: {error}", file=sys.stderr)
             return 1

@@ -5,9 +5,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
-import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from deploy.bill import bill_of_materials
@@ -71,14 +71,19 @@ def build(name: str, arch: str, out: Path, gpu: bool = False) -> Path:
         for program in PROGRAMS:
             (root / HOME / "bin" / program).symlink_to(f"../current/bin/{program}")
         _documents(root, name, version, made.epoch)
-        _control_files(root, control(version, release, arch, _kilobytes(root)))
+        scripts = {name: (Path(__file__).parent / name).read_text() for name in SCRIPTS}
+        control_files(root, control(version, release, arch, kilobytes(root)), scripts)
         path = out / f"edge-serve_{version}_{arch}.deb"
-        level = "-z3" if gpu else "-z9"  # gigabytes of code for GPUs hardly shrink more
-        command = ["dpkg-deb", "--root-owner-group", "-Zzstd", level, "--build", str(root), str(path)]
-        # the same commit gives the same bytes: fixed times, and the same compression on any number of cores
-        environ = {**os.environ, "SOURCE_DATE_EPOCH": str(made.epoch), "DPKG_DEB_THREADS_MAX": "1"}
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environ)
+        pack_tree(root, path, made.epoch, level=3 if gpu else 9)  # gigabytes of code for GPUs hardly shrink more
     return path
+
+
+def pack_tree(root: Path, path: Path, epoch: int, level: int = 9) -> None:
+    """Write the package of a tree: the same commit gives the same bytes."""
+    command = ["dpkg-deb", "--root-owner-group", "-Zzstd", f"-z{level}", "--build", str(root), str(path)]
+    # fixed times, and the same compression on any number of cores
+    environ = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch), "DPKG_DEB_THREADS_MAX": "1"}
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environ)
 
 
 def _system(root: Path, release: Release, arch: str) -> None:
@@ -102,12 +107,17 @@ def _files(root: Path) -> list[Path]:
     return sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
 
 
-def _kilobytes(root: Path) -> int:
+def kilobytes(root: Path) -> int:
+    """Return the size of a tree."""
     return sum(max(1, path.stat().st_size // 1024) for path in _files(root))
 
 
-def _control_files(root: Path, control_file: str) -> None:
-    """Write DEBIAN/, the files for dpkg that debhelper would write otherwise."""
+def control_files(root: Path, control_file: str, scripts: Mapping[str, str]) -> None:
+    """Write DEBIAN/, the files for dpkg that debhelper would write otherwise.
+
+    Args:
+        scripts: name of a maintainer script -> its text.
+    """
     files = _files(root)
     folder = root / "DEBIAN"
     folder.mkdir()
@@ -116,6 +126,6 @@ def _control_files(root: Path, control_file: str) -> None:
     (folder / "conffiles").write_text("".join(f"/{path.relative_to(root)}\n" for path in settings))
     sums = (f"{hashlib.md5(path.read_bytes()).hexdigest()}  {path.relative_to(root)}\n" for path in files)
     (folder / "md5sums").write_text("".join(sums))
-    for name in SCRIPTS:
-        shutil.copy(Path(__file__).parent / name, folder / name)
+    for name, text in scripts.items():
+        (folder / name).write_text(text)
         (folder / name).chmod(0o755)

@@ -54,6 +54,7 @@ PATHS = {
          *(f"tests/image/{name}.py" for name in ("machine", "test_health", "test_install", "test_root_failed",
                                                  "test_slots", "test_system"))],
     33: ["tests/image/test_root_disk.py"],
+    34: ["edge_serve/backends/packs.py", "edge_serve/pack", "tests/server/test_packs.py"],
 }  # fmt: skip
 
 _NO_CODE = {

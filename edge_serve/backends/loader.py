@@ -43,7 +43,7 @@ HINTS = {
     "vllm": "put Triton's vllm_backend into the backend directory (docs/packs.md), or run the language model in a "
     "decoupled model.py with backend 'python' (docs/generative.md has one)",
     "tensorrtllm": "run the language model in a decoupled model.py with backend 'python' (docs/generative.md has one)",
-    "sklearn": f"write backend: \"fil\" for a forest ({_PACK} fil), convert the model to ONNX (package skl2onnx), "
+    "sklearn": f'write backend: "fil" for a forest ({_PACK} fil), convert the model to ONNX (package skl2onnx), '
     f"or {_IN_PYTHON}",
     "xgboost": f'write backend: "fil" ({_PACK} fil), or convert the trees to ONNX (package onnxmltools)',
     "lightgbm": f'write backend: "fil" ({_PACK} fil), or convert the trees to ONNX (package onnxmltools)',

@@ -75,7 +75,8 @@ def find_pack(root: Path | None, backend: str) -> Pack | None:
     for name in _SERVED_BY.get(backend, (backend,)):
         directory = root / name
         try:
-            if directory.is_dir() and (pack := _read(name, directory)) is not None:
+            # resolved: the link that a package switches must not lead a running worker to files of two versions
+            if directory.is_dir() and (pack := _read(name, directory.resolve())) is not None:
                 return pack
         except OSError as error:
             place = error.filename or directory
@@ -101,7 +102,7 @@ def _read(name: str, directory: Path) -> Pack | None:
     if not file:
         return None
     if has_manifest:
-        _check_machine(name, _manifest(manifest))
+        _check_machine(name, _manifest(name, manifest))
     stat = (manifest if has_manifest else directory / file).stat()
     return Pack(name, directory, _FILES[file], environment, f"{stat.st_ino}-{stat.st_mtime_ns}")
 
@@ -115,9 +116,8 @@ def _check_machine(name: str, manifest: Mapping[str, Any]) -> None:
         )
 
 
-def _manifest(path: Path) -> dict[str, Any]:
+def _manifest(name: str, path: Path) -> dict[str, Any]:
     """Return the content of a pack.json. Raises Unavailable."""
-    name = path.parent.name
     try:
         value = json.loads(path.read_bytes())
         if not isinstance(value, dict) or not isinstance(value.get("architectures", []), list):

@@ -128,6 +128,7 @@ def _parser() -> OptionParser:
         "Load every model of a repository without serving it, and say what is wrong and which line to change.",
         "A model with a golden test (docs/golden_tests.md) must give the recorded answers and keep its budgets.\n"
         f"Exit status: {GOOD} every model is good, {BAD} one is not, or a repository cannot be read, 2 wrong use.",
+        usage="edge-serve check [option...] REPOSITORY...",
     )
     parser.add_argument("repository", metavar="REPOSITORY", nargs="+", type=_repository, help="directory of models")
     parser.add_argument("--model", metavar="NAME", action="append", default=[], help="check this model only (repeat)")
@@ -150,8 +151,7 @@ def _parser() -> OptionParser:
     )  # fmt: skip
     parser.add_argument(
         "--backend-directory", metavar="DIR", default=backend_directory(os.environ),
-        help="directory of backend packs, as the server's option (default: $EDGE_SERVE_BACKEND_DIRECTORY or the "
-        "server's default)",
+        help="directory of backend packs, as the server's option",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument(

@@ -31,6 +31,11 @@ _TYPES = {
 }  # fmt: skip
 _BF16 = _TYPES["TYPE_BF16"]
 _STRING = _TYPES["TYPE_STRING"]
+#: the library makes machine code for each model
+_NO_CODE = (
+    "the service may not make code that runs: write MemoryDenyWriteExecute=no into a drop-in of edge-serve.service "
+    "(systemctl edit edge-serve), as the package edge-serve-backend-openvino does, and restart it"
+)
 #: size of an array of strings on its way into the library
 _MOST_TEXT_BYTES = 256 << 20
 #: a line of the library's text that says where in its source an error arose
@@ -119,7 +124,7 @@ class OpenVino:
             return self._core.compile_model(model, settings.device, dict(settings.properties))
         except Exception as error:
             text = f"OpenVINO cannot compile model '{self._name}' for {settings.device}: {_text(error)}"
-            raise Internal(text) from error
+            raise Internal(with_advice(text, _NO_CODE if "can't protect" in text else "")) from error
 
 
 def ports(found: Sequence[Any], side: str, *, is_tensorflow: bool = False) -> list[Port]:

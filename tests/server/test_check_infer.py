@@ -208,11 +208,13 @@ def test_another_user_checks_the_same_with_whole_paths(
         return subprocess.CompletedProcess(command, 1)
 
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EDGE_SERVE_BACKEND_DIRECTORY", "backends")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(subprocess, "run", run)
     assert cli.main(["check", "models", "--as", "nobody", "--infer", "--model", "a", "--infer-timeout", "3"]) == 1
-    assert asked["command"][-7:] == [
-        "check", "--infer", "--infer-timeout=3.0", "--load-timeout=600.0", "--model=a", "--", f"{tmp_path}/models",
+    assert asked["command"][-8:] == [
+        "check", "--infer", "--infer-timeout=3.0", "--load-timeout=600.0", f"--backend-directory={tmp_path}/backends",
+        "--model=a", "--", f"{tmp_path}/models",
     ]  # fmt: skip
     assert (asked["cwd"], asked["env"]["USER"]) == ("/", "nobody")
 

@@ -290,6 +290,29 @@ def test_check_compares_the_configuration_with_the_model(
     assert "2 of 2 models answer as their configuration says" in out
 
 
+def test_a_service_that_forbids_new_code_is_told_the_line(backends: Path, models: Path) -> None:
+    """As MemoryDenyWriteExecute=yes, by the kernel's own switch (PR_SET_MDWE, Linux 6.3)."""
+    python = backends / "openvino/venv/bin/python"
+    code = f"""
+import ctypes, sys
+from pathlib import Path
+sys.path[:0] = [{str(Path(__file__).parents[3])!r}]
+if ctypes.CDLL(None).prctl(65, 1, 0, 0, 0):
+    sys.exit("no MDWE")
+from edge_serve.backends.base import InstanceSpec, ModelSpec
+from packs.openvino.backend import Backend
+directory = Path({str(models / "exact")!r})
+config = {{"name": "exact", "default_model_filename": "model.onnx"}}
+spec = ModelSpec("exact", 1, directory, directory / "1", config)
+config.update(Backend().complete_config(spec))
+Backend().open(spec, [InstanceSpec("exact_0")])
+"""
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    if "no MDWE" in done.stderr:
+        pytest.skip("this kernel has no PR_SET_MDWE")
+    assert "MemoryDenyWriteExecute=no into a drop-in of edge-serve.service" in done.stderr, done
+
+
 def test_no_request_fails_while_versions_are_swapped(tmp_path: Path, backends: Path) -> None:
     """An overwritten file is loaded as a new version of the model, under load."""
     path = add_sub(tmp_path / "m/1/model.onnx", ("N", 4), FLOAT)
