@@ -67,6 +67,7 @@ def _load(spec: ModelSpec, settings: Settings) -> Runnable:
     """Read, reshape, check, convert and compile a model."""
     config, path, opened = spec.config, model_path(spec), library.OpenVino(spec.name)
     model = opened.read(path, settings)
+    opened.add_outputs(model, [str(entry.get("name")) for entry in config.get("output", ())])
     opened.reshape(model, signature.shaped_inputs(config, _ports(model, path)[0], settings))
     inputs, outputs = _ports(model, path)
     signature.check(config, inputs, outputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,6 +74,16 @@ class OpenVino:
         except Exception as error:
             text = f"OpenVINO {ov.get_version().partition('-')[0]} cannot read '{path}': {_text(error)}"
             raise Internal(with_advice(text, advice_on(str(error), path))) from error
+
+    @staticmethod
+    def add_outputs(model: Model, wanted: Sequence[str]) -> None:
+        """Make tensors inside a model outputs of it, as TensorFlow fetches any by its name. Others are left out."""
+        known = {name.removesuffix(":0") for port in model.outputs for name in port.get_names()}
+        for name in wanted:
+            for spelling in (name, f"{name}:0") if name.removesuffix(":0") not in known else ():
+                with contextlib.suppress(RuntimeError):  # there is no such tensor: the check says which there are
+                    model.add_outputs(spelling)
+                    break
 
     def reshape(self, model: Model, dims: Sequence[Dims | None]) -> None:
         """Give the inputs of a model other dims, by position; None = its own.

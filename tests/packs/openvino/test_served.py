@@ -76,6 +76,10 @@ def write(root: Path, backends: Path) -> None:
         WEIGHTS,
     )
     model("lite", file="model.tflite").write_bytes(lite())
+    inside = 'output { name: "product" data_type: TYPE_FP32 dims: [ 4 ] }'
+    model("inside", f'platform: "tensorflow_graphdef" max_batch_size: 2 {inside}', "model.graphdef").write_bytes(
+        graph(WEIGHTS)
+    )
     convert(backends, root / "graph/1/model.graphdef", model("ir", file="model.xml"))
     for name, kind in TYPES.items():
         identity(model(f"type_{name.lower()}", OPENVINO), kind, ("N", 5))
@@ -169,6 +173,13 @@ def infer(server: Running, model: str, inputs: Mapping[str, Array], **options: A
 def test_each_format_computes_the_same(server: Running, model: str, name: str) -> None:
     (scores,) = infer(server, model, {name: X}).values()
     np.testing.assert_allclose(scores, expected(X, WEIGHTS), atol=1e-6)
+
+
+def test_a_tensor_inside_a_graph_may_be_an_output(server: Running) -> None:
+    """As in Triton's quickstart, whose inception_graphdef has another node behind the output of its configuration."""
+    found = infer(server, "inside", {"x": X[:2]})
+    assert list(found) == ["product"]
+    np.testing.assert_allclose(found["product"], X[:2] @ WEIGHTS, atol=1e-5)
 
 
 def test_a_model_of_tensorflow_lite(server: Running) -> None:
