@@ -23,8 +23,8 @@ NAMES = (
     "processor_time", "busy_machine", "sequences", "metrics_page", "files_passed", "gpu_front_end",
 )  # fmt: skip
 
-#: run only when named: they need programs that cannot be fetched, and take longer
-NAMED = ("onnx_peer",)
+#: run only when named: they need programs that cannot be fetched, or are large, and take longer
+NAMED = ("onnx_peer", "openvino_peer")
 
 FAILED = "failed"
 
