@@ -42,7 +42,8 @@ class OpenVinoInstance:
         self._plan = runnable.plan
         self._request = runnable.compiled.create_infer_request()
         self._position = {tensor.name: i for i, tensor in enumerate(runnable.outputs)}
-        self._fixed = [_fixed_shape(tensor, runnable.plan.batches) for tensor in runnable.outputs]
+        batch = (runnable.most or -1) if runnable.plan.batches else None
+        self._fixed = [_fixed_shape(tensor, batch) for tensor in runnable.outputs]
         #: the model keeps states of its own between runs, and requests are independent of each other
         self._has_states = bool(self._request.query_state())
 
@@ -99,13 +100,15 @@ class OpenVinoInstance:
         timing: Timing,
     ) -> list[Array]:
         """Run the model; the wanted outputs, in memory of their own."""
-        made = {name: array for name, _, array in self._plan.made_inputs(batch)} if self._plan.batch_inputs else {}
-        inputs = [self._input(tensor, {**feed, **made}) for tensor in self._runnable.inputs]
-        outputs = self._place_outputs(self._runnable.most or rows)
+        if self._plan.batch_inputs:
+            feed = {**feed, **{name: array for name, _, array in self._plan.made_inputs(batch)}}
+        inputs = [self._input(tensor, feed) for tensor in self._runnable.inputs]
+        outputs = self._make_outputs(self._runnable.most or rows)
         if self._has_states:
             self._request.reset_state()
+        places = {i: library.tensor_over(array, self._runnable.outputs[i].data_type) for i, array in outputs.items()}
         timing.input_end_ns = time.monotonic_ns()
-        library.run(self._request, inputs)
+        library.run(self._request, inputs, places)
         timing.output_start_ns = time.monotonic_ns()
         return [self._output(name, outputs, rows) for name in names]
 
@@ -122,15 +125,14 @@ class OpenVinoInstance:
             array = padded
         return library.tensor_over(array, tensor.data_type)
 
-    def _place_outputs(self, rows: int) -> dict[int, Array]:
-        """Give the request memory for the outputs whose shapes are known, by position. The library writes there."""
-        placed = {}
+    def _make_outputs(self, rows: int) -> dict[int, Array]:
+        """Return memory for the outputs whose shapes are known, by position. The library writes there."""
+        made = {}
         for i, (shape, tensor) in enumerate(zip(self._fixed, self._runnable.outputs, strict=True)):
             if shape is not None:
                 whole = (rows, *shape[1:]) if self._plan.batches else shape
-                placed[i] = np.empty(whole, _numpy_type(tensor))
-                self._request.set_output_tensor(i, library.tensor_over(placed[i], tensor.data_type))
-        return placed
+                made[i] = np.empty(whole, _numpy_type(tensor))
+        return made
 
     def _output(self, name: str, placed: Mapping[int, Array], rows: int) -> Array:
         i = self._position[name]
@@ -165,11 +167,16 @@ class OpenVinoInstance:
         del self._request, self._runnable
 
 
-def _fixed_shape(tensor: FoundTensor, batches: bool) -> tuple[int, ...] | None:
-    """Return the shape of an output if it is known but for the rows of the batch; strings have no place."""
-    known = tensor.dims[1:] if batches else tensor.dims
-    is_fixed = bool(tensor.dims) and -1 not in known and tensor.data_type not in ("TYPE_STRING", "")
-    return tensor.dims if is_fixed else None
+def _fixed_shape(tensor: FoundTensor, batch: int | None) -> tuple[int, ...] | None:
+    """Return the shape of an output if it is known but for the rows of the batch; strings have no place.
+
+    Args:
+        batch: the first dimension of an output that has the rows of the batch; None = none has.
+    """
+    if not tensor.dims or tensor.data_type in ("TYPE_STRING", "") or (batch is not None and tensor.dims[0] != batch):
+        return None
+    known = tensor.dims if batch is None else tensor.dims[1:]
+    return None if -1 in known else tensor.dims
 
 
 def _numpy_type(tensor: FoundTensor) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,12 @@ _STRING = _TYPES["TYPE_STRING"]
 _NO_CODE = (
     "the service may not make code that runs: write MemoryDenyWriteExecute=no into a drop-in of edge-serve.service "
     "(systemctl edit edge-serve), as the package edge-serve-backend-openvino does, and restart it"
+)
+#: an output does not fit into the memory that was made for the rows of the batch
+_NO_PLACE = re.compile("set new shape|set the output tensor")
+_OTHER_ROWS = (
+    "an output has other rows than its batch: write max_batch_size: 0, or export the model with one row of each output "
+    "for each row of the inputs"
 )
 #: size of an array of strings on its way into the library
 _MOST_TEXT_BYTES = 256 << 20
@@ -202,8 +208,11 @@ def array_of(tensor: Any, data_type: str) -> Array:
     return array.view(np.uint16) if data_type == "TYPE_BF16" else array
 
 
-def run(request: Request, inputs: Sequence[Any]) -> None:
+def run(request: Request, inputs: Sequence[Any], outputs: Mapping[int, Any]) -> None:
     """Run a request with inputs by position; its outputs are valid until its next run.
+
+    Args:
+        outputs: tensors that the library writes to, by position.
 
     Raises:
         InvalidArgument: the model does not take inputs of these shapes, or fails otherwise.
@@ -211,10 +220,13 @@ def run(request: Request, inputs: Sequence[Any]) -> None:
     try:
         for i, tensor in enumerate(inputs):
             request.set_input_tensor(i, tensor)
+        for i, tensor in outputs.items():
+            request.set_output_tensor(i, tensor)
         request.start_async()
         request.wait()
     except Exception as error:
-        raise InvalidArgument(f"OpenVINO failed to run the model: {_text(error)}") from error
+        text = f"OpenVINO failed to run the model: {_text(error)}"
+        raise InvalidArgument(with_advice(text, _OTHER_ROWS if _NO_PLACE.search(text) else "")) from error
 
 
 def _text(error: Exception) -> str:

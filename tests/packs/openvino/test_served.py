@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 from tritonclient import http
+from tritonclient.utils import InferenceServerException
 
 from edge_serve.commands.check import run as check
 from edge_serve.messages.tensors import Array
@@ -102,6 +103,11 @@ def write(root: Path, backends: Path) -> None:
         {"X": (FLOAT, ("N", 256))}, {"Y": (FLOAT, ("N", 256))}, {"W": LARGE},
     )  # fmt: skip
     (model("bf16", BATCHES + parameters(HINT_BF16="YES"))).write_bytes((root / "exact/1/model.onnx").read_bytes())
+    rows = 'input { name: "X" data_type: TYPE_FP32 dims: [ 4 ] } output { name: "Y" data_type: TYPE_FP32 dims: [ 4 ] }'
+    save(
+        model("other_rows", BATCHES + rows), [node("Concat", ["X", "X"], ["Y"], axis=0)],
+        {"X": (FLOAT, ("N", 4))}, {"Y": (FLOAT, (None, 4))},
+    )  # fmt: skip
     add_sub(model("streams", BATCHES + "instance_group { count: 3 }\n"), ("N", 4), FLOAT)
     hints = parameters(PERFORMANCE_HINT="LATENCY", NUM_STREAMS="1", INFERENCE_NUM_THREADS="1", TARGET_DEVICE="cpu")
     add_sub(model("hints", BATCHES + hints), ("N", 4), FLOAT)
@@ -238,6 +244,16 @@ def test_requests_at_once_get_their_own_rows(server: Running, model: str) -> Non
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(ask, range(200)))
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_an_output_with_other_rows_than_its_batch_fails_its_request_only(server: Running, rows: int) -> None:
+    with pytest.raises(
+        InferenceServerException, match="an output has other rows than its batch: write max_batch_size: 0"
+    ):
+        infer(server, "other_rows", {"X": np.ones((rows, 4), np.float32)})
+    a = np.ones((rows, 4), np.float32)
+    assert infer(server, "onnx", {"A": a, "B": a})["SUM"].tolist() == [[2] * 4] * rows
 
 
 def test_the_precision_is_fp32_unless_asked_otherwise(server: Running) -> None:
