@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,10 @@ def convert(backends: Path, source: Path, target: Path) -> None:
     subprocess.run([python, "-c", code], check=True, timeout=60)
 
 
+#: makes the version directory of a model with a name, a configuration, and a file; the path of the file
+Make = Callable[..., Path]
+
+
 def write(root: Path, backends: Path) -> None:
     """Write the models that the tests ask."""
 
@@ -63,8 +67,16 @@ def write(root: Path, backends: Path) -> None:
             (root / name / "config.pbtxt").write_text(config)
         return root / name / "1" / file
 
-    add_sub(model("onnx", OPENVINO), ("N", 4), FLOAT)
-    model("graph", file="model.graphdef").write_bytes(graph(WEIGHTS))
+    write_formats(model, backends)
+    write_configurations(model)
+    (root / "two_steps/1").mkdir(parents=True)
+    (root / "two_steps/config.pbtxt").write_text(ENSEMBLE)
+
+
+def write_formats(model: Make, backends: Path) -> None:
+    """Write the models of other formats than ONNX."""
+    frozen = model("graph", file="model.graphdef")
+    frozen.write_bytes(graph(WEIGHTS))
     write_saved_model(model("saved", file="model.savedmodel"), WEIGHTS)
     write_saved_model(
         model(
@@ -81,7 +93,12 @@ def write(root: Path, backends: Path) -> None:
     model("inside", f'platform: "tensorflow_graphdef" max_batch_size: 2 {inside}', "model.graphdef").write_bytes(
         graph(WEIGHTS)
     )
-    convert(backends, root / "graph/1/model.graphdef", model("ir", file="model.xml"))
+    convert(backends, frozen, model("ir", file="model.xml"))
+
+
+def write_configurations(model: Make) -> None:
+    """Write ONNX models, each for something that a configuration or a model has."""
+    add_sub(model("onnx", OPENVINO), ("N", 4), FLOAT)
     for name, kind in TYPES.items():
         identity(model(f"type_{name.lower()}", OPENVINO), kind, ("N", 5))
     identity(model("text", OPENVINO), STRING, ("N", 2))
@@ -98,11 +115,11 @@ def write(root: Path, backends: Path) -> None:
         'input { name: "X" data_type: TYPE_FP32 dims: [ 7 ] } output { name: "Y" data_type: TYPE_FP32 dims: [ 7 ] }'
     )
     identity(model("reshaped", BATCHES + parameters(RESHAPE_IO_LAYERS="yes") + reshaped), FLOAT, ("N", 5))
-    save(
+    exact = save(
         model("exact", BATCHES), [node("MatMul", ["X", "W"], ["Y"])],
         {"X": (FLOAT, ("N", 256))}, {"Y": (FLOAT, ("N", 256))}, {"W": LARGE},
     )  # fmt: skip
-    (model("bf16", BATCHES + parameters(HINT_BF16="YES"))).write_bytes((root / "exact/1/model.onnx").read_bytes())
+    (model("bf16", BATCHES + parameters(HINT_BF16="YES"))).write_bytes(exact.read_bytes())
     rows = 'input { name: "X" data_type: TYPE_FP32 dims: [ 4 ] } output { name: "Y" data_type: TYPE_FP32 dims: [ 4 ] }'
     save(
         model("other_rows", BATCHES + rows), [node("Concat", ["X", "X"], ["Y"], axis=0)],
@@ -116,8 +133,6 @@ def write(root: Path, backends: Path) -> None:
         [node("Add", ["X", "BEFORE"], ["AFTER"]), node("Identity", ["AFTER"], ["Y"])],
         {"X": (FLOAT, ("N", 1)), "BEFORE": (FLOAT, ("N", 1))}, {"Y": (FLOAT, ("N", 1)), "AFTER": (FLOAT, ("N", 1))},
     )  # fmt: skip
-    (root / "two_steps/1").mkdir(parents=True)
-    (root / "two_steps/config.pbtxt").write_text(ENSEMBLE)
 
 
 SEQUENCE = """max_batch_size: 4
