@@ -1,0 +1,129 @@
+"""The formats of model files: which file a model has, and which format a file seems to have. Without the library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edge_serve.config.model.layout import advice_on_file
+from edge_serve.errors import InvalidArgument, Unavailable, Unsupported, with_advice
+
+#: bytes of a file that are enough to tell its format
+_HEAD = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format that Treelite reads.
+
+    Attributes:
+        model_type: its name in config.pbtxt.
+        file: the name that Triton expects.
+        words: for a message.
+        loader: of the library.
+    """
+
+    model_type: str
+    file: str
+    words: str
+    loader: str
+
+
+XGBOOST_JSON = Format("xgboost_json", "xgboost.json", "XGBoost's JSON", "TreeliteLoadXGBoostModelJSON")
+XGBOOST_UBJ = Format("xgboost_ubj", "xgboost.ubj", "XGBoost's UBJSON", "TreeliteLoadXGBoostModelUBJSON")
+XGBOOST = Format("xgboost", "xgboost.model", "XGBoost's old binary format", "TreeliteLoadXGBoostModelLegacyBinary")
+LIGHTGBM = Format("lightgbm", "model.txt", "LightGBM's text", "TreeliteLoadLightGBMModel")
+CHECKPOINT = Format(
+    "treelite_checkpoint", "checkpoint.tl", "a checkpoint of Treelite", "TreeliteDeserializeModelFromFile"
+)
+FORMATS = {one.model_type: one for one in (XGBOOST_JSON, XGBOOST_UBJ, XGBOOST, LIGHTGBM, CHECKPOINT)}
+_BY_SUFFIX = {".json": XGBOOST_JSON, ".ubj": XGBOOST_UBJ, ".model": XGBOOST, ".txt": LIGHTGBM, ".tl": CHECKPOINT}
+
+_CONVERT = "save it with treelite.sklearn.import_model(model).serialize('checkpoint.tl') (docs/trees.md)"
+#: what a file of another framework begins with -> what it is, and what to do
+_FOREIGN: dict[bytes, tuple[str, str]] = {
+    b"\x80": ("a pickle", f"a pickle can run any code, so it is not read: {_CONVERT}"),
+    b"\x08": ("an ONNX file", 'write backend: "onnxruntime"'),
+    b"PK\x03\x04": ("a ZIP archive, such as a file of PyTorch or Keras", 'write backend: "pytorch"'),
+    b"\x89HDF": ("an HDF5 file, such as one of Keras", "serve it with another backend"),
+    b"\x1f\x8b": ("a gzip archive", "unpack it"),
+}
+
+
+def find_file(directory: Path, config: Mapping[str, Any], model_type: str) -> tuple[Path, Format]:
+    """Return a model's file, and the format to read it in.
+
+    Args:
+        directory: of the version.
+        model_type: of the configuration; "" = the name of the file tells.
+
+    Raises:
+        Unsupported: there is no such model_type (Triton's text).
+        Unavailable: there is no file.
+    """
+    if model_type and model_type not in FORMATS:
+        text = f"{model_type} not recognized as a valid serialization format."
+        raise Unsupported(with_advice(text, f"Expected one of {', '.join(FORMATS)}"))
+    path = directory / (config.get("default_model_filename") or "")
+    wanted = FORMATS.get(model_type)
+    if path.is_dir():
+        there = [one for one in FORMATS.values() if (path / one.file).is_file()]
+        chosen = wanted or (there[0] if there else XGBOOST_JSON)
+        path /= chosen.file
+    else:
+        chosen = wanted or _BY_SUFFIX.get(path.suffix, XGBOOST_JSON)
+    if not path.is_file():
+        advice = advice_on_file(path.parent, path.name, str(config.get("name", "")))
+        raise Unavailable(with_advice(f"unable to find '{path}' for model '{config.get('name', '')}'", advice))
+    return path, chosen
+
+
+def check_format(path: Path, wanted: Format) -> None:
+    """Look at the first bytes of a file before the library parses it.
+
+    Raises:
+        InvalidArgument: it is empty, or has another format.
+    """
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    if not head:
+        raise InvalidArgument(f"'{path}' is empty, expected {wanted.words}: copy the file again")
+    found = format_of(head)
+    if found is wanted:
+        return
+    if found is not None:
+        parameter = f'parameters {{ key: "model_type" value {{ string_value: "{found.model_type}" }} }}'
+        raise InvalidArgument(f"'{path}' looks like {found.words}, expected {wanted.words}: write {parameter}")
+    for start, (words, advice) in _FOREIGN.items():
+        if head.startswith(start):
+            raise InvalidArgument(f"'{path}' is {words}, expected {wanted.words}: {advice}")
+    if wanted is not XGBOOST:  # which begins with the numbers of its parameters
+        raise InvalidArgument(
+            f"'{path}' is not {wanted.words}: it begins with {head[:16]!r}; {_AGAIN[wanted.model_type]}"
+        )
+
+
+_AGAIN = {
+    "xgboost_json": "save it with model.save_model('xgboost.json')",
+    "xgboost_ubj": "save it with model.save_model('xgboost.ubj')",
+    "lightgbm": "save it with booster.save_model('model.txt')",
+    "treelite_checkpoint": "save it with Treelite's model.serialize('checkpoint.tl')",
+}
+
+
+def format_of(head: bytes) -> Format | None:
+    """Return the format that the first bytes of a file belong to; None: none of those that say so."""
+    text = head.lstrip(b" \t\r\n\xef\xbb\xbf")
+    if head[:1] == b"{" and head[1:2] in b"LliIUS" and head[1:2]:
+        return XGBOOST_UBJ
+    if text[:1] == b"{":
+        return XGBOOST_JSON
+    if text.startswith(b"tree\n") or text.startswith(b"tree\r\n"):
+        return LIGHTGBM
+    if head[:4] in (b"\x03\0\0\0", b"\x04\0\0\0"):  # the major version
+        return CHECKPOINT
+    if head.startswith((b"binf", b"\0\0\0\x3f")):  # a base score of 0.5
+        return XGBOOST
+    return None
