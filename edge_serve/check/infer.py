@@ -23,7 +23,7 @@ from edge_serve.config.model.model_config_pb2 import ModelWarmup
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse
 from edge_serve.messages.log_fields import OUTPUT
-from edge_serve.messages.signature import Signature
+from edge_serve.messages.signature import Signature, answered_dims
 from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.load.dependencies import members_of
@@ -267,7 +267,7 @@ async def _compared(served: Served, request: InferRequest, asked: SentRequest, s
         if asked.responses == 1:
             asked.outputs = [f"{tensor.name} {_face(tensor)}" for tensor in response.outputs]
         if asked.responses <= _MOST_RESPONSES and not asked.problems:
-            asked.problems += differences(response.outputs, served.signature, rows)
+            asked.problems += differences(response.outputs, served.signature, rows, served.config.backend)
 
     try:
         await converse(served, request, compare, seconds)
@@ -279,7 +279,7 @@ async def _compared(served: Served, request: InferRequest, asked: SentRequest, s
     return None
 
 
-def differences(outputs: Sequence[InferTensor], signature: Signature, rows: int) -> list[str]:
+def differences(outputs: Sequence[InferTensor], signature: Signature, rows: int, backend: str) -> list[str]:
     """Return how the outputs of a response differ from the configuration.
 
     A model with optional inputs may give those outputs only that follow from the inputs it got.
@@ -291,7 +291,7 @@ def differences(outputs: Sequence[InferTensor], signature: Signature, rows: int)
         f"output {name} is {count} times in one response: return it once" for name, count in times.items() if count > 1
     ]
     for spec in signature.outputs.values():
-        expected = ((rows,) if signature.max_batch_size else ()) + spec.dims
+        expected = ((rows,) if signature.max_batch_size else ()) + answered_dims(backend, spec.dims)
         tensor = found.get(spec.name)
         declared = f"{spec.datatype.config_name} {list(expected)}"
         if tensor is None and may_lack:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from edge_serve.messages.tensors import DataType, Shape
+
+#: backends of Triton whose responses leave out dims of 1 (rapids_triton's `squeeze_output`)
+WITHOUT_ONES = frozenset({"fil"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +50,8 @@ class Signature:
     has_sequence_batching: bool = False
     correlation_id_type: DataType | None = None
     required: int = field(default=0)
+
+
+def answered_dims(backend: str, dims: Sequence[int]) -> tuple[int, ...]:
+    """Return the dims of an output in a response, behind the batch, where the configuration has `dims`."""
+    return tuple(dim for dim in dims if dim != 1 or backend not in WITHOUT_ONES)

@@ -16,6 +16,8 @@ import numpy as np
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.tensors import Array
 
+from .structure import LEAF, problem_of_tree
+
 _CHECKED_MAJOR = 4
 _ADVICE = "copy the file again, or save it anew with Treelite's model.serialize('checkpoint.tl')"
 #: the types in a model, by their number: include/treelite/enum/typeinfo.h
@@ -30,7 +32,7 @@ _ARRAYS = {
 }  # fmt: skip
 #: arrays with one element for each node
 _OF_NODES = ("node_type", "cleft", "cright", "split_index", "default_left", "leaf_value", "threshold", "cmp")
-_LEAF, _CATEGORICAL = -1, 2
+_CATEGORICAL = 2
 
 
 class _Damaged(Exception):
@@ -132,14 +134,9 @@ def _check_tree(reader: _Reader, features: int, types: dict[str, str]) -> None:
     reader.skip_optional()
     if nodes < 1 or any(len(arrays[name]) != nodes for name in _OF_NODES):
         raise _Damaged(f"its arrays have other lengths than its {nodes} nodes")
-    inner = np.flatnonzero(arrays["cleft"] != _LEAF)
-    children = np.concatenate([arrays["cleft"][inner], arrays["cright"][inner]])
-    # with one parent for each node and none for the root, no path comes back to a node
-    if len(children) and (children.min() < 1 or children.max() >= nodes or np.bincount(children).max() > 1):
-        raise _Damaged("its nodes make no tree")
-    split = arrays["split_index"][inner]
-    if len(split) and (split.min() < 0 or split.max() >= features):
-        raise _Damaged(f"it asks for another feature than the {features} that there are")
+    if problem := problem_of_tree(arrays["cleft"], arrays["cright"], arrays["split_index"], features):
+        raise _Damaged(problem)
+    inner = np.flatnonzero(arrays["cleft"] != LEAF)
     for name, needed in (("leaf_vector", None), ("category_list", inner[arrays["node_type"][inner] == _CATEGORICAL])):
         _check_ranges(name, arrays, nodes, needed)
 

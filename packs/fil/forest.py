@@ -14,7 +14,8 @@ from edge_serve.messages.tensors import Array
 
 from .formats import CHECKPOINT, LIGHTGBM, XGBOOST, XGBOOST_JSON, XGBOOST_UBJ, Format
 from .library import Frame, Treelite, TreeliteError
-from .zeros import as_missing, without_zeros
+from .lightgbm_text import as_missing, check_complete, without_zeros
+from .structure import problem_of_tree
 
 
 class Task(IntEnum):
@@ -58,6 +59,8 @@ class Forest:
 
     def __init__(self, library: Treelite, handle: c_void_p, zeros: Array | None = None) -> None:
         self._zeros = zeros
+        #: arrays that the model uses in place
+        self._lent: list[Array] = []
         self._library = library
         self._handle = handle
         self.facts = self._facts()
@@ -113,13 +116,23 @@ class Forest:
             self._set_field("leaf_value", leaves + base, tree)
         self._set_field("base_scores", np.zeros_like(bases))
 
+    def check(self) -> None:
+        """Check the trees, because `predict` believes them. Raises TreeliteError."""
+        for tree in range(self.facts.trees):
+            nodes = (self.field(name, tree) for name in ("cleft", "cright", "split_index"))
+            if problem := problem_of_tree(*nodes, self.facts.features):
+                raise TreeliteError(f"tree {tree}: {problem}")
+
     def close(self) -> None:
         """Release the memory. No thread may predict any more."""
         handle, self._handle = self._handle, c_void_p()
         if handle:
             self._library.call("TreeliteFreeModel", handle)
+        self._lent.clear()
 
     def _set_field(self, name: str, values: Array, tree: int = -1) -> None:
+        """Replace a field by an array. The library copies nothing, so the array lives as long as the model."""
+        self._lent.append(values)
         frame = Frame.of(values)
         if tree < 0:
             self._library.call("TreeliteSetHeaderField", self._handle, name.encode(), frame)
@@ -143,18 +156,23 @@ def load_forest(library: Treelite, path: Path, form: Format, allow_unknown_field
     """Load a file.
 
     Raises:
-        InvalidArgument: the library cannot read it.
+        InvalidArgument, Unsupported: the library cannot read it.
     """
     arguments: tuple[bytes, ...] = (bytes(path),)
     loader, zeros = form.loader, None
-    if form is LIGHTGBM and (rewritten := without_zeros(path)) is not None:
-        loader, arguments, zeros = f"{loader}FromString", (rewritten.text,), rewritten.features
+    if form is LIGHTGBM:
+        text = path.read_bytes()
+        check_complete(path, text)
+        if (rewritten := without_zeros(path, text)) is not None:
+            loader, arguments, zeros = f"{loader}FromString", (rewritten.text,), rewritten.features
     if form is not CHECKPOINT:
         arguments += (b'{"allow_unknown_field": %s}' % str(allow_unknown_field).lower().encode(),)
     handle = c_void_p()
     try:
         library.call(loader, *arguments, byref(handle))
         forest = Forest(library, handle, zeros)
+        if form is not CHECKPOINT:  # which was checked before
+            forest.check()
         if form in (XGBOOST, XGBOOST_JSON, XGBOOST_UBJ):
             forest.start_with_base_scores()
         return forest

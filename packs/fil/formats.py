@@ -120,7 +120,7 @@ def format_of(head: bytes) -> Format | None:
         return XGBOOST_UBJ
     if text[:1] == b"{":
         return XGBOOST_JSON
-    if text.startswith(b"tree\n") or text.startswith(b"tree\r\n"):
+    if text.startswith((b"tree\n", b"tree\r\n")):
         return LIGHTGBM
     if head[:4] in (b"\x03\0\0\0", b"\x04\0\0\0"):  # the major version
         return CHECKPOINT

@@ -1,4 +1,4 @@
-"""The tensors of a model: completes a configuration from the forest, and checks that the two agree. Without the library.
+"""The tensors of a model: completes a configuration from the forest, and checks that the two agree.
 
 Names and shapes: triton-inference-server/fil_backend docs/model_config.md. Responses leave out the dimensions of 1 that
 `dims` has behind the batch, as Triton's do (`squeeze_output`, src/shared_state.h).
@@ -153,8 +153,8 @@ def _check_shap(dims: Sequence[int], facts: Facts) -> None:
     wanted = _shap_dims(facts)
     if -1 not in dims and math.prod(dims) != math.prod(wanted):
         raise InvalidArgument(
-            f"output '{SHAP}' has dims {list(dims)} in config.pbtxt, expected a value for each of {facts.features} features "
-            f"and one for the mean: write dims: [ {', '.join(map(str, wanted))} ]"
+            f"output '{SHAP}' has dims {list(dims)} in config.pbtxt, expected a value for each of {facts.features} "
+            f"features and one for the mean: write dims: [ {', '.join(map(str, wanted))} ]"
         )
 
 

@@ -227,7 +227,7 @@ def differing(shape: tuple[int, ...], datatype: DataType = DataType.FP32, dims: 
     config = parse_model_config(
         f'name: "m" backend: "x" max_batch_size: 2 output {{ name: "O" data_type: TYPE_FP32 dims: [ {dims} ] }}', "m"
     )
-    return differences([InferTensor("O", datatype, shape, b"")], signature_of(config, "m", 1, {}), 1)
+    return differences([InferTensor("O", datatype, shape, b"")], signature_of(config, "m", 1, {}), 1, "python")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from typing import Any
 
 from edge_serve.backends.base import ModelSpec, Reply
 from edge_serve.files import read_small
+from edge_serve.messages.signature import answered_dims
 from edge_serve.messages.tensors import BY_CONFIG_NAME, DataType, InferTensor
 from edge_serve.workers.wire.frames import MOST_REPORTED
 
@@ -99,7 +100,8 @@ class Mismatches:
     def _expected(self, output: dict[str, Any], rows: int) -> list[int]:
         """Return the shape that the model should return, with -1 for any size."""
         inner = (output.get("reshape") or {}).get("shape", output.get("dims", []))
-        return [*([rows or -1] if self._batches else []), *(int(dim) for dim in inner)]
+        dims = answered_dims(str(self._spec.config.get("backend")), [int(dim) for dim in inner])
+        return [*([rows or -1] if self._batches else []), *dims]
 
     def _differs(self, tensor: InferTensor, output: dict[str, Any], rows: int) -> str:
         found, advice = [], []

@@ -1,4 +1,7 @@
-"""Installs the libraries that train the models of these tests, and trains them: `python -m tests.packs.fil.libraries`."""
+"""Installs the libraries that train the models of these tests, and trains them.
+
+`python -m tests.packs.fil.libraries` does both.
+"""
 
 from __future__ import annotations
 
