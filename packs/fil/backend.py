@@ -20,7 +20,8 @@ from .formats import CHECKPOINT, check_format, find_file
 from .instance import FilInstance
 from .library import load_treelite
 from .settings import Settings, read_settings
-from .signature import DEFAULT_MAX_BATCH_SIZE, complete, make_plan
+from .shap import Explainer
+from .signature import DEFAULT_MAX_BATCH_SIZE, SHAP, complete, make_plan
 
 
 class FilBackend:
@@ -33,6 +34,7 @@ class FilBackend:
     def __init__(self) -> None:
         self._library = load_treelite()
         self._forest: Forest | None = None
+        self._explainer: Explainer | None = None
         self._instances: list[FilInstance] = []
 
     def complete_config(self, spec: ModelSpec) -> dict[str, Any]:
@@ -60,7 +62,9 @@ class FilBackend:
             host.log("WARNING", f"model '{spec.name}': backend 'fil' computes on the CPU, also for KIND_GPU")
         forest = self._load(spec, settings)
         plan = make_plan(spec.config, forest.facts, settings)
-        opened = [FilInstance(forest, plan, settings) for _ in instances]
+        if self._explainer is None and SHAP in (output.name for output in plan.outputs):
+            self._explainer = Explainer(forest)
+        opened = [FilInstance(forest, plan, settings, self._explainer) for _ in instances]
         self._instances = [one for one in self._instances if one.is_open] + opened
         share = max(1, len(os.sched_getaffinity(0)) // max(1, len(self._instances)))
         for one in self._instances:

@@ -6,6 +6,7 @@ from ctypes import byref, c_char_p, c_size_t, c_void_p
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -42,7 +43,7 @@ class Facts:
     trees: int
     targets: int
     classes: int
-    dtype: np.dtype[np.floating[np.generic]] | np.dtype[np.float32]
+    dtype: np.dtype[Any]
 
     @property
     def is_classifier(self) -> bool:
@@ -81,13 +82,16 @@ class Forest:
         scores = np.empty((len(rows), facts.targets, facts.classes), facts.dtype)
         if not len(rows):
             return scores
-        if self._zeros is not None:
-            rows = as_missing(rows, self._zeros)
+        rows = self.as_asked(rows)
         how = self._library.configuration(threads)
         data, out = rows.ctypes.data, scores.ctypes.data
         if self._predict(self._handle, data, self._type, len(rows), out, how) != 0:
             raise TreeliteError(self._library.last_error())
         return scores
+
+    def as_asked(self, rows: Array) -> Array:
+        """Return rows as the splits of the model see them."""
+        return rows if self._zeros is None else as_missing(rows, self._zeros)
 
     def field(self, name: str, tree: int = -1) -> Array:
         """Return a field of the model, or of one of its trees. Raises TreeliteError."""
@@ -119,8 +123,8 @@ class Forest:
     def check(self) -> None:
         """Check the trees, because `predict` believes them. Raises TreeliteError."""
         for tree in range(self.facts.trees):
-            nodes = (self.field(name, tree) for name in ("cleft", "cright", "split_index"))
-            if problem := problem_of_tree(*nodes, self.facts.features):
+            left, right, split = (self.field(name, tree) for name in ("cleft", "cright", "split_index"))
+            if problem := problem_of_tree(left, right, split, self.facts.features):
                 raise TreeliteError(f"tree {tree}: {problem}")
 
     def close(self) -> None:

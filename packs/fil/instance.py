@@ -15,7 +15,8 @@ from .forest import Forest
 from .library import TreeliteError
 from .scores import answers
 from .settings import Settings
-from .signature import OUTPUT, Plan
+from .shap import Explainer
+from .signature import SHAP, Plan
 
 #: rows times trees that are worth a second thread (docs/adr/0035-trees.md)
 WORTH_A_THREAD = 20_000
@@ -28,8 +29,9 @@ class FilInstance:
         threads: at most so many compute one batch.
     """
 
-    def __init__(self, forest: Forest, plan: Plan, settings: Settings) -> None:
+    def __init__(self, forest: Forest, plan: Plan, settings: Settings, explainer: Explainer | None = None) -> None:
         self._forest = forest
+        self._explainer = explainer
         self._plan = plan
         self._settings = settings
         self.threads = 1
@@ -41,7 +43,7 @@ class FilInstance:
         parts = [part for part in read if not isinstance(part, EdgeServeError)]
         if not parts:
             return [Reply(error=part) for part in read if isinstance(part, EdgeServeError)]
-        rows = np.require(parts[0] if len(parts) == 1 else join(parts), self._forest.facts.dtype, "CA")
+        rows = np.require(parts[0] if len(parts) == 1 else join(parts), self._forest.facts.dtype, ["C", "A"])
         timing.input_end_ns = time.monotonic_ns()
         wanted = {name for request in batch for name in request.requested_outputs}
         values = self._values(rows, wanted)
@@ -80,14 +82,21 @@ class FilInstance:
         threads = min(self.threads, 1 + work // WORTH_A_THREAD)
         values: dict[str, Array] = {}
         for output in self._plan.outputs:
-            if output.name == OUTPUT and output.name in wanted:
-                try:
-                    scores = self._forest.predict(rows, threads)
-                except TreeliteError as error:
-                    raise Internal(f"the forest cannot be computed: {error}") from error
-                found = answers(scores, self._plan.is_classifier, self._settings, output.width)
+            if output.name in wanted:
+                found = self._explained(rows) if output.name == SHAP else self._answers(rows, threads, output.width)
                 values[output.name] = found.astype(output.datatype.numpy, copy=False)
         return values
+
+    def _answers(self, rows: Array, threads: int, width: int) -> Array:
+        try:
+            scores = self._forest.predict(rows, threads)
+        except TreeliteError as error:
+            raise Internal(f"the forest cannot be computed: {error}") from error
+        return answers(scores, self._plan.is_classifier, self._settings, width)
+
+    def _explained(self, rows: Array) -> Array:
+        assert self._explainer is not None, "the plan has this output"
+        return self._explainer.explain(self._forest.as_asked(rows)).reshape(len(rows), -1)
 
     def _tensors(self, request: BackendRequest, values: dict[str, Array], start: int, count: int) -> list[InferTensor]:
         tensors = []

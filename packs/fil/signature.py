@@ -94,6 +94,8 @@ def make_plan(config: Mapping[str, Any], facts: Facts, settings: Settings) -> Pl
         dims, datatype = _dims(entry, batches), _datatype(entry, "output")
         if name == OUTPUT:
             _check_answers(dims, facts, settings, is_classifier)
+        elif name == SHAP and facts.targets > 1:
+            raise Unsupported(f"Multi-target model not yet supported; remove '{SHAP}' from config.pbtxt")
         elif name == SHAP:
             _check_shap(dims, facts)
         else:

@@ -18,6 +18,8 @@ import treelite
 import xgboost
 
 ROWS, FEATURES, CATEGORIES = 10_000, 12, 20
+#: rows whose Shapley values are compared
+EXPLAINED = 40
 #: features with categories
 CATEGORICAL = [3, 7]
 RNG = np.random.default_rng(7)
@@ -64,6 +66,10 @@ class Cases:
         np.save(directory / "expected.npy", np.asarray(expected, np.float64))
         (directory / "case.json").write_text(json.dumps({"file": file, "parameters": parameters}))
 
+    def explained(self, name: str, values: Array) -> None:
+        """Add what the library says about each feature of the first rows."""
+        np.save(self.root / name / "shap.npy", values)
+
     def tree(self, name: str, model: Any, inputs: Array, expected: Array, **parameters: str) -> None:
         """Write a forest of scikit-learn."""
         save = treelite.sklearn.import_model(model).serialize
@@ -101,6 +107,8 @@ def of_xgboost(cases: Cases) -> None:
     forest = trained("reg:squarederror", target(x), 1, num_parallel_tree=40, subsample=0.7, colsample_bynode=0.6, eta=1)
     cases.add("xgboost_forest", "xgboost.json", forest.save_model, test, forest.predict(xgboost.DMatrix(test)))
     both = np.stack([target(x), -(target(x) ** 2)], axis=1)
+    for name, model in (("xgboost_binary", binary), ("xgboost_classes", several), ("xgboost_regression", regression)):
+        cases.explained(name, model.predict(xgboost.DMatrix(test[:EXPLAINED]), pred_contribs=True))
     targets = trained("reg:squarederror", both)
     cases.add("xgboost_targets", "xgboost.json", targets.save_model, test, targets.predict(xgboost.DMatrix(test)))
     x, test = table(4000, 0.1, categorical=True), table(ROWS, 0.1, categorical=True, unseen=True)
@@ -111,6 +119,8 @@ def of_xgboost(cases: Cases) -> None:
         model = xgboost.train({**common, **more}, data, 60)
         asked = xgboost.DMatrix(test, feature_types=kinds, enable_categorical=True)
         cases.add(name, "xgboost.json", model.save_model, test, model.predict(asked))
+        few = xgboost.DMatrix(test[:EXPLAINED], feature_types=kinds, enable_categorical=True)
+        cases.explained(name, model.predict(few, pred_contribs=True))
 
 
 def of_lightgbm(cases: Cases) -> None:
@@ -134,6 +144,7 @@ def of_lightgbm(cases: Cases) -> None:
         cases.add(f"lightgbm_{objective}", "model.txt", several.save_model, test, scores, predict_proba="true")
     regression = trained("regression", target(x), rounds=300)
     cases.add("lightgbm_regression", "model.txt", regression.save_model, test, regression.predict(test))
+    cases.explained("lightgbm_regression", regression.predict(test[:EXPLAINED], pred_contrib=True))
     poisson = trained("poisson", np.maximum(0, np.round(target(x))))
     cases.add("lightgbm_poisson", "model.txt", poisson.save_model, test, poisson.predict(test))
     forest = trained("regression", target(x), boosting="rf", bagging_freq=1, bagging_fraction=0.7)
@@ -149,6 +160,7 @@ def of_lightgbm(cases: Cases) -> None:
     x[:, CATEGORICAL] = np.nan_to_num(x[:, CATEGORICAL])
     categorical = trained("regression", target(x), x=x, cats=CATEGORICAL)
     cases.add("lightgbm_categorical", "model.txt", categorical.save_model, test, categorical.predict(test))
+    cases.explained("lightgbm_categorical", categorical.predict(test[:EXPLAINED], pred_contrib=True))
 
 
 def of_sklearn(cases: Cases) -> None:
