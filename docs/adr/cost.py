@@ -55,6 +55,7 @@ PATHS = {
                                                  "test_slots", "test_system"))],
     33: ["tests/image/test_root_disk.py"],
     34: ["edge_serve/backends/packs.py", "edge_serve/pack", "tests/server/test_packs.py"],
+    35: ["packs/fil"],
 }  # fmt: skip
 
 _NO_CODE = {

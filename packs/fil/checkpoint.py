@@ -32,7 +32,9 @@ _ARRAYS = {
 }  # fmt: skip
 #: arrays with one element for each node
 _OF_NODES = ("node_type", "cleft", "cright", "split_index", "default_left", "leaf_value", "threshold", "cmp")
-_CATEGORICAL = 2
+_NUMERICAL, _CATEGORICAL = 1, 2
+#: include/treelite/enum/operator.h
+_COMPARISONS = range(1, 6)
 
 
 class _Damaged(Exception):
@@ -137,6 +139,11 @@ def _check_tree(reader: _Reader, features: int, types: dict[str, str]) -> None:
     if problem := problem_of_tree(arrays["cleft"], arrays["cright"], arrays["split_index"], features):
         raise _Damaged(problem)
     inner = np.flatnonzero(arrays["cleft"] != LEAF)
+    numeric = inner[arrays["node_type"][inner] == _NUMERICAL]
+    if not np.isin(arrays["node_type"][inner], (_NUMERICAL, _CATEGORICAL)).all():
+        raise _Damaged("it has nodes of a kind that is not known")
+    if not np.isin(arrays["cmp"][numeric], list(_COMPARISONS)).all():
+        raise _Damaged("it has a comparison that is not known")
     for name, needed in (("leaf_vector", None), ("category_list", inner[arrays["node_type"][inner] == _CATEGORICAL])):
         _check_ranges(name, arrays, nodes, needed)
 

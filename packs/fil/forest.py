@@ -13,9 +13,10 @@ import numpy as np
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.tensors import Array
 
-from .formats import CHECKPOINT, LIGHTGBM, XGBOOST, XGBOOST_JSON, XGBOOST_UBJ, Format
+from .formats import CHECKPOINT, LIGHTGBM, XGBOOST, XGBOOST_JSON, XGBOOST_UBJ, Format, reason
 from .library import Frame, Treelite, TreeliteError
 from .lightgbm_text import as_missing, check_complete, without_zeros
+from .lightgbm_trees import problem_of_text
 from .structure import problem_of_tree
 
 
@@ -167,6 +168,8 @@ def load_forest(library: Treelite, path: Path, form: Format, allow_unknown_field
     if form is LIGHTGBM:
         text = path.read_bytes()
         check_complete(path, text)
+        if problem := problem_of_text(text):
+            raise InvalidArgument(f"'{path}' is damaged: {problem}; copy the file again, or save it anew")
         if (rewritten := without_zeros(path, text)) is not None:
             loader, arguments, zeros = f"{loader}FromString", (rewritten.text,), rewritten.features
     if form is not CHECKPOINT:
@@ -179,6 +182,7 @@ def load_forest(library: Treelite, path: Path, form: Format, allow_unknown_field
             forest.check()
         if form in (XGBOOST, XGBOOST_JSON, XGBOOST_UBJ):
             forest.start_with_base_scores()
+        forest.predict(np.zeros((1, forest.facts.features), forest.facts.dtype), 1)  # its checks fail here, not later
         return forest
     except (TreeliteError, ValueError) as error:
-        raise InvalidArgument(f"'{path}' cannot be read as {form.words}: {error}") from error
+        raise InvalidArgument(f"'{path}' cannot be read as {form.words}: {reason(form, str(error))}") from error

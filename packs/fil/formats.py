@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,3 +128,20 @@ def format_of(head: bytes) -> Format | None:
     if head.startswith((b"binf", b"\0\0\0\x3f")):  # a base score of 0.5
         return XGBOOST
     return None
+
+
+def reason(form: Format, text: str) -> str:
+    """Return why the library cannot read a file, in one line.
+
+    Args:
+        text: its own; for XGBoost it tells where a parser stopped, and shows the bytes there.
+    """
+    if form in (XGBOOST_JSON, XGBOOST_UBJ) and ("Handler error" in text or "sax_parse" in text):
+        place = re.search(r"at offset \d+", text)
+        return (
+            f"it has a member that Treelite does not know{f' ({place[0]})' if place else ''}, or it is damaged; save a "
+            "model of trees (booster: gbtree or dart) again, or, for a file of a newer XGBoost, set "
+            'parameters { key: "xgboost_allow_unknown_field" value { string_value: "true" } }'
+        )
+    first = text.partition("\n")[0]
+    return f"{first.rpartition('Check failed: ')[2]}; copy the file again, or save it anew"

@@ -80,6 +80,22 @@ def ours(path: Path, form: Format) -> Callable[[Array], Array]:
     return lambda x: forest.predict(np.require(x, dtype, ["C", "A"]), 1)[:, 0, 0]
 
 
+def treelite_gtil(model: Any) -> Callable[[Array], Array]:
+    """Return the predictor of Treelite's module."""
+    return lambda x: treelite.gtil.predict(model, x, nthread=1)[:, 0, 0]
+
+
+def lightgbm_predict(model: Any) -> Callable[[Array], Array]:
+    """Return LightGBM's predictor with one thread."""
+    return lambda x: model.predict(x, num_threads=1)
+
+
+def onnx_scores(model: Any) -> Callable[[Array], Array]:
+    """Return ONNX Runtime's scores of class 1."""
+    made = session(model)
+    return lambda x: made.run(None, {"X": x})[1][:, 1]
+
+
 def session(model: Any) -> onnxruntime.InferenceSession:
     """Return a session of ONNX Runtime with one thread."""
     options = onnxruntime.SessionOptions()
@@ -98,22 +114,22 @@ def main(root: Path) -> None:
         booster = xgboost.train(given, xgboost.DMatrix(x, y > 0), trees)
         booster.save_model(path := root / f"{size}.json")
         loaded = treelite.frontend.load_xgboost_model(str(path), format_choice="json")
-        run = session(convert_xgboost(booster, initial_types=kind)).run
+        converted = convert_xgboost(booster, initial_types=kind)
         report(f"xgboost {size}", asked, {
             "pack fil": ours(path, XGBOOST_JSON),
-            "treelite.gtil": lambda x, m=loaded: treelite.gtil.predict(m, x, nthread=1)[:, 0, 0],
-            "ONNX Runtime": lambda x, run=run: run(None, {"X": x})[1][:, 1],
+            "treelite.gtil": treelite_gtil(loaded),
+            "ONNX Runtime": onnx_scores(converted),
             "xgboost": booster.inplace_predict,
         })  # fmt: skip
         given = {"objective": "binary", "num_leaves": 2**depth - 1, "max_depth": depth, "learning_rate": 0.05}
         given |= {"verbosity": -1, "num_threads": 1, "min_data_in_leaf": 5}
         model = lightgbm.train(given, lightgbm.Dataset(x, y > 0), trees)
         model.save_model(path := root / f"{size}.txt")
-        run = session(convert_lightgbm(model, initial_types=kind, zipmap=False)).run
+        converted = convert_lightgbm(model, initial_types=kind, zipmap=False)
         report(f"lightgbm {size}", asked, {
             "pack fil": ours(path, LIGHTGBM),
-            "ONNX Runtime": lambda x, run=run: run(None, {"X": x})[1][:, 1],
-            "lightgbm": lambda x, m=model: m.predict(x, num_threads=1),
+            "ONNX Runtime": onnx_scores(converted),
+            "lightgbm": lightgbm_predict(model),
         })  # fmt: skip
     x, asked = np.nan_to_num(x), np.nan_to_num(asked)
     forest = forests.RandomForestRegressor(100, max_depth=10, random_state=0).fit(x, y)
