@@ -20,8 +20,8 @@ from deploy.requirements import BUILD, FOLDER, joined, lock_file, write
 
 #: requirements of onnxruntime 1.23 (the last for Python 3.10) that only its conversion tools import
 _UNNEEDED = {"coloredlogs", "humanfriendly", "mpmath", "sympy"}
-#: openvino needs the first for its conversion tools only, which report to their maker; treelite needs the others for its
-#: module of Python, which the pack fil does not import
+#: openvino needs the first for its conversion tools only, which report to their maker; treelite needs the others for
+#: its module of Python, which the pack fil does not import
 _UNWANTED = {"openvino-telemetry", "packaging", "scipy"}
 
 _HINT = "Written by `make lock`: run it again to get newer ones, and review the difference."
