@@ -4,5 +4,6 @@ Each folder is a pack: its files are copied to `<backend-directory>/<name>/`, an
 pack imports the standard library, NumPy, edge_serve.{backends,errors,messages,tensors}, modules of edge_serve.config
 that need the standard library only, and its own library.
 
+fil/       forests of XGBoost, LightGBM, and scikit-learn
 openvino/  models of OpenVINO, ONNX, TensorFlow, TensorFlow Lite, and PaddlePaddle
 """
