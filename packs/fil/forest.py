@@ -178,11 +178,20 @@ def load_forest(library: Treelite, path: Path, form: Format, allow_unknown_field
     try:
         library.call(loader, *arguments, byref(handle))
         forest = Forest(library, handle, zeros)
-        if form is not CHECKPOINT:  # which was checked before
-            forest.check()
-        if form in (XGBOOST, XGBOOST_JSON, XGBOOST_UBJ):
-            forest.start_with_base_scores()
-        forest.predict(np.zeros((1, forest.facts.features), forest.facts.dtype), 1)  # its checks fail here, not later
+        try:
+            _prepare(forest, form)
+        except BaseException:
+            forest.close()
+            raise
         return forest
     except (TreeliteError, ValueError) as error:
         raise InvalidArgument(f"'{path}' cannot be read as {form.words}: {reason(form, str(error))}") from error
+
+
+def _prepare(forest: Forest, form: Format) -> None:
+    """Check the trees, and make sums as the library that trained them. Raises TreeliteError."""
+    if form is not CHECKPOINT:  # which was checked before
+        forest.check()
+    if form in (XGBOOST, XGBOOST_JSON, XGBOOST_UBJ):
+        forest.start_with_base_scores()
+    forest.predict(np.zeros((1, forest.facts.features), forest.facts.dtype), 1)  # its checks fail here, not later
