@@ -116,7 +116,7 @@ def test_clients_at_once_share_batches(server: Running) -> None:
 
 def test_models_share_a_process_and_print_nothing(server: Running) -> None:
     assert len(server.workers()) == 1
-    assert not re.search(r"Stack trace|treelite|but config.pbtxt", server.log())
+    assert not re.search(r"Stack trace|treelite|but (config.pbtxt|its configuration)", server.log())
 
 
 def test_check_asks_a_model_whose_response_has_no_dims_of_1(place: Path) -> None:
