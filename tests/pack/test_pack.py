@@ -51,6 +51,8 @@ def pack(root: Path, *arguments: str) -> int:
     return run([*arguments, f"--backend-directory={root}"])
 
 
+@pytest.mark.slow  # makes two virtual environments with pip
+@pytest.mark.timeout(240)
 def test_a_pack_is_installed_replaced_and_removed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     root, wheels = tmp_path / "backends", tmp_path / "wheels"
     source = make_source(tmp_path / "sources", make_wheel(wheels))
@@ -86,6 +88,8 @@ def test_a_pack_is_installed_replaced_and_removed(tmp_path: Path, capfd: pytest.
     assert list(root.iterdir()) == []
 
 
+@pytest.mark.slow  # makes a virtual environment with pip
+@pytest.mark.timeout(240)
 def test_a_wheel_with_another_hash_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     root, wheels = tmp_path / "backends", tmp_path / "wheels"
     line = make_wheel(wheels)
