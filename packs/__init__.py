@@ -6,4 +6,5 @@ that need the standard library only, and its own library.
 
 fil/       forests of XGBoost, LightGBM, and scikit-learn
 openvino/  models of OpenVINO, ONNX, TensorFlow, TensorFlow Lite, and PaddlePaddle
+pytorch/   TorchScript, exported programs, and AOTInductor packages
 """

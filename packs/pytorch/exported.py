@@ -1,0 +1,99 @@
+"""An exported program (`torch.export`): loads `model.pt2`, and calls its module. Python calls each operator."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from edge_serve.config.model.complete import FoundTensor
+from edge_serve.errors import Internal
+
+from .call_spec import input_leaves, ordinals, output_leaves, signature_of
+from .gpu import failure
+from .signature import TensorPlaces
+from .values import datatype_of
+
+
+class ExportedModel:
+    """A loaded program. Several threads may run it, unless it changes buffers of its own.
+
+    Attributes: as `ScriptedModel`.
+    """
+
+    words = "PyTorch execute failure"
+
+    def __init__(self, program: Any, config: Mapping[str, Any]) -> None:
+        specs = [pytree.treespec_dumps(spec) for spec in (program.call_spec.in_spec, program.call_spec.out_spec)]
+        self._in_spec = program.call_spec.in_spec
+        inputs = input_leaves(specs[0])
+        self.signature: TensorPlaces = signature_of(config, inputs, output_leaves(specs[1]))
+        #: the arguments are tensors one beside the other, so that no tree has to be built
+        self._plain = inputs == [f"ARGS[{index}]" for index in range(len(inputs))]
+        self._module = program.module()
+
+    def run(self, arguments: list[Any]) -> Sequence[Any]:
+        """Return the tensors of the result, in order."""
+        if self._plain:
+            return _flat(self._module(*arguments))
+        args, kwargs = pytree.tree_unflatten(arguments, self._in_spec)
+        return _flat(self._module(*args, **kwargs))
+
+
+def load(path: Path, model: str, device: torch.device | None) -> Any:
+    """Load a program, and move it to a device.
+
+    Raises:
+        Internal: it does not load.
+    """
+    log = logging.getLogger("torch.export")
+    level, log.level = log.level, logging.CRITICAL  # the error has the reason
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with path.open("rb") as file:  # a name that does not end in .pt2 is a warning
+                program = torch.export.load(file)
+            if device is not None and device.type != "cpu":
+                from torch.export.passes import move_to_device_pass
+
+                program = move_to_device_pass(program, device)
+    except Exception as error:
+        raise failure(f"failed to load model '{model}'", error) from error
+    finally:
+        log.level = level
+    return program
+
+
+def found_tensors(program: Any) -> tuple[list[FoundTensor], list[FoundTensor]]:
+    """Return the inputs and outputs of a program, by number, with -1 for variable dimensions."""
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    sides = (program.graph_signature.user_inputs, program.graph_signature.user_outputs)
+    inputs, outputs = ([values.get(name) for name in names] for names in sides)
+    return _found("input", inputs), _found("output", outputs)
+
+
+def _found(side: str, values: Sequence[Any]) -> list[FoundTensor]:
+    return [_described(name, value) for name, value in zip(ordinals(side, len(values)), values, strict=True)]
+
+
+def _described(name: str, value: Any) -> FoundTensor:
+    if not isinstance(value, torch.Tensor):
+        return FoundTensor(name, "", (), type(value).__name__)
+    datatype = datatype_of(value)
+    dims = tuple(dim if isinstance(dim, int) else -1 for dim in value.shape)
+    return FoundTensor(name, datatype.config_name if datatype else "", dims, "" if datatype else str(value.dtype))
+
+
+def _flat(value: Any) -> Sequence[Any]:
+    if isinstance(value, torch.Tensor):
+        return (value,)
+    found: Sequence[Any] = pytree.tree_leaves(value)
+    for one in found:
+        if not isinstance(one, torch.Tensor):
+            raise Internal(f"the model returns a {type(one).__name__}, expected tensors only: export it without")
+    return found

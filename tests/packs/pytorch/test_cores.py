@@ -1,0 +1,46 @@
+"""How many threads a run gets."""
+
+from __future__ import annotations
+
+import random
+
+from packs.pytorch.cores import Cores
+
+_SECOND = 1_000_000_000
+
+
+def test_a_run_alone_has_all_cores() -> None:
+    cores = Cores(4)
+    for now in range(3):
+        assert cores.begin(now) == 4
+        cores.end()
+
+
+def test_runs_beside_each_other_share_and_go_on_sharing_for_a_moment() -> None:
+    cores = Cores(4)
+    assert [cores.begin(0), cores.begin(1)] == [4, 2]
+    cores.end()
+    assert cores.begin(2) == 2
+    cores.end()
+    cores.end()
+    assert cores.begin(3) == 2  # the other one is between two batches
+    cores.end()
+    assert cores.begin(_SECOND) == 4
+    cores.end()
+
+
+def test_more_runs_than_cores_have_one_thread_each() -> None:
+    cores = Cores(2)
+    assert [cores.begin(0) for _ in range(5)] == [2, 1, 1, 1, 1]
+
+
+def test_a_seeded_walk_never_divides_more_cores_than_there_are_among_lasting_runs() -> None:
+    walk, cores, running = random.Random(19), Cores(8), 0
+    for step in range(2000):
+        if running and walk.random() < 0.5:
+            cores.end()
+            running -= 1
+        else:
+            running += 1
+            threads = cores.begin(step * 1_000_000)
+            assert 1 <= threads <= max(1, 8 // running)
