@@ -24,7 +24,7 @@ NAMES = (
 )  # fmt: skip
 
 #: run only when named: they need programs that cannot be fetched, or are large, and take longer
-NAMED = ("onnx_peer", "openvino_peer")
+NAMED = ("onnx_peer", "openvino_peer", "pytorch_pack")
 
 FAILED = "failed"
 
