@@ -60,6 +60,7 @@ class PyTorchInstance:
         self._places = model.signature.inputs
         self._results: Mapping[str, int] = model.signature.outputs
         self._last_result = max(model.signature.outputs.values())
+        cores.add()
         #: the thread that ran last, and with how many threads of torch
         self._threads = (0, 0)
 
@@ -115,17 +116,19 @@ class PyTorchInstance:
 
     def _run(self, arguments: list[Any]) -> Sequence[Any]:
         chosen = self._settings.intra_op_threads
-        threads = self._cores.begin(time.monotonic_ns())
+        if chosen or self._stream is not None:  # the stream is of this thread
+            return self._run_with(chosen or self._cores.count, arguments)
+        return self._cores.run(lambda threads: self._run_with(threads, arguments), time.monotonic_ns())
+
+    def _run_with(self, threads: int, arguments: list[Any]) -> Sequence[Any]:
         try:
-            self._use_threads(chosen or threads)
+            self._use_threads(threads)
             with torch.inference_mode(self._settings.inference_mode), torch.no_grad():
                 return self._model.run(arguments)
         except EdgeServeError:
             raise
         except Exception as error:
             raise failure(self._model.words, error) from error
-        finally:
-            self._cores.end()
 
     def _use_threads(self, count: int) -> None:
         """Let runs of this thread use so many threads, which torch keeps for each thread."""
@@ -200,6 +203,7 @@ class PyTorchInstance:
 
     def close(self) -> None:
         """Release the model."""
+        self._cores.remove()
         del self._model
 
 

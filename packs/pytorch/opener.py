@@ -69,7 +69,15 @@ class Opener:
         _set_process(settings, spec)
         kind = kind_of(self._path, spec.name)
         _load_operators(spec)
-        return [self._instance(spec, one, kind, settings, len(instances)) for one in instances]
+        opened: list[PyTorchInstance] = []
+        try:
+            for one in instances:
+                opened.append(self._instance(spec, one, kind, settings, len(instances)))
+        except BaseException:
+            for instance in opened:
+                instance.close()
+            raise
+        return opened
 
     def close(self) -> None:
         """Release what instances share."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
+
+import pytest
 
 from packs.pytorch.cores import Cores
 
@@ -44,3 +47,32 @@ def test_a_seeded_walk_never_divides_more_cores_than_there_are_among_lasting_run
             running += 1
             threads = cores.begin(step * 1_000_000)
             assert 1 <= threads <= max(1, 8 // running)
+
+
+def test_several_instances_share_the_thread_of_runs_alone() -> None:
+    """OpenMP keeps helpers for each thread that ran with several threads."""
+    cores = Cores(2)
+    cores.add()
+    assert cores.run(lambda threads: (threads, threading.get_ident()), 0) == (2, threading.get_ident())
+    cores.add()
+    first = cores.run(lambda threads: (threads, threading.get_ident()), 0)
+    assert first == cores.run(lambda threads: (threads, threading.get_ident()), 1)
+    assert first[0] == 2
+    assert first[1] != threading.get_ident()
+    cores.begin(2)
+    assert cores.run(lambda threads: (threads, threading.get_ident()), 3) == (1, threading.get_ident())
+    cores.remove()
+    assert cores.run(lambda _: threading.get_ident(), _SECOND) == threading.get_ident()
+
+
+def test_a_run_that_fails_in_the_shared_thread_raises_and_has_ended() -> None:
+    cores = Cores(2)
+    cores.add()
+    cores.add()
+
+    def fail(_: int) -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        cores.run(fail, 0)
+    assert cores.begin(1) == 2
