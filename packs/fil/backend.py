@@ -19,7 +19,7 @@ from .forest import Forest, load_forest
 from .formats import CHECKPOINT, check_format, find_file
 from .instance import FilInstance
 from .library import load_treelite
-from .settings import Settings, read_settings
+from .settings import ForestSettings, read_settings
 from .shap import Explainer
 from .signature import DEFAULT_MAX_BATCH_SIZE, SHAP, complete, make_plan
 
@@ -77,7 +77,7 @@ class FilBackend:
             self._forest.close()
             self._forest = None
 
-    def _load(self, spec: ModelSpec, settings: Settings) -> Forest:
+    def _load(self, spec: ModelSpec, settings: ForestSettings) -> Forest:
         if self._forest is None:
             path, form = find_file(spec.version_directory, spec.config, settings.model_type)
             check_format(path, form)

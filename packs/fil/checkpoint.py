@@ -38,7 +38,7 @@ _COMPARISONS = range(1, 6)
 
 
 class _Damaged(Exception):
-    """What is wrong with the file."""
+    """A file that is cut or contradicts itself. The text says where."""
 
 
 def check_checkpoint(path: Path) -> None:

@@ -14,14 +14,14 @@ from edge_serve.errors import InvalidArgument
 from edge_serve.messages.tensors import Array
 
 from .formats import CHECKPOINT, LIGHTGBM, XGBOOST, XGBOOST_JSON, XGBOOST_UBJ, Format, reason
-from .library import Frame, Treelite, TreeliteError
+from .library import BufferFrame, Treelite, TreeliteError
 from .lightgbm_text import as_missing, check_complete, without_zeros
 from .lightgbm_trees import problem_of_text
 from .structure import problem_of_tree
 
 
 class Task(IntEnum):
-    """What a forest was trained for, as Treelite numbers it (include/treelite/enum/task_type.h)."""
+    """Purpose of a forest, as Treelite numbers it (include/treelite/enum/task_type.h)."""
 
     BINARY = 0
     REGRESSION = 1
@@ -32,7 +32,7 @@ class Task(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the file tells about a model.
+    """Facts about a model, from its file.
 
     Attributes:
         classes: scores for each target; 1 for a binary classifier and for a regressor.
@@ -96,7 +96,7 @@ class Forest:
 
     def field(self, name: str, tree: int = -1) -> Array:
         """Return a field of the model, or of one of its trees. Raises TreeliteError."""
-        frame = Frame()
+        frame = BufferFrame()
         if tree < 0:
             self._library.call("TreeliteGetHeaderField", self._handle, name.encode(), byref(frame))
         else:
@@ -138,7 +138,7 @@ class Forest:
     def _set_field(self, name: str, values: Array, tree: int = -1) -> None:
         """Replace a field by an array. The library copies nothing, so the array lives as long as the model."""
         self._lent.append(values)
-        frame = Frame.of(values)
+        frame = BufferFrame.of(values)
         if tree < 0:
             self._library.call("TreeliteSetHeaderField", self._handle, name.encode(), frame)
         else:

@@ -14,7 +14,7 @@ from edge_serve.messages.tensors import Array, InferTensor, from_array, join
 from .forest import Forest
 from .library import TreeliteError
 from .scores import answers
-from .settings import Settings
+from .settings import ForestSettings
 from .shap import Explainer
 from .signature import SHAP, Plan
 
@@ -29,7 +29,9 @@ class FilInstance:
         threads: at most so many compute one batch.
     """
 
-    def __init__(self, forest: Forest, plan: Plan, settings: Settings, explainer: Explainer | None = None) -> None:
+    def __init__(
+        self, forest: Forest, plan: Plan, settings: ForestSettings, explainer: Explainer | None = None
+    ) -> None:
         self._forest = forest
         self._explainer = explainer
         self._plan = plan

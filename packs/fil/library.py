@@ -33,7 +33,7 @@ _TRACE = re.compile(r"\n+Stack trace:.*", re.DOTALL)
 _CALLBACK = ctypes.CFUNCTYPE(None, c_char_p)
 
 _MODEL = c_void_p
-#: None stands for a `Frame` by value
+#: None stands for a `BufferFrame` by value
 _SIGNATURES: dict[str, list[Any]] = {
     "TreeliteRegisterLogCallback": [_CALLBACK],
     "TreeliteRegisterWarningCallback": [_CALLBACK],
@@ -62,16 +62,16 @@ class TreeliteError(Exception):
     """The library refused. The text is its own, without the place in its source and the stack."""
 
 
-class Frame(ctypes.Structure):
+class BufferFrame(ctypes.Structure):
     """A field of a model, in the library's memory."""
 
     _fields_ = (("buffer", c_void_p), ("format", c_char_p), ("itemsize", c_size_t), ("count", c_size_t))
 
     @staticmethod
-    def of(array: Array) -> Frame:
+    def of(array: Array) -> BufferFrame:
         """Return a frame over an array of float32 or float64, which must live as long."""
         code = b"=f" if array.dtype.itemsize == 4 else b"=d"
-        return Frame(array.ctypes.data, code, array.itemsize, array.size)
+        return BufferFrame(array.ctypes.data, code, array.itemsize, array.size)
 
     def array(self) -> Array:
         """Return a copy. Text comes as an array of single bytes."""
@@ -92,7 +92,7 @@ class Treelite:
         self.calls: dict[str, Callable[..., int]] = {}
         for name, arguments in _SIGNATURES.items():
             function = getattr(self._library, name)
-            function.argtypes, function.restype = [one or Frame for one in arguments], c_int
+            function.argtypes, function.restype = [one or BufferFrame for one in arguments], c_int
             self.calls[name] = function
         #: without these two the library prints
         self._callbacks = [_CALLBACK(_quiet), _CALLBACK(_warn)]

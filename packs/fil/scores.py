@@ -9,10 +9,10 @@ import numpy as np
 
 from edge_serve.messages.tensors import Array
 
-from .settings import Settings
+from .settings import ForestSettings
 
 
-def answers(scores: Array, is_classifier: bool, settings: Settings, width: int) -> Array:
+def answers(scores: Array, is_classifier: bool, settings: ForestSettings, width: int) -> Array:
     """Return what `output__0` holds: [row, value].
 
     Args:

@@ -28,8 +28,8 @@ _READ = (
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What the configuration says about a model.
+class ForestSettings:
+    """Settings of a model, from its configuration.
 
     Attributes:
         model_type: the format of its file; "" = the name of the file tells.
@@ -48,7 +48,7 @@ class Settings:
     notes: tuple[str, ...] = field(default=())
 
 
-def read_settings(config: Mapping[str, Any]) -> Settings:
+def read_settings(config: Mapping[str, Any]) -> ForestSettings:
     """Return the settings in a configuration.
 
     Raises:
@@ -56,7 +56,7 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     """
     values = {key: str(value.get("string_value", "")) for key, value in (config.get("parameters") or {}).items()}
     old = values.get("output_class")
-    return Settings(
+    return ForestSettings(
         model_type=values.get("model_type", ""),
         # as Triton: the old name counts where it has a truth value
         is_classifier=old == "true" if old in ("true", "false") else _boolean(values, "is_classifier"),
@@ -92,7 +92,7 @@ def _integer(values: Mapping[str, str], name: str, default: int) -> int:
 
 
 def _notes(values: Mapping[str, str]) -> list[str]:
-    """Return a line for each parameter whose name is nearly one of ours."""
+    """Return a line for each parameter whose name is nearly a known one."""
     known = [*_READ, *sorted(IGNORED)]
     near = {name: difflib.get_close_matches(name, known, 1, 0.8) for name in values if name not in known}
     return [f"parameter '{name}' has no effect, did you mean '{close[0]}'?" for name, close in near.items() if close]

@@ -17,7 +17,7 @@ import numpy as np
 from edge_serve.messages.tensors import Array
 
 from .forest import Forest
-from .tree_paths import Edge, Splits, Tree
+from .tree_paths import PathEdge, Splits, Tree
 
 #: elements of a temporary array
 _MOST = 4_000_000
@@ -87,7 +87,7 @@ class Explainer:
                 values[:, one, columns[order][firsts]] += np.add.reduceat(weighted[:, order], firsts, axis=1)
 
     def _collect(self, forest: Forest) -> None:
-        found: dict[_Shape, list[tuple[list[Edge], Array]]] = defaultdict(list)
+        found: dict[_Shape, list[tuple[list[PathEdge], Array]]] = defaultdict(list)
         of_class = forest.field("class_id")
         average = _trees_of_class(of_class, self._facts.classes) if forest.field("average_tree_output")[0] else None
         for number in range(self._facts.trees):
@@ -120,11 +120,11 @@ def _trees_of_class(of_class: Array, classes: int) -> Array:
     return np.array([np.count_nonzero((of_class == one) | (of_class < 0)) for one in range(classes)], np.float64)
 
 
-def _joined(depth: int, paths: list[tuple[list[Edge], Array]]) -> _Paths:
+def _joined(depth: int, paths: list[tuple[list[PathEdge], Array]]) -> _Paths:
     """Return paths of one depth as arrays."""
     by_feature = []
     for edges, _ in paths:
-        of_path: dict[int, list[Edge]] = defaultdict(list)
+        of_path: dict[int, list[PathEdge]] = defaultdict(list)
         for edge in edges:
             of_path[edge.feature].append(edge)
         by_feature.append(of_path)

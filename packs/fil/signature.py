@@ -16,7 +16,7 @@ from edge_serve.errors import Internal, InvalidArgument, Unsupported, with_advic
 from edge_serve.messages.tensors import BY_CONFIG_NAME, DataType
 
 from .forest import Facts
-from .settings import Settings
+from .settings import ForestSettings
 
 INPUT, OUTPUT, SHAP = "input__0", "output__0", "treeshap_output"
 #: of a configuration that tells none: trees are quick, and a row is small
@@ -41,7 +41,7 @@ class OutputPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a batch needs of the configuration.
+    """The part of the configuration that a batch needs.
 
     Attributes:
         batches: the first dimension counts rows.
@@ -53,7 +53,7 @@ class Plan:
     outputs: tuple[OutputPlan, ...]
 
 
-def complete(config: Mapping[str, Any], facts: Facts, settings: Settings, default: int) -> dict[str, Any]:
+def complete(config: Mapping[str, Any], facts: Facts, settings: ForestSettings, default: int) -> dict[str, Any]:
     """Return the configuration with what it leaves out: tensors, and how many rows a batch may have.
 
     Args:
@@ -74,7 +74,7 @@ def complete(config: Mapping[str, Any], facts: Facts, settings: Settings, defaul
     return result
 
 
-def make_plan(config: Mapping[str, Any], facts: Facts, settings: Settings) -> Plan:
+def make_plan(config: Mapping[str, Any], facts: Facts, settings: ForestSettings) -> Plan:
     """Check the configuration against the forest.
 
     Raises:
@@ -107,7 +107,7 @@ def make_plan(config: Mapping[str, Any], facts: Facts, settings: Settings) -> Pl
     return Plan(batches, is_classifier, tuple(plans))
 
 
-def _natural_dims(facts: Facts, settings: Settings) -> list[int]:
+def _natural_dims(facts: Facts, settings: ForestSettings) -> list[int]:
     is_classifier = facts.is_classifier if settings.is_classifier is None else settings.is_classifier
     if not is_classifier:
         return [facts.targets, facts.classes] if facts.targets > 1 < facts.classes else [facts.targets * facts.classes]
@@ -130,7 +130,7 @@ def _check_input(config: Mapping[str, Any], facts: Facts, batches: bool) -> None
     )
 
 
-def _check_answers(dims: Sequence[int], facts: Facts, settings: Settings, is_classifier: bool) -> None:
+def _check_answers(dims: Sequence[int], facts: Facts, settings: ForestSettings, is_classifier: bool) -> None:
     natural = _natural_dims(facts, settings)
     found, wanted = math.prod(dims), math.prod(natural)
     scores_of_one = is_classifier and settings.predict_proba and facts.classes == 1

@@ -20,7 +20,7 @@ _FIELDS = ("split_index", "threshold", "cmp", "default_left")
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class PathEdge:
     """A step of a path."""
 
     node: int
@@ -55,9 +55,9 @@ class Tree:
             return self._vector[self._begin[leaf] : self._end[leaf]].astype(np.float64)
         return self._value[leaf : leaf + 1].astype(np.float64)
 
-    def paths(self, first: int) -> Iterator[tuple[list[Edge], int]]:
+    def paths(self, first: int) -> Iterator[tuple[list[PathEdge], int]]:
         """Yield the path to each leaf, and the leaf. `first` is the number of this tree's root in the forest."""
-        waiting: list[tuple[int, list[Edge]]] = [(0, [])]
+        waiting: list[tuple[int, list[PathEdge]]] = [(0, [])]
         while waiting:
             node, edges = waiting.pop()
             if self.left[node] == LEAF:
@@ -65,7 +65,9 @@ class Tree:
                 continue
             for child, is_left in ((int(self.left[node]), True), (int(self.right[node]), False)):
                 share = self._cover[child] / self._cover[node] if self._cover[node] else 0.0
-                waiting.append((child, [*edges, Edge(first + node, is_left, int(self.feature[node]), float(share))]))
+                waiting.append(
+                    (child, [*edges, PathEdge(first + node, is_left, int(self.feature[node]), float(share))])
+                )
 
 
 class Splits:

@@ -19,7 +19,7 @@ from edge_serve.errors import InvalidArgument, Unavailable, with_advice
 
 from . import library, signature
 from .instance import OpenVinoInstance, Runnable
-from .settings import Settings, settings_of
+from .settings import OpenVinoSettings, settings_of
 
 
 class OpenVinoBackend:
@@ -63,7 +63,7 @@ class OpenVinoBackend:
         self._runnable = None
 
 
-def _load(spec: ModelSpec, settings: Settings) -> Runnable:
+def _load(spec: ModelSpec, settings: OpenVinoSettings) -> Runnable:
     """Read, reshape, check, convert and compile a model."""
     config, path, opened = spec.config, model_path(spec), library.OpenVino(spec.name)
     model = opened.read(path, settings)

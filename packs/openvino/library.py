@@ -16,7 +16,7 @@ from edge_serve.errors import Internal, InvalidArgument, with_advice
 from edge_serve.messages.tensors import Array
 
 from .advice import advice_on
-from .settings import Settings
+from .settings import OpenVinoSettings
 from .signature import Dims, Port
 
 Model = Any
@@ -62,7 +62,7 @@ class OpenVino:
         # weights are copied: an overwritten file must not change or crash the model that serves
         self._core.set_property({"ENABLE_MMAP": "NO"})
 
-    def read(self, path: Path, settings: Settings) -> Model:
+    def read(self, path: Path, settings: OpenVinoSettings) -> Model:
         """Read a model.
 
         Raises:
@@ -123,7 +123,7 @@ class OpenVino:
             steps.output(i).tensor().set_element_type(_TYPES[name])
         return steps.build()
 
-    def compile(self, model: Model, settings: Settings) -> CompiledModel:
+    def compile(self, model: Model, settings: OpenVinoSettings) -> CompiledModel:
         """Compile a model for its device.
 
         Raises:

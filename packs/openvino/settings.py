@@ -20,7 +20,7 @@ _FIXED_PRECISION = ("NPU",)
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class OpenVinoSettings:
     """How a model is compiled and run.
 
     Attributes:
@@ -37,7 +37,7 @@ class Settings:
     properties: Mapping[str, str | int] = field(default_factory=dict)
 
 
-def settings_of(config: Mapping[str, Any], instances: int) -> Settings:
+def settings_of(config: Mapping[str, Any], instances: int) -> OpenVinoSettings:
     """Return the settings of a model with so many instances.
 
     Raises:
@@ -45,7 +45,7 @@ def settings_of(config: Mapping[str, Any], instances: int) -> Settings:
     """
     given = parameters_of(config)
     device = given.get("TARGET_DEVICE", "").upper() or "CPU"
-    return Settings(
+    return OpenVinoSettings(
         device=device,
         pads=_is_yes(given, "ENABLE_BATCH_PADDING"),
         reshapes=_is_yes(given, "RESHAPE_IO_LAYERS"),

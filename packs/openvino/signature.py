@@ -13,7 +13,7 @@ from typing import Any
 from edge_serve.config.model.complete import DEFAULT_MAX_BATCH_SIZE, FoundTensor, check_onnx, complete_onnx
 from edge_serve.errors import Internal
 
-from .settings import Settings
+from .settings import OpenVinoSettings
 
 Json = dict[str, Any]
 Dims = tuple[int, ...]
@@ -68,7 +68,7 @@ def check(config: Mapping[str, Any], inputs: Sequence[Port], outputs: Sequence[P
     )
 
 
-def shaped_inputs(config: Mapping[str, Any], inputs: Sequence[Port], settings: Settings) -> list[Dims | None]:
+def shaped_inputs(config: Mapping[str, Any], inputs: Sequence[Port], settings: OpenVinoSettings) -> list[Dims | None]:
     """Return the dims that each input is compiled with, in the model's order; None = as in the model."""
     batch = int(config.get("max_batch_size", 0))
     rows = batch if settings.pads else -1

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
-from packs.fil.settings import Settings, read_settings
+from packs.fil.settings import ForestSettings, read_settings
 from tests.packs.fil.scene import parameters
 
 
 def test_defaults() -> None:
-    assert read_settings({}) == Settings()
+    assert read_settings({}) == ForestSettings()
 
 
 def test_all_of_triton() -> None:
@@ -20,7 +20,7 @@ def test_all_of_triton() -> None:
         threads_per_tree="1", transfer_threshold="0", use_experimental_optimizations="true", layout="layered",
         chunk_size="8",
     )  # fmt: skip
-    assert read_settings(given) == Settings("xgboost_ubj", True, True, 0.3, True, 2)
+    assert read_settings(given) == ForestSettings("xgboost_ubj", True, True, 0.3, True, 2)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from edge_serve.errors import EdgeServeError
 from packs.fil.forest import Facts, Task
-from packs.fil.settings import Settings
+from packs.fil.settings import ForestSettings
 from packs.fil.signature import complete, make_plan
 from tests.packs.fil.scene import tensors
 
@@ -18,7 +18,7 @@ BINARY = Facts(Task.BINARY, 12, 60, 1, 1, FLOAT)
 CLASSES = Facts(Task.CLASSES, 12, 60, 1, 3, FLOAT)
 REGRESSION = Facts(Task.REGRESSION, 12, 60, 1, 1, FLOAT)
 TARGETS = Facts(Task.REGRESSION, 12, 60, 2, 1, FLOAT)
-PROBA, PLAIN = Settings(predict_proba=True), Settings()
+PROBA, PLAIN = ForestSettings(predict_proba=True), ForestSettings()
 
 
 @pytest.mark.parametrize(
@@ -26,10 +26,10 @@ PROBA, PLAIN = Settings(predict_proba=True), Settings()
     [
         (BINARY, PLAIN, [1]), (BINARY, PROBA, [2]), (CLASSES, PLAIN, [1]), (CLASSES, PROBA, [3]),
         (REGRESSION, PLAIN, [1]), (REGRESSION, PROBA, [1]), (TARGETS, PLAIN, [2]),
-        (CLASSES, Settings(is_classifier=False), [3]),
+        (CLASSES, ForestSettings(is_classifier=False), [3]),
     ],
 )  # fmt: skip
-def test_completion(facts: Facts, settings: Settings, dims: list[int]) -> None:
+def test_completion(facts: Facts, settings: ForestSettings, dims: list[int]) -> None:
     made = complete({"name": "m"}, facts, settings, 16)
     assert made == {
         "name": "m",
@@ -54,7 +54,7 @@ def changed(side: str, **values: Any) -> dict[str, Any]:
     return config
 
 
-WRONG: list[tuple[dict[str, Any], Facts, Settings, str]] = [
+WRONG: list[tuple[dict[str, Any], Facts, ForestSettings, str]] = [
     (
         changed("input", dims=[13]),
         BINARY,
@@ -67,13 +67,15 @@ WRONG: list[tuple[dict[str, Any], Facts, Settings, str]] = [
     (changed("output", data_type="TYPE_BOOL"), BINARY, PLAIN, "output 'output__0' is TYPE_BOOL"),
     (changed("output", dims=[3]), CLASSES, PLAIN, r"has 1 value for each row: write dims: \[ 1 \] for the class, or"),
     (changed("output", dims=[2]), CLASSES, PROBA, r"has 3 values for each row: write dims: \[ 3 \]"),
-    (changed("output", dims=[1]), CLASSES, Settings(is_classifier=False), 'or is_classifier "true"'),
-    (tensors(12, 2), TARGETS, Settings(is_classifier=True), "Multi-target model not supported; the file has 2"),
+    (changed("output", dims=[1]), CLASSES, ForestSettings(is_classifier=False), 'or is_classifier "true"'),
+    (tensors(12, 2), TARGETS, ForestSettings(is_classifier=True), "Multi-target model not supported; the file has 2"),
 ]
 
 
 @pytest.mark.parametrize(("config", "facts", "settings", "text"), WRONG)
-def test_a_configuration_that_does_not_fit(config: dict[str, Any], facts: Facts, settings: Settings, text: str) -> None:
+def test_a_configuration_that_does_not_fit(
+    config: dict[str, Any], facts: Facts, settings: ForestSettings, text: str
+) -> None:
     with pytest.raises(EdgeServeError, match=text):
         make_plan(config, facts, settings)
 

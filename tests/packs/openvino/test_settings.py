@@ -7,16 +7,16 @@ from collections.abc import Mapping
 import pytest
 
 from edge_serve.errors import InvalidArgument
-from packs.openvino.settings import Settings, settings_of
+from packs.openvino.settings import OpenVinoSettings, settings_of
 
 
-def settings(parameters: Mapping[str, str] | None = None, instances: int = 1) -> Settings:
+def settings(parameters: Mapping[str, str] | None = None, instances: int = 1) -> OpenVinoSettings:
     given = parameters or {}
     return settings_of({"parameters": {key: {"string_value": value} for key, value in given.items()}}, instances)
 
 
 def test_the_defaults() -> None:
-    assert settings() == Settings("CPU", properties={"INFERENCE_PRECISION_HINT": "f32"})
+    assert settings() == OpenVinoSettings("CPU", properties={"INFERENCE_PRECISION_HINT": "f32"})
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_instances_have_streams_of_their_own_unless_asked_otherwise() -> None:
 
 
 def test_an_npu_has_one_precision() -> None:
-    assert settings({"TARGET_DEVICE": "npu"}) == Settings("NPU", properties={})
+    assert settings({"TARGET_DEVICE": "npu"}) == OpenVinoSettings("NPU", properties={})
 
 
 def test_switches() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from edge_serve.errors import Internal, InvalidArgument
-from packs.openvino.settings import Settings
+from packs.openvino.settings import OpenVinoSettings
 from packs.openvino.signature import Port, check, completed, declared_type, name_in, shaped_inputs
 
 
@@ -51,19 +51,19 @@ def test_a_model_without_a_number_of_dims_needs_a_configuration() -> None:
 @pytest.mark.parametrize(
     ("batch", "dims", "settings", "shaped"),
     [
-        (0, (1, 4), Settings(), None),
-        (8, (-1, 4), Settings(), None),
-        (8, (1, 4), Settings(), (-1, 4)),
-        (8, (-1, 4), Settings(pads=True), (8, 4)),
-        (8, (-1, 5), Settings(reshapes=True), (-1, 4)),
-        (0, (5,), Settings(reshapes=True), (4,)),
-        (8, (), Settings(), None),
-        (8, None, Settings(), (-1, 4)),
-        (0, None, Settings(), (4,)),
+        (0, (1, 4), OpenVinoSettings(), None),
+        (8, (-1, 4), OpenVinoSettings(), None),
+        (8, (1, 4), OpenVinoSettings(), (-1, 4)),
+        (8, (-1, 4), OpenVinoSettings(pads=True), (8, 4)),
+        (8, (-1, 5), OpenVinoSettings(reshapes=True), (-1, 4)),
+        (0, (5,), OpenVinoSettings(reshapes=True), (4,)),
+        (8, (), OpenVinoSettings(), None),
+        (8, None, OpenVinoSettings(), (-1, 4)),
+        (0, None, OpenVinoSettings(), (4,)),
     ],
 )
 def test_shapes_that_inputs_are_compiled_with(
-    batch: int, dims: tuple[int, ...] | None, settings: Settings, shaped: tuple[int, ...] | None
+    batch: int, dims: tuple[int, ...] | None, settings: OpenVinoSettings, shaped: tuple[int, ...] | None
 ) -> None:
     assert shaped_inputs(config(batch), [port(dims=dims)], settings) == [shaped]
 
