@@ -72,6 +72,6 @@ def _advice(error: Exception) -> str:
     if "could not create a primitive" in str(error):
         return (
             "torch writes code for the processor, which the service forbids (MemoryDenyWriteExecute=yes): "
-            "install edge-serve.service.conf of the pack as a drop-in (docs/pytorch.md)"
+            "install service.conf of the pack as a drop-in (docs/pytorch.md)"
         )
     return ""
