@@ -15,7 +15,7 @@ def test_verity_refuses_a_root_with_one_changed_byte(image: Path) -> None:
     try:
         flip(boot.disk, before_superblock(boot.disk, "edge_"))
         boot.start()
-        refused = wait_until(lambda: "there is no other system to start" in boot.since_start(), 30 * boot.patience, 0.5)
+        refused = wait_until(lambda: "There is no other system to start" in boot.since_start(), 30 * boot.patience, 0.5)
         print(boot.console()[-1500:])
         assert refused
         assert "its root cannot be used" in boot.since_start()
