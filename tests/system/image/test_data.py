@@ -123,11 +123,11 @@ class Device:
 
 @pytest.fixture(scope="module")
 def used(image: Path) -> Iterator[Device]:
-    """Yield a device that was started once, and has a name and a file of its own."""
+    """Yield a device that was started once, and has a file of its own."""
     device = Device(image)
     try:
         device.machine.start()
-        device.machine.run(f"echo mine > {MARK}; echo plant-3 > /var/lib/edge-device/name; sync")
+        device.machine.run(f"echo mine > {MARK}; sync")
         yield device
     finally:
         device.disk.stop()
