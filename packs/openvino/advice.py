@@ -9,6 +9,8 @@ from pathlib import Path
 _HEAD_BYTES = 512
 _COPY_AGAIN = "copy or export it again, and compare its size with the original's"
 
+#: what a file of this name holds; then it is damaged, or what it describes is not known
+_EXPECTED = {".onnx": "an ONNX model, by its first bytes", ".tflite": "a TensorFlow Lite model", ".xml": "XML"}
 #: the library's text, and the advice
 _BY_TEXT = (
     (r"[Ww]eights.*(?:cannot be found|empty|not found)|bin file", "put the file of weights, {stem}.bin, beside {file}"),
@@ -60,13 +62,6 @@ def _content(path: Path) -> str:
     if not size:
         return f"the file is empty (0 bytes): {_COPY_AGAIN}"
     for mark, kind, fix in _KINDS:
-        if re.match(mark, head, re.IGNORECASE | re.DOTALL) and not _is_expected(kind, path.suffix):
+        if re.match(mark, head, re.IGNORECASE | re.DOTALL) and _EXPECTED.get(path.suffix) != kind:
             return f"the file is {size} bytes and is {kind}: {fix}"
     return ""
-
-
-def _is_expected(kind: str, suffix: str) -> bool:
-    """Return whether a file of this kind may have such a name; then it is damaged, or what it holds is not known."""
-    return (kind.startswith("an ONNX"), suffix) in ((True, ".onnx"),) or (kind, suffix) in (
-        ("XML", ".xml"), ("a TensorFlow Lite model", ".tflite"),
-    )  # fmt: skip
