@@ -37,10 +37,3 @@ def test_plans_are_looked_for_with_the_same_view_of_the_device_as_they_were_buil
     names = {one.partition("=")[0] for one in differ}
     assert names.isdisjoint({"User", "Group", "PrivateDevices", "DevicePolicy", "DeviceAllow", "ProtectProc"})
     assert names >= {"ExecStart", "PrivateNetwork"}
-
-
-def test_settings_apply_beside_systemd_tmpfiles() -> None:
-    """PrivateTmp=yes is an order after systemd-tmpfiles-setup.service, and so are the default dependencies."""
-    provision = lines(UNITS / "edge-provision.service")
-    assert {"DefaultDependencies=no", "PrivateTmp=disconnected"} <= provision
-    assert not any("tmpfiles" in one for one in provision)
