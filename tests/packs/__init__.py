@@ -1,5 +1,5 @@
 """Tests of the packs with their real libraries.
 
 `python -m tests.packs.environments` installs the libraries below build/packs. Without them these tests are skipped;
-.ci/run installs them, and sets EDGE_SERVE_TEST_PACKS=1, with which a library that is missing fails.
+.ci/run installs them, and sets PACKS_REQUIRED=1, with which a library that is missing fails.
 """

@@ -15,7 +15,7 @@ from edge_serve.pack.install import SOURCES, PackWish, find_lock, install, pytho
 
 ROOT = Path(__file__).parents[2] / "build/packs"
 #: set where a pack that is not installed is a failure
-REQUIRED = "EDGE_SERVE_TEST_PACKS"
+REQUIRED = "PACKS_REQUIRED"
 
 
 def names() -> list[str]:

@@ -21,7 +21,7 @@ VENV = ROOT / "fil-training"
 MODELS = ROOT / "fil-models"
 REQUIREMENTS = ["xgboost-cpu", "lightgbm", "scikit-learn", "treelite"]
 #: set by .ci/run: a missing library is a failure, not a reason to skip
-REQUIRED = "EDGE_SERVE_TEST_PACKS"
+REQUIRED = "PACKS_REQUIRED"
 _STAMP = MODELS / "made"
 
 
