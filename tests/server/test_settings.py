@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.server.running import Running, python_model, running
@@ -50,6 +51,10 @@ def test_opentelemetry_exports_nothing(server: Running) -> None:
     shown = json.loads(server.get("/v2/trace/setting")[1])
     assert (shown["trace_mode"], shown["trace_level"]) == ("triton", ["OFF"])
     assert server.add_sub("add_sub")[0] == 200
+
+
+def test_workers_inherit_that_the_threads_of_numpy_soon_sleep(server: Running) -> None:
+    assert {psutil.Process(pid).environ()["OPENBLAS_THREAD_TIMEOUT"] for pid in server.workers()} == {"20"}
 
 
 def test_tritons_spellings_start_a_server(server: Running) -> None:
