@@ -54,6 +54,7 @@ def convert(library: Path, files: Path, *more: str, **environment: str) -> tuple
     return done.returncode, json.loads(done.stdout), done.stderr
 
 
+@pytest.mark.slow
 def test_fastest_precision_within_its_tolerance_is_written_and_passes_its_golden_test(
     library: Path, files: Path
 ) -> None:

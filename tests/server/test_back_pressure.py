@@ -221,7 +221,7 @@ def test_the_time_in_which_a_client_does_not_read_is_not_the_models(server: Runn
     assert "execution_timeout_ms" not in server.log()
 
 
-@pytest.mark.parametrize("model", ["threads", "inline"])
+@pytest.mark.parametrize("model", [pytest.param("threads", marks=pytest.mark.slow), "inline"])
 def test_a_model_whose_sender_waits_is_unloaded(tmp_path: Path, model: str) -> None:
     arguments = ("--model-control-mode=explicit", f"--load-model={model}", "--swap-drain-secs=1")
     with running(models(tmp_path), *arguments) as server, streaming(server, model, 20_000) as client:

@@ -117,8 +117,9 @@ def stops(server: Running) -> None:
     assert time.monotonic() - began < 15
 
 
+@pytest.mark.slow
 @needs_root
-@pytest.mark.parametrize("mode", [pytest.param(mode, marks=[] if mode == "poll" else pytest.mark.slow) for mode in ALL])
+@pytest.mark.parametrize("mode", ALL)
 def test_a_server_starts_polls_and_stops_with_bad_entries(root: Path, tmp_path: Path, mode: str) -> None:
     bad = {**bad_links(root), **bad_kinds(root), **unreadable(root, tmp_path / "elsewhere")}
     with running(f"--model-repository={root}", *ALL[mode], prefix=WITHOUT_OVERRIDE) as server:
@@ -139,6 +140,7 @@ def test_an_entry_that_becomes_readable_is_loaded(small: Path) -> None:
         assert index(server)["later"]["state"] == "READY"
 
 
+@pytest.mark.slow
 @needs_root
 def test_a_file_that_becomes_readable_is_a_change(small: Path) -> None:
     (small / "good/config.pbtxt").chmod(0)

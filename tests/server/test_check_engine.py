@@ -80,6 +80,7 @@ def test_engine_is_shown_beside_the_configuration(tmp_path: Path) -> None:
     assert lines[at : at + 5] == LINES
 
 
+@pytest.mark.slow
 def test_gpu_that_the_server_does_not_use_is_not_used_by_the_check(tmp_path: Path) -> None:
     library = tmp_path / "library"
     library.mkdir()

@@ -128,6 +128,7 @@ def test_one_release_is_checked_alone_and_shown_to_a_person(root: Path) -> None:
     assert (status, told["models"], "there is no model 'none'" in told["error"]) == (1, [], True)
 
 
+@pytest.mark.slow
 def test_a_golden_test_is_recorded_and_recorded_again(tmp_path: Path) -> None:
     python_model(tmp_path, "fresh", ECHO.format(before="pass"), CONFIG)
     ensemble(tmp_path, "chain", "fresh")

@@ -61,7 +61,13 @@ def server(tmp_path: Path) -> Iterator[Running]:
 
 
 #: like another end to the children; tests/workers/launch/test_lifetime_pipe.py has a worker that is stopped
-ALIKE = ("the worker crashes", "the worker is stopped", "the server is killed, the worker stopped")
+ALIKE = {
+    "the model is unloaded",
+    "the server stops",
+    "the worker crashes",
+    "the worker is stopped",
+    "the server is killed, the worker stopped",
+}
 
 
 @pytest.mark.parametrize("end", [pytest.param(end, marks=[pytest.mark.slow] if end in ALIKE else []) for end in ENDS])

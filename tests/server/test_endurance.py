@@ -74,7 +74,7 @@ def cycles(root: Path, name: str, count: int) -> list[Sample]:
     return samples
 
 
-@pytest.mark.parametrize("name", ["simple", "add_sub"])
+@pytest.mark.parametrize("name", [pytest.param("simple", marks=pytest.mark.slow), "add_sub"])
 def test_loads_and_unloads_leak_no_files(tmp_path: Path, name: str) -> None:
     python_model(tmp_path, "add_sub")
     shutil.copytree(SIMPLE, tmp_path / "simple")

@@ -69,6 +69,7 @@ def test_metrics_of_a_model_go_with_it(tmp_path: Path) -> None:
         assert len(series("b")) == 3
 
 
+@pytest.mark.slow
 def test_too_many_metrics_are_logged_once(tmp_path: Path) -> None:
     python_model(tmp_path, "a", METRICS.replace("MORE", "10_050"))
     with running(f"--model-repository={tmp_path}", "--model-control-mode=explicit", "--load-model=a") as server:

@@ -172,7 +172,10 @@ class Held:
         return text[self.before :].decode()
 
 
-@pytest.mark.parametrize("to_file", [False, True], ids=["standard error", "--log-file is a FIFO"])
+@pytest.mark.parametrize(
+    "to_file",
+    [pytest.param(False, marks=pytest.mark.slow, id="standard error"), pytest.param(True, id="--log-file is a FIFO")],
+)
 def test_a_server_whose_log_is_blocked_serves_and_stops(tmp_path: Path, to_file: bool) -> None:
     held = Held(tmp_path / "log" if to_file else None)
     with socket.create_server(("127.0.0.1", 0)) as free:

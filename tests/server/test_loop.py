@@ -228,6 +228,7 @@ def test_large_json(here: Scene) -> None:
     here.longest(lambda: here.server.post("/v2/models/numbers/infer", body)).check()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_memory_is_returned_and_a_warm_model_unloaded(here: Scene) -> None:
     def unload() -> None:

@@ -89,6 +89,7 @@ def test_a_model_may_come_with_the_request_alone(tmp_path: Path) -> None:
         assert server.post("/v2/repository/models/%2E%2E/unload")[0] == 200  # it is not there, as any other
 
 
+@pytest.mark.slow
 def test_files_of_a_load_request_stay_as_long_as_they_serve(tmp_path: Path) -> None:
     """On the disk, too: they are not left to the garbage collector."""
     root, scratch = tmp_path / "models", tmp_path / "scratch"

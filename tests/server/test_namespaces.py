@@ -89,6 +89,7 @@ def test_a_name_that_only_one_repository_has_is_found_from_both(tmp_path: Path) 
         assert [sums(server, name) for name in ("pipeline_add", "pipeline_sub", "member")] == [0, 0, 0]
 
 
+@pytest.mark.slow
 def test_polling_rebinds_ensembles_when_members_change(tmp_path: Path) -> None:
     flags = (*houses(tmp_path), "--model-control-mode=poll", "--repository-poll-secs=1")
     with running(*flags) as server:
@@ -102,6 +103,7 @@ def test_polling_rebinds_ensembles_when_members_change(tmp_path: Path) -> None:
         assert_ambiguous(server, "member")
 
 
+@pytest.mark.slow
 def test_an_explicit_load_means_every_model_of_the_name(tmp_path: Path) -> None:
     flags = houses(tmp_path)
     for name in ("add", "sub"):

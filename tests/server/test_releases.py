@@ -59,7 +59,7 @@ def notice(server: Running) -> None:
     server.process.send_signal(signal.SIGHUP)
 
 
-@pytest.mark.parametrize(("mode", "tell"), [("none", notice), ("explicit", load)])
+@pytest.mark.parametrize(("mode", "tell"), [("none", notice), pytest.param("explicit", load, marks=pytest.mark.slow)])
 def test_a_link_that_is_turned_under_load_loses_nothing(tmp_path: Path, mode: str, tell: object) -> None:
     for number in (16, 17):
         release(tmp_path, "det", number)
@@ -130,6 +130,7 @@ def _metrics(server: Running) -> str:
     return server.get("/metrics", server.metrics)[1].decode()
 
 
+@pytest.mark.slow
 def test_bad_links_are_refused_and_the_old_version_serves(tmp_path: Path) -> None:
     """Also a worker that starts again after its link was turned: it finds the files of its own release."""
     release(tmp_path, "det", 16)

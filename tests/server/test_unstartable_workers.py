@@ -42,7 +42,7 @@ CAUSES: dict[str, Callable[[Running, Path], None]] = {
     ("cause", "end"),
     [
         ("the environment was renamed", "SIGTERM"),
-        ("no descriptor is left", "unload"),
+        pytest.param("no descriptor is left", "unload", marks=pytest.mark.slow),
         pytest.param("the environment was renamed", "unload", marks=pytest.mark.slow),
         pytest.param("no descriptor is left", "SIGTERM", marks=pytest.mark.slow),
     ],

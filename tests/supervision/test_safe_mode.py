@@ -180,7 +180,9 @@ def is_ready(server: Running) -> bool:
     return server.get("/v2/health/ready")[0] == 200
 
 
-@pytest.mark.parametrize("way", ["socket", "directory", pytest.param("file", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "way", ["socket", *(pytest.param(way, marks=pytest.mark.slow) for way in ("directory", "file"))]
+)
 def test_safe_mode_is_left_while_the_server_runs_and_stays_left_after_a_restart(tmp_path: Path, way: str) -> None:
     names = ("one", "two") if way == "directory" else ("one",)
     for name in names:
@@ -265,6 +267,7 @@ def test_deaths_with_clean_ends_between_them_leave_no_model_out(tmp_path: Path) 
         assert is_ready(server)
 
 
+@pytest.mark.slow
 def test_without_a_suspect_all_models_are_tried_again_after_a_while_and_at_the_next_boot(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "good")
     flags = [f"--model-repository={tmp_path}/models", f"--state-directory={tmp_path}"]

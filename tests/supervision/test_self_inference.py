@@ -102,6 +102,7 @@ def of_index(server: Running, model: str) -> dict[str, str]:
     return next(one for one in json.loads(server.post("/v2/repository/index")[1]) if one["name"] == model)
 
 
+@pytest.mark.slow
 def test_a_dead_device_is_found_behind_answers_from_the_cache(tmp_path: Path) -> None:
     fault = tmp_path / "fault"
     code = DIES_INSIDE.replace("FAULT", repr(str(fault)))

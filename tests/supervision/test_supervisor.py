@@ -83,6 +83,7 @@ def test_a_required_model_that_fails_is_reported_and_the_service_has_started(tmp
             assert box.wait_for(ready)["STATUS"] == "2 models ready"
 
 
+@pytest.mark.slow
 def test_a_missing_required_model_is_reported_and_served_when_it_comes(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "good")
     flags = [f"--model-repository={tmp_path}/models", "--required-model=god"]
@@ -113,7 +114,7 @@ def test_a_required_model_that_no_client_has_loaded_yet_keeps_nothing_from_start
         assert box.wait_for(lambda message: message.get("STATUS") == "1 model ready")
 
 
-@pytest.mark.parametrize("mode", ["poll", "none"])
+@pytest.mark.parametrize("mode", [pytest.param("poll", marks=pytest.mark.slow), "none"])
 def test_an_unreadable_repository_is_reported_and_served_when_it_can_be_read(tmp_path: Path, mode: str) -> None:
     python_model(tmp_path / "aside", "good")
     repository = tmp_path / "models"

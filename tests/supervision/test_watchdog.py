@@ -126,6 +126,7 @@ def test_one_hung_model_is_restarted_and_the_service_continues(tmp_path: Path) -
         assert 'edge_serve_worker_restarts_total{model="good",version="1"} 0' in page
 
 
+@pytest.mark.slow
 def test_the_limit_of_a_model_s_own(tmp_path: Path) -> None:
     own = '\nparameters { key: "EDGE_SERVE_HANG_TIMEOUT_SECS" value { string_value: "0.5" } }\n'
     directory = python_model(tmp_path / "models", "hangs", HANGS)

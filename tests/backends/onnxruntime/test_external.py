@@ -95,6 +95,7 @@ def test_other_files_are_ignored(tmp_path: Path, content: bytes) -> None:
     check_external_data(tmp_path / "none", tmp_path)
 
 
+@pytest.mark.slow
 def test_a_load_refuses_such_a_model(tmp_path: Path) -> None:
     for name, location in (("good", "w.bin"), ("leaves", "../../../../secret"), ("version", "../w.bin")):
         saved(tmp_path / "releases" / name / "17/17/model.onnx", weights=external(location))

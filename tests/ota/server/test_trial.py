@@ -19,6 +19,7 @@ PROGRAM = str(Path(sys.executable).with_name("edge-serve"))
 UNIT = [sys.executable, "-m", "ota", "run-trial", "--edge-serve", PROGRAM]
 
 
+@pytest.mark.slow
 def test_a_child_process_tries_models(tmp_path: Path) -> None:
     python_model(tmp_path, "good")
     python_model(tmp_path, "bad", "raise ValueError('no weights')")
