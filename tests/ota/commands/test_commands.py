@@ -88,7 +88,6 @@ def test_a_pause_is_shown_with_the_command_that_ends_it(device: Site) -> None:
     assert device.json("status")["paused"] is None
 
 
-@pytest.mark.slow
 @pytest.mark.fault("X1")
 def test_a_release_on_a_stick_passes_the_same_checks(device: Site) -> None:
     """A copy of the repository, without any web server."""
