@@ -70,8 +70,8 @@ class Watch:
     ("path", "body", "answers"),
     [
         ("echo/infer", INFER, 1),
-        ("echo/generate", {"X": [1.25] * COUNT}, 1),
-        ("stream/generate_stream", {"X": [1.25] * COUNT}, 2),
+        pytest.param("echo/generate", {"X": [1.25] * COUNT}, 1, marks=pytest.mark.slow),
+        pytest.param("stream/generate_stream", {"X": [1.25] * COUNT}, 2, marks=pytest.mark.slow),
     ],
     ids=["infer", "generate", "generate_stream"],
 )

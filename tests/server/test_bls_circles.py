@@ -14,6 +14,9 @@ from tests.server.bls_models import DOUBLE, model
 from tests.server.running import Running, running
 from tests.server.test_bls import said
 
+#: the three servers have a worker for each instance of 18 models
+pytestmark = pytest.mark.slow
+
 #: what every model here gets as X decides how deep it goes
 _TELL = """
     def told(self, found):
@@ -243,7 +246,6 @@ def test_a_model_that_can_continue_is_no_circle(others: Running, name: str, text
     assert said(others, name) == [text]
 
 
-@pytest.mark.slow
 def test_many_clients_at_once_get_answers_or_the_reason(circles: Running) -> None:
     found: list[Any] = []
 

@@ -214,6 +214,7 @@ def test_safe_mode_is_left_while_the_server_runs_and_stays_left_after_a_restart(
         assert "safe mode" not in server.log()
 
 
+@pytest.mark.slow
 def test_a_server_that_is_stopped_at_once_after_the_order_does_not_write_the_record_again(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "one")
     (tmp_path / FILE).write_text(as_text(THREE_DEATHS))
@@ -295,6 +296,7 @@ def test_without_a_suspect_all_models_are_tried_again_after_a_while_and_at_the_n
         server.wait_for_log("safe mode: model good is left out")
 
 
+@pytest.mark.slow
 def test_a_clean_end_is_no_death_and_a_second_server_counts_nothing(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "good")
     flags = [f"--model-repository={tmp_path}/models", f"--state-directory={tmp_path}"]

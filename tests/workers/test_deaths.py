@@ -85,6 +85,7 @@ def test_a_stuck_interpreter_is_noticed(tmp_path: Path) -> None:
     run(work())
 
 
+@pytest.mark.slow
 def test_a_stuck_interpreter_is_noticed_though_it_is_asked_how_it_is(tmp_path: Path) -> None:
     async def work() -> None:
         async with serving(tmp_path, limits=ProcessLimits(silence=0.6)) as served:

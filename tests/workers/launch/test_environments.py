@@ -123,6 +123,7 @@ def test_an_environment_sees_nothing_of_the_servers_own(tmp_path: Path, monkeypa
     run(work())
 
 
+@pytest.mark.slow
 def test_an_archive_is_unpacked_once_and_kept_while_it_is_used(tmp_path: Path) -> None:
     archive = pack(make_environment(tmp_path / "env", clash="4.0"), tmp_path / "env.tar.gz")
     cache = tmp_path / "cache"
