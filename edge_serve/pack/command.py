@@ -17,6 +17,7 @@ from edge_serve.config.settings.server import backend_directory
 from edge_serve.errors import EdgeServeError
 from edge_serve.pack.install import PackWish, install, remove, source_of
 from edge_serve.pack.listing import Listed, packs_in
+from edge_serve.pack.versions import sweep
 
 #: of the JSON document; raised when a member changes its meaning or goes
 SCHEMA = 1
@@ -35,6 +36,7 @@ def run(arguments: Sequence[str]) -> int:
         if options.action == "remove":
             remove(options.name, root)
             print(f"removed {root / options.name}")
+            _sweep(options.name, root)
             return 0
         return _install(options, root)
     except EdgeServeError as error:
@@ -56,7 +58,14 @@ def _install(options: argparse.Namespace, root: Path) -> int:
     finally:
         os.umask(old)
     print(f"installed {place}; models that are loaded from now on use it")
+    _sweep(options.name, root)
     return 0
+
+
+def _sweep(name: str, root: Path) -> None:
+    """Remove the versions of a pack that are not in use, and report those that are."""
+    for version in sweep(name, root):
+        print(f"{version} is in use by models that are loaded: the next install or remove of the pack deletes it")
 
 
 def _list(root: Path, *, as_json: bool) -> int:

@@ -1,7 +1,6 @@
 """Makes the directory of a pack from its files, an interpreter, and wheels that are pinned by hash; removes it again.
 
-Everything is made in a hidden directory beside it, `pack.json` last, and then renamed. So a server never finds half a
-pack, and workers that run an older one keep its files open.
+Everything is made in a version of its own (`versions`), `pack.json` last. So a server never finds half a pack.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import platform
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +19,7 @@ from pathlib import Path
 from edge_serve import __version__
 from edge_serve.backends.packs import ENVIRONMENT, MANIFEST, PACKS
 from edge_serve.errors import Internal, InvalidArgument, NotFound, Unavailable
+from edge_serve.pack.versions import new_version, switch, take_away
 from edge_serve.workers.launch.environments import interpreter_of
 
 #: the files of our packs, in a checkout
@@ -75,34 +74,30 @@ def install(wish: PackWish, root: Path) -> Path:
         OSError: the directory cannot be written.
     """
     root.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{wish.name}-", dir=root))
-    try:
-        fresh = staging / wish.name
-        shutil.copytree(wish.source, fresh, ignore=_LEFT_OUT)
+    root.chmod(root.stat().st_mode | 0o555)
+    with new_version(wish.name, root) as fresh:
+        shutil.copytree(wish.source, fresh, ignore=_LEFT_OUT, dirs_exist_ok=True)
         version = python_version(wish.python)
-        lock = find_lock(wish.source, version)
+        lock = find_lock(wish.source, version, platform.machine())
         if lock is not None:
             _make_environment(fresh / ENVIRONMENT, wish, lock)
             _probe(fresh)
         _finish(fresh, wish.name, version, lock)
-        return _put(fresh, root / wish.name, staging)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        switch(fresh, root / wish.name)
+    return root / wish.name
 
 
 def remove(name: str, root: Path) -> None:
-    """Remove a pack. Models that are loaded keep running until their worker ends.
+    """Remove a pack; `sweep` removes its files.
 
     Raises:
         NotFound: there is none.
         OSError: it cannot be removed.
     """
     place = root / name
-    if not place.is_dir() or not name.strip("."):
+    if not name.strip(".") or not (place.is_dir() or place.is_symlink()):
         raise NotFound(f"there is no pack '{name}' in '{root}': edge-serve pack list shows what is there")
-    gone = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=root))
-    place.rename(gone / name)  # first: half a pack must not be found
-    shutil.rmtree(gone)
+    take_away(place)
 
 
 def python_version(python: str) -> str:
@@ -113,20 +108,20 @@ def python_version(python: str) -> str:
         raise InvalidArgument(f"--python {python} does not run: {error}") from error
 
 
-def find_lock(source: Path, version: str) -> Path | None:
-    """Return the file of requirements for a Python; None = the pack needs no environment.
+def find_lock(source: Path, version: str, machine: str) -> Path | None:
+    """Return the file of requirements for a Python and a processor; None = the pack needs no environment.
 
     Raises:
         InvalidArgument: there are files, and none is for this Python and processor.
     """
-    kinds = [f"{version}-{platform.machine()}", version, platform.machine()]
+    kinds = [f"{version}-{machine}", version, machine]
     files = [source / name for name in (*(f"requirements-{kind}.txt" for kind in kinds), "requirements.txt")]
     found = next((path for path in files if path.is_file()), None)
     others = sorted(path.stem.removeprefix("requirements-") for path in source.glob("requirements-*.txt"))
     if found is None and others:
         raise InvalidArgument(
             f"pack '{source.name}' has libraries for {', '.join(others)}, and this is Python {version} on "
-            f"{platform.machine()}: name another interpreter with --python"
+            f"{machine}: name another interpreter with --python"
         )
     return found
 
@@ -177,12 +172,3 @@ def _finish(place: Path, name: str, version: str, lock: Path | None) -> None:
         file.write(json.dumps(manifest, indent=2) + "\n")
         file.flush()
         os.fsync(file.fileno())
-
-
-def _put(fresh: Path, place: Path, staging: Path) -> Path:
-    """Rename the new pack into place, and an older one out of it."""
-    place.parent.chmod(place.parent.stat().st_mode | 0o555)
-    if place.is_dir():
-        place.rename(staging / "old")
-    fresh.rename(place)
-    return place

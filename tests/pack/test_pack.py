@@ -31,7 +31,7 @@ def make_wheel(folder: Path, version: str = "1") -> str:
         f"{information}/METADATA": f"Metadata-Version: 2.1\nName: tiny-library\nVersion: {version}\n",
         f"{information}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in files.items():
             archive.writestr(name, content)
@@ -59,12 +59,13 @@ def test_a_pack_is_installed_replaced_and_removed(tmp_path: Path, capfd: pytest.
     assert pack(root, "install", "own", f"--from={source}", f"--wheels={wheels}") == 0
     found = find_pack(root, "own")
     assert found is not None
-    assert found.environment == root / "own/venv"
+    assert found.environment == (root / "own/venv").resolve()
     manifest = json.loads((root / "own/pack.json").read_text())
     assert (manifest["name"], manifest["architectures"]) == ("own", [platform.machine()])
     assert not (root / "own/requirements.txt").exists()
     assert not list(root.glob("own/venv/lib/python*/site-packages/pip"))
-    assert [path.name for path in root.iterdir()] == ["own"]
+    assert [path.name for path in root.iterdir() if not path.name.startswith(".own-")] == ["own"]
+    assert len(list(root.iterdir())) == 2
 
     state = found.state
     (source / "part.py").write_text("NAME = 1 / 0\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from edge_serve.pack.install import SOURCES, PackWish, find_lock, install, python_version
+from edge_serve.pack.versions import sweep
 
 ROOT = Path(__file__).parents[2] / "build/packs"
 #: set where a pack that is not installed is a failure
@@ -26,31 +28,37 @@ def names() -> list[str]:
 def make(name: str) -> Path:
     """Install a pack below ROOT unless it is there with the same libraries. Return its directory."""
     source = SOURCES / name
-    lock = find_lock(source, python_version(sys.executable))
+    lock = find_lock(source, python_version(sys.executable), platform.machine())
     wanted = hashlib.sha256(lock.read_bytes()).hexdigest() if lock is not None else ""
     manifest = ROOT / name / "pack.json"
     if not manifest.is_file() or json.loads(manifest.read_text())["requirements_sha256"] != wanted:
         install(PackWish(name, source, sys.executable), ROOT)
+        sweep(name, ROOT)
     return ROOT / name
 
 
-def backends_with(name: str, root: Path) -> Path:
-    """Return a backend directory in `root` with the present files of a pack and the libraries below ROOT.
+def installed(name: str) -> Path:
+    """Return the directory of a pack below ROOT.
 
-    The test is skipped if they are not installed, and fails where REQUIRED is set.
+    The test is skipped if it is not there, and fails where REQUIRED is set.
     """
-    installed = ROOT / name
-    if not (installed / "pack.json").is_file():
+    if not (ROOT / name / "pack.json").is_file():
         reason = f"pack {name} is not installed: python -m tests.packs.environments {name}"
         if os.environ.get(REQUIRED):
             pytest.fail(reason)
         pytest.skip(reason)
+    return ROOT / name
+
+
+def backends_with(name: str, root: Path) -> Path:
+    """Return a backend directory in `root` with the present files of a pack and its libraries below ROOT."""
+    libraries = installed(name)
     place = root / name
     place.mkdir(parents=True)
     for file in (SOURCES / name).glob("*.py"):
         (place / file.name).symlink_to(file)
     for part in ("venv", "pack.json"):
-        (place / part).symlink_to(installed / part)
+        (place / part).symlink_to(libraries / part)
     return root
 
 

@@ -51,7 +51,7 @@ class LoadPlan:
     def same_as(self, other: LoadPlan) -> bool:
         """Return whether loading this would serve the same files under the same configuration as `other` does."""
         members = members_of(self.config) == members_of(other.config)  # by namespaces these may be others now
-        if not members or (self.override, self.directory) != (other.override, other.directory):
+        if not members or self._sources() != other._sources():
             return False
         files = without_configuration(self.print) == without_configuration(other.print)
         return self.print == other.print or (files and self.config == other.config)  # rewritten, and says the same
@@ -74,7 +74,7 @@ class LoadPlan:
         """Return whether another load would serve the same as a version that was loaded by `before`."""
         return (
             before is not None
-            and (self.override, self.directory) == (before.override, before.directory)
+            and self._sources() == before._sources()
             and of_version(self.print, version) == of_version(before.print, version)
             and _of_one_version(self.config) == _of_one_version(before.config)
         )
@@ -86,11 +86,15 @@ class LoadPlan:
         Args:
             before: the plan that it was loaded by; its completed configuration is in `served`.
         """
-        if before is None or served.opened is None or self.directory != before.directory:
+        if before is None or served.opened is None or (self.directory, self.pack) != (before.directory, before.pack):
             return False
         files = of_version(self.print, version) == of_version(before.print, version)
         config = _of_any_instances(self.config)
         return files and config in (_of_any_instances(before.config), _of_any_instances(served.config))
+
+    def _sources(self) -> tuple[Override | None, Path, Pack | None]:
+        """Return the places that the model is from, with the state of its pack."""
+        return self.override, self.directory, self.pack
 
 
 def _of_one_version(config: pb.ModelConfig) -> pb.ModelConfig:

@@ -17,7 +17,7 @@ import os
 import site
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import edge_serve
@@ -71,7 +71,7 @@ class Interpreter:
 
 @dataclass(slots=True, eq=False)
 class Environment:
-    """An interpreter that a worker runs with, until `release`: what was unpacked for it stays as long.
+    """An interpreter that a worker runs with, until `release`: what was unpacked for it, and its pack, stay as long.
 
     Attributes:
         root: its directory; None: the server's own interpreter.
@@ -79,13 +79,12 @@ class Environment:
 
     interpreter: Interpreter
     root: Path | None = None
-    _lock: int = -1
+    _locks: list[int] = field(default_factory=list)
 
     def release(self) -> None:
         """The worker has ended; a second call does nothing."""
-        fd, self._lock = self._lock, -1
-        if fd >= 0:
-            os.close(fd)
+        while self._locks:
+            os.close(self._locks.pop())
 
 
 def own_interpreter() -> Interpreter:
@@ -190,17 +189,20 @@ class Environments:
         Raises:
             InvalidArgument: there is no such environment, or it cannot run a worker.
         """
-        lock, subject, pack = -1, f"{PARAMETER} of model '{spec.name}'", spec.pack
+        locks, subject, pack = list[int](), f"{PARAMETER} of model '{spec.name}'", spec.pack
         try:
             path = path_of(spec) if spec.is_python else None
-            if path is None and pack is not None and pack.environment is not None:
-                subject, path = f"pack '{pack.name}' of model '{spec.name}'", pack.environment
+            if pack is not None:
+                with contextlib.suppress(OSError):  # it is read-only on some file systems, and then not replaced
+                    locks.append(lock_shared(pack.directory))
+                if path is None and pack.environment is not None:
+                    subject, path = f"pack '{pack.name}' of model '{spec.name}'", pack.environment
             if path is None:
-                return None
-            root, lock = (path.resolve(), -1) if path.is_dir() else await self._unpack(path)
-            return Environment(await self._checked_interpreter(root, _repair(spec, path)), root, lock)
+                return Environment(own_interpreter(), None, locks) if locks else None
+            root = path.resolve() if path.is_dir() else await self._unpack(path, locks)
+            return Environment(await self._checked_interpreter(root, _repair(spec, path)), root, locks)
         except BaseException as error:
-            if lock >= 0:
+            for lock in locks:
                 os.close(lock)
             if isinstance(error, EdgeServeError):
                 raise InvalidArgument(f"{subject}: {error.message}") from error
@@ -208,8 +210,8 @@ class Environments:
                 raise InvalidArgument(f"{subject}: '{error.filename}' cannot be read: {error.strerror}") from error
             raise
 
-    async def _unpack(self, archive: Path) -> tuple[Path, int]:
-        """The directory of an archive, and a descriptor that keeps it there until it is closed."""
+    async def _unpack(self, archive: Path, locks: list[int]) -> Path:
+        """The directory of an archive; adds a descriptor to `locks` that keeps it there until it is closed."""
         own = own_interpreter()
         command = [*own.command, "edge_serve.workers.launch.unpack", str(archive), str(self._cache)]
         for _ in range(3):  # another server may remove it in the moment before it is locked
@@ -222,7 +224,8 @@ class Environments:
                 raise InvalidArgument(answer["error"])
             root = Path(answer["directory"])
             with contextlib.suppress(OSError):
-                return root, lock_shared(root, os.O_DIRECTORY)
+                locks.append(lock_shared(root, os.O_DIRECTORY))
+                return root
         raise Internal(f"'{archive}' is removed from {self._cache} again and again while it is unpacked")
 
     async def _checked_interpreter(self, root: Path, repair: str) -> Interpreter:

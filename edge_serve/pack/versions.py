@@ -1,0 +1,93 @@
+"""The versions of a pack in a backend directory, and which of them the server finds.
+
+    NAME                 a link to the version that models are loaded with from now on
+    .NAME-xxxxxxxx/NAME  a version: it stays while a worker runs it, or a command makes it
+
+The user of a version holds a shared lock on its directory: the front end for its workers (`launch.environments`), and
+the command that makes it. So files that a worker has yet to import are neither replaced nor removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from edge_serve.files import lock_shared
+from edge_serve.workers.launch.unpack import locked
+
+
+@contextlib.contextmanager
+def new_version(name: str, root: Path) -> Iterator[Path]:
+    """Yield an empty directory for a version, locked. After an error it is removed.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    version = _place(name, root)
+    version.mkdir()
+    lock = lock_shared(version)
+    try:
+        yield version
+    except BaseException:
+        shutil.rmtree(version.parent, ignore_errors=True)
+        raise
+    finally:
+        os.close(lock)
+
+
+def switch(version: Path, link: Path) -> None:
+    """Make models load with a version from now on, in one step.
+
+    Raises:
+        OSError: the directory cannot be written.
+    """
+    fresh = version.with_name("link")
+    fresh.symlink_to(version.relative_to(link.parent))
+    take_away(link, links=False)
+    fresh.rename(link)
+    os.sync()  # before older versions are removed: after a power cut the link must not name one of them
+
+
+def take_away(link: Path, *, links: bool = True) -> None:
+    """Make the server find no version; `links` = False: unless it is a link, which `switch` replaces.
+
+    A directory that was made by hand becomes a version, because workers may run it.
+    """
+    if link.is_symlink():
+        if links:
+            link.unlink()
+    elif link.is_dir():
+        link.rename(_place(link.name, link.parent))
+
+
+def sweep(name: str, root: Path) -> list[Path]:
+    """Remove the versions that the server does not find, and that are not in use. Return those that are in use.
+
+    Raises:
+        OSError: one cannot be removed.
+    """
+    used = []
+    for version in sorted(root.glob(f".{name}-*/{name}")):
+        with contextlib.ExitStack() as undo:
+            try:
+                undo.enter_context(locked(version, fcntl.LOCK_EX | fcntl.LOCK_NB))
+            except FileNotFoundError:  # another command has removed it
+                continue
+            except OSError:
+                used.append(version)
+                continue
+            if version.resolve() != (root / name).resolve():  # with the lock: a command may have switched to it
+                shutil.rmtree(version.parent)
+    return [version for version in used if version.resolve() != (root / name).resolve()]
+
+
+def _place(name: str, root: Path) -> Path:
+    """Return a path for a version, in a new directory that the service's user can read."""
+    home = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=root))
+    home.chmod(0o755)
+    return home / name
