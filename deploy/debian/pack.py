@@ -20,6 +20,7 @@ from deploy.program import CHECKOUT, Target, make_environment, pip, prune, reada
 from deploy.requirements import INSTALLED
 from deploy.version import identify
 from deploy.wheels import read_wheels
+from edge_serve.pack.install import find_lock
 
 SOURCES = CHECKOUT / "packs"
 #: where dpkg unpacks a pack, its running copies, and the links that the server follows
@@ -36,8 +37,11 @@ def packs() -> list[str]:
 
 
 @readable_by_all()
-def build_pack(name: str, release_name: str, arch: str, out: Path) -> Path:
+def build_pack(name: str, release_name: str, arch: str, out: Path, level: int = 9) -> Path:
     """Build the package of a pack for a release in `out`. Return its path.
+
+    Args:
+        level: of zstd, which dpkg-deb compresses with.
 
     Raises:
         VersionError: the version of these sources cannot be determined.
@@ -57,7 +61,7 @@ def build_pack(name: str, release_name: str, arch: str, out: Path) -> Path:
         scripts = {one: _script(one, name) for one in _SCRIPTS}
         control_files(root, control(package, version, release, arch, kilobytes(root)), scripts)
         path = out / f"{package}_{version}_{arch}.deb"
-        pack_tree(root, path, made.epoch, level=9)
+        pack_tree(root, path, made.epoch, level)
     return path
 
 
@@ -83,7 +87,8 @@ def _files(place: Path, name: str, for_target: Target, version: str) -> None:
     """Write the pack: its modules, its environment, and pack.json."""
     for file in (SOURCES / name).glob("*.py"):
         shutil.copy(file, place)
-    lock = SOURCES / name / f"requirements-{for_target.python}.txt"
+    lock = find_lock(SOURCES / name, for_target.python, for_target.machine)
+    assert lock is not None, "a pack that has requirements.in has files of them"
     environment = place / "venv"
     packages = environment / "lib" / f"python{for_target.python}" / "site-packages"
     packages.mkdir(parents=True)
