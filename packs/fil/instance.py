@@ -85,7 +85,8 @@ class FilInstance:
         values: dict[str, Array] = {}
         for output in self._plan.outputs:
             if output.name in wanted:
-                found = self._explained(rows) if output.name == SHAP else self._answers(rows, threads, output.width)
+                width = output.width
+                found = self._explained(rows, width) if output.name == SHAP else self._answers(rows, threads, width)
                 values[output.name] = found.astype(output.datatype.numpy, copy=False)
         return values
 
@@ -96,9 +97,9 @@ class FilInstance:
             raise Internal(f"the forest cannot be computed: {error}") from error
         return answers(scores, self._plan.is_classifier, self._settings, width)
 
-    def _explained(self, rows: Array) -> Array:
+    def _explained(self, rows: Array, width: int) -> Array:
         assert self._explainer is not None, "the plan has this output"
-        return self._explainer.explain(self._forest.as_asked(rows)).reshape(len(rows), -1)
+        return self._explainer.explain(self._forest.as_asked(rows)).reshape(len(rows), width)
 
     def _tensors(self, request: BackendRequest, values: dict[str, Array], start: int, count: int) -> list[InferTensor]:
         tensors = []

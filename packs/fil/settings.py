@@ -64,7 +64,7 @@ def read_settings(config: Mapping[str, Any]) -> ForestSettings:
         threshold=_threshold(values),
         allow_unknown_field=_boolean(values, "xgboost_allow_unknown_field") or False,
         threads=max(_integer(values, "cpu_nthread", 0), 0),
-        notes=tuple(_notes(values)),
+        notes=(*_notes(values), *_notes_on_states(config)),
     )
 
 
@@ -96,3 +96,9 @@ def _notes(values: Mapping[str, str]) -> list[str]:
     known = [*_READ, *sorted(IGNORED)]
     near = {name: difflib.get_close_matches(name, known, 1, 0.8) for name in values if name not in known}
     return [f"parameter '{name}' has no effect, did you mean '{close[0]}'?" for name, close in near.items() if close]
+
+
+def _notes_on_states(config: Mapping[str, Any]) -> list[str]:
+    """Return a line if the configuration has states. Triton's backend takes them, too, and ignores them."""
+    states = (config.get("sequence_batching") or {}).get("state")
+    return ["a forest keeps no state, so sequence_batching.state has no effect"] if states else []

@@ -54,6 +54,13 @@ def test_every_thread_is_the_default_of_triton() -> None:
     assert read_settings(parameters(cpu_nthread="-1")).threads == 0
 
 
+def test_states_are_noted() -> None:
+    assert read_settings({"sequence_batching": {"state": []}}).notes == ()
+    assert read_settings({"sequence_batching": {"state": [{"input_name": "IN", "output_name": "OUT"}]}}).notes == (
+        "a forest keeps no state, so sequence_batching.state has no effect",
+    )
+
+
 def test_a_misspelt_name_is_noted() -> None:
     assert read_settings(parameters(predict_probab="true", EDGE_SERVE_WORKER="own")).notes == (
         "parameter 'predict_probab' has no effect, did you mean 'predict_proba'?",

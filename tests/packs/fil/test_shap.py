@@ -27,5 +27,7 @@ def test_as_the_library(name: str, tmp_path: Path) -> None:
     assert [one.name for one in first.outputs] == list(OUTPUTS)
     found = np.concatenate([first.outputs[1].array(), second.outputs[1].array()])
     np.testing.assert_allclose(found, expected.reshape(found.shape), atol=2e-5, rtol=1e-4)
+    (none,) = ask(instance, rows[:0], outputs=OUTPUTS)
+    assert none.outputs[1].shape == (0, *found.shape[1:])
     (only,) = ask(instance, rows[:2], outputs=OUTPUTS[1:])
     assert [one.name for one in only.outputs] == ["treeshap_output"]
