@@ -16,6 +16,9 @@ from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import Parameter
 from edge_serve.messages.tensors import InferTensor
 
+#: key of `ModelSpec.backend_config`
+DECLARED_NAMES = "declared-names"
+
 
 class DeviceLost(Internal):
     """This process can use its device no more. The worker answers the batch with this error, ends, and is started
@@ -61,6 +64,11 @@ class ModelSpec:
     backend_config: dict[str, str] = field(default_factory=dict)
     pack: Pack | None = None
     arena: ArenaMemory | None = None
+
+    @property
+    def declared_names(self) -> list[str]:
+        """Return the tensors of config.pbtxt where `check` has a model described, for one that has several names."""
+        return self.backend_config.get(DECLARED_NAMES, "").splitlines()
 
     @property
     def is_python(self) -> bool:

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from edge_serve.aio.offload import offload
-from edge_serve.backends.base import ModelSpec
+from edge_serve.backends.base import DECLARED_NAMES, ModelSpec
 from edge_serve.backends.packs import Pack, Packs
 from edge_serve.check.engine import BACKENDS, EngineReport, describe_engines, engine_lines
 from edge_serve.check.golden import GoldenTrial, record, try_all
@@ -280,9 +280,10 @@ async def _described(
     names = ("name", "backend", "platform", "default_model_filename", "parameters", "model_operations")
     known = {name: getattr(config, name) for name in names}
     bare, listed = pb.ModelConfig(**known), pb.ModelConfig(**known, output=config.output)
+    called = "\n".join([*(tensor.name for tensor in config.input), *(tensor.name for tensor in config.output)])
     for asked in (bare, listed) if config.output else (bare,):
         with contextlib.suppress(EdgeServeError):  # the load, which follows, says why
-            spec = replace(_spec(found, asked, version), pack=pack)
+            spec = replace(_spec(found, asked, version), pack=pack, backend_config={DECLARED_NAMES: called})
             told = await workers.describe(spec, config.backend)
             return model_config_from_json(told) if told else bare
     return bare

@@ -38,11 +38,13 @@ class OpenVinoBackend:
         config = spec.config
         if (config.get("input") or config.get("batch_input")) and config.get("output"):
             return config
-        settings = settings_of(config, 1)
-        path = model_path(spec)
-        inputs, outputs = _ports(library.OpenVino(spec.name).read(path, settings), path)
+        settings, declared = settings_of(config, 1), spec.declared_names
+        path, opened = model_path(spec), library.OpenVino(spec.name)
+        model = opened.read(path, settings)
+        taken = {name for port in _ports(model, path)[0] for name in port.names}
+        opened.add_outputs(model, [name for name in declared if name not in taken])
         most = spec.backend_config.get("default-max-batch-size")
-        return signature.completed(config, inputs, outputs, None if most is None else integer(most))
+        return signature.completed(config, *_ports(model, path), None if most is None else integer(most), declared)
 
     def open(self, spec: ModelSpec, instances: Sequence[InstanceSpec]) -> list[OpenVinoInstance]:
         """Load the model.

@@ -37,18 +37,25 @@ class Port:
     has_batch: bool = False
 
 
-def completed(config: Mapping[str, Any], inputs: Sequence[Port], outputs: Sequence[Port], most: int | None) -> Json:
+def completed(
+    config: Mapping[str, Any],
+    inputs: Sequence[Port],
+    outputs: Sequence[Port],
+    most: int | None,
+    declared: Sequence[str] = (),
+) -> Json:
     """Return the configuration with the model's own inputs and outputs, and whether it batches.
 
     Args:
         most: `max_batch_size` of a model that batches; None = the default.
+        declared: further names that the configuration may have for them.
 
     Raises:
         InvalidArgument, Internal: the model cannot be served so.
     """
     found = (
-        [_as_found(port, config, "input") for port in inputs],
-        [_as_found(port, config, "output") for port in outputs],
+        [_as_found(port, config, "input", declared) for port in inputs],
+        [_as_found(port, config, "output", declared) for port in outputs],
     )
     return complete_onnx(config, *found, DEFAULT_MAX_BATCH_SIZE if most is None else most)
 
@@ -82,10 +89,10 @@ def shaped_inputs(config: Mapping[str, Any], inputs: Sequence[Port], settings: O
     return shaped
 
 
-def name_in(config: Mapping[str, Any], port: Port, side: str) -> str:
+def name_in(config: Mapping[str, Any], port: Port, side: str, declared: Sequence[str] = ()) -> str:
     """Return the name by which the configuration knows a tensor of the model; else its own first name."""
     sequence = config.get("sequence_batching") or {}
-    known = {str(entry.get("name")) for entry in config.get(side, ())}
+    known = {str(entry.get("name")) for entry in config.get(side, ())}.union(declared)
     known |= {str(state.get(f"{side}_name")) for state in sequence.get("state", ())}
     if side == "input":
         known |= {str(control.get("name")) for control in sequence.get("control_input", ())}
@@ -99,11 +106,11 @@ def declared_type(config: Mapping[str, Any], port: Port, side: str) -> str:
     return str(entry.get("data_type") or port.data_type) if entry else port.data_type
 
 
-def _as_found(port: Port, config: Mapping[str, Any], side: str) -> FoundTensor:
+def _as_found(port: Port, config: Mapping[str, Any], side: str, declared: Sequence[str] = ()) -> FoundTensor:
     dims = _known_dims(port, config, side)
     if dims and (port.has_batch or int(config.get("max_batch_size", 0)) > 0):
         dims = (-1, *dims[1:])
-    return FoundTensor(name_in(config, port, side), port.data_type, dims, port.kind)
+    return FoundTensor(name_in(config, port, side, declared), port.data_type, dims, port.kind)
 
 
 def _as_declared(port: Port, config: Mapping[str, Any], side: str) -> FoundTensor:

@@ -29,10 +29,9 @@ class ExportedModel:
     words = "PyTorch execute failure"
 
     def __init__(self, program: Any, config: Mapping[str, Any]) -> None:
-        specs = [pytree.treespec_dumps(spec) for spec in (program.call_spec.in_spec, program.call_spec.out_spec)]
         self._in_spec = program.call_spec.in_spec
-        inputs = input_leaves(specs[0])
-        self.signature: TensorPlaces = signature_of(config, inputs, output_leaves(specs[1]))
+        inputs, outputs = _leaves(program)
+        self.signature: TensorPlaces = signature_of(config, inputs, outputs)
         #: the arguments are tensors one beside the other, so that no tree has to be built
         self._plain = inputs == [f"ARGS[{index}]" for index in range(len(inputs))]
         self._module = program.module()
@@ -69,16 +68,27 @@ def load(path: Path, model: str, device: torch.device | None) -> Any:
     return program
 
 
-def found_tensors(program: Any) -> tuple[list[FoundTensor], list[FoundTensor]]:
-    """Return the inputs and outputs of a program, by number, with -1 for variable dimensions."""
+def found_tensors(program: Any, declared: Sequence[str] = ()) -> tuple[list[FoundTensor], list[FoundTensor]]:
+    """Return the inputs and outputs of a program, with -1 for variable dimensions.
+
+    A tensor is called by its number, or by its place in the arguments or the result if that name is declared.
+    """
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
     sides = (program.graph_signature.user_inputs, program.graph_signature.user_outputs)
     inputs, outputs = ([values.get(name) for name in names] for names in sides)
-    return _found("input", inputs), _found("output", outputs)
+    input_names, output_names = _leaves(program)
+    return _found("input", inputs, input_names, declared), _found("output", outputs, output_names, declared)
 
 
-def _found(side: str, values: Sequence[Any]) -> list[FoundTensor]:
-    return [_described(name, value) for name, value in zip(ordinals(side, len(values)), values, strict=True)]
+def _leaves(program: Any) -> tuple[list[str], list[str]]:
+    spec = program.call_spec
+    return input_leaves(pytree.treespec_dumps(spec.in_spec)), output_leaves(pytree.treespec_dumps(spec.out_spec))
+
+
+def _found(side: str, values: Sequence[Any], leaves: Sequence[str], declared: Sequence[str]) -> list[FoundTensor]:
+    numbers = ordinals(side, len(values))
+    names = [leaf if leaf in declared else number for leaf, number in zip(leaves, numbers, strict=True)]
+    return [_described(name, value) for name, value in zip(names, values, strict=True)]
 
 
 def _described(name: str, value: Any) -> FoundTensor:

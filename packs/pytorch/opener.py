@@ -56,7 +56,7 @@ class Opener:
             )
             return spec.config
         self._program = exported.load(self._path, spec.name, torch.device("cpu"))
-        return complete_onnx(spec.config, *exported.found_tensors(self._program))
+        return complete_onnx(spec.config, *exported.found_tensors(self._program, spec.declared_names))
 
     def open(self, spec: ModelSpec, instances: Sequence[InstanceSpec]) -> list[PyTorchInstance]:
         """Load the model for each instance.
