@@ -99,6 +99,17 @@ class Identity(nn.Module):
         return x
 
 
+class Times(nn.Module):
+    """Multiplies."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor
+
+
 class Network(nn.Module):
     """A small convolutional network for images of any size."""
 

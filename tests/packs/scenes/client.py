@@ -1,0 +1,64 @@
+"""Requests by Triton's own client."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from tritonclient import http
+from tritonclient.utils import shared_memory
+
+from edge_serve.messages.tensors import Array
+from tests.server.running import Running
+
+
+class Region:
+    """A region of shared memory that is registered with a server; tensors of FP32 lie in it one after the other."""
+
+    def __init__(self, client: http.InferenceServerClient, size: int) -> None:
+        key = f"/edge-serve-test-{uuid.uuid4().hex}"
+        self.client = client
+        self._handle = shared_memory.create_shared_memory_region("region", key, size)
+        client.register_system_shared_memory("region", key, size)
+        self._end = 0
+
+    def close(self) -> None:
+        """Unregister and remove it."""
+        self.client.unregister_system_shared_memory("region")
+        shared_memory.destroy_shared_memory_region(self._handle)
+
+    def infer(self, model: str, inputs: Mapping[str, Array], outputs: Mapping[str, Sequence[int]]) -> dict[str, Array]:
+        """Return outputs of these shapes. No tensor is in the request or in the answer."""
+        given, wanted, places = [], [], {}
+        for name, array in inputs.items():
+            given.append(http.InferInput(name, list(array.shape), "FP32"))
+            given[-1].set_shared_memory("region", array.nbytes, offset=self._end)
+            shared_memory.set_shared_memory_region(self._handle, [array], offset=self._end)
+            self._end += array.nbytes
+        for name, shape in outputs.items():
+            wanted.append(http.InferRequestedOutput(name))
+            size = 4 * int(np.prod(shape))
+            wanted[-1].set_shared_memory("region", size, offset=self._end)
+            places[name] = self._end
+            self._end += size
+        answer = self.client.infer(model, given, outputs=wanted)
+        assert [one["name"] for one in answer.get_response()["outputs"]] == [*outputs]
+        return {name: self._read(places[name], shape) for name, shape in outputs.items()}
+
+    def _read(self, place: int, shape: Sequence[int]) -> Array:
+        found: Any = shared_memory.get_contents_as_numpy(self._handle, np.float32, list(shape), offset=place)
+        return np.array(found)  # the region is removed
+
+
+@contextlib.contextmanager
+def region(server: Running, size: int = 1 << 16) -> Iterator[Region]:
+    """A region of a server."""
+    with http.InferenceServerClient(server.url, network_timeout=60) as client:
+        made = Region(client, size)
+        try:
+            yield made
+        finally:
+            made.close()
