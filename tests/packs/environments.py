@@ -9,6 +9,7 @@ import platform
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -43,10 +44,7 @@ def installed(name: str) -> Path:
     The test is skipped if it is not there, and fails where REQUIRED is set.
     """
     if not (ROOT / name / "pack.json").is_file():
-        reason = f"pack {name} is not installed: python -m tests.packs.environments {name}"
-        if os.environ.get(REQUIRED):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        lack(f"pack {name} is not installed: python -m tests.packs.environments {name}")
     return ROOT / name
 
 
@@ -60,6 +58,13 @@ def backends_with(name: str, root: Path) -> Path:
     for part in ("venv", "pack.json"):
         (place / part).symlink_to(libraries / part)
     return root
+
+
+def lack(reason: str) -> NoReturn:
+    """Skip the test, or fail it where REQUIRED is set."""
+    if os.environ.get(REQUIRED):
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 def main(given: Sequence[str]) -> int:
