@@ -13,7 +13,7 @@ FLAGS ?=
 TESTS ?= tests
 
 .PHONY: hw-check help serve test slow test-ota ota-demo check conformance bench models docs proto clean \
-	install install-system deb lock test-system test-vm test-powercut image image-arm64 image-run flash \
+	install install-system deb lock test-system test-packs test-vm test-powercut image image-arm64 image-run flash \
 	test-image test-image-boot test-image-system test-image-data test-image-update
 
 help:  ## print this list
@@ -126,7 +126,11 @@ lock: .venv/serve  ## update deploy/requirements-*.txt to the newest wheels that
 	$(BIN)/python -m deploy.lock
 
 test-system: .venv/test  ## boot Debian in systemd-nspawn, install the package, inject faults (root; under 6 minutes)
-	$(BIN)/python -m pytest -q -rs -s -m 'not powercut' tests/system --machine nspawn $(SYSTEM)
+	$(BIN)/python -m pytest -q -rs -s -m 'not powercut and not slow' tests/system --machine nspawn $(SYSTEM)
+
+# the model of pytorch is written with the pack's library on this machine; elsewhere that test is skipped
+test-packs: .venv/test  ## build the packages of all packs, install and serve them on booted Debian 12 and 13 (root; by hand, a quarter of an hour)
+	$(BIN)/python -m pytest -q -rs -s --durations=0 tests/system/test_packs.py --machine nspawn --release bookworm --release trixie $(SYSTEM)
 
 test-vm: .venv/test  ## do the same in QEMU, Debian 12 and 13 (emulated, tens of minutes)
 	$(BIN)/python -m pytest -q -rs -s -m 'not powercut' tests/system --machine vm $(SYSTEM)
