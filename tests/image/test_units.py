@@ -11,6 +11,7 @@ from tests.system.image.test_exposure import EXCEPTIONS, MOST
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/image_updates.md").read_text()
 UNITS = ROOT / "image/mkosi/mkosi.extra/usr/lib/systemd/system"
+RULES = ROOT / "image/mkosi/mkosi.images/initrd/mkosi.extra/usr/lib/udev/rules.d"
 
 
 def test_the_page_explains_each_unit_that_may_have_more_rights() -> None:
@@ -37,3 +38,8 @@ def test_plans_are_looked_for_with_the_same_view_of_the_device_as_they_were_buil
     names = {one.partition("=")[0] for one in differ}
     assert names.isdisjoint({"User", "Group", "PrivateDevices", "DevicePolicy", "DeviceAllow", "ProtectProc"})
     assert names >= {"ExecStart", "PrivateNetwork"}
+
+
+def test_the_rule_for_verity_comes_after_those_of_systemd() -> None:
+    """Check the order of the names, in which udev reads rules: systemd's say that a damaged root is not ready."""
+    assert [one.name for one in RULES.iterdir() if one.name > "99-systemd.rules"] == ["99-verity.rules"]

@@ -19,6 +19,7 @@ def test_verity_refuses_a_root_with_one_changed_byte(image: Path) -> None:
         print(boot.console()[-1500:])
         assert refused
         assert "its root cannot be used" in boot.since_start()
+        assert "Timed out waiting for device" not in boot.since_start(), "the initrd waits for nothing"
         assert Service(Machine(boot)).status_of("GET", "/v2/health/live") != 200
     finally:
         boot.stop()
