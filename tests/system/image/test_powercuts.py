@@ -34,7 +34,7 @@ def updated(image: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Devic
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(device.update_to_the_end)
             while not running.done():
-                time.sleep(chance.uniform(2, 8))
+                time.sleep(chance.uniform(1, 5))
                 moments.freeze()
                 print(f"moment {len(moments.files)}: {time.monotonic() - begin:.1f} s", flush=True)
         assert running.result()["version"] == device.new, disk.console()
