@@ -250,6 +250,10 @@ def test_a_replaced_pack_serves_the_models_that_are_loaded_after_it(tmp_path: Pa
         assert server.post("/v2/repository/models/new/load")[0] == 200
         assert (ask(server, "new")[0], ask(server, "new")[2]) == ([5, 15], "3.0")
         assert ask(server, "old")[0] == [2, 6]
+        assert server.post("/v2/repository/models/old/load")[0] == 200  # a changed pack is a change of the model
+        assert ask(server, "old")[0] == [5, 15]
+        assert server.post("/v2/repository/models/old/load")[0] == 200
+        assert server.log().count("model old is unchanged, nothing to load") == 1
 
 
 def _without_numpy(pack: Path) -> None:

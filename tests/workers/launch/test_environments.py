@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import subprocess
 import sys
@@ -14,11 +15,13 @@ import psutil
 import pytest
 
 from edge_serve.backends.base import InstanceSpec, ModelSpec
+from edge_serve.backends.packs import Pack
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.workers.front.pool import OpenedModel, Workers
 from edge_serve.workers.launch.environments import Environments, default_cache, path_of
+from edge_serve.workers.launch.unpack import locked
 from edge_serve.workers.memory.arena import Arena, Budget
 from tests.workers.harness import Recorder, run
 from tests.workers.venvs import make_environment, pack
@@ -143,6 +146,24 @@ def test_an_archive_is_unpacked_once_and_kept_while_it_is_used(tmp_path: Path) -
         assert not Path(root).exists(), "nobody needs it any more"
 
     run(work())
+
+
+@pytest.mark.parametrize("has_environment", [True, False])
+def test_a_pack_is_locked_until_its_worker_has_ended(tmp_path: Path, has_environment: bool) -> None:
+    environment = make_environment(tmp_path / "own/venv") if has_environment else None
+    directory = environment.parent if environment is not None else tmp_path
+    spec = ModelSpec("m", 1, tmp_path, tmp_path / "1", {}, pack=Pack("own", directory, environment=environment))
+
+    async def body() -> None:
+        taken = await Environments(tmp_path / "cache").take(spec)
+        assert taken is not None
+        with pytest.raises(BlockingIOError), locked(directory, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            pass
+        taken.release()
+        with locked(directory, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            pass
+
+    run(body())
 
 
 def test_a_worker_that_died_comes_back_with_its_environment(tmp_path: Path) -> None:
