@@ -14,6 +14,7 @@ from deploy.debian.package import build
 from deploy.debian.releases import GPU_RELEASE, MACHINES, RELEASES, this_release
 from deploy.program import this_machine, why
 from deploy.version import VersionError
+from edge_serve.errors import InvalidArgument
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,6 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(build(release, options.arch, options.out, options.gpu))
         except VersionError as error:
             print(f"deb: {error}", file=sys.stderr)
+            return 1
+        except InvalidArgument as error:  # the pack has no wheels for it
+            print(f"deb: {release} {options.arch}: {error.message}", file=sys.stderr)
             return 1
         except (subprocess.CalledProcessError, OSError) as error:
             print(f"deb: {release}: {why(error, options.out)}", file=sys.stderr)

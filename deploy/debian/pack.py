@@ -44,6 +44,7 @@ def build_pack(name: str, release_name: str, arch: str, out: Path, level: int = 
         level: of zstd, which dpkg-deb compresses with.
 
     Raises:
+        InvalidArgument: the pack has no wheels for the release and the processor.
         VersionError: the version of these sources cannot be determined.
         subprocess.CalledProcessError: pip or dpkg-deb failed and printed the reason.
         OSError: `out` cannot be written.

@@ -120,7 +120,7 @@ def find_lock(source: Path, version: str, machine: str) -> Path | None:
     others = sorted(path.stem.removeprefix("requirements-") for path in source.glob("requirements-*.txt"))
     if found is None and others:
         raise InvalidArgument(
-            f"pack '{source.name}' has libraries for {', '.join(others)}, and this is Python {version} on "
+            f"pack '{source.name}' has libraries for {', '.join(others)}, expected some for Python {version} on "
             f"{machine}: name another interpreter with --python"
         )
     return found

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from deploy.debian import pack
+from deploy.debian.__main__ import main
 from deploy.debian.releases import RELEASES
 
 
@@ -39,3 +40,10 @@ def test_drop_ins_relax_one_line_and_say_why(name: str) -> None:
 
 def test_packs_that_have_locked_wheels_have_packages() -> None:
     assert pack.packs() == ["fil", "openvino", "pytorch"]
+
+
+def test_a_release_without_wheels_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--pack=pytorch", "--release=jammy", "--arch=amd64", f"--out={tmp_path}"]) == 1
+    assert (
+        "deb: jammy amd64: pack 'pytorch' has libraries for 3.10-aarch64, 3.11, 3.12, 3.13" in capsys.readouterr().err
+    )
