@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,9 @@ from .call_spec import input_leaves, ordinals, output_leaves, signature_of
 from .gpu import failure
 from .signature import TensorPlaces
 from .values import datatype_of
+
+#: torch keeps the state of a load in the process, and refuses a second one beside it
+_LOADING = threading.Lock()
 
 
 class ExportedModel:
@@ -50,6 +54,11 @@ def load(path: Path, model: str, device: torch.device | None) -> Any:
     Raises:
         Internal: it does not load.
     """
+    with _LOADING:
+        return _load(path, model, device)
+
+
+def _load(path: Path, model: str, device: torch.device | None) -> Any:
     log = logging.getLogger("torch.export")
     level, log.level = log.level, logging.CRITICAL  # the error has the reason
     try:

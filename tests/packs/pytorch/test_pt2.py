@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,13 @@ def test_a_configuration_that_contradicts_the_program_is_refused(
 
     with pytest.raises(InvalidArgument, match=text):
         opened(program, made)
+
+
+def test_programs_that_load_at_once(program: Path) -> None:
+    """As those of a repository do when the server starts. torch itself refuses the second."""
+    made = {"input": [io("INPUT__0", -1, 4), io("INPUT__1", -1, 4)], "output": [io("OUTPUT__0", -1, 4)]}
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(lambda _: opened(program, made), range(8)))
 
 
 def test_a_program_without_a_batch_dimension_does_not_batch(tmp_path: Path) -> None:
