@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +16,8 @@ from tests.packs.fil.test_served import add_model, case
 from tests.packs.openvino.test_served import SEQUENCE as OPENVINO_SEQUENCE
 from tests.packs.pytorch import torch_models as torch_models
 from tests.server.running import python_model
+
+import torch  # isort: skip
 
 need_models()
 
@@ -193,6 +196,11 @@ def write_sequences(root: Path) -> None:
         face = tensors({"INPUT__0": "FP32 1"}, {"OUTPUT__0": "FP32 1"})
         path = model(root, f"torch_{name}", TORCH + face + TORCH_SEQUENCE % strategy, "model.pt")
         torch_models.save_script(torch_models.Running(), path)
+        numbered = re.sub(r"(?:START|READY|STATE)__", "INPUT__", TORCH_SEQUENCE % strategy)
+        numbered = numbered.replace("OUTPUT_INPUT__", "OUTPUT__")
+        path = model(root, f"exported_{name}", f'backend: "pytorch"\n{BATCHES}{face}{numbered}', "model.pt2")
+        shapes = {"dynamic_shapes": [{0: torch.export.Dim("batch", min=1, max=8)}] * 4}
+        torch_models.save_exported(torch_models.Running(), path, torch.zeros(4, 2, 1).unbind(), **shapes)
         sequence = OPENVINO_SEQUENCE.replace("sequence_batching {", f"sequence_batching {{ {strategy}")
         nodes = [node("Add", ["X", "BEFORE"], ["AFTER"]), node("Identity", ["AFTER"], ["Y"])]
         row = (FLOAT, ("N", 1))

@@ -24,7 +24,9 @@ pytestmark = [
     pytest.mark.timeout(180),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's own, about scripts
 ]
-SEQUENCES = [f"{library}_{strategy.split()[0]}" for library in ("torch", "openvino") for strategy in STRATEGIES]
+SEQUENCES = [
+    f"{library}_{strategy.split()[0]}" for library in ("torch", "exported", "openvino") for strategy in STRATEGIES
+]
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +142,7 @@ def test_variable_heights(server: Running, model: str, name: str, height: int) -
 
 @pytest.mark.parametrize("model", SEQUENCES)
 def test_sequences_beside_each_other_keep_their_own_states(server: Running, model: str) -> None:
-    name = "INPUT__0" if model.startswith("torch") else "X"
+    name = "X" if model.startswith("openvino") else "INPUT__0"
     sums = dict.fromkeys((1, 2, 3), 0.0)
     for step in range(4):
         for number in sums:

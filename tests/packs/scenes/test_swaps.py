@@ -111,6 +111,7 @@ def test_no_request_fails_while_versions_are_swapped(tmp_path: Path, pack: str, 
         load = Asker(server.url, pack, answers)
 
         def swap() -> None:
+            wait_until(partial(load.has_heard, "1"))
             for number in range(2, 2 + SWAPS):
                 answers[str(number)] = write_version(root, pack, number)
                 if mode == "explicit":
@@ -119,6 +120,7 @@ def test_no_request_fails_while_versions_are_swapped(tmp_path: Path, pack: str, 
                 wait_until(partial(load.has_heard, str(number)))
 
         busy(load, [load.run] * CONNECTIONS, swap)
+        wait_until(lambda: len(server.workers()) == 1)
     print(f"\n{pack}, {mode}: {load.answered} answers, {len(load.failures)} failed, by version {dict(load.versions)}")
     assert load.failures == []
     assert sorted(load.versions) == sorted(answers)
