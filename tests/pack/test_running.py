@@ -129,55 +129,53 @@ def test_half_an_installation_is_repaired_while_the_server_runs(tmp_path: Path) 
         assert server.add_sub("add")[0] == 200
 
 
-def test_a_pack_is_replaced_while_its_model_is_served(tmp_path: Path) -> None:
-    packs, failures = Packs(tmp_path), list[object]()
+def test_a_pack_is_replaced_and_removed_while_its_model_is_served(tmp_path: Path) -> None:
+    packs, config = Packs(tmp_path), tmp_path / "models/m/config.pbtxt"
     packs.install(1)
-    with served(tmp_path) as server:
-        stop = threading.Event()
-
-        def requests() -> None:
-            while not stop.is_set():
-                try:
-                    assert ask(server, "m")[0] in ([1, 3], [2, 6])
-                except Exception as error:
-                    failures.append(error)
-
-        said = packs.install(2)
-        assert re.search(r"/\.fil-\w+/fil is in use by models that are loaded", said)
+    with served(tmp_path, "none") as server:
+        assert re.search(r"/\.fil-\w+/fil is in use by models that are loaded", packs.install(2))
         assert answer(server) == ([1, 3], "1")  # imported only now, from the version that the model was loaded with
         os.kill(int(ask(server, "m")[1]), signal.SIGKILL)
         server.wait_for_log("model m is back in worker fil")
         assert answer(server) == ([1, 3], "1")
 
-        thread = threading.Thread(target=requests)
-        thread.start()
-        assert load(server) == (200, "")
-        assert answer(server) == ([2, 6], "2")
-        stop.set()
-        thread.join()
+        with asking(server) as failures:
+            look_again(server, config)
+            end = time.monotonic() + PATIENCE
+            while answer(server) != ([2, 6], "2"):
+                assert time.monotonic() < end, server.log()
+                time.sleep(0.05)
         assert failures == []
+
         packs.remove()
         assert len(packs.versions()) == 1  # the second is in use, and the first is gone
         assert answer(server) == ([2, 6], "2")
-
-
-def test_a_pack_is_removed_while_its_model_is_served(tmp_path: Path) -> None:
-    packs = Packs(tmp_path)
-    packs.install(1)
-    with served(tmp_path, "none") as server:
-        assert "is in use by models that are loaded" in packs.remove()
-        assert answer(server) == ([1, 3], "1")
-        look_again(server, tmp_path / "models/m/config.pbtxt")
+        look_again(server, config)
         server.wait_for_log("failed to load 'm'.*install the pack: edge-serve pack install fil")
-        assert answer(server) == ([1, 3], "1")  # the version that serves stays
-
-        packs.install(2)
-        look_again(server, tmp_path / "models/m/config.pbtxt")
-        end = time.monotonic() + PATIENCE
-        while answer(server) != ([2, 6], "2"):
-            assert time.monotonic() < end, server.log()
-            time.sleep(0.05)
+        assert answer(server) == ([2, 6], "2")  # the version that serves stays
         assert server.add_sub("add")[0] == 200
+
+
+@contextlib.contextmanager
+def asking(server: Running) -> Iterator[list[Exception]]:
+    """Send requests without a pause inside the context. Yield the failures, which are complete after it."""
+    failures: list[Exception] = []
+    stop = threading.Event()
+
+    def requests() -> None:
+        while not stop.is_set():
+            try:
+                ask(server, "m")
+            except Exception as error:
+                failures.append(error)
+
+    thread = threading.Thread(target=requests)
+    thread.start()
+    try:
+        yield failures
+    finally:
+        stop.set()
+        thread.join()
 
 
 def look_again(server: Running, config: Path) -> None:
