@@ -133,7 +133,7 @@ test-packs: .venv/test  ## build the packages of all packs, install and serve th
 	$(BIN)/python -m pytest -q -rs -s --durations=0 tests/system/test_packs.py --machine nspawn --release bookworm --release trixie $(SYSTEM)
 
 test-vm: .venv/test  ## do the same in QEMU, Debian 12 and 13 (emulated, tens of minutes)
-	$(BIN)/python -m pytest -q -rs -s -m 'not powercut' tests/system --machine vm $(SYSTEM)
+	$(BIN)/python -m pytest -q -rs -s -m 'not powercut and not slow' tests/system --machine vm $(SYSTEM)
 
 test-powercut: .venv/test  ## cut a virtual machine's power 20 times while models load (by hand; long)
 	$(BIN)/python -m pytest -q -rs -s -m powercut tests/system --machine vm $(SYSTEM)
