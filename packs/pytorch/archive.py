@@ -108,6 +108,13 @@ def target_of(path: Path) -> dict[str, str]:
     return {}
 
 
+def source_of(path: Path) -> str:
+    """Return the C++ code of an AOTInductor package that calls the kernels and checks the inputs; "" = it lacks it."""
+    with zipfile.ZipFile(path) as archive:
+        names = [name for name in archive.namelist() if name.endswith(".wrapper.cpp")]
+        return archive.read(names[0]).decode(errors="replace") if len(names) == 1 else ""
+
+
 def check_target(target: Mapping[str, str], model: str, machine: str, instructions: Collection[str]) -> None:
     """Check that this machine can run a package, because an instruction that it lacks would kill the worker.
 

@@ -15,7 +15,7 @@ from edge_serve.backends.onnxruntime.plan import make_plan
 from edge_serve.config.model.complete import FoundTensor, check_onnx, complete_onnx
 
 from . import compiled, exported, scripted
-from .archive import FileKind, kind_of
+from .archive import FileKind, kind_of, source_of
 from .cores import Cores
 from .gpu import device_of, failure
 from .instance import PyTorchInstance, TorchModel
@@ -94,7 +94,8 @@ class Opener:
             if settings.weight_sharing:
                 self._shared[str(device)] = model
         else:
-            host.log("INFO", f"Reusing TorchScript model for instance '{instance.name}'")
+            loaded = "Inductor model loader" if kind is FileKind.COMPILED else "TorchScript model"
+            host.log("INFO", f"Reusing {loaded} for instance '{instance.name}'")
         plan = make_plan(spec.config, (), _outputs(spec.config))
         return PyTorchInstance(model, plan, device, settings, _CORES)
 
@@ -109,7 +110,7 @@ class Opener:
             case FileKind.COMPILED:
                 runners = count if settings.weight_sharing else 1
                 loader = compiled.load(self._path, spec.name, device, runners)
-                return compiled.CompiledModel(loader, spec.config)
+                return compiled.CompiledModel(loader, spec.config, source_of(self._path))
 
     def _script(self, spec: ModelSpec, device: torch.device | None, settings: TorchSettings) -> TorchModel:
         module = scripted.load(self._path, spec.name, device, settings)

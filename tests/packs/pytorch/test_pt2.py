@@ -18,6 +18,7 @@ from tests.backends.hosting import model_spec, request, tensor
 from tests.packs.pytorch import torch_models as models
 
 import torch  # isort: skip
+from packs.pytorch.compiled import limits_in  # isort: skip
 
 EXPORTED, COMPILED = "exported", "compiled"
 KINDS = [EXPORTED, pytest.param(COMPILED, marks=pytest.mark.slow)]  # it calls a compiler
@@ -95,13 +96,71 @@ def test_compiled_code_refuses_another_shape_or_type_before_it_reads(tmp_path: P
     made = {"input": [io("INPUT__0", 1, 4), io("INPUT__1", 1, 4)], "output": [io("OUTPUT__0", 1, 4)]}
     (instance,) = opened(directory, made)
 
-    for array in (ones(1, 5), ones(1, 3), np.ones((1, 4), np.int64), ones(1, 4, 1)):
-        with pytest.raises(Internal, match=r'^Inductor model instance "m" execution failure: .*INPUT0|input'):
+    for array in (ones(1, 5), ones(1, 3), np.ones((1, 4), np.int64), ones(1, 4, 1), ones(4)):
+        with pytest.raises(InvalidArgument, match=r"^input 'INPUT__0' is torch.* for torch.float32 of \[1, 4\]$"):
             execute(
                 instance, request(tensor("INPUT__0", array), tensor("INPUT__1", ones(1, 4)), outputs=("OUTPUT__0",))
             )
     given = [tensor(f"INPUT__{index}", ones(1, 4)) for index in range(2)]
     assert values(execute(instance, request(*given, outputs=("OUTPUT__0",)))[0]) == {"OUTPUT__0": [[0.0] * 4]}
+
+
+@pytest.mark.slow
+def test_compiled_code_answers_a_batch_of_one_row(tmp_path: Path) -> None:
+    """torch takes a variable dimension for 2 or more, and so do the code's own checks. Triton's torch_aoti models."""
+    shapes = {"dynamic_shapes": ({0: BATCH}, {0: BATCH})}
+    directory = saved(tmp_path, COMPILED, models.AddSub(), (torch.zeros(2, 4), torch.zeros(2, 4)), **shapes)
+    made = {"max_batch_size": 9, "input": [io("INPUT__0", 4), io("INPUT__1", 4)], "output": [io("OUTPUT__1", 4)]}
+    (instance,) = opened(directory, made)
+
+    for rows in (1, 3, 8):
+        given = [tensor(f"INPUT__{index}", ones(rows, 4)) for index in range(2)]
+        replies = execute(instance, request(*given, outputs=("OUTPUT__1",)))
+        assert values(replies[0]) == {"OUTPUT__1": [[2.0] * 4] * rows}
+    for rows in (0, 9):
+        with pytest.raises(
+            InvalidArgument, match=rf"of the shape \[{rows}, 4\], and .* for torch.float32 of \[1 to 8, 4\]$"
+        ):
+            execute(
+                instance,
+                request(tensor("INPUT__0", ones(rows, 4)), tensor("INPUT__1", ones(rows, 4)), outputs=("OUTPUT__1",)),
+            )
+
+
+SOURCE = """
+AOTI_NOINLINE static void check_input_0(
+    ConstantHandle arg0_1 = ConstantHandle(input_handles[0]);
+    int32_t arg0_1_expected_dtype = aoti_torch_dtype_float16();
+        ss << "input_handles[0]: dim value is too small at 0, "
+           << "expected it to be >= 2, " << "but got: "
+        ss << "input_handles[0]: dim value is too large at 0, "
+           << "expected to be <= 8, " << "but got: "
+        ss << "input_handles[0]: unmatched dim value at 1, "
+           << "expected: 3, " << "but got: " << arg0_1_size[1]
+        ss << "input_handles[0]: dim value is too small at 2, "
+           << "expected it to be >= 5, " << "but got: "
+        ss << "input_handles[0]: unmatched stride value at 2, "
+           << "expected: 3, " << "but got: " << arg0_1_stride[2]
+"""
+
+
+def test_the_limits_of_inputs_are_in_the_source_of_a_package() -> None:
+    (limits,) = limits_in(SOURCE, 1)
+
+    assert (limits.data_type, limits.least, limits.most) == ("torch.float16", {0: 1, 1: 3, 2: 5}, {0: 8, 1: 3})
+    limits.check("x", torch.zeros(1, 7, 3, dtype=torch.float16).transpose(1, 2))
+    with pytest.raises(InvalidArgument, match=r"\[2, 3, 4\], and .* for torch.float16 of \[1 to 8, 3, 5 or more\]$"):
+        limits.check("x", torch.zeros(2, 3, 4, dtype=torch.float16))
+    with pytest.raises(InvalidArgument, match=r"^input 'x' has another order in memory than the example"):
+        limits.check("x", torch.zeros(2, 3, 7, dtype=torch.float16))
+
+
+@pytest.mark.parametrize(
+    "source", ["", SOURCE.replace("aoti_torch_dtype", "other"), SOURCE.replace("small at 0", "tiny at 0")]
+)
+def test_a_package_that_does_not_tell_all_limits_keeps_its_own_checks(source: str) -> None:
+    assert limits_in(source, 1) == []
+    assert limits_in(SOURCE, 2) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
