@@ -154,7 +154,8 @@ def ports(found: Sequence[Any], side: str, *, is_tensorflow: bool = False) -> li
 
 
 def _port(port: Any, unnamed: str, is_tensorflow: bool) -> Port:
-    names = sorted(port.get_names(), key=lambda name: (len(name), name))
+    # the first by the alphabet is the library's choice (get_any_name), and Triton's; the shortest is TensorFlow's own
+    names = sorted(port.get_names(), key=lambda name: (len(name) if is_tensorflow else 0, name))
     short = [name[:-2] for name in names if name.endswith(":0") and name[:-2] not in names]
     names = [*short, *names] if is_tensorflow else [*names, *short]
     shape = port.get_partial_shape()

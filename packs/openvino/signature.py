@@ -46,6 +46,8 @@ def completed(
 ) -> Json:
     """Return the configuration with the model's own inputs and outputs, and whether it batches.
 
+    A model that batches only because the configuration says so gets no dynamic batcher, as in Triton.
+
     Args:
         most: `max_batch_size` of a model that batches; None = the default.
         declared: further names that the configuration may have for them.
@@ -57,7 +59,10 @@ def completed(
         [_as_found(port, config, "input", declared) for port in inputs],
         [_as_found(port, config, "output", declared) for port in outputs],
     )
-    return complete_onnx(config, *found, DEFAULT_MAX_BATCH_SIZE if most is None else most)
+    result = complete_onnx(config, *found, DEFAULT_MAX_BATCH_SIZE if most is None else most)
+    if not all(_batches(port) for port in (*inputs, *outputs)) and "dynamic_batching" not in config:
+        result.pop("dynamic_batching", None)
+    return result
 
 
 def check(config: Mapping[str, Any], inputs: Sequence[Port], outputs: Sequence[Port]) -> None:
@@ -108,7 +113,7 @@ def declared_type(config: Mapping[str, Any], port: Port, side: str) -> str:
 
 def _as_found(port: Port, config: Mapping[str, Any], side: str, declared: Sequence[str] = ()) -> FoundTensor:
     dims = _known_dims(port, config, side)
-    if dims and (port.has_batch or int(config.get("max_batch_size", 0)) > 0):
+    if dims and (_batches(port) or int(config.get("max_batch_size", 0)) > 0):
         dims = (-1, *dims[1:])
     return FoundTensor(name_in(config, port, side, declared), port.data_type, dims, port.kind)
 
@@ -118,6 +123,11 @@ def _as_declared(port: Port, config: Mapping[str, Any], side: str) -> FoundTenso
     found, declared = _as_found(port, config, side), declared_type(config, port, side)
     converts = bool(port.data_type) and "TYPE_STRING" not in (declared, port.data_type)
     return replace(found, data_type=declared) if converts else found
+
+
+def _batches(port: Port) -> bool:
+    """Return whether the model itself says that the first dimension of a tensor is the batch."""
+    return port.has_batch or (port.dims or ())[:1] == (-1,)
 
 
 def _known_dims(port: Port, config: Mapping[str, Any], side: str) -> Dims:

@@ -94,6 +94,8 @@ def write_formats(model: Make, backends: Path) -> None:
         graph(WEIGHTS)
     )
     convert(backends, frozen, model("ir", file="model.xml"))
+    model("names", file="model.xml").write_text(NAMES)
+    model("names_to_eight", OPENVINO + "max_batch_size: 8\n", "model.xml").write_text(NAMES)
 
 
 def write_configurations(model: Make) -> None:
@@ -151,6 +153,18 @@ ensemble_scheduling { step { model_name: "from_triton" model_version: -1
 """
 
 
+#: OpenVINO's format, with several names for each tensor, as in Triton's qa/openvino_models
+NAMES = """<net name="n" version="11"><layers>
+<layer id="0" name="x" type="Parameter" version="opset1"><data shape="1,4" element_type="f32"/>
+<output><port id="0" precision="FP32" names="x:0,Func/input/_0:0"><dim>1</dim><dim>4</dim></port></output></layer>
+<layer id="1" name="y" type="ReLU" version="opset1"><input><port id="0"><dim>1</dim><dim>4</dim></port></input>
+<output><port id="1" precision="FP32" names="y,Func/output/_1:0"><dim>1</dim><dim>4</dim></port></output></layer>
+<layer id="2" name="r" type="Result" version="opset1"><input><port id="0"><dim>1</dim><dim>4</dim></port></input>
+</layer></layers><edges><edge from-layer="0" from-port="0" to-layer="1" to-port="0"/>
+<edge from-layer="1" from-port="1" to-layer="2" to-port="0"/></edges></net>
+"""
+
+
 @pytest.fixture(scope="module")
 def backends(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return backends_with("openvino", tmp_path_factory.mktemp("backends"))
@@ -194,6 +208,20 @@ def infer(server: Running, model: str, inputs: Mapping[str, Array], **options: A
 def test_each_format_computes_the_same(server: Running, model: str, name: str) -> None:
     (scores,) = infer(server, model, {name: X}).values()
     np.testing.assert_allclose(scores, expected(X, WEIGHTS), atol=1e-6)
+
+
+def test_a_configuration_is_completed_as_in_triton(server: Running) -> None:
+    """As in Triton (qa/L0_model_config). A model that batches only by its configuration gets no dynamic batcher."""
+    with http.InferenceServerClient(server.url) as client:
+        config = client.get_model_config("names")
+        batched = client.get_model_config("names_to_eight")
+    assert [tensor["name"] for side in ("input", "output") for tensor in config[side]] == [
+        "Func/input/_0:0", "Func/output/_1:0",
+    ]  # fmt: skip
+    assert (batched["max_batch_size"], batched["input"][0]["dims"]) == (8, [4])
+    assert "dynamic_batching" not in batched
+    (answer,) = infer(server, "names_to_eight", {"Func/input/_0:0": X[:, :4]}).values()
+    np.testing.assert_array_equal(answer, np.maximum(X[:, :4], 0))
 
 
 def test_a_tensor_inside_a_graph_may_be_an_output(server: Running) -> None:

@@ -41,6 +41,17 @@ def test_batching_is_taken_from_the_model(ports: tuple[Port, Port], batch: int, 
 def test_a_batch_size_that_is_given_makes_a_fixed_model_batch() -> None:
     found = completed({"name": "m", "max_batch_size": 8}, [port(dims=(1, 4))], [port("y", dims=(1, 2))], None)
     assert (found["max_batch_size"], found["input"][0]["dims"], found["output"][0]["dims"]) == (8, [4], [2])
+    assert "dynamic_batching" not in found  # Triton's L0_model_config, openvino/partial_config
+
+
+@pytest.mark.parametrize(("given", "batcher"), [({}, {}), ({"dynamic_batching": {"x": 1}}, {"x": 1})])
+def test_a_model_that_batches_gets_the_dynamic_batcher(given: dict[str, Any], batcher: dict[str, Any]) -> None:
+    assert completed({"name": "m", **given}, [port()], [port("y")], None)["dynamic_batching"] == batcher
+
+
+def test_a_batcher_that_is_given_stays() -> None:
+    given = {"name": "m", "max_batch_size": 8, "dynamic_batching": {}}
+    assert completed(given, [port(dims=(1, 4))], [port("y", dims=(1, 2))], None)["dynamic_batching"] == {}
 
 
 def test_a_model_without_a_number_of_dims_needs_a_configuration() -> None:
