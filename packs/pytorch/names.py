@@ -94,7 +94,7 @@ def _check_count(config: Mapping[str, Any], arguments: Sequence[Argument]) -> No
         raise InvalidArgument(
             f"unable to load model '{config.get('name', '')}', configuration expects {len(names)} inputs, model "
             f"provides {len(arguments)}; the arguments of forward() are {_named(arguments)}, config.pbtxt has "
-            f"{', '.join(names)}"
+            f"{', '.join(names) or 'none'}"
         )
 
 

@@ -106,3 +106,5 @@ def _lines(
     for title, key, value in shown:
         if value is not None:
             yield f"{title} is {'enabled' if value else 'disabled'} for model instance '{name}'", key in parameters
+    if threads := _threads(parameters, "INTRA_OP_THREAD_COUNT"):
+        yield f"Intra op thread count is set to {threads} for model instance '{name}'", True

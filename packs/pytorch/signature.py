@@ -69,7 +69,7 @@ def made_names(config: Mapping[str, Any]) -> list[str]:
 
 def input_names(config: Mapping[str, Any]) -> list[str]:
     """Return the names of everything that the model gets: inputs, batch inputs, controls, and states."""
-    names = [*names_of(config, "input"), *made_names(config)]
+    names = [*(str(entry["name"]) for entry in config.get("input", ())), *made_names(config)]
     names += dict.fromkeys(name for name, _ in controls_of(config))
     return [*names, *(str(state["input_name"]) for state in states_of(config))]
 

@@ -90,10 +90,16 @@ def test_contradictions_have_tritons_texts() -> None:
         config(("INPUT__0",)),
     )
     refused(
-        Internal,
-        "^model configuration must contain at least one input, none were specified.",
+        InvalidArgument,
+        r"^unable to load model 'm', configuration expects 0 inputs, model provides 2; the arguments of forward\(\) "
+        "are INPUT0, INPUT1, config.pbtxt has none",
         {**config(), "input": []},
     )
+    refused(
+        Internal,
+        "^model configuration must contain at least one input, none were specified.",
+        {**config(), "input": []}, Argument("given", "DictType", "Dict[str, Tensor]"),
+    )  # fmt: skip
     refused(Internal, "must contain at least one output, none were", {**config(), "output": []})
     refused(
         Internal,

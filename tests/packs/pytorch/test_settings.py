@@ -45,7 +45,7 @@ def test_every_parameter_is_read_and_told() -> None:
     assert [text.removesuffix(" for model instance 'm'") for text, is_set in made.lines if is_set] == [
         "Optimized execution is disabled", "Cache Cleaning is enabled", "Inference Mode is disabled",
         "cuDNN is disabled", "Tensor fuser is disabled", "Weight sharing is enabled", "Jit profiling is enabled",
-        "Jit executor is disabled",
+        "Jit executor is disabled", "Intra op thread count is set to 3",
     ]  # fmt: skip
 
 
