@@ -20,6 +20,11 @@ IGNORED = frozenset({
     "algo", "blocks_per_sm", "chunk_size", "layout", "storage_type", "threads_per_tree", "transfer_threshold",
     "use_experimental_optimizations",
 })  # fmt: skip
+#: parameters that Triton removed in 25.09, and their successors
+_REMOVED = {
+    "algo": "layout", "threads_per_tree": "chunk_size", "output_class": "is_classifier", "storage_type": "",
+    "blocks_per_sm": "",
+}  # fmt: skip
 #: parameters that this backend reads; the last is the name that is_classifier had before Triton 25.09
 _READ = (
     "model_type", "is_classifier", "predict_proba", "threshold", "xgboost_allow_unknown_field", "cpu_nthread",
@@ -36,7 +41,7 @@ class ForestSettings:
         is_classifier: None = the model tells.
         predict_proba: a classifier returns a score for each class, not the class.
         threads: of one instance; 0 = its share of the cores.
-        notes: what is probably a mistake.
+        notes: on parameters that are probably a mistake, and on those that Triton removed, in its words.
     """
 
     model_type: str = ""
@@ -92,10 +97,19 @@ def _integer(values: Mapping[str, str], name: str, default: int) -> int:
 
 
 def _notes(values: Mapping[str, str]) -> list[str]:
-    """Return a line for each parameter whose name is nearly a known one."""
+    """Return a line for each parameter that was removed, or whose name is nearly a known one."""
     known = [*_READ, *sorted(IGNORED)]
     near = {name: difflib.get_close_matches(name, known, 1, 0.8) for name in values if name not in known}
-    return [f"parameter '{name}' has no effect, did you mean '{close[0]}'?" for name, close in near.items() if close]
+    notes = [_on_removed(name) for name in _REMOVED if values.get(name)]
+    if values.get("use_experimental_optimizations") == "true":
+        notes.append("use_experimental_optimizations option is deprecated. It has no effect.")
+    notes += [f"parameter '{name}' has no effect, did you mean '{close[0]}'?" for name, close in near.items() if close]
+    return notes
+
+
+def _on_removed(name: str) -> str:
+    successor = f" Use `{_REMOVED[name]}` instead." if _REMOVED[name] else ""
+    return f"The `{name}` parameter has been removed in 25.09 release.{successor}"
 
 
 def _notes_on_states(config: Mapping[str, Any]) -> list[str]:

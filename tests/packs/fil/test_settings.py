@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
@@ -20,14 +22,26 @@ def test_all_of_triton() -> None:
         threads_per_tree="1", transfer_threshold="0", use_experimental_optimizations="true", layout="layered",
         chunk_size="8",
     )  # fmt: skip
-    assert read_settings(given) == ForestSettings("xgboost_ubj", True, True, 0.3, True, 2)
+    found = read_settings(given)
+    assert replace(found, notes=()) == ForestSettings("xgboost_ubj", True, True, 0.3, True, 2)
+    assert found.notes == (
+        "The `algo` parameter has been removed in 25.09 release. Use `layout` instead.",
+        "The `threads_per_tree` parameter has been removed in 25.09 release. Use `chunk_size` instead.",
+        "The `storage_type` parameter has been removed in 25.09 release.",
+        "The `blocks_per_sm` parameter has been removed in 25.09 release.",
+        "use_experimental_optimizations option is deprecated. It has no effect.",
+    )
 
 
 @pytest.mark.parametrize(
     ("old", "new", "found"), [("true", "false", True), ("false", "true", False), ("1", "true", True)]
 )
 def test_the_old_name_of_is_classifier(old: str, new: str, found: bool) -> None:
-    assert read_settings(parameters(output_class=old, is_classifier=new)).is_classifier is found
+    settings = read_settings(parameters(output_class=old, is_classifier=new))
+    assert settings.is_classifier is found
+    assert settings.notes == (
+        "The `output_class` parameter has been removed in 25.09 release. Use `is_classifier` instead.",
+    )
 
 
 @pytest.mark.parametrize(
