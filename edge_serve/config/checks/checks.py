@@ -63,7 +63,7 @@ def _check_backend(config: pb.ModelConfig) -> None:
         text = f"unexpected 'platform' and 'backend' pair, got:{platform}, {backend}"
         raise InvalidArgument(with_advice(text, f'remove the line platform: "{platform}"'))
     if config.runtime not in ("", "model.py", f"libtriton_{backend}.so"):
-        _refuse_runtime(config)
+        refuse_runtime(config)
 
 
 def _advice_on_backend(hint: str) -> str:
@@ -75,8 +75,8 @@ def _advice_on_backend(hint: str) -> str:
     return 'write backend: "onnxruntime" for an ONNX file, or backend: "python" for a model.py'
 
 
-def _refuse_runtime(config: pb.ModelConfig) -> None:
-    """`runtime` names another library for the backend; here a backend has none (core src/backend_model.cc)."""
+def refuse_runtime(config: pb.ModelConfig) -> None:
+    """Raise InvalidArgument: `runtime` names a library that the backend does not have (core src/backend_model.cc)."""
     runtime, name = config.runtime, config.name
     if "/" in runtime:
         text = f"backend library name '{runtime}' escapes backend directory, for model '{name}'"

@@ -18,6 +18,7 @@ from edge_serve.backends.onnxruntime.libraries import has_cuda
 from edge_serve.backends.packs import Packs
 from edge_serve.backends.tensorrt.plan import BUILT_PLAN, PLATFORM
 from edge_serve.clock import Clock
+from edge_serve.config.checks.checks import refuse_runtime
 from edge_serve.config.checks.instances import LEAST_COMPUTE_CAPABILITY
 from edge_serve.config.checks.io import check_inputs_and_outputs
 from edge_serve.config.model import model_config_pb2 as pb
@@ -160,6 +161,8 @@ class Loader:
             pack = self._options.packs.find(config.backend, found.name)
             if pack is not None and pack.is_python_based:
                 config.runtime = PYTHON_RUNTIME
+            elif config.runtime == PYTHON_RUNTIME and config.backend != "python":
+                refuse_runtime(config)
             advice = "" if chosen else _advice_on_versions(directory, config)
             if override is None and (stray := advice_on_config(directory, own)):
                 log.warning("model %s: %s", found.name, stray, extra=model_fields(found.name))
