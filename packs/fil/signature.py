@@ -1,7 +1,8 @@
 """The tensors of a model: completes a configuration from the forest, and checks that the two agree.
 
 Names and shapes: triton-inference-server/fil_backend docs/model_config.md. Responses leave out the dimensions of 1 that
-`dims` has behind the batch, as Triton's do (`squeeze_output`, src/shared_state.h).
+`dims` has behind the batch, as Triton's do (`squeeze_output`, src/shared_state.h). Text of a wrong type:
+rapidsai/rapids-triton cpp/include/rapids_triton/triton/input.hpp.
 """
 
 from __future__ import annotations
@@ -170,10 +171,12 @@ def _dims(entry: Mapping[str, Any], batches: bool) -> tuple[int, ...]:
 def _datatype(entry: Mapping[str, Any], side: str) -> DataType:
     datatype = BY_CONFIG_NAME.get(str(entry.get("data_type")))
     if datatype not in _TYPES:
-        raise InvalidArgument(
+        found = datatype.name if datatype is not None else entry.get("data_type")
+        advice = (
             f"{side} '{entry['name']}' is {entry.get('data_type')} in config.pbtxt, expected TYPE_FP32 (or TYPE_FP64): "
             "categories and whole numbers are sent as floating-point numbers"
         )
+        raise InvalidArgument(with_advice(f"incorrect type {found} for {side} with required type FP32", advice))
     return datatype
 
 

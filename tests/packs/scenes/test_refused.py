@@ -26,9 +26,15 @@ FORESTS = {
     **{
         f"forest_{kind.lower()}": (
             tensors({"input__0": f"{kind} 12"}, OUTPUT),
-            rf"input 'input__0' is TYPE_{kind} in config.pbtxt, expected TYPE_FP32 \(or TYPE_FP64\)",
+            f"incorrect type {called} for input with required type FP32; input 'input__0' is TYPE_{kind} in config",
         )
-        for kind in ("STRING", "BOOL", "INT64", "FP16", "BF16")
+        for kind, called in {
+            "STRING": "BYTES",
+            "BOOL": "BOOL",
+            "INT64": "INT64",
+            "FP16": "FP16",
+            "BF16": "BF16",
+        }.items()
     },
     "forest_two_inputs": (
         tensors({"input__0": "FP32 12", "more": "FP32 1"}, OUTPUT),
