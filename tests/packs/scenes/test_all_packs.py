@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -40,11 +39,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield started
 
 
-def ask(server: Running, model: str, inputs: Any, **options: Any) -> dict[str, Any]:
-    """Return the outputs by name."""
-    return infer(server, model, inputs, **options)
-
-
 def same(found: dict[str, Any], expected: Any) -> None:
     """The outputs are there, in their order, with their values."""
     assert [*found] == [*expected]
@@ -55,7 +49,7 @@ def same(found: dict[str, Any], expected: Any) -> None:
 
 @pytest.mark.parametrize("pack", PACKS)
 def test_several_inputs_and_outputs(server: Running, pack: str) -> None:
-    same(ask(server, PLAIN[pack].model, PLAIN[pack].inputs), PLAIN[pack].outputs)
+    same(infer(server, PLAIN[pack].model, PLAIN[pack].inputs), PLAIN[pack].outputs)
 
 
 @pytest.mark.parametrize("pack", PACKS)
@@ -63,7 +57,7 @@ def test_an_empty_batch_is_refused_as_by_triton(server: Running, pack: str) -> N
     *_, last = PLAIN[pack].inputs
     text = f"input byte size mismatch for input '{last}' for model '{PLAIN[pack].model}'. Expected 48, got 0"
     with pytest.raises(InferenceServerException, match=re.escape(text)):
-        ask(server, PLAIN[pack].model, {name: array[:0] for name, array in PLAIN[pack].inputs.items()})
+        infer(server, PLAIN[pack].model, {name: array[:0] for name, array in PLAIN[pack].inputs.items()})
 
 
 @pytest.mark.parametrize("pack", PACKS)
@@ -71,13 +65,13 @@ def test_an_empty_batch_is_refused_as_by_triton(server: Running, pack: str) -> N
 def test_a_variable_dimension_may_be_empty(server: Running, pack: str, rows: int) -> None:
     """Of a model without max_batch_size."""
     plain = PLAIN[pack]
-    found = ask(server, f"rows_of_{plain.model}", {name: array[:rows] for name, array in plain.inputs.items()})
+    found = infer(server, f"rows_of_{plain.model}", {name: array[:rows] for name, array in plain.inputs.items()})
     same(found, {name: array[:rows] for name, array in plain.outputs.items()})
 
 
 @pytest.mark.parametrize("pack", PACKS)
 def test_a_python_model_calls_the_model(server: Running, pack: str) -> None:
-    same(ask(server, f"caller_of_{PLAIN[pack].model}", PLAIN[pack].inputs), PLAIN[pack].outputs)
+    same(infer(server, f"caller_of_{PLAIN[pack].model}", PLAIN[pack].inputs), PLAIN[pack].outputs)
 
 
 @pytest.mark.parametrize("pack", PACKS)
@@ -96,12 +90,12 @@ def test_the_statistics_count_the_rows(server: Running, pack: str) -> None:
         return int(stats["inference_count"])
 
     before = count()
-    ask(server, PLAIN[pack].model, PLAIN[pack].inputs)
+    infer(server, PLAIN[pack].model, PLAIN[pack].inputs)
     assert count() == before + len(ROWS)
 
 
 def test_an_ensemble_of_every_pack_and_python(server: Running) -> None:
-    same(ask(server, "chain", {"X": ROWS}), {"BEST": SCORES.argmax(axis=1)[:, None], "scores": SCORES})
+    same(infer(server, "chain", {"X": ROWS}), {"BEST": SCORES.argmax(axis=1)[:, None], "scores": SCORES})
     for name, *_ in CHAIN:
         stats = json.loads(server.get(f"/v2/models/{name}/stats")[1])["model_stats"][0]
         assert stats["inference_stats"]["fail"]["count"] == 0
@@ -112,23 +106,23 @@ def test_each_type_of_pytorch_makes_the_round_trip(server: Running, kind: str) -
     names = {"BOOL": "bool", "FP16": "float16", "FP32": "float32", "FP64": "float64"}
     dtype = ml_dtypes.bfloat16 if kind == "BF16" else names.get(kind, kind.lower())
     values = np.array([[0, 1, 100], [3, 1, 0]]).astype(dtype)
-    (found,) = ask(server, f"torch_{kind.lower()}", {"INPUT__0": values}, type_INPUT__0=kind).values()
+    (found,) = infer(server, f"torch_{kind.lower()}", {"INPUT__0": values}, type_INPUT__0=kind).values()
     np.testing.assert_array_equal(found, values)
 
 
 def test_strings(server: Running) -> None:
     texts, n = np.array([[b"a"], ["größer".encode()], [b""]], object), np.zeros((3, 1), np.float32)
-    found = ask(server, "torch_texts", {"texts": texts, "n": n})
+    found = infer(server, "torch_texts", {"texts": texts, "n": n})
     assert found["OUTPUT__0"].ravel().tolist() == [b"a!", "größer!".encode(), b"!"]
     assert found["OUTPUT__1"].ravel().tolist() == [3, 3, 3]
     pairs = np.array([[b"a", "größer".encode()]], object)
-    assert ask(server, "openvino_texts", {"X": pairs})["Y"].tolist() == pairs.tolist()
+    assert infer(server, "openvino_texts", {"X": pairs})["Y"].tolist() == pairs.tolist()
 
 
 def test_dictionaries_of_torchscript(server: Running) -> None:
     two, three = np.array([[2]], np.float32), np.array([[3]], np.float32)
-    assert ask(server, "torch_keyed", {"left": three, "right": two})["OUTPUT__0"].tolist() == [[32]]
-    found = ask(server, "torch_keyed_result", {"x": three})
+    assert infer(server, "torch_keyed", {"left": three, "right": two})["OUTPUT__0"].tolist() == [[32]]
+    found = infer(server, "torch_keyed_result", {"x": three})
     assert {name: array.tolist() for name, array in found.items()} == {"half": [[1.5]], "twice": [[6]]}
 
 
@@ -136,7 +130,7 @@ def test_dictionaries_of_torchscript(server: Running) -> None:
 @pytest.mark.parametrize("height", [0, 1, 17])
 def test_variable_heights(server: Running, model: str, name: str, height: int) -> None:
     image = np.random.default_rng(height).normal(size=(2, 3, height, 8)).astype(np.float32)
-    (found,) = ask(server, model, {name: image}).values()
+    (found,) = infer(server, model, {name: image}).values()
     np.testing.assert_array_equal(found, image)
 
 
@@ -148,7 +142,7 @@ def test_sequences_beside_each_other_keep_their_own_states(server: Running, mode
         for number in sums:
             value = 10.0**number + step
             sums[number] += value
-            (found,) = ask(
+            (found,) = infer(
                 server, model, {name: np.array([[value]], np.float32)}, sequence_id=number,
                 sequence_start=step == 0, sequence_end=step == 3,
             ).values()  # fmt: skip
@@ -160,13 +154,12 @@ def test_a_forest_in_a_sequence_answers_each_row_alone(server: Running, strategy
     """As in Triton, whose backend has no states and does not refuse them."""
     for step, row in enumerate(ROWS):
         flags = {"sequence_start": step == 0, "sequence_end": step == len(ROWS) - 1}
-        found = ask(server, f"forest_{strategy}", {"input__0": row[None]}, sequence_id=9, **flags)
+        found = infer(server, f"forest_{strategy}", {"input__0": row[None]}, sequence_id=9, **flags)
         np.testing.assert_allclose(found["output__0"], SCORES[step : step + 1], atol=1e-6)
     text = f"model 'forest_{strategy}': a forest keeps no state, so sequence_batching.state has no effect"
     assert server.log().count(text) == 1
 
 
-def test_models_of_a_pack_share_a_process(server: Running, tmp_path: Path) -> None:
-    """A process for each pack, and one for each Python model."""
-    python = 3 + len(PACKS) - 1
-    assert len(server.workers()) == len(PACKS) + python
+def test_models_of_a_pack_share_a_process(server: Running) -> None:
+    callers, steps = len(PACKS), 2  # models of Python have a process each
+    assert len(server.workers()) == len(PACKS) + callers + steps

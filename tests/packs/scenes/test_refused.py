@@ -12,7 +12,7 @@ from tests.packs.environments import backends_with
 from tests.packs.fil.test_served import add_model
 from tests.packs.openvino.test_served import infer
 from tests.packs.pytorch import torch_models
-from tests.packs.scenes.repository import FIL, OPENVINO, PACKS, ROWS, SCORES, TORCH, model, tensors
+from tests.packs.scenes.repository import FIL, PACKS, ROWS, SCORES, TORCH, model, tensors
 from tests.server.running import running
 
 pytestmark = [
@@ -75,7 +75,6 @@ def test_refused_models_say_why_and_the_others_are_served(tmp_path: Path) -> Non
         add_model(root, name, "xgboost_classes", FIL + config)
     for name, (config, _) in SCRIPTS.items():
         torch_models.save_script(torch_models.Identity(), model(root, name, TORCH + config, "model.pt"))
-    (model(root, "no_such_kind", OPENVINO, "model.xml")).write_text("hello")
     add_model(root, "good", "xgboost_classes", FIL)
     arguments = (f"--model-repository={root}", f"--backend-directory={backends}", "--exit-on-error=false")
     with running(*arguments, limit=120) as server:
