@@ -180,12 +180,13 @@ class Service:
         return rows
 
     async def index(self, ready_only: bool = False) -> list[IndexEntry]:
-        """Return the repository index; the disk is read in a thread.
+        """Return the repository index, also while starting; the disk is read in a thread.
 
         Raises:
-            Unavailable: while starting and stopping. InvalidArgument: a repository cannot be read.
+            Unavailable: while stopping. InvalidArgument: a repository cannot be read.
         """
-        self._check_running()
+        if self.stopping:
+            raise Unavailable("Server exiting")
         found = None if ready_only else await self.registry.scan()
         return await gathered(self.registry.index(ready_only=ready_only, found=found))
 

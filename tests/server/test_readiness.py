@@ -129,3 +129,15 @@ def test_in_mode_poll_after_each_step_that_mends_it(tmp_path: Path) -> None:
         wait_for(lambda: not is_ready(server))
         python_model(tmp_path, "bad")
         wait_for(lambda: is_ready(server))
+
+
+def test_the_index_shows_which_models_the_start_is_loading(tmp_path: Path) -> None:
+    """Scripts of Triton's QA wait for the server to be live, and then until no model of the index is loading."""
+    gate = tmp_path / "gate"
+    wait = f"import pathlib, time\nwhile not pathlib.Path({str(gate)!r}).exists():\n    time.sleep(0.05)\n"
+    python_model(tmp_path / "models", "m", wait + ADD_SUB)
+    with running(f"--model-repository={tmp_path / 'models'}", ready=False) as server:
+        wait_for(lambda: index(server) == {"1": "LOADING"})
+        assert server.get("/v2/health/live")[0] == 200
+        gate.touch()
+        wait_for(lambda: index(server) == {"1": "READY"})
