@@ -40,6 +40,8 @@ _HIGHEST_VERSION = (1 << 63) - 1
 
 #: entries of a model directory that contain only configuration
 _CONFIGURATION = ("config.pbtxt", "configs")
+#: directories beside the versions of a model
+_BESIDE_VERSIONS = frozenset({"configs", "warmup", "initial_state"})
 
 #: directories that programs and file systems make wherever they are: Python's cache, and ext4's where a repository is a
 #: file system of its own. Triton takes them for models that do not load.
@@ -337,11 +339,27 @@ def versions(directory: Path, name: str = "") -> list[int]:
     """
     try:
         with os.scandir(directory) as entries:
-            return sorted(int(entry.name) for entry in entries if _is_version(entry.name) and _is_directory(entry))
+            return sorted(int(entry.name) for entry in entries if _is_version_directory(entry))
     except OSError as error:
         wrong = InvalidArgument if error.errno == errno.ENOENT else UnreadableEntry
         reason = refusal_of(error, name or directory.name)
         raise wrong(f"failed to read the directory of a model '{directory}': {reason}") from error
+
+
+def _is_version_directory(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry of a model is a version. Log Triton's line on a directory that may be meant as one."""
+    name = entry.name
+    if _is_version(name):
+        return _is_directory(entry)
+    if not entry.is_dir(follow_symlinks=False) or not name.isprintable():
+        return False
+    if name.isascii() and name.isdigit() and name.startswith("0"):
+        log.warning(
+            "ignore version directory '%s' which contains leading zeros in its directory name: %s", name, entry.path
+        )
+    elif name not in _BESIDE_VERSIONS and not name.startswith((".", "_")):
+        log.info("ignore version directory '%s' which fails to convert to integral number: %s", name, entry.path)
+    return False
 
 
 def _is_version(name: str) -> bool:

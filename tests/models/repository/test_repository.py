@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from pathlib import Path
@@ -169,6 +170,21 @@ def test_versions_are_integers_without_leading_zeros(tmp_path: Path) -> None:
     (directory / "11").write_text("a file, not a version")
 
     assert versions(directory) == [0, 1, 9, 10]
+
+
+def test_directories_that_are_no_versions_are_logged_in_tritons_words(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    for name in ("1", "003", "abc", "warmup", "__pycache__", ".git"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "config.pbtxt").touch()
+    assert versions(tmp_path) == [1]
+    assert sorted((record.levelname, record.message.partition(": ")[0]) for record in caplog.records) == [
+        ("INFO", "ignore version directory 'abc' which fails to convert to integral number"),
+        ("WARNING", "ignore version directory '003' which contains leading zeros in its directory name"),
+    ]
+
 
 
 def test_the_fingerprint_changes_with_content_names_and_only_with_them(tmp_path: Path) -> None:
