@@ -186,7 +186,6 @@ def test_directories_that_are_no_versions_are_logged_in_tritons_words(
     ]
 
 
-
 def test_the_fingerprint_changes_with_content_names_and_only_with_them(tmp_path: Path) -> None:
     directory = model(tmp_path, "m", "1")
     before = fingerprint(directory)
