@@ -253,6 +253,7 @@ def test_a_replaced_pack_serves_the_models_that_are_loaded_after_it(tmp_path: Pa
         assert server.post("/v2/repository/models/old/load")[0] == 200  # a changed pack is a change of the model
         assert ask(server, "old")[0] == [5, 15]
         assert server.post("/v2/repository/models/old/load")[0] == 200
+        server.wait_for_log("model old is unchanged, nothing to load")  # a thread writes the log
         assert server.log().count("model old is unchanged, nothing to load") == 1
 
 
