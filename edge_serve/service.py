@@ -35,6 +35,7 @@ from edge_serve.models.control.registry import Registry
 from edge_serve.models.repository.names import check_name, parse_version
 from edge_serve.models.repository.override import Override
 from edge_serve.models.run.runner import ANSWERED, OnResponse, Ticket
+from edge_serve.models.versions.lifecycle import VersionState
 from edge_serve.models.versions.served import Served
 from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.protocol.inference.validate import validate
@@ -50,6 +51,9 @@ EXTENSIONS = (
     "model_configuration", "system_shared_memory", "cuda_shared_memory", "binary_tensor_data", "parameters",
     "statistics", "trace", "logging",
 )  # fmt: skip
+
+#: between two looks at the models while the server starts, seconds
+_MOMENT = 0.05
 
 #: the version of Triton whose protocol this server speaks, as clients read it from the server metadata
 TRITON_VERSION = "2.51.0"
@@ -180,15 +184,23 @@ class Service:
         return rows
 
     async def index(self, ready_only: bool = False) -> list[IndexEntry]:
-        """Return the repository index, also while starting; the disk is read in a thread.
+        """Return the repository index; the disk is read in a thread.
+
+        While the server starts, the index shows the models that are loading, and waits at moments when none is: clients
+        take an index without such models for the end of the start.
 
         Raises:
-            Unavailable: while stopping. InvalidArgument: a repository cannot be read.
+            Unavailable: while stopping; with `ready_only` while starting, too.
+            InvalidArgument: a repository cannot be read.
         """
-        if self.stopping:
-            raise Unavailable("Server exiting")
-        found = None if ready_only else await self.registry.scan()
-        return await gathered(self.registry.index(ready_only=ready_only, found=found))
+        while True:
+            if ready_only or self.stopping:
+                self._check_running()
+            found = None if ready_only else await self.registry.scan()
+            entries = await gathered(self.registry.index(ready_only=ready_only, found=found))
+            if self.started or any(entry.state == VersionState.LOADING.value for entry in entries):
+                return entries
+            await asyncio.sleep(_MOMENT)
 
     def repository_index(self, ready_only: bool, done: OnIndex) -> None:
         """Carry out POST /v2/repository/index; `done` gets the entries, or the error of `index`."""
