@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -193,14 +193,20 @@ class Service:
             Unavailable: while stopping; with `ready_only` while starting, too.
             InvalidArgument: a repository cannot be read.
         """
-        while True:
-            if ready_only or self.stopping:
-                self._check_running()
-            found = None if ready_only else await self.registry.scan()
-            entries = await gathered(self.registry.index(ready_only=ready_only, found=found))
-            if self.started or any(entry.state == VersionState.LOADING.value for entry in entries):
-                return entries
+        if ready_only:
+            self._check_running()
+        while not self.stopping:
+            if self.started or self._is_loading(self.registry.index(ready_only=False)):
+                found = None if ready_only else await self.registry.scan()
+                entries = await gathered(self.registry.index(ready_only=ready_only, found=found))
+                if self.started or self._is_loading(entries):
+                    return entries
             await asyncio.sleep(_MOMENT)
+        raise Unavailable("Server exiting")
+
+    @staticmethod
+    def _is_loading(entries: Iterable[IndexEntry]) -> bool:
+        return any(entry.state == VersionState.LOADING.value for entry in entries)
 
     def repository_index(self, ready_only: bool, done: OnIndex) -> None:
         """Carry out POST /v2/repository/index; `done` gets the entries, or the error of `index`."""
