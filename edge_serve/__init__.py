@@ -28,6 +28,7 @@ docs/tour.md, which follows a request.
     door_settings  certificates, access, and limits of the doors
     frontends      opens and drains the doors
     draining       reports unanswered requests while the server drains
+    first_workers  starts the first workers before the server is imported
     server         makes the parts of the server, starts and stops them
     in_process/    the server inside a Python program
     testing        opens a Python model without a server

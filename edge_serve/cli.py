@@ -86,20 +86,23 @@ def _serve(arguments: Sequence[str], program: Program = EDGE_SERVE) -> int:
             print(f"Try '{program.name} --help'.", file=sys.stderr)
             return 1  # as Triton's
         return _refuse(error.message, "serve --help" if error.show_usage else "--help")
+    # NumPy's threads poll for work after each product and after the import, 30 ms each; now 0.4 ms, here and in workers
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
+    gc.disable()  # a tenth of the imports' time: collections find nothing, because modules stay
+    from edge_serve.first_workers import start_first_workers
+
+    first = start_first_workers(config)  # the log imports NumPy
     try:
         control = configure_log(config)
     except OSError as error:
         print(f"{program.name}: cannot write the log to '{config.log_file}': {error.strerror}", file=sys.stderr)
         return 1
     control.adopt("asyncio")
-    # NumPy's threads poll for work after each product and after the import, 30 ms each; now 0.4 ms, here and in workers
-    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
-    gc.disable()  # a tenth of the imports' time: collections find nothing, because modules stay
     from edge_serve.server import serve  # the rest of the server is not needed to refuse a bad command line
 
     gc.enable()
     try:
-        return serve(config, control)
+        return serve(config, control, first)
     except Exception:  # in the log, which has a time limit: standard error may be a pipe that takes nothing
         logging.getLogger(__name__).critical("the server ends because of a fault of its own", exc_info=True)
         return 1

@@ -15,8 +15,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Coroutine
-from dataclasses import replace
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from edge_serve.aio.offload import offload
 from edge_serve.aio.tasks import gathered, repeat
 from edge_serve.backends.onnxruntime.libraries import has_cuda
 from edge_serve.backends.packs import Packs
-from edge_serve.backends.tensorrt.plan import PLATFORM
 from edge_serve.clock import MonotonicClock
 from edge_serve.config.model.layout import advice_on_repository
 from edge_serve.config.settings.server import ServerConfig
@@ -34,8 +32,8 @@ from edge_serve.devices.device import Gpu
 from edge_serve.devices.watch import DeviceWatch
 from edge_serve.door_settings import DoorGuards, quarter_of_memory, raise_file_limit
 from edge_serve.draining import DrainReport
-from edge_serve.engines.model import cache_settings
 from edge_serve.errors import EdgeServeError, with_advice
+from edge_serve.first_workers import sandbox_of
 from edge_serve.frontends import WAIT_BEFORE_DOORS, Frontends, SocketSource
 from edge_serve.messages.log_fields import DISPLAY, model_fields
 from edge_serve.messages.settings import TRACE_LEVELS, TraceSettings
@@ -69,6 +67,7 @@ from edge_serve.workers.front.pool import Hooks, Workers
 from edge_serve.workers.front.pool import ProcessLimits as WorkerLimits
 from edge_serve.workers.launch.environments import Environments
 from edge_serve.workers.launch.sandbox import Sandbox, make_undumpable
+from edge_serve.workers.launch.spawn import Spawned
 from edge_serve.workers.memory.arena import Budget, trim_idle
 
 log = logging.getLogger(__name__)
@@ -92,7 +91,11 @@ class ServerProcess:
     """
 
     def __init__(
-        self, config: ServerConfig, log_control: LogControl | None = None, poll_policy: PollPolicy | None = None
+        self,
+        config: ServerConfig,
+        log_control: LogControl | None = None,
+        poll_policy: PollPolicy | None = None,
+        first: Sequence[Spawned] = (),
     ) -> None:
         self._config = config
         self._clock = MonotonicClock()
@@ -107,10 +110,10 @@ class ServerProcess:
         limits = WorkerLimits(silence=silence, hang=config.hang_timeout_secs, memory=memory)
         self._devices = DeviceWatch()
         hooks = Hooks(metric=custom.apply, gone=custom.gone, gpu_trouble=self._devices.trouble)
-        self._sandbox = sandbox = _sandbox(config)
+        self._sandbox = sandbox = sandbox_of(config)
         environments = _environments(config, sandbox)
         poll_policy = poll_policy or make_poll_policy(config.busy_poll_microseconds)
-        self._workers = Workers(limits, self._clock, hooks, environments, poll_policy, sandbox)
+        self._workers = Workers(limits, self._clock, hooks, environments, poll_policy, sandbox, first)
         self._codec = Codec(self._budget, limits)
         self._loader = loader = self._make_loader(config)
         repository = Repository(list(map(Path, config.model_repository)), namespaced=config.model_namespacing)
@@ -337,7 +340,9 @@ class ServerProcess:
             await self._poller.begin()
         with contextlib.suppress(EdgeServeError):  # loading fails of the same, and says so
             await self._registry.find_required()
-        return await self._registry.load_all(names)
+        failures = await self._registry.load_all(names)
+        self._workers.end_first()
+        return failures
 
     async def _find_devices(self) -> None:
         devices = self._loader.devices = self.service.regions.gpus = await self._devices.start()
@@ -449,14 +454,6 @@ def _settle() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _sandbox(config: ServerConfig) -> Sandbox | None:
-    sandbox = Sandbox.of(config, os.environ)
-    if sandbox is None:
-        return None
-    engines = cache_settings(config.backend_settings(PLATFORM), os.environ).directory
-    return replace(sandbox, engines=engines.absolute())
-
-
 def _environments(config: ServerConfig, sandbox: Sandbox | None) -> Environments:
     cache = Path(config.execution_env_directory) if config.execution_env_directory else None
     return Environments(cache, sandbox.probe if sandbox is not None else None)
@@ -468,15 +465,19 @@ def _trace_settings(config: ServerConfig) -> TraceSettings:
     return TraceSettings(level, trace.rate, trace.count, trace.log_frequency, trace.file)
 
 
-def serve(config: ServerConfig, log_control: LogControl | None = None) -> int:
-    """Run a server to its end. Return the exit status."""
+def serve(config: ServerConfig, log_control: LogControl | None = None, first: Sequence[Spawned] = ()) -> int:
+    """Run a server to its end. Return the exit status.
+
+    Args:
+        first: workers that run already (`first_workers`).
+    """
     poll_policy = make_poll_policy(config.busy_poll_microseconds)
     if config.worker_sandbox:
         make_undumpable()
 
     async def main() -> int:
         try:
-            return await ServerProcess(config, log_control, poll_policy).run()
+            return await ServerProcess(config, log_control, poll_policy, first).run()
         except EdgeServeError as error:
             log.error("%s", error.message)
         except OSError as error:

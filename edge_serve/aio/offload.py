@@ -12,7 +12,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -121,27 +121,3 @@ def _succeed(future: asyncio.Future[T], result: T) -> None:
 def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
     if not future.done():
         future.set_exception(error if not isinstance(error, StopIteration) else RuntimeError(repr(error)))
-
-
-def within(seconds: float, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call `function(*args)` in a daemon thread and return its result, or raise its exception.
-
-    Raises:
-        TimeoutError: it took longer, as on a file system that does not answer. The thread is left behind.
-    """
-    done: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
-
-    def work() -> None:
-        try:
-            done.put((function(*args, **kwargs), None))
-        except BaseException as error:
-            done.put((None, error))
-
-    threading.Thread(target=work, name="limited", daemon=True).start()
-    try:
-        result, error = done.get(timeout=seconds)
-    except Empty:
-        raise TimeoutError(errno.ETIMEDOUT, f"it does not answer within {seconds:g} s") from None
-    if error is not None:
-        raise error
-    return result  # type: ignore[no-any-return]  # the function's

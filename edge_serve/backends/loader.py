@@ -5,6 +5,7 @@ Worker's side. A backend is a class named `Backend` (contract: `base.Backend`) w
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import importlib.util
@@ -72,6 +73,12 @@ def load(name: str, spec: ModelSpec) -> Backend:
             raise Unavailable(f"backend '{name}' of model '{spec.name}' is not available: {HINTS[name]}")
     text = f"unable to find backend library for backend '{name}', try specifying runtime on the model configuration."
     raise InvalidArgument(with_advice(text, _advice_on_name(name)))
+
+
+def import_ahead(name: str) -> None:
+    """Import what a built-in backend needs, before a model asks for it. A failure is left to be met by `load`."""
+    with contextlib.suppress(Exception):
+        _builtin(name)
 
 
 def _advice_on_name(name: str) -> str:

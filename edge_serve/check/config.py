@@ -19,7 +19,7 @@ from edge_serve.config.settings.table import BadSetting, flag_of, unknown_variab
 from edge_serve.files import read_small
 from edge_serve.messages.line import one_line
 from edge_serve.systemd.unit import NAME, Unit, environment_of, find_unit
-from edge_serve.workers.launch.environments import own_interpreter
+from edge_serve.workers.launch.interpreter import own_interpreter
 
 #: of the child process, which prints a problem a line and nothing else
 LINES = "--lines"

@@ -21,7 +21,7 @@ from edge_serve.backends.tensorrt.plan import DEFAULT_FILENAME, PlanMeta, Step, 
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.tensors import shape_text
-from edge_serve.workers.launch.environments import own_interpreter
+from edge_serve.workers.launch.interpreter import own_interpreter
 
 BACKENDS = ("tensorrt", "tensorrt_plan")
 #: input -> `min`, `opt` and `max` of its shape, or of the values of a shape tensor

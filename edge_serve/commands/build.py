@@ -23,23 +23,16 @@ from edge_serve.config.settings.table import SEPARATOR
 from edge_serve.config.stages import load_model_config
 from edge_serve.devices.find import find_devices
 from edge_serve.engines import options as build_options
-from edge_serve.engines.model import (
-    DEFAULT_CACHE_MB,
-    ONNX_FILE,
-    CacheSettings,
-    cache_settings,
-    file_request,
-    model_request,
-    plan_output,
-)
+from edge_serve.engines.model import ONNX_FILE, file_request, model_request, plan_output
 from edge_serve.engines.options import EngineOptions
 from edge_serve.engines.process import run_build
 from edge_serve.engines.request import BuildProgress, BuiltEngine, EngineRequest
+from edge_serve.engines.settings import DEFAULT_CACHE_MB, CacheSettings, cache_settings
 from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound
 from edge_serve.models.repository.repository import versions
 from edge_serve.models.repository.version_policy import choose
 from edge_serve.systemd.unit import environment_of, find_unit
-from edge_serve.workers.launch.environments import own_interpreter
+from edge_serve.workers.launch.interpreter import own_interpreter
 
 GOOD, BAD = 0, 1
 #: version of the JSON document; raised when a member changes its meaning or is removed

@@ -21,7 +21,7 @@ from edge_serve.config.settings.kinds import REPOSITORY
 from edge_serve.config.settings.server import backend_directory
 from edge_serve.errors import EdgeServeError
 from edge_serve.observe.log import log
-from edge_serve.workers.launch.environments import own_interpreter
+from edge_serve.workers.launch.interpreter import own_interpreter
 
 GOOD, BAD = 0, 1
 #: of the JSON document; raised when a member changes its meaning or goes

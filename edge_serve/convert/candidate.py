@@ -13,17 +13,18 @@ from edge_serve.config.model.json_form import model_config_to_json
 from edge_serve.convert.samples import Sample
 from edge_serve.convert.trial import Trial
 from edge_serve.devices.device import Gpus
-from edge_serve.engines.model import CacheSettings, model_request
+from edge_serve.engines.model import model_request
 from edge_serve.engines.options import EngineOptions
 from edge_serve.engines.process import run_build
 from edge_serve.engines.request import BuildProgress, BuiltEngine
+from edge_serve.engines.settings import CacheSettings
 from edge_serve.golden.reader import GoldenBudget
 from edge_serve.golden.writer import Recording, write_golden
 from edge_serve.in_process.arrays import tensor_of
 from edge_serve.init.config_text import config_text
 from edge_serve.init.directory import ModelPlace
 from edge_serve.init.onnx_file import copy_file
-from edge_serve.workers.launch.environments import own_interpreter
+from edge_serve.workers.launch.interpreter import own_interpreter
 
 #: name of a precision -> the flags of the builder
 PRECISIONS: dict[str, tuple[str, ...]] = {"fp32": (), "fp16": ("FP16",), "bf16": ("BF16",), "int8": ("INT8",)}

@@ -24,8 +24,8 @@ from edge_serve.convert.samples import Sample, read_samples
 from edge_serve.convert.trial import Difference, Trial
 from edge_serve.devices.find import find_devices
 from edge_serve.engines import options as build_options
-from edge_serve.engines.model import DEFAULT_CACHE_MB
 from edge_serve.engines.request import BuildProgress
+from edge_serve.engines.settings import DEFAULT_CACHE_MB
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.init import onnx_file
 from edge_serve.init.directory import ModelPlace, new_directory

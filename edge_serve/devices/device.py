@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from edge_serve.errors import with_advice
 
+#: of a GPU that is used, unless a setting says otherwise
+LEAST_COMPUTE_CAPABILITY = 6.0
+
 
 @dataclass(frozen=True, slots=True)
 class Gpu:

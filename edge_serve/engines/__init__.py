@@ -8,5 +8,6 @@ options   the options of a build, as words of the command line or of a configura
 process   starts the child process, reads its progress, and kills it
 profiles  the optimization profiles of a build, from shapes that are given or from a configuration
 request   the request to the child process and its answer, as plain values
+settings  where engines are cached, and how long a build may take
 timing    the timing cache of TensorRT: a file that builds share
 """

@@ -10,7 +10,7 @@ import contextlib
 import fcntl
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -141,13 +141,6 @@ class EngineCache:
                 return
             if plan != newest and _remove_unless_held(plan):
                 total -= size
-
-
-def default_directory(environ: Mapping[str, str]) -> Path:
-    """Return the cache below $CACHE_DIRECTORY (systemd's CacheDirectory=), or in the user's cache."""
-    if given := environ.get("CACHE_DIRECTORY", "").partition(":")[0]:
-        return Path(given, "engines")
-    return Path(environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "edge-serve", "engines")
 
 
 def export(plan: Path, meta: PlanMeta, target: Path) -> None:

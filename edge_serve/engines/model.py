@@ -3,69 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from edge_serve.backends.tensorrt.plan import plan_filename
 from edge_serve.backends.tensorrt.settings import backend_settings
 from edge_serve.devices.device import Gpus
-from edge_serve.engines.cache import default_directory
 from edge_serve.engines.options import EngineOptions, over, parse_options, with_accelerator
 from edge_serve.engines.profiles import BatchHints
 from edge_serve.engines.request import EngineRequest
+from edge_serve.engines.settings import CacheSettings
 from edge_serve.errors import InvalidArgument
 
 #: model parameter: build the engine at load from the ONNX file of the version; `true`, or options of a build
 BUILD_PARAMETER = "EDGE_SERVE_BUILD_ENGINE"
-#: settings of `--backend-config=tensorrt`
-CACHE_SETTING, CACHE_SIZE_SETTING, LIMIT_SETTING = "engine-cache", "engine-cache-mb", "engine-build-secs"
-#: seconds
-_DEFAULT_LIMIT = 7200
-#: MB
-DEFAULT_CACHE_MB = 4096
 ONNX_FILE, _ONNX = "model.onnx", ".onnx"
 NO_OPTIONS = EngineOptions()
 _NONE = ("", "false")
 _PLAIN = "true"
 
 Json = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class CacheSettings:
-    """Where engines are cached, and how much of them.
-
-    Attributes:
-        timing_cache: file of TensorRT's timing cache; "" = in the directory.
-    """
-
-    directory: Path
-    most_mb: int = DEFAULT_CACHE_MB
-    timing_cache: str = ""
-
-
-def cache_settings(backend_config: Mapping[str, str], environ: Mapping[str, str]) -> CacheSettings:
-    """Return the cache of a server.
-
-    Args:
-        environ: $CACHE_DIRECTORY counts, else $XDG_CACHE_HOME.
-
-    Raises:
-        InvalidArgument: a setting cannot be read.
-    """
-    size = _number(backend_config, CACHE_SIZE_SETTING, DEFAULT_CACHE_MB)
-    given = backend_config.get(CACHE_SETTING, "")
-    return CacheSettings(Path(given) if given else default_directory(environ), size)
-
-
-def build_limit(backend_config: Mapping[str, str]) -> float:
-    """Return the seconds that a build at load may take.
-
-    Raises:
-        InvalidArgument: the setting cannot be read.
-    """
-    return float(_number(backend_config, LIMIT_SETTING, _DEFAULT_LIMIT))
 
 
 def builds_at_load(config: Json, version_directory: Path, device: int, gpus: Gpus) -> bool:
@@ -148,13 +106,6 @@ def batch_hints(config: Json) -> BatchHints:
             dims[str(entry.get("name"))] = tuple(int(dim) for dim in shape)
     preferred = (config.get("dynamic_batching") or {}).get("preferred_batch_size") or ()
     return BatchHints(int(config.get("max_batch_size", 0)), tuple(map(int, preferred)), dims)
-
-
-def _number(backend_config: Mapping[str, str], key: str, default: int) -> int:
-    text = backend_config.get(key, str(default))
-    if not text.isascii() or not text.isdigit():
-        raise InvalidArgument(f"--backend-config=tensorrt,{key} is '{text}', expected a number")
-    return int(text)
 
 
 def _parameter(config: Json) -> str:

@@ -20,7 +20,7 @@ from edge_serve import __version__
 from edge_serve.backends.packs import ENVIRONMENT, MANIFEST, PACKS
 from edge_serve.errors import Internal, InvalidArgument, NotFound, Unavailable
 from edge_serve.pack.versions import new_version, switch, take_away
-from edge_serve.workers.launch.environments import interpreter_of
+from edge_serve.workers.launch.interpreter import interpreter_of
 
 #: the files of our packs, in a checkout
 SOURCES = Path(__file__).resolve().parents[2] / "packs"

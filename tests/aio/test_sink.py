@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from edge_serve.aio.offload import within
 from edge_serve.aio.sink import Sink
+from edge_serve.aio.within import within
 
 PATIENCE = 30.0
 

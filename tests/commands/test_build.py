@@ -15,12 +15,13 @@ import pytest
 from edge_serve.backends.tensorrt.plan import meta_path
 from edge_serve.commands import build as command
 from edge_serve.devices.device import Gpus
-from edge_serve.engines.model import CacheSettings, file_request
+from edge_serve.engines.model import file_request
 from edge_serve.engines.options import parse_options
 from edge_serve.engines.process import _read, run_build
 from edge_serve.engines.request import BuildProgress, EngineRequest
+from edge_serve.engines.settings import CacheSettings
 from edge_serve.errors import Internal
-from edge_serve.workers.launch.environments import own_interpreter
+from edge_serve.workers.launch.interpreter import own_interpreter
 from tests.backends import onnx_models
 
 ROOT = Path(__file__).parents[2]

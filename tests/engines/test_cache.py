@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from edge_serve.backends.tensorrt.plan import PlanMeta, meta_path
-from edge_serve.engines.cache import EngineCache, default_directory, export
+from edge_serve.engines.cache import EngineCache, export
+from edge_serve.engines.settings import default_directory
 from edge_serve.files import lock_shared
 
 CONTENT = memoryview(b"x" * 100)

@@ -10,10 +10,11 @@ import pytest
 
 from edge_serve.devices.device import Gpu, Gpus
 from edge_serve.engines import model
-from edge_serve.engines.model import BUILD_PARAMETER, CacheSettings
+from edge_serve.engines.model import BUILD_PARAMETER
 from edge_serve.engines.options import EngineOptions
 from edge_serve.engines.profiles import BatchHints
 from edge_serve.engines.request import EngineRequest, engine_key
+from edge_serve.engines.settings import CacheSettings, build_limit, cache_settings
 from edge_serve.errors import InvalidArgument
 
 GPUS = Gpus((Gpu(0, "Orin", "GPU-1", (8, 7), 1 << 30), Gpu(1, "A2", "GPU-2", (8, 6), 1 << 30)), (12, 6))
@@ -93,7 +94,7 @@ def test_request_has_the_options_of_the_parameter_and_the_dla_of_the_instances(t
 @pytest.mark.parametrize("key", ["engine-cache-mb", "engine-build-secs"])
 def test_setting_of_the_server_that_is_no_number_is_refused(key: str) -> None:
     with pytest.raises(InvalidArgument, match=f"--backend-config=tensorrt,{key} is '4 GB', expected a number"):
-        model.cache_settings({key: "4 GB"}, {}), model.build_limit({key: "4 GB"})
+        cache_settings({key: "4 GB"}, {}), build_limit({key: "4 GB"})
 
 
 def test_key_depends_on_everything_that_the_engine_depends_on(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from edge_serve.config.settings.server import parse_argv
 from edge_serve.devices.device import Gpus
 from edge_serve.observe.metrics.gpu import find_gpus
 from edge_serve.workers.launch import landlock
-from edge_serve.workers.launch.environments import own_interpreter
+from edge_serve.workers.launch.interpreter import own_interpreter
 from edge_serve.workers.launch.sandbox import Sandbox
 
 #: makes a context by the driver's API, copies a few bytes to the device and back, and prints what the context took

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edge_serve.workers.front import pool
-from edge_serve.workers.launch.environments import Interpreter
+from edge_serve.workers.launch.interpreter import Interpreter
 
 #: a kind and a payload, sent with the number of the question that they answer; or bytes that are sent as they are
 Said = tuple[int, bytes] | bytes

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from typing import Protocol
 
@@ -34,18 +35,20 @@ _STICKY = {
     810: "the MPS client has been terminated by the server",
     999: "unknown error",  # as of a card that fell off the bus
 }
-#: the same errors in the texts of libraries; "unknown error" where they name CUDA before it
-_STICKY_TEXT = re.compile(
-    "|".join(re.escape(text) for code, text in _STICKY.items() if code != 999)
-    + r"|\bCUDA (?:Runtime|Driver) \(unknown error\)",
-    re.IGNORECASE,
-)
 OUT_OF_MEMORY, OLD_DRIVER, NOT_READY, NOT_SUPPORTED = 2, 35, 600, 801
 
 
 def says_sticky(text: str) -> bool:
     """Return whether a library's text has an error after which the process can use the device no more."""
-    return _STICKY_TEXT.search(text) is not None
+    return _sticky_text().search(text) is not None
+
+
+@cache
+def _sticky_text() -> re.Pattern[str]:
+    """Match the same errors in the texts of libraries; "unknown error" where they name CUDA before it. Workers without
+    a GPU import this file too, and are spared the compilation."""
+    texts = "|".join(re.escape(text) for code, text in _STICKY.items() if code != 999)
+    return re.compile(rf"{texts}|\bCUDA (?:Runtime|Driver) \(unknown error\)", re.IGNORECASE)
 
 
 class CudaError(Internal):

@@ -13,8 +13,6 @@ _NO_GPU = (
     "write kind: KIND_AUTO in its instance_group, which is a GPU where there is one and the CPU elsewhere, or "
     "kind: KIND_CPU; edge-serve doctor looks for GPUs"
 )
-#: of a GPU that is used, unless a setting says otherwise
-LEAST_COMPUTE_CAPABILITY = 6.0
 #: of one model. A slip of the finger must not fill the machine with processes, or the server with their descriptions
 MOST_INSTANCES = 1024
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Annotated, Any, get_type_hints
 
-from edge_serve.config.checks.instances import LEAST_COMPUTE_CAPABILITY
 from edge_serve.config.settings import server_values as values
 from edge_serve.config.settings.doors import DoorSettings
 from edge_serve.config.settings.kinds import (
@@ -37,6 +36,7 @@ from edge_serve.config.settings.kinds import (
 )
 from edge_serve.config.settings.programs import EDGE_SERVE, Program
 from edge_serve.config.settings.table import Alias, BadSetting, Setting, help_text, read_settings
+from edge_serve.devices.device import LEAST_COMPUTE_CAPABILITY
 
 _server = partial(Setting, "Server")
 _log = partial(Setting, "Logging")

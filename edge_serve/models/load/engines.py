@@ -20,14 +20,15 @@ from edge_serve.backends.base import ModelSpec
 from edge_serve.backends.tensorrt.plan import PLATFORM, rebuild_command
 from edge_serve.devices.device import Gpu, Gpus
 from edge_serve.engines.cache import EngineLease
-from edge_serve.engines.model import build_limit, builds_at_load, cache_settings, model_request
+from edge_serve.engines.model import builds_at_load, model_request
 from edge_serve.engines.process import run_build
 from edge_serve.engines.request import BuildProgress, BuiltEngine
+from edge_serve.engines.settings import build_limit, cache_settings
 from edge_serve.errors import Cancelled, Internal, InvalidArgument, Unavailable
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.models.repository.repository import namespace_of, plain_name
 from edge_serve.observe.metrics.source import RunningBuild
-from edge_serve.workers.launch.environments import Interpreter
+from edge_serve.workers.launch.interpreter import Interpreter
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,6 @@ from edge_serve.backends.packs import Packs
 from edge_serve.backends.tensorrt.plan import BUILT_PLAN, PLATFORM
 from edge_serve.clock import Clock
 from edge_serve.config.checks.checks import refuse_runtime
-from edge_serve.config.checks.instances import LEAST_COMPUTE_CAPABILITY
 from edge_serve.config.checks.io import check_inputs_and_outputs
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.config.model.json_form import model_config_to_json
@@ -29,7 +28,7 @@ from edge_serve.config.model.notes import notes_on
 from edge_serve.config.model.parameters import parameter
 from edge_serve.config.signature import read_labels, signature_of
 from edge_serve.config.stages import check_files, load_model_config, merge_completed, settle_instances
-from edge_serve.devices.device import Gpu, Gpus
+from edge_serve.devices.device import LEAST_COMPUTE_CAPABILITY, Gpu, Gpus
 from edge_serve.engines.cache import EngineLease
 from edge_serve.errors import EdgeServeError
 from edge_serve.golden.reader import read_golden

@@ -8,8 +8,8 @@ import os
 import select
 import sys
 
-from edge_serve.aio.offload import within
 from edge_serve.aio.sink import END_SECONDS, Sink
+from edge_serve.aio.within import within
 
 #: how long opening the file may take, seconds
 OPEN_SECONDS = 5.0

@@ -7,7 +7,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from edge_serve.aio.offload import offload, within
+from edge_serve.aio.offload import offload
+from edge_serve.aio.within import within
 from edge_serve.errors import EdgeServeError, InvalidArgument
 
 log = logging.getLogger(__name__)

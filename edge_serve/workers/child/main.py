@@ -1,10 +1,10 @@
-"""The worker's side: `python -m edge_serve.workers.child.main CONTROL_FD PIPE_FD HEARTBEAT_SECONDS`.
+"""The worker's side: `python -m edge_serve.workers.child.main CONTROL_FD PIPE_FD HEARTBEAT_SECONDS BACKEND`.
 
-The control thread reads control frames and never computes. Loading and closing run in the main thread for models that
-have a process of their own (users' code expects it, and its first instance runs there too), else in a thread each.
-Another thread sends heartbeats, so a silent worker is one whose interpreter is stuck. The process ends when the control
-channel does, or at once when the front end dies (`lifetime_guard`). Standard library and NumPy only: start-up is part
-of every load.
+BACKEND is one to import before a model is asked for, or "". The control thread reads control frames and never
+computes. Loading and closing run in the main thread for models that have a process of their own (users' code expects
+it, and its first instance runs there too), else in a thread each. Another thread sends heartbeats, so a silent worker
+is one whose interpreter is stuck. The process ends when the control channel does, or at once when the front end dies
+(`lifetime_guard`). Standard library and NumPy only: start-up is part of every load.
 """
 
 from __future__ import annotations
@@ -108,6 +108,10 @@ class Main:
         OwnThread(self._listen, "control").start()
         while (job := self._jobs.get()) is not None:
             job()
+
+    def import_ahead(self, backend: str) -> None:
+        """Import a backend in the main thread, while there is no model to load yet."""
+        self._jobs.put(partial(loader.import_ahead, backend))
 
     def cut_off(self) -> None:
         """In a child that a model forked: it must not answer for this process, and ends when it returns from the
@@ -402,6 +406,8 @@ def main(arguments: list[str]) -> None:
     logging.basicConfig(level=logging.INFO, handlers=[ForwardingHandler(worker.remote)], format="%(message)s")
     OwnThread(partial(beat, control, float(arguments[2]), worker.place_of_load), "heartbeat").start()
     control.send(json_frame(FrameKind.HELLO, 0, {"pid": os.getpid()}))
+    if arguments[3]:
+        worker.import_ahead(arguments[3])
     worker.run()
 
 

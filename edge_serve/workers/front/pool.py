@@ -29,8 +29,10 @@ from edge_serve.workers.front.placement import ModelPlacement
 from edge_serve.workers.front.process import ProcessLimits
 from edge_serve.workers.front.worker import Worker
 from edge_serve.workers.launch.cgroups import MEMORY_PARAMETER, ControlGroup, Groups, parse_bytes
-from edge_serve.workers.launch.environments import Environment, Environments, Interpreter, own_interpreter
+from edge_serve.workers.launch.environments import Environments
+from edge_serve.workers.launch.interpreter import Environment, Interpreter, own_interpreter
 from edge_serve.workers.launch.sandbox import Sandbox
+from edge_serve.workers.launch.spawn import Spawned
 from edge_serve.workers.memory.arena import Arena
 from edge_serve.workers.wire.layout import TensorLayout
 
@@ -56,6 +58,9 @@ class _Group(NamedTuple):
 class Workers:
     """All worker processes of the server; lives on one event loop.
 
+    Args:
+        first: processes that run already, each for the first worker that would start one like it; see `end_first`.
+
     Attributes:
         default_hang: takes the place of `ProcessLimits.hang` where that is 0.
         control_groups: for the processes that are started from now on; None = there are none.
@@ -69,8 +74,10 @@ class Workers:
         environments: Environments | None = None,
         poll_policy: PollPolicy | None = None,
         sandbox: Sandbox | None = None,
+        first: Sequence[Spawned] = (),
     ) -> None:
         self._sandbox = sandbox
+        self._first = [*first]
         self._poll_policy = poll_policy or PollPolicy()
         if self._poll_policy.free_cores is not None:
             self._poll_policy.free_cores.own_seconds = lambda: time.process_time() + self.cpu_seconds()
@@ -242,6 +249,7 @@ class Workers:
                 worker = Worker(
                     name, spec.is_python, self._limits, self._clock, self._hooks, environment,
                     None if shared else model_fields(spec.name, spec.version), self._group_maker(own_limit),
+                    self._take_first(backend, environment.interpreter) if not on_gpus else None,
                 )  # fmt: skip
             except BaseException:
                 environment.release()
@@ -253,6 +261,20 @@ class Workers:
             environment.release()
         worker.claims += 1
         return worker
+
+    def _take_first(self, backend: str, interpreter: Interpreter) -> Spawned | None:
+        """Return one of the first processes that was started in the same way, and runs."""
+        backend = backend.removesuffix("_onnx")  # platform: "onnxruntime_onnx"
+        for one in self._first:
+            if (one.backend, one.interpreter) == (backend, interpreter) and one.popen.poll() is None:
+                self._first.remove(one)
+                return one
+        return None
+
+    def end_first(self) -> None:
+        """End the first processes that no worker has taken: the models are loaded."""
+        while self._first:
+            self._first.pop().end()
 
     async def interpreter_for(self, own: list[Path]) -> Interpreter:
         """Return our interpreter for a process that works on the files of one model, confined as a worker.
@@ -303,6 +325,7 @@ class Workers:
         for _, timer in self._reserved.values():
             timer.cancel()
         self._reserved.clear()
+        self.end_first()
         await asyncio.gather(*(worker.end(timeout) for worker in self._all))
         for worker in self._all:
             worker.environment.release()

@@ -9,8 +9,6 @@ import itertools
 import logging
 import os
 import signal
-import socket
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,8 +22,8 @@ from edge_serve.messages.tensors import Buffer
 from edge_serve.workers.front.frame_socket import GRACE, FrameSocket
 from edge_serve.workers.front.output import WorkerOutput
 from edge_serve.workers.launch.cgroups import ControlGroup
-from edge_serve.workers.launch.environments import Interpreter, own_interpreter
-from edge_serve.workers.launch.lifetime_pipe import LifetimePipe
+from edge_serve.workers.launch.interpreter import Interpreter, own_interpreter
+from edge_serve.workers.launch.spawn import WORKER, Spawned, spawn
 from edge_serve.workers.memory.arena_exports import ArenaExports
 from edge_serve.workers.memory.pages import PAGE
 from edge_serve.workers.wire.frames import HEADER_SIZE, Frame, FrameError, FrameKind, error_of, json_frame
@@ -83,6 +81,7 @@ class Process:
         on_frame: takes every control frame that is no answer to `ask`. When it raises, the process is killed.
         module: what the child runs.
         interpreter: with which; None = the server's own.
+        spawned: one that runs already, in place of a new one.
         about: the model that it is for, as fields of log lines; None = for several.
         group: its control group, if it has one.
         recurs: it is started in place of one that died.
@@ -103,8 +102,9 @@ class Process:
         label: str,
         limits: ProcessLimits,
         on_frame: Callable[[Frame], None],
-        module: str = "edge_serve.workers.child.main",
+        module: str = WORKER,
         interpreter: Interpreter | None = None,
+        spawned: Spawned | None = None,
         about: Mapping[str, str] | None = None,
         group: ControlGroup | None = None,
         recurs: bool = False,
@@ -113,8 +113,6 @@ class Process:
         self._recurs = recurs
         self._group = group
         self._about = about
-        self._module = module
-        self._interpreter = interpreter or own_interpreter()
         self.exited: asyncio.Future[str] = loop.create_future()
         self._loop = loop
         self._limits = limits
@@ -127,49 +125,32 @@ class Process:
         self._loading = 0
         self.place = ""
         try:
-            self._spawn()
+            self._adopt(spawned or spawn(interpreter or own_interpreter(), module, limits.silence))
         except (OSError, ValueError) as error:
             if group is not None:
                 group.remove()
             hint = _SPAWN_HINTS.get(getattr(error, "errno", None) or 0, "")
             raise Unavailable(f"cannot start worker {label}: {error}{hint}") from error
 
-    def _spawn(self) -> None:
-        if self._interpreter.program:  # that it is gone must not look like the crash of a process
-            os.stat(self._interpreter.program)
-        ours, theirs = socket.socketpair()
-        with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
-            handed_over.enter_context(theirs)
-            undo.callback(ours.close)
-            pipe = self._lifetime_pipe = LifetimePipe()
-            handed_over.enter_context(pipe.theirs)
-            undo.callback(pipe.close)
-            arguments = (theirs.fileno(), pipe.theirs.fileno(), self._limits.silence / 6)
-            self._popen = subprocess.Popen(
-                [*self._interpreter.command, self._module, *map(str, arguments)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                pass_fds=arguments[:2],
-                env=self._interpreter.variables,
-                start_new_session=True,  # Ctrl-C in a terminal is for the front end
-                bufsize=0,
-            )
-            self.pid = self._popen.pid
+    def _adopt(self, spawned: Spawned) -> None:
+        self._popen = spawned.popen
+        self._lifetime_pipe = spawned.pipe
+        self.pid = spawned.popen.pid
+        with contextlib.ExitStack() as undo:
+            undo.callback(spawned.end)
             if self._group is not None:  # before it has loaded anything
                 self._group.add(self.pid)
-            undo.callback(self._popen.wait)
-            undo.callback(self._popen.kill)
-            assert self._popen.stdout is not None
-            with self._popen.stdout as stdout:
+            assert spawned.popen.stdout is not None
+            with spawned.popen.stdout as stdout:
                 self._pidfd = os.pidfd_open(self.pid)
                 undo.callback(os.close, self._pidfd)
                 printed = os.dup(stdout.fileno())
                 self.output = WorkerOutput(self._loop, printed, self.label, about=self._about, recurs=self._recurs)
             undo.pop_all()
         self._frames = FrameSocket(
-            self._loop, ours, "control channel", f"worker {self.label}", self._on_control, self._broken, self._about
-        )
+            self._loop, spawned.channel, "control channel", f"worker {self.label}", self._on_control, self._broken,
+            self._about,
+        )  # fmt: skip
         self._loop.add_reader(self._pidfd, self._on_exit)
         self._watch = self._loop.call_later(self._limits.silence / 4, self._check)
 

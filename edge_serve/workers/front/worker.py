@@ -31,7 +31,8 @@ from edge_serve.workers.front.placement import (
 from edge_serve.workers.front.process import Process, ProcessLimits, ProcessLost
 from edge_serve.workers.front.restart import LONGEST_WITHOUT_GPU, RestartPolicy, await_gpus
 from edge_serve.workers.launch.cgroups import ControlGroup
-from edge_serve.workers.launch.environments import Environment
+from edge_serve.workers.launch.interpreter import Environment
+from edge_serve.workers.launch.spawn import Spawned
 from edge_serve.workers.wire.frames import Frame, FrameError, FrameKind
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ class Worker:
         environment: what its processes run with, released by its owner.
         about: the one model that it is for, as fields of log lines; None = for several.
         group: makes a control group for its next process; None = there are none.
+        spawned: its first process, which runs already; None = it is to be started.
 
     Attributes:
         restarts: how often a process was started in place of one that died.
@@ -70,6 +72,7 @@ class Worker:
         environment: Environment,
         model_fields: Mapping[str, str] | None = None,
         group: Callable[[str], ControlGroup] | None = None,
+        spawned: Spawned | None = None,
     ) -> None:
         self.label = label
         self._about = model_fields
@@ -97,7 +100,7 @@ class Worker:
         self._wake = asyncio.Event()
         self._hangs = HangWatch()
         self._reopening: set[asyncio.Task[None]] = set()
-        self.process = self._new_process()
+        self.process = self._new_process(spawned)
         self._supervisor = start_task(self._supervise(), f"worker {label}")
 
     @property
@@ -136,7 +139,7 @@ class Worker:
             self._shares = max(1, len({part.link.arena for part in self._parts}))
         return self._shares
 
-    def _new_process(self) -> Process:
+    def _new_process(self, spawned: Spawned | None = None) -> Process:
         group = self._group(self.label) if self._group is not None else None
         process = Process(
             self._loop,
@@ -144,6 +147,7 @@ class Worker:
             self._limits,
             self._on_frame,
             interpreter=self.environment.interpreter,
+            spawned=spawned,
             about=self._about,
             group=group,
             recurs=bool(self._loss[0]),

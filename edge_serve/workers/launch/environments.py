@@ -14,18 +14,20 @@ import asyncio
 import contextlib
 import json
 import os
-import site
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import edge_serve
 from edge_serve.backends.base import ModelSpec
 from edge_serve.backends.packs import install_command
-from edge_serve.backends.privacy import private
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, with_advice
 from edge_serve.files import lock_shared
+from edge_serve.workers.launch.interpreter import (
+    Environment,
+    Interpreter,
+    default_cache,
+    interpreter_of,
+    own_interpreter,
+)
 
 PARAMETER = "EXECUTION_ENV_PATH"
 MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
@@ -48,91 +50,6 @@ except Exception as error:
     found = ["", "%s: %s" % (type(error).__name__, error)]
 print(json.dumps([list(sys.version_info[:2])] + found))
 """
-#: variables of the server's own virtual environment, which would mislead another interpreter
-_FOREIGN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX")
-#: starts a module of this package without a place of its own on the module path
-_LAUNCHER = Path(__file__).with_name("launcher.py")
-#: the service manager's words to the front end alone (sd_notify(3), sd_listen_fds(3)); no child speaks in its name
-OURS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
-
-
-@dataclass(frozen=True, slots=True)
-class Interpreter:
-    """Command line and environment to run our Python code: arguments before a module's name, and variables.
-
-    Attributes:
-        program: the file that the command starts in its turn, looked for before each start; "" = none.
-    """
-
-    command: tuple[str, ...]
-    variables: Mapping[str, str]
-    program: str = ""
-
-
-@dataclass(slots=True, eq=False)
-class Environment:
-    """An interpreter that a worker runs with, until `release`: what was unpacked for it, and its pack, stay as long.
-
-    Attributes:
-        root: its directory; None: the server's own interpreter.
-    """
-
-    interpreter: Interpreter
-    root: Path | None = None
-    _locks: list[int] = field(default_factory=list)
-
-    def release(self) -> None:
-        """The worker has ended; a second call does nothing."""
-        while self._locks:
-            os.close(self._locks.pop())
-
-
-def own_interpreter() -> Interpreter:
-    """The server's own; it finds this package also when that is not installed.
-
-    Nothing is imported from the working directory, where models may be able to write.
-    """
-    variables = _inherited(OURS)
-    home = Path(edge_serve.__file__).resolve().parent.parent
-    if home.name not in ("site-packages", "dist-packages"):
-        known = variables.get("PYTHONPATH")
-        variables["PYTHONPATH"] = f"{home}{os.pathsep}{known}" if known else str(home)
-    user_site = () if site.ENABLE_USER_SITE else ("-s",)
-    start = ("-P", "-m") if sys.version_info >= (3, 11) else (str(_LAUNCHER),)
-    return Interpreter((sys.executable, *user_site, *start), variables)
-
-
-def interpreter_of(root: Path, repair: str = "") -> Interpreter:
-    """The one of an environment, with nothing of the server's own.
-
-    Args:
-        repair: what to do if there is none.
-
-    Raises:
-        InvalidArgument: there is none.
-    """
-    candidates = [root / "bin/python", root / "bin/python3"]
-    python = next((path for path in candidates if path.is_file()), None)
-    if python is None:
-        text = (
-            f"found no bin/python in '{root}', expected a virtual environment, a conda environment or an archive of one"
-        )
-        if link := next((path for path in candidates if path.is_symlink()), None):
-            text = f"'{link}' is a link to '{os.readlink(link)}', which does not lead to a Python of this machine"
-        raise InvalidArgument(with_advice(text, repair))
-    variables = _inherited((*_FOREIGN, *OURS))
-    variables |= {"PYTHONNOUSERSITE": "1", "PATH": f"{root / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
-    if (root / "conda-meta").is_dir():
-        libraries = os.environ.get("LD_LIBRARY_PATH")
-        variables["CONDA_PREFIX"] = str(root)
-        variables["LD_LIBRARY_PATH"] = f"{root / 'lib'}{os.pathsep}{libraries}" if libraries else str(root / "lib")
-    else:
-        variables["VIRTUAL_ENV"] = str(root)
-    return Interpreter((str(python), str(_LAUNCHER)), variables)
-
-
-def _inherited(without: Sequence[str]) -> dict[str, str]:
-    return private({name: value for name, value in os.environ.items() if name not in without})
 
 
 def path_of(spec: ModelSpec) -> Path | None:
@@ -269,15 +186,6 @@ class Environments:
             )
             advice = f"install it there, as with '{python} -m pip install numpy', and pack an archive anew"
             raise InvalidArgument(f"{text}: {repair or advice}")
-
-
-def default_cache(environ: Mapping[str, str]) -> Path:
-    """$CACHE_DIRECTORY (systemd's CacheDirectory=), or a place in the user's cache."""
-    given = environ.get("CACHE_DIRECTORY", "").split(":")[0]
-    if given:
-        return Path(given, "environments")
-    home = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(home, "edge-serve", "environments")
 
 
 async def _output(command: Sequence[str], variables: Mapping[str, str], seconds: float) -> tuple[str, int]:

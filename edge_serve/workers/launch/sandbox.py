@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edge_serve.aio.offload import within
+from edge_serve.aio.within import within
 from edge_serve.config.settings.server import ServerConfig
 from edge_serve.errors import InvalidArgument
 from edge_serve.workers.launch import landlock
-from edge_serve.workers.launch.environments import Environment, Interpreter, default_cache
+from edge_serve.workers.launch.interpreter import Environment, Interpreter, default_cache
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from edge_serve.devices.device import Gpu, Gpus
 from edge_serve.engines.model import BUILD_PARAMETER
 from edge_serve.errors import Cancelled
 from edge_serve.models.load.engines import EngineBuilds
-from edge_serve.workers.launch.environments import Interpreter
+from edge_serve.workers.launch.interpreter import Interpreter
 
 GPUS = Gpus((Gpu(0, "Orin", "GPU-1", (8, 7), 1 << 30),), (12, 6))
 

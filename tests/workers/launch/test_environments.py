@@ -20,7 +20,8 @@ from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.workers.front.pool import OpenedModel, Workers
-from edge_serve.workers.launch.environments import Environments, default_cache, path_of
+from edge_serve.workers.launch.environments import Environments, path_of
+from edge_serve.workers.launch.interpreter import default_cache
 from edge_serve.workers.launch.unpack import locked
 from edge_serve.workers.memory.arena import Arena, Budget
 from tests.workers.harness import Recorder, run

@@ -13,7 +13,7 @@ import pytest
 
 from edge_serve.config.settings.server import parse_argv
 from edge_serve.workers.launch import landlock
-from edge_serve.workers.launch.environments import Interpreter, own_interpreter
+from edge_serve.workers.launch.interpreter import Interpreter, own_interpreter
 from edge_serve.workers.launch.sandbox import Sandbox
 
 

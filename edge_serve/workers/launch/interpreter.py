@@ -1,0 +1,112 @@
+"""Command lines that run our Python code: with the server's own interpreter, or with that of an environment.
+
+Light to import: the first workers are started before the server has NumPy (`first_workers`).
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import edge_serve
+from edge_serve.backends.privacy import private
+from edge_serve.errors import InvalidArgument, with_advice
+
+#: variables of the server's own virtual environment, which would mislead another interpreter
+_FOREIGN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX")
+#: starts a module of this package without a place of its own on the module path
+_LAUNCHER = Path(__file__).with_name("launcher.py")
+#: the service manager's words to the front end alone (sd_notify(3), sd_listen_fds(3)); no child speaks in its name
+OURS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """Command line and environment to run our Python code: arguments before a module's name, and variables.
+
+    Attributes:
+        program: the file that the command starts in its turn, looked for before each start; "" = none.
+    """
+
+    command: tuple[str, ...]
+    variables: Mapping[str, str]
+    program: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Environment:
+    """An interpreter that a worker runs with, until `release`: what was unpacked for it, and its pack, stay as long.
+
+    Attributes:
+        root: its directory; None: the server's own interpreter.
+    """
+
+    interpreter: Interpreter
+    root: Path | None = None
+    _locks: list[int] = field(default_factory=list)
+
+    def release(self) -> None:
+        """The worker has ended; a second call does nothing."""
+        while self._locks:
+            os.close(self._locks.pop())
+
+
+def own_interpreter() -> Interpreter:
+    """The server's own; it finds this package also when that is not installed.
+
+    Nothing is imported from the working directory, where models may be able to write.
+    """
+    variables = _inherited(OURS)
+    home = Path(edge_serve.__file__).resolve().parent.parent
+    if home.name not in ("site-packages", "dist-packages"):
+        known = variables.get("PYTHONPATH")
+        variables["PYTHONPATH"] = f"{home}{os.pathsep}{known}" if known else str(home)
+    user_site = () if site.ENABLE_USER_SITE else ("-s",)
+    start = ("-P", "-m") if sys.version_info >= (3, 11) else (str(_LAUNCHER),)
+    return Interpreter((sys.executable, *user_site, *start), variables)
+
+
+def interpreter_of(root: Path, repair: str = "") -> Interpreter:
+    """The one of an environment, with nothing of the server's own.
+
+    Args:
+        repair: what to do if there is none.
+
+    Raises:
+        InvalidArgument: there is none.
+    """
+    candidates = [root / "bin/python", root / "bin/python3"]
+    python = next((path for path in candidates if path.is_file()), None)
+    if python is None:
+        text = (
+            f"found no bin/python in '{root}', expected a virtual environment, a conda environment or an archive of one"
+        )
+        if link := next((path for path in candidates if path.is_symlink()), None):
+            text = f"'{link}' is a link to '{os.readlink(link)}', which does not lead to a Python of this machine"
+        raise InvalidArgument(with_advice(text, repair))
+    variables = _inherited((*_FOREIGN, *OURS))
+    variables |= {"PYTHONNOUSERSITE": "1", "PATH": f"{root / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+    if (root / "conda-meta").is_dir():
+        libraries = os.environ.get("LD_LIBRARY_PATH")
+        variables["CONDA_PREFIX"] = str(root)
+        variables["LD_LIBRARY_PATH"] = f"{root / 'lib'}{os.pathsep}{libraries}" if libraries else str(root / "lib")
+    else:
+        variables["VIRTUAL_ENV"] = str(root)
+    return Interpreter((str(python), str(_LAUNCHER)), variables)
+
+
+def _inherited(without: Sequence[str]) -> dict[str, str]:
+    return private({name: value for name, value in os.environ.items() if name not in without})
+
+
+def default_cache(environ: Mapping[str, str]) -> Path:
+    """$CACHE_DIRECTORY (systemd's CacheDirectory=), or a place in the user's cache."""
+    given = environ.get("CACHE_DIRECTORY", "").split(":")[0]
+    if given:
+        return Path(given, "environments")
+    home = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(home, "edge-serve", "environments")

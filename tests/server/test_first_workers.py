@@ -1,0 +1,97 @@
+"""The workers that are started before the server is imported."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from edge_serve import first_workers
+from edge_serve.config.settings.server import parse_argv
+from edge_serve.first_workers import start_first_workers
+from edge_serve.workers.launch.spawn import Spawned
+from tests.server.running import Running, python_model, running
+
+ONNX = Path(__file__).parents[2] / "model_repository/simple"
+_MODULE = "edge_serve.workers.child.main"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """An ONNX model, and a Python model that is a link, as the models of a bundle are."""
+    shutil.copytree(ONNX, tmp_path / "models/simple")
+    (tmp_path / "models/python").symlink_to(python_model(tmp_path / "elsewhere", "python"))
+    return tmp_path / "models"
+
+
+def start(*flags: str) -> list[Spawned]:
+    return start_first_workers(parse_argv(flags, {}))
+
+
+def end(first: Sequence[Spawned]) -> list[str]:
+    """End the processes. Return their backends."""
+    for one in first:
+        one.end()
+        assert one.popen.returncode == -9
+    return [one.backend for one in first]
+
+
+def backends_of(server: Running) -> list[str]:
+    """Return what each worker of a server was started for; "" = after the models were found."""
+    lines = [one.cmdline() for one in psutil.Process(server.process.pid).children()]
+    return sorted(line[-1] for line in lines if _MODULE in line)
+
+
+def test_models_run_in_them_and_in_others_once_they_are_lost(repository: Path) -> None:
+    with running(f"--model-repository={repository}") as server:
+        assert backends_of(server) == ["onnxruntime", "python"]
+        assert server.add_sub("python")[0] == 200
+        for pid in server.workers():
+            os.kill(pid, 9)
+        server.wait_for_log("worker onnxruntime .* was ended by SIGKILL")
+        end = time.monotonic() + 30
+        while server.get("/v2/health/ready")[0] != 200 or backends_of(server) != ["", ""]:
+            assert time.monotonic() < end, server.log()
+            time.sleep(0.05)
+        assert server.add_sub("python")[0] == 200
+
+
+def test_one_that_no_model_takes_ends(tmp_path: Path) -> None:
+    shutil.copy(ONNX / "1/model.onnx", python_model(tmp_path, "python") / "1/model.onnx")
+    with running(f"--model-repository={tmp_path}") as server:
+        assert backends_of(server) == ["python"], "the file of ONNX is not the model's"
+
+
+@pytest.mark.parametrize(
+    ("flags", "backends"),
+    [
+        pytest.param((), ["onnxruntime", "python"], id="all models are loaded"),
+        pytest.param(("--model-control-mode=explicit",), [], id="no model is loaded"),
+        pytest.param(("--model-control-mode=explicit", "--load-model=*"), ["onnxruntime", "python"], id="star"),
+        pytest.param(("--model-control-mode=explicit", "--load-model=python"), ["python"], id="one is loaded"),
+        pytest.param(("--model-control-mode=explicit", "--load-model=[s]imple"), [], id="a name is no pattern"),
+    ],
+)
+def test_they_are_those_of_the_models_to_load(repository: Path, flags: tuple[str, ...], backends: list[str]) -> None:
+    assert end(start(f"--model-repository={repository}", *flags)) == backends
+
+
+def test_there_are_no_more_than_cores(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        python_model(repository, f"python{number}")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
+    assert end(start(f"--model-repository={repository}")) == ["onnxruntime", "python", "python"]
+
+
+def test_a_repository_that_is_missing_or_silent_costs_no_time(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not start(f"--model-repository={repository}/nowhere")
+    monkeypatch.setattr(first_workers, "_LOOK_UP_SECONDS", 0.05)
+    monkeypatch.setattr(Path, "glob", lambda *_: time.sleep(5))
+    assert not start(f"--model-repository={repository}")
