@@ -2,7 +2,7 @@
 
 A group tells for certain that a worker died for want of memory, and may have a limit, so that a model that eats memory
 ends alone. Version 2 only. The group that is divided may hold no process itself (cgroups(7), "no internal processes"),
-so the front end moves into one below it first.
+so the front end moves into one below it first, with the workers that run already (`first_workers`).
 """
 
 from __future__ import annotations
@@ -120,6 +120,9 @@ def find_groups(process: Path = Path("/proc/self")) -> Groups | None:
         front = base / FRONT
         front.mkdir(exist_ok=True)
         (front / "cgroup.procs").write_text(str(os.getpid()))
+        for worker in (base / "cgroup.procs").read_text().split():
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                (front / "cgroup.procs").write_text(worker)
         (base / "cgroup.subtree_control").write_text("+memory")
     except OSError as error:
         log.info("models have no memory limits of their own: %s", error)

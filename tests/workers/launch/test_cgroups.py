@@ -65,6 +65,14 @@ def test_the_front_end_moves_down_and_memory_is_counted_below(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("not_root")
+def test_a_worker_that_runs_already_moves_down_too(tmp_path: Path) -> None:
+    process, base = tree(tmp_path), tmp_path / "cgroup/system.slice/edge-serve.service"
+    (base / "cgroup.procs").write_text("7\n")
+    assert find_groups(process) is not None
+    assert (base / FRONT / "cgroup.procs").read_text() == "7", "the last that was moved"
+
+
+@pytest.mark.usefixtures("not_root")
 def test_a_unit_that_has_put_us_below_already(tmp_path: Path) -> None:
     assert find_groups(tree(tmp_path, inside=f"/service/{FRONT}")) is not None
     assert (tmp_path / "cgroup/service/cgroup.subtree_control").exists()
