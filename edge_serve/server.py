@@ -340,9 +340,10 @@ class ServerProcess:
             await self._poller.begin()
         with contextlib.suppress(EdgeServeError):  # loading fails of the same, and says so
             await self._registry.find_required()
-        failures = await self._registry.load_all(names)
-        self._workers.end_first()
-        return failures
+        try:
+            return await self._registry.load_all(names)
+        finally:
+            self._workers.end_first()
 
     async def _find_devices(self) -> None:
         devices = self._loader.devices = self.service.regions.gpus = await self._devices.start()

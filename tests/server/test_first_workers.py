@@ -67,6 +67,13 @@ def test_one_that_no_model_takes_ends(tmp_path: Path) -> None:
         assert backends_of(server) == ["python"], "the file of ONNX is not the model's"
 
 
+def test_they_end_when_a_repository_cannot_be_read(repository: Path) -> None:
+    flags = (f"--model-repository={repository}", f"--model-repository={repository}/nowhere", "--exit-on-error=false")
+    with running(*flags, ready=False) as server:
+        server.wait_for_log("not ready until it can be read")
+        assert backends_of(server) == []
+
+
 @pytest.mark.parametrize(
     ("flags", "backends"),
     [
