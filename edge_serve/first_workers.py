@@ -19,7 +19,6 @@ from edge_serve.aio.within import within
 from edge_serve.backends.tensorrt.plan import PLATFORM
 from edge_serve.config.settings.server import ServerConfig
 from edge_serve.engines.settings import cache_settings
-from edge_serve.errors import EdgeServeError
 from edge_serve.workers.launch.interpreter import Interpreter, own_interpreter
 from edge_serve.workers.launch.sandbox import Sandbox
 from edge_serve.workers.launch.spawn import WORKER, Spawned, spawn
@@ -38,7 +37,7 @@ def start_first_workers(config: ServerConfig) -> list[Spawned]:
     try:
         for backend, interpreter in within(_LOOK_UP_SECONDS, _look_up, config, most):
             found.append(spawn(interpreter, WORKER, config.worker_heartbeat_timeout_secs, backend))
-    except (EdgeServeError, OSError, ValueError) as error:  # the load of a model meets the same, and reports it
+    except Exception as error:  # a guess ends no start; the load of a model meets the same, and reports it
         log.debug("no worker is started ahead: %s", error)
     return found
 
@@ -73,4 +72,6 @@ def _models(config: ServerConfig, file: str) -> Iterator[Path]:
     only_named = config.model_control_mode == "explicit" and "*" not in config.load_model
     names = map(glob.escape, config.load_model) if only_named else ["*"]
     for root, name in itertools.product(map(Path, config.model_repository), names):
-        yield from dict.fromkeys(path.parents[1].resolve() for path in root.glob(f"{name}/*/{file}"))
+        versions = root.glob(f"{name}/*/{file}")  # read as far as they are asked for: there may be thousands
+        for directory, _ in itertools.groupby(path.parents[1] for path in versions):
+            yield directory.resolve()

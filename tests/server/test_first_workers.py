@@ -82,10 +82,20 @@ def test_they_end_when_a_repository_cannot_be_read(repository: Path) -> None:
         pytest.param(("--model-control-mode=explicit", "--load-model=*"), ["onnxruntime", "python"], id="star"),
         pytest.param(("--model-control-mode=explicit", "--load-model=python"), ["python"], id="one is loaded"),
         pytest.param(("--model-control-mode=explicit", "--load-model=[s]imple"), [], id="a name is no pattern"),
+        pytest.param(("--model-control-mode=explicit", "--load-model=/python"), [], id="a name is no path"),
     ],
 )
 def test_they_are_those_of_the_models_to_load(repository: Path, flags: tuple[str, ...], backends: list[str]) -> None:
     assert end(start(f"--model-repository={repository}", *flags)) == backends
+
+
+def test_each_python_model_has_one(tmp_path: Path) -> None:
+    python_model(tmp_path / "elsewhere", "python")
+    directory = python_model(tmp_path / "elsewhere", "python", version=2)
+    (tmp_path / "models").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "models" / name).symlink_to(directory)
+    assert end(start(f"--model-repository={tmp_path}/models")) == ["python", "python"]
 
 
 def test_there_are_no_more_than_cores(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
