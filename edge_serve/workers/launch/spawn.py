@@ -36,9 +36,9 @@ class Spawned:
 
     def end(self) -> None:
         """Kill it, and wait for its end."""
+        self.popen.kill()  # first: it would end by itself when the others close
         self.channel.close()
         self.pipe.close()
-        self.popen.kill()
         self.popen.wait()
         if self.popen.stdout is not None:
             self.popen.stdout.close()
