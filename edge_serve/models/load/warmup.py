@@ -54,12 +54,16 @@ class WarmupListener(ModelListener):
 
     def on_reply(self, instance: int, reply: BatchReply) -> None:
         """Resolve the future: the batch is done."""
-        self._waiting.pop(instance).set_result(reply)
+        future = self._waiting.pop(instance)
+        if not future.done():
+            future.set_result(reply)
+        elif reply.lease is not None:  # the load was called off meanwhile: the server stops
+            reply.lease.release()
 
     def on_lost(self, instance: int, error: EdgeServeError) -> None:
         """Fail the future: the worker died during the batch."""
         future = self._waiting.pop(instance, None)
-        if future is not None:
+        if future is not None and not future.done():
             future.set_exception(error)
 
     def on_back(self, instance: int) -> None:

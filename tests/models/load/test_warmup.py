@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,10 @@ from edge_serve.config.signature import signature_of
 from edge_serve.errors import Internal, InvalidArgument
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import split_bytes
-from edge_serve.models.load.warmup import make_requests
+from edge_serve.models.load.warmup import WarmupListener, make_requests
 from edge_serve.models.run.reshape import reshape_inputs
+from edge_serve.workers.front.frames.batch import BatchReply
+from tests.transport.v2_scene import FakeLease
 
 
 def sample(text: str, max_batch_size: int = 4) -> pb.ModelConfig:
@@ -108,3 +111,17 @@ def test_warmup_samples_that_cannot_be_made_are_errors(tmp_path: Path) -> None:
         requests(sample(value.format(2, "input_data_file: 'absent'")), tmp_path)
     with pytest.raises(InvalidArgument, match="has batch_size 9, but 'm' allows at most 4"):
         requests(sample("batch_size: 9 " + ZERO))
+
+
+def test_a_reply_after_the_load_was_called_off_frees_its_slot() -> None:
+    lease = FakeLease(memoryview(b""), 0)
+
+    async def work() -> None:
+        listener = WarmupListener()
+        listener.expect(0).cancel()
+        listener.on_reply(0, BatchReply(1, 0, 0, 0, 0, [], lease))
+        listener.expect(0).cancel()
+        listener.on_lost(0, Internal("its worker died"))
+
+    asyncio.run(work())
+    assert lease.released == 1
