@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -110,5 +110,10 @@ def test_a_repository_that_is_missing_or_silent_costs_no_time(
 ) -> None:
     assert not start(f"--model-repository={repository}/nowhere")
     monkeypatch.setattr(first_workers, "_LOOK_UP_SECONDS", 0.05)
-    monkeypatch.setattr(Path, "glob", lambda *_: time.sleep(5))
+
+    def answer_late(*_: object) -> Iterator[Path]:
+        time.sleep(5)
+        yield repository / "python/1/model.py"
+
+    monkeypatch.setattr(Path, "glob", answer_late)
     assert not start(f"--model-repository={repository}")
