@@ -54,10 +54,10 @@ class WarmupListener(ModelListener):
 
     def on_reply(self, instance: int, reply: BatchReply) -> None:
         """Resolve the future: the batch is done."""
-        future = self._waiting.pop(instance)
-        if not future.done():
+        future = self._waiting.pop(instance, None)
+        if future is not None and not future.done():
             future.set_result(reply)
-        elif reply.lease is not None:  # the load was called off meanwhile: the server stops
+        elif reply.lease is not None:  # the load, or a golden test, was called off meanwhile: the server stops
             reply.lease.release()
 
     def on_lost(self, instance: int, error: EdgeServeError) -> None:
