@@ -41,7 +41,7 @@ _HIGHEST_VERSION = (1 << 63) - 1
 #: entries of a model directory that contain only configuration
 _CONFIGURATION = ("config.pbtxt", "configs")
 #: directories beside the versions of a model
-_BESIDE_VERSIONS = frozenset({"configs", "warmup", "initial_state"})
+_BESIDE_VERSIONS = frozenset({"configs", "warmup", "initial_state", "golden"})
 
 #: directories that programs and file systems make wherever they are: Python's cache, and ext4's where a repository is a
 #: file system of its own. Triton takes them for models that do not load.

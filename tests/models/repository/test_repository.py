@@ -176,7 +176,7 @@ def test_directories_that_are_no_versions_are_logged_in_tritons_words(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    for name in ("1", "003", "abc", "warmup", "__pycache__", ".git"):
+    for name in ("1", "003", "abc", "warmup", "golden", "__pycache__", ".git"):
         (tmp_path / name).mkdir()
     (tmp_path / "config.pbtxt").touch()
     assert versions(tmp_path) == [1]
