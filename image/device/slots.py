@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -222,7 +223,9 @@ class SlotStore:
             try:
                 _update(path, json.dumps(asdict(failure)).encode())
             except OSError as error:
-                print(f"<4>{path.parent}: the reason cannot be stored: {error.strerror or error}", flush=True)
+                # not to standard output, which is the agent's connection in edge-system@.service
+                text = f"<4>{path.parent}: the reason cannot be stored: {error.strerror or error}"
+                print(text, file=sys.stderr, flush=True)
                 with contextlib.suppress(OSError):
                     files.remove(path)  # that of an earlier version would be read in its place
 

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -15,7 +16,6 @@ import select
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,8 @@ Answer = dict[str, Any]
 def main() -> int:
     """Answer the request on standard input. Return 0 if it was carried out."""
     answer, then = Requests(SlotStore(), restart).carry_out(read_request(sys.stdin.fileno()))
-    os.write(sys.stdout.fileno(), json.dumps(answer).encode() + b"\n")
+    with contextlib.suppress(BrokenPipeError):  # the agent ended meanwhile, and the slots were changed all the same
+        os.write(sys.stdout.fileno(), json.dumps(answer).encode() + b"\n")
     if not answer["ok"]:
         print(f"refused: {answer['error']}", file=sys.stderr)
     try:
@@ -125,7 +126,7 @@ class Requests:
         files.replace(self._boot.esp / "factory-reset", f"{name}\n".encode())
         return {"name": name, "restarting": True}
 
-    @contextmanager
+    @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         files.make_directory(self._boot.state)
         with open(self._boot.state / "lock", "a") as lock:

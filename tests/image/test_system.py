@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,36 @@ def test_a_rollback_needs_another_good_system(tmp_path: Path, other: str | None)
     assert "system 2 is the only good one" in answer["error"]
     assert not restarts
     assert machine.boot.read_failure() is None
+
+
+def test_a_reason_that_cannot_be_stored_is_no_part_of_the_answer(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(step: FileStep) -> None:
+        if step.kind == "write" and step.path.startswith(str(machine.boot.state)):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files, "point", refuse)
+
+    assert ask(machine, {"op": "rollback"})[1]
+    found = capsys.readouterr()
+    assert found.out == ""
+    assert "the reason cannot be stored: No space left on device" in found.err
+
+
+def test_the_machine_restarts_although_the_agent_ended(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = socket.socketpair()
+    there.sendall(b'{"op": "rollback"}\n')
+    there.close()
+    restarts: list[str] = []
+    monkeypatch.setattr(system, "SlotStore", lambda: machine.boot)
+    monkeypatch.setattr(system, "restart", lambda: restarts.append("now"))
+    with here, here.makefile() as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        monkeypatch.setattr(sys, "stdout", file)
+        assert system.main() == 0
+
+    assert restarts == ["now"]
 
 
 def test_a_factory_reset_needs_the_name_of_the_device(machine: Machine) -> None:
