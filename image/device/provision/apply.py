@@ -78,7 +78,7 @@ def derive(configuration: Configuration, name: str) -> list[WantedFile]:
 
 
 def _file(key: str, path: str, data: bytes | None) -> WantedFile:
-    if key == "ota.client_key":
+    if key in ("ota.client_cert", "ota.client_key"):  # one file may have both
         return WantedFile(path, data, 0o600, owner="edge-ota")
     return WantedFile(path, data, 0o600 if key.startswith("server.") else 0o644)
 

@@ -194,14 +194,18 @@ class _Checker:
                 if stored is not None and self._stored.names.get(key.name) == text:
                     return stored
                 reason = f"there is no file {text} on the boot partition: copy it beside edge-serve.toml"
-                lost = key.secret
+                lost = text in self._removed()
             except (files.NotRegular, files.TooLong) as error:
                 reason = f"{text}: found {error}, expected a file of at most {key.most} bytes"
             except OSError as error:
                 reason = f"{text} cannot be read: {error.strerror}; copy it again"
         lost = lost and self._stored.may_lack(key.name)
-        self.add(key.path, [f"{reason}; {_UNTIL[key.name]}" if lost else reason], lost)
+        self.add(key.path, [f"{reason}; {_UNTIL[key.name]}" if lost and key.secret else reason], lost)
         return None
+
+    def _removed(self) -> set[str]:
+        """Return the names of the files that are removed as secrets. A certificate may lie in its key's file."""
+        return {self.value(key.name) for key in KEYS if key.secret and key.kind is Kind.FILE}
 
     def pairs(self) -> None:
         """Require both files of a certificate and its key."""

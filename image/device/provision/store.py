@@ -89,10 +89,8 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _lost(parsed: Parsed, found: Mapping[str, bytes], logins: Sequence[str]) -> Iterator[str]:
-    """Yield the secret keys, and the addresses, that a stored configuration has without their secret."""
-    named = dict(_names(parsed))
-    secret = [key.name for key in KEYS if key.secret and key.kind is Kind.FILE]
-    yield from (name for name in secret if name in named and name not in found)
+    """Yield the keys of files, and the addresses, that a stored configuration has without their secret."""
+    yield from (name for name, _ in _names(parsed) if name not in found)
     network, ota = parsed.values.get("network", {}), parsed.values.get("ota", {})
     known = {without_login(one) for one in logins}
     for one in (network.get("proxy", ""), *ota.get("url", ())):
@@ -101,8 +99,9 @@ def _lost(parsed: Parsed, found: Mapping[str, bytes], logins: Sequence[str]) -> 
 
 
 def _names(parsed: Parsed) -> list[tuple[str, str]]:
+    """Return the keys of files that are named, with the names."""
     found = []
-    for key in KEYS:
+    for key in (key for key in KEYS if key.kind is Kind.FILE):
         table = parsed.values.get(key.path[0])
         name = table.get(key.path[1]) if isinstance(table, dict) else None
         if isinstance(name, str) and not is_inline(name):

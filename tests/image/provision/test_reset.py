@@ -86,6 +86,36 @@ def test_after_a_reset_all_but_the_lost_secrets_applies(board: Board) -> None:
     assert sorted(board.files("boot")) == ["client.crt", "edge-serve.toml"]
 
 
+def test_after_a_reset_a_certificate_that_lay_in_the_file_of_its_key_is_lost_with_it(board: Board) -> None:
+    for name in ("server.pem", "client.pem"):
+        board.write(PEM, name)
+    pairs = """\
+[ota]
+client_cert = "client.pem"
+client_key = "client.pem"
+[server]
+tls_cert = "server.pem"
+tls_key = "server.pem"
+"""
+    assert board.configure('[host]\nname = "edge-1"\n' + pairs) == []
+    assert [(board.root / f"etc/edge-ota/client.{one}").stat().st_mode & 0o777 for one in ("crt", "key")] == [0o600] * 2
+    assert board.boot() == []
+    reset(board)
+    until = ("", "; until then updates are fetched without this certificate", "", "; until then the server has no TLS")
+    names = ("ota.client_cert", "ota.client_key", "server.tls_cert", "server.tls_key")
+    for _ in range(2):
+        found = board.boot()
+        assert [one.split(": ")[1] for one in found] == list(names)
+        assert [one.partition("edge-serve.toml")[2].partition("edge-serve.toml")[2] for one in found] == list(until)
+        assert board.names[-1] == "edge-1"
+        assert "USE_SSL" not in (board.text(SETTINGS) or "")
+
+    for name in ("server.pem", "client.pem"):
+        board.write(PEM, name)
+    assert board.boot() == []
+    assert board.text("etc/edge-serve/credentials/server.crt") == PEM
+
+
 def test_a_stored_mark_that_the_device_did_not_write_is_a_mistake(board: Board) -> None:
     assert board.configure('[host]\nname = "edge-1"\n') == []
     text = '[server]\ntls_cert = "(stored)"\ntls_key = "(stored)"\n[network]\nproxy = "http://(stored)@host:1"\n'
