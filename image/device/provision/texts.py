@@ -18,7 +18,8 @@ _HOST = re.compile(
     r"(?=.{1,253}$)([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 )
 _ZONE = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
-_INTERFACE = re.compile(r"[a-z0-9*?._-]+( [a-z0-9*?._-]+)*")
+# enP4p65s0: a P and the PCI domain, where a machine has several
+_INTERFACE = re.compile(r"[A-Za-z0-9*?._-]+( [A-Za-z0-9*?._-]+)*")
 _WINDOW = re.compile(r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d")
 _VARIABLE = re.compile(r"EDGE_SERVE_[A-Z0-9_]+")
 _LEAST_RSA_BITS = 3072

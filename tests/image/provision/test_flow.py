@@ -57,6 +57,11 @@ def test_name_time_zone_and_network_are_applied(board: Board) -> None:
     ]  # fmt: skip
 
 
+def test_an_interface_whose_name_has_the_domain_of_its_bus_is_accepted(board: Board) -> None:
+    assert board.configure('[network]\ninterface = "enP4p65s0"\n') == []
+    assert "Name=enP4p65s0\n" in (board.text(NETWORK) or "")
+
+
 @pytest.mark.parametrize(
     ("address", "gateway"), [("10.0.0.2/31", "10.0.0.3"), ("10.0.0.2/24", "10.0.0.1"), ("fd00::2/64", "fe80::1")]
 )
