@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from image.device.console.changes import _WATCHED
 from tests.system.image.test_boot import our_units
 from tests.system.image.test_exposure import EXCEPTIONS, MOST
 
@@ -30,6 +31,12 @@ def test_the_health_gate_waits_for_plans() -> None:
     assert "Wants=edge-plans.service" in health
     assert any(one.startswith("After=") and "edge-plans.service" in one.split("=")[1].split() for one in health)
     assert any(one.startswith("TimeoutStartSec=") for one in lines(UNITS / "edge-plans.service"))
+
+
+def test_the_boot_partition_that_the_console_watches_stays_mounted() -> None:
+    """An unmount wakes the console, which mounts the partition again: each round would write to it."""
+    assert "boot/EFI/Linux" in _WATCHED
+    assert lines(UNITS / "boot.automount.d/10-edge-device.conf") == {"TimeoutIdleSec=0"}
 
 
 def test_plans_are_looked_for_with_the_same_view_of_the_device_as_they_were_built_with() -> None:
