@@ -12,10 +12,10 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from image.device import facts
-from image.device.slots import Slots, SlotStore
+if TYPE_CHECKING:  # imports take long under emulation, and most programs report faults alone
+    from image.device.slots import Slots, SlotStore
 
 RUN = Path("/run/edge-device")
 SCHEMA = 1
@@ -98,6 +98,8 @@ def update_status(run: Path = RUN, root: Path = Path("/"), addresses: list[str] 
     Args:
         addresses: of the device; None = asks for them.
     """
+    from image.device import facts  # only the console needs them
+
     document = {"schema": SCHEMA, **facts.read_facts(root, addresses), "faults": faults(run)}
     if _read(run / "status.json") != document:
         _write(run / "status.json", document)

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from image.device import files
-from image.device.provision.configuration import Configuration, without_login
-from image.device.provision.texts import LABEL
+from image.device.provision.configuration import LABEL, Configuration, without_login
 
 STATE = "var/lib/edge-device"
 _SERVER, _OTA = "etc/edge-serve", "etc/edge-ota"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from image.device.provision.mistakes import Mistake
 
+#: a host name: one label of RFC 1123, in lower case
+LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 #: stands on the boot partition for a value that the data partition has
 STORED = "(stored)"
 #: certificates and their keys

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from image.device import files
-from image.device.provision import apply, programs, read, schema, secrets, store
-from image.device.provision.checks import check
+from image.device.provision import apply, programs, read, schema, store
 from image.device.provision.configuration import Configuration, StoredSecrets
 from image.device.provision.mistakes import Mistake, Refused
 from image.device.provision.store import StoredConfiguration
@@ -121,6 +120,9 @@ def _read(place: Place, before: StoredConfiguration | None) -> _Accepted | None:
     data = read.read(place.boot)
     if data is None:
         return None
+    from image.device.provision import secrets  # imports take long under emulation, and a new device has no file
+    from image.device.provision.checks import check
+
     parsed = read.parse(data)
     schema.require_shape(parsed)
     configuration = check(parsed, place.boot, before.secrets if before else StoredSecrets(), place.zones)
@@ -135,6 +137,8 @@ def _read(place: Place, before: StoredConfiguration | None) -> _Accepted | None:
 def _in_force(place: Place, before: StoredConfiguration | None) -> Configuration:
     if before is None:
         return Configuration()
+    from image.device.provision.checks import check
+
     try:
         return check(before.parsed, place.state / "none", before.secrets, place.zones)
     except Exception as error:
@@ -226,6 +230,8 @@ def _remove_secrets(place: Place, accepted: _Accepted, stored: bool) -> None:
         if accepted.text != accepted.parsed.text:
             _log(4, "secrets stay on the boot partition, because the data partition does not keep them")
         return
+    from image.device.provision import secrets
+
     try:
         for name in secrets.remove(place.boot, accepted.parsed, accepted.text):
             _log(6, f"removed the secrets of {name} from the boot partition: the data partition has them")

@@ -10,10 +10,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from image.device.provision.configuration import without_login
+from image.device.provision.configuration import LABEL, without_login
 from image.device.provision.mistakes import quoted
 
-LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _HOST = re.compile(
     r"(?=.{1,253}$)([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 )

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +36,25 @@ def test_a_device_without_settings_gets_a_unique_name_and_utc(board: Board) -> N
     assert board.text(NETWORK) is None
     assert not (board.state / "current").exists()
     assert board.commands == []
+
+
+def test_a_start_without_a_file_imports_nothing_that_reads_one(board: Board) -> None:
+    """An import takes long where the device is emulated, and its first boot has no file."""
+    code = """
+import sys
+from pathlib import Path
+from image.device.provision.flow import Place, provision
+root = Path(sys.argv[1])
+provision(Place(root, root / "boot", mounted=Path.is_dir, lasting=Path.is_dir, set_name=lambda name: None))
+print(*(name for name in sys.modules if name.startswith("image.device.")))
+"""
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code, board.root],
+        cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    found = {name.removeprefix("image.device.") for name in done.stdout.splitlines()[-1].split()}
+    assert "provision.apply" in found
+    assert found.isdisjoint({"provision.checks", "provision.texts", "provision.secrets", "facts", "slots"})
 
 
 def test_name_time_zone_and_network_are_applied(board: Board) -> None:
