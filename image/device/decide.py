@@ -8,7 +8,7 @@ from typing import Any
 
 from image.device.slots import BootEntry, Failure, Slots
 
-#: seconds from the end of the server's start until it must answer, or a model that failed must be ready
+#: seconds in which the server must answer, or a model that failed must be ready
 ANSWER_SECONDS = 180.0
 #: seconds that models may load: an engine may be built in that time (EDGE_SERVE_BUILD_ENGINE)
 LOAD_SECONDS = 2700.0
@@ -133,7 +133,8 @@ def judge(
     Args:
         baseline: of the old system; None = there was none, and models do not count.
         status: the server's status document; None = it does not answer.
-        seconds: since the health check began; failed_seconds: since each model that is missing has failed.
+        seconds: since the health check began, or since the last answer of a server that does not answer.
+        failed_seconds: since each model that is missing has failed.
     """
     if baseline is not None and not baseline["live"]:
         return Verdict("good", "the server did not answer under the old system either")

@@ -73,14 +73,18 @@ def wait_for_verdict(
     sleep: Callable[[float], None] = time.sleep,
 ) -> Verdict:
     """Ask the server until the verdict is clear."""
-    begin = clock()
+    begin = answered = clock()
     failed_since: float | None = None
     said = ""
     while True:
         status = ask()
         now = clock()
+        if status is not None:
+            answered = now
         failed_since = (failed_since or now) if decide.all_failed(baseline, status) else None
-        verdict = decide.judge(baseline, status, now - begin, now - failed_since if failed_since else 0.0)
+        # one answer that is missing while models load for minutes is no verdict: the server may restart
+        seconds = now - (answered if status is None else begin)
+        verdict = decide.judge(baseline, status, seconds, now - failed_since if failed_since else 0.0)
         if verdict.word != "wait":
             return verdict
         if verdict.reason != said:

@@ -89,6 +89,25 @@ def test_a_model_that_recovers_is_good() -> None:
     assert health.wait_for_verdict(baseline("a"), lambda: next(answers), float, lambda _: None).word == "good"
 
 
+@pytest.mark.parametrize("silence", [1, decide.ANSWER_SECONDS - 1])
+def test_a_server_that_restarts_while_its_models_load_is_not_bad(silence: float) -> None:
+    times = iter([0, 2 * decide.ANSWER_SECONDS, 2 * decide.ANSWER_SECONDS + silence, 3 * decide.ANSWER_SECONDS])
+    answers = iter([status({"a": "loading"}), None, status({"a": "ready"})])
+
+    verdict = health.wait_for_verdict(baseline("a"), lambda: next(answers), lambda: next(times), lambda _: None)
+    assert verdict.word == "good"
+
+
+@pytest.mark.parametrize("first", [status({"a": "loading"}), None])
+def test_a_server_that_stays_silent_is_bad(first: dict[str, Any] | None) -> None:
+    answers = itertools.chain([first], itertools.repeat(None))
+    times = itertools.count(step=health.POLL_SECONDS)
+
+    verdict = health.wait_for_verdict(baseline("a"), lambda: next(answers), lambda: next(times), lambda _: None)
+    assert verdict == Verdict("bad", "the server did not answer within 180 s")
+    assert next(times) <= decide.ANSWER_SECONDS + 3 * health.POLL_SECONDS
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"version": 1, "live": true, "models": ["a"]}', '{"version": 2}'])
 def test_a_baseline_of_another_update_does_not_count(tmp_path: Path, text: str) -> None:
     machine = Machine(tmp_path, [], 2)
