@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 from image.device.console.changes import _WATCHED
+from image.device.provision.apply import derive
+from image.device.provision.configuration import Configuration
 from tests.system.image.test_boot import our_units
 from tests.system.image.test_exposure import EXCEPTIONS, MOST
 
@@ -45,6 +47,13 @@ def test_plans_are_looked_for_with_the_same_view_of_the_device_as_they_were_buil
     names = {one.partition("=")[0] for one in differ}
     assert names.isdisjoint({"User", "Group", "PrivateDevices", "DevicePolicy", "DeviceAllow", "ProtectProc"})
     assert names >= {"ExecStart", "PrivateNetwork"}
+
+
+def test_the_network_without_settings_is_the_one_of_dhcp() -> None:
+    shipped = (UNITS.parent / "network/80-edge-device.network").read_text().splitlines()
+    derived = {one.path: one.data for one in derive(Configuration(dhcp=True), "edge-1")}
+    expected = (derived["run/systemd/network/50-edge-device.network"] or b"").decode().splitlines()
+    assert [line for line in shipped if line and line[0] != "#"] == [line for line in expected if line[0] != "#"]
 
 
 def test_the_rule_for_verity_comes_after_those_of_systemd() -> None:
