@@ -94,9 +94,9 @@ class Device:
         """Return the type of the file system of /var."""
         return self.machine.run("findmnt -no FSTYPE /var").strip()
 
-    def written(self) -> int:
-        """Return the bytes that were written to the data partition since the boot (proc_diskstats(5))."""
-        return int(self.machine.run("awk '$3 == \"vda6\" { print $10 }' /proc/diskstats")) * 512
+    def written(self, partition: str = "vda6") -> int:
+        """Return the bytes that were written to a partition since the boot (proc_diskstats(5))."""
+        return int(self.machine.run(f"awk '$3 == \"{partition}\" {{ print $10 }}' /proc/diskstats")) * 512
 
     @property
     def data(self) -> Partition:
@@ -288,7 +288,9 @@ def test_ten_idle_minutes_of_a_provisioned_device_write_little(
             assert wait_until(lambda: service.infers(RELEASED), _FIRST_UPDATE, 2), owner.requests()[-2000:]
             time.sleep(_SETTLED)
             before, asked = device.written(), len(owner.requests())
+            boot = device.written("vda1")
             time.sleep(600)
+            assert device.written("vda1") == boot, "the boot partition is written by an idle device"
             written, asked = device.written() - before, len(owner.requests()) - asked
     finally:
         device.disk.stop()
