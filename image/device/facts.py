@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from image.device import files
-from image.device.slots import SlotStore, read_entry
+from image.device import decide, files
+from image.device.slots import SlotStore
 
 #: number of a root partition -> its slot (image/mkosi/mkosi.repart)
 _SLOTS = {"2": "a", "4": "b"}
@@ -99,16 +99,9 @@ def entries(root: Path = Path("/")) -> Iterator[dict[str, Any]]:
     The starts of a system that was found good are counted as well, so the record says which ones are good.
     """
     boot = SlotStore(root)
-    try:
-        names = sorted(path.name for path in boot.entries_directory.iterdir())
-    except OSError:
-        return
     record = boot.load()
-    for name in names:
-        if (entry := read_entry(name)) is not None:
-            good = entry.left is None or entry.version in record.confirmed
-            state = "bad" if entry.left == 0 or entry.version in record.bad else "good" if good else "trying"
-            yield {"version": str(entry.version), "state": state, "left": entry.left}
+    for entry in boot.entries():
+        yield {"version": str(entry.version), "state": decide.state_of(entry, record), "left": entry.left}
 
 
 def _text(path: Path) -> str | None:

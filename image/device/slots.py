@@ -165,9 +165,14 @@ class SlotStore:
         raise ValueError("/etc/os-release has no IMAGE_VERSION: this is not the device image")
 
     def entries(self) -> tuple[BootEntry, ...]:
-        """Return the boot entries, lowest version first. An ESP that cannot be read has none."""
+        """Return the boot entries, lowest version first. An ESP that cannot be read has none.
+
+        An empty file is no entry. After a power cut in a rename two names have the same clusters, and fsck.fat leaves
+        0 bytes to the one that is later in the directory.
+        """
         try:
-            names = sorted(os.listdir(self.entries_directory))
+            with os.scandir(self.entries_directory) as found:
+                names = sorted(one.name for one in found if one.stat().st_size)
         except OSError:
             return ()
         return tuple(sorted((one for name in names if (one := read_entry(name))), key=lambda one: one.version))

@@ -76,6 +76,15 @@ def test_the_slot_is_left_for_the_other_one(tmp_path: Path, programs: Path) -> N
     )
 
 
+def test_an_empty_kernel_is_no_other_system(tmp_path: Path, programs: Path) -> None:
+    machine = Machine(tmp_path / "device", ["edge_1+5.efi", "edge_2+2-1.efi"])
+    (machine.boot.entries_directory / "edge_1+5.efi").write_bytes(b"")
+
+    run(machine, programs, 2, "root")
+
+    assert machine.names() == ["edge_1+5.efi", "edge_2+2-1.efi"]
+
+
 def test_the_only_system_stays_and_says_so(tmp_path: Path, programs: Path) -> None:
     machine = Machine(tmp_path / "device", ["edge_1+0-3.efi", "edge_2+2-1.efi"])
 

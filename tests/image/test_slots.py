@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from image.device import decide
 from image.device.slots import BootEntry, Failure, Slots, read_entry, read_slots
 from tests.image.machine import Machine, read_json
 
@@ -80,6 +81,23 @@ def test_two_names_of_one_version_become_one(tmp_path: Path) -> None:
     machine.boot.set_tries(2, 5)
 
     assert machine.names() == ["edge_1.efi", "edge_2+5.efi"]
+
+
+@pytest.mark.parametrize("empty", ["edge_2+4-1.efi", "edge_2+5.efi"])
+def test_the_whole_kernel_of_two_names_is_kept(tmp_path: Path, empty: str) -> None:
+    machine = Machine(tmp_path, ["edge_2+4-1.efi", "edge_2+5.efi"], 2)
+    (machine.boot.entries_directory / empty).write_bytes(b"")
+
+    machine.boot.set_tries(2, 5)
+
+    assert (machine.boot.entries_directory / "edge_2+5.efi").read_text().startswith("kernel")
+
+
+def test_an_empty_kernel_is_no_system_that_waits_for_a_restart(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, ["edge_2+5.efi", "edge_3+3-0.efi"], 2, Slots((2,), pending=3))
+    (machine.boot.entries_directory / "edge_3+3-0.efi").write_bytes(b"")
+
+    assert not decide.waits_for_restart(machine.boot.entries(), machine.boot.load(), 2, 3)
 
 
 def test_a_device_without_a_boot_partition_has_no_entries(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_faults_and_entries_wake_the_console_and_equal_screens_are_not_drawn_aga
     steps = iter(
         [
             lambda: report.report("broken", "It is broken.", run=faults),
-            lambda: (entries / "edge_9+0-3.efi").touch(),
+            lambda: (entries / "edge_9+0-3.efi").write_text("kernel"),
             lambda: (answered / "synchronized").touch(),
             lambda: report.clear("broken", run=faults),
         ]
@@ -200,7 +200,7 @@ def test_a_system_that_was_found_good_is_good_although_its_starts_are_counted(tm
     (tmp_path / "boot/EFI/Linux").mkdir(parents=True)
     (tmp_path / "var/lib/edge-system").mkdir(parents=True)
     for name in ("edge_5+4-1.efi", "edge_6+3.efi", "edge_7+2.efi"):
-        (tmp_path / "boot/EFI/Linux" / name).touch()
+        (tmp_path / "boot/EFI/Linux" / name).write_text("kernel")
     (tmp_path / "var/lib/edge-system/slots.json").write_text(Slots((5,), {7: "panic"}).text())
     found = {one["version"]: one["state"] for one in entries(tmp_path)}
     assert found == {"5": "good", "6": "trying", "7": "bad"}

@@ -18,7 +18,7 @@ def test_the_file_that_the_device_writes_is_read(tmp_path: Path) -> None:
     (root / "usr/lib").mkdir(parents=True)
     (root / "usr/lib/os-release").write_text('ID=debian\nIMAGE_ID=edge\nIMAGE_VERSION="12"\n')
     for name in ("edge_11.efi", "edge_12+2-1.efi", "edge_13+0-3.efi", "other.efi"):
-        (root / "boot/EFI/Linux" / name).touch()
+        (root / "boot/EFI/Linux" / name).write_text("kernel")
     report.report("data-full", "The data partition is full.", "Remove models.", run=run, clock=lambda: 0.0)
     report.update_status(run, root, ["10.0.0.2"])
     found = read_system(str(run / "status.json"))
