@@ -190,13 +190,15 @@ def _text_tensor(array: Array) -> Any:
     Raises:
         InvalidArgument: that array would be too large.
     """
-    longest = max(map(len, array.ravel().tolist()), default=0)
+    tensor = ov.Tensor(_STRING, ov.Shape(array.shape))
+    if not array.size:
+        return tensor
+    longest = max(map(len, array.ravel().tolist()))
     if longest * array.size > _MOST_TEXT_BYTES:
         raise InvalidArgument(
             f"{array.size} strings of up to {longest} bytes need {longest * array.size} bytes in one array, which may "
             f"have {_MOST_TEXT_BYTES}: send long strings in requests of their own"
         )
-    tensor = ov.Tensor(_STRING, ov.Shape(array.shape))
     tensor.bytes_data = array.astype(np.bytes_)
     return tensor
 
@@ -204,7 +206,8 @@ def _text_tensor(array: Array) -> Any:
 def array_of(tensor: Any, data_type: str) -> Array:
     """Return the values of a tensor: a view, or a copy of strings."""
     if data_type == "TYPE_STRING":
-        return np.asarray(tensor.bytes_data, dtype=object)
+        # of a tensor without elements, `bytes_data` has a random type, or ends the process
+        return np.asarray(tensor.bytes_data, dtype=object) if tensor.size else np.empty(tuple(tensor.shape), object)
     array: Array = tensor.data
     return array.view(np.uint16) if data_type == "TYPE_BF16" else array
 

@@ -104,6 +104,11 @@ def write_configurations(model: Make) -> None:
     for name, kind in TYPES.items():
         identity(model(f"type_{name.lower()}", OPENVINO), kind, ("N", 5))
     identity(model("text", OPENVINO), STRING, ("N", 2))
+    any_count = "".join(
+        f'{side} {{ name: "{name}" data_type: TYPE_STRING dims: [ -1 ] }}\n'
+        for side, name in (("input", "X"), ("output", "Y"))
+    )
+    identity(model("texts_of_any_count", OPENVINO + any_count), STRING, ("N",))
     add_sub(model("padded", BATCHES + parameters(ENABLE_BATCH_PADDING="YES")), (1, 4), FLOAT)
     add_sub(model("fixed", BATCHES), (1, 4), FLOAT)
     identity(model("heights", BATCHES), FLOAT, ("N", 3, None, 8))
@@ -267,6 +272,12 @@ def test_strings_make_the_round_trip(server: Running) -> None:
     values = np.array([[b"a", "größer".encode()], [b"", b"x" * 1000]], object)
     (found,) = infer(server, "text", {"X": values}).values()
     assert found.tolist() == values.tolist()
+
+
+def test_a_tensor_may_have_no_strings(server: Running) -> None:
+    for values in (np.empty(0, object), np.array([b"a"], object)):
+        (found,) = infer(server, "texts_of_any_count", {"X": values}).values()
+        assert found.tolist() == values.tolist()
 
 
 @pytest.mark.parametrize("model", ["onnx", "padded", "fixed", "streams", "hints"])
