@@ -100,17 +100,18 @@ def _check(reader: _Reader) -> None:
     trees, features = reader.number("Q"), reader.number("i")
     reader.number("B")  # task
     reader.number("B")  # average_tree_output
-    _check_header(reader, trees, features)
+    leaf_size = _check_header(reader, trees, features)
     for number in range(trees):
         try:
-            _check_tree(reader, features, {"T": threshold, "L": leaf})
+            _check_tree(reader, features, {"T": threshold, "L": leaf}, leaf_size)
         except _Damaged as error:
             raise _Damaged(f"tree {number}: {error}") from error
     if not reader.at_end:
         raise _Damaged(f"it goes on after its last tree, which ends at {reader.place}")
 
 
-def _check_header(reader: _Reader, trees: int, features: int) -> None:
+def _check_header(reader: _Reader, trees: int, features: int) -> int:
+    """Return the size of a leaf that has a vector."""
     targets = reader.number("i")
     classes, shape, target, of_class = (reader.array("<i4") for _ in range(4))
     reader.array("u1")  # postprocessor
@@ -126,9 +127,10 @@ def _check_header(reader: _Reader, trees: int, features: int) -> None:
     for name, ids, most in (("target_id", target, targets), ("class_id", of_class, int(classes.max()))):
         if len(ids) != trees or (trees and (ids.min() < -1 or ids.max() >= most)):
             raise _Damaged(f"its header has a wrong {name}")
+    return int(shape[0]) * int(shape[1])
 
 
-def _check_tree(reader: _Reader, features: int, types: dict[str, str]) -> None:
+def _check_tree(reader: _Reader, features: int, types: dict[str, str], leaf_size: int) -> None:
     nodes = reader.number("i")
     reader.number("B")  # has_categorical_split
     arrays = {name: reader.array(types.get(code, code)) for name, code in _ARRAYS.items()}
@@ -144,14 +146,17 @@ def _check_tree(reader: _Reader, features: int, types: dict[str, str]) -> None:
         raise _Damaged("it has nodes of a kind that is not known")
     if not np.isin(arrays["cmp"][numeric], list(_COMPARISONS)).all():
         raise _Damaged("it has a comparison that is not known")
-    for name, needed in (("leaf_vector", None), ("category_list", inner[arrays["node_type"][inner] == _CATEGORICAL])):
-        _check_ranges(name, arrays, nodes, needed)
+    _check_ranges("leaf_vector", arrays, nodes)
+    if not np.isin(arrays["leaf_vector_end"] - arrays["leaf_vector_begin"], (0, leaf_size)).all():
+        raise _Damaged(f"it has leaves of another size than the {leaf_size} of its header")
+    if len(numeric) < len(inner):
+        _check_ranges("category_list", arrays, nodes)
+        if len(arrays["category_list_right_child"]) != nodes:
+            raise _Damaged("its category_list_right_child has another length than its nodes")
 
 
-def _check_ranges(name: str, arrays: dict[str, Array], nodes: int, needed: Array | None) -> None:
-    """Each node has a part of a common array, or there are no parts at all."""
+def _check_ranges(name: str, arrays: dict[str, Array], nodes: int) -> None:
+    """Check that each node has a part of a common array."""
     begin, end, length = arrays[f"{name}_begin"], arrays[f"{name}_end"], len(arrays[name])
-    if not len(begin) and not len(end) and (needed is None or not len(needed)):
-        return
     if len(begin) != nodes or len(end) != nodes or (end > length).any() or (begin > end).any():
         raise _Damaged(f"its {name} has wrong places")

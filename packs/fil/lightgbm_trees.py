@@ -12,11 +12,15 @@ _FIELD = re.compile(rb"^(\w+)=(.*)$", re.MULTILINE)
 #: fields of a tree with a number for each split
 _OF_SPLITS = (b"split_feature", b"threshold", b"decision_type", b"left_child", b"right_child")
 _CATEGORICAL = 1
+#: a line that a model without an objective lacks
+_NO_OBJECTIVE = re.compile(rb"^objective=?[ \t\r]*$", re.MULTILINE)
 
 
 def problem_of_text(text: bytes) -> str:
     """Return what is wrong with the trees of a text; "" = nothing, or what Treelite itself notices."""
     head, *trees = re.split(rb"^Tree=\d+$", text, flags=re.MULTILINE)
+    if _NO_OBJECTIVE.search(head):
+        return "its objective has no name"
     try:
         features = int(dict(_FIELD.findall(head))[b"max_feature_idx"]) + 1
         for number, tree in enumerate(trees):
@@ -54,6 +58,6 @@ def _problem_of_categories(fields: dict[bytes, bytes], used: Array) -> str:
     words = len(fields[b"cat_threshold"].split())
     if len(places) != count + 1 or places[0] != 0 or places != sorted(places) or places[-1] != words:
         return "its sets of categories have wrong places"
-    if len(used) and (used.min() < 0 or used.max() >= count):
+    if len(used) and not (used.min() >= 0 and used.max() < count):  # NaN is neither
         return "a split has a set of categories that is not there"
     return ""
