@@ -6,10 +6,11 @@ is often named model.pt, and holds no program.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 
@@ -60,14 +61,25 @@ def kind_of(path: Path, model: str) -> FileKind:
     Raises:
         Internal: it is no model of PyTorch, or a damaged one.
     """
+    with _opened(path, model) as archive:
+        names = [_inside(name) for name in archive.namelist()]
+    return _kind_by_names(names, path, model)
+
+
+@contextlib.contextmanager
+def _opened(path: Path, model: str) -> Iterator[zipfile.ZipFile]:
+    """Open a model's file as an archive.
+
+    Raises:
+        Internal: it is none, or is damaged at the members that are read inside the context.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
-            names = [_inside(name) for name in archive.namelist()]
-    except zipfile.BadZipFile:
-        raise Internal(f"failed to load model '{model}': {_on_content(path)}") from None
+            yield archive
     except OSError as error:
         raise Internal(f"failed to load model '{model}': '{path}' cannot be read: {error.strerror}") from error
-    return _kind_by_names(names, path, model)
+    except Exception as error:  # the module raises many kinds for damaged bytes
+        raise Internal(f"failed to load model '{model}': {_on_content(path)}") from error
 
 
 def _inside(name: str) -> str:
@@ -99,18 +111,22 @@ def _refuse_pickled(names: list[str], path: Path, model: str) -> None:
         )
 
 
-def target_of(path: Path) -> dict[str, str]:
-    """Return what an AOTInductor package was compiled for, as its metadata say."""
-    with zipfile.ZipFile(path) as archive:
+def target_of(path: Path, model: str) -> dict[str, str]:
+    """Return what an AOTInductor package was compiled for, as its metadata say. Raises Internal."""
+    with _opened(path, model) as archive:
         for name in archive.namelist():
             if name.endswith("_metadata.json"):
                 return {str(key): str(value) for key, value in json.loads(archive.read(name)).items()}
     return {}
 
 
-def source_of(path: Path) -> str:
-    """Return the C++ code of an AOTInductor package that calls the kernels and checks the inputs; "" = it lacks it."""
-    with zipfile.ZipFile(path) as archive:
+def source_of(path: Path, model: str) -> str:
+    """Return the C++ code of an AOTInductor package that calls the kernels and checks the inputs; "" = it lacks it.
+
+    Raises:
+        Internal: the package is damaged.
+    """
+    with _opened(path, model) as archive:
         names = [name for name in archive.namelist() if name.endswith(".wrapper.cpp")]
         return archive.read(names[0]).decode(errors="replace") if len(names) == 1 else ""
 

@@ -150,7 +150,7 @@ def load(path: Path, model: str, device: torch.device | None, runners: int) -> A
     Raises:
         Internal: it does not load.
     """
-    target = target_of(path)
+    target = target_of(path, model)
     check_target(target, model, platform.machine(), instructions_here())
     built_for = target.get("AOTI_DEVICE_KEY", "")
     if device is not None and built_for and built_for != device.type:

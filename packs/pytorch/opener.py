@@ -110,7 +110,7 @@ class Opener:
             case FileKind.COMPILED:
                 runners = count if settings.weight_sharing else 1
                 loader = compiled.load(self._path, spec.name, device, runners)
-                return compiled.CompiledModel(loader, spec.config, source_of(self._path))
+                return compiled.CompiledModel(loader, spec.config, source_of(self._path, spec.name))
 
     def _script(self, spec: ModelSpec, device: torch.device | None, settings: TorchSettings) -> TorchModel:
         module = scripted.load(self._path, spec.name, device, settings)

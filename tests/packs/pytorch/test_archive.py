@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from edge_serve.errors import Internal
-from packs.pytorch.archive import FileKind, check_target, instructions_here, kind_of, target_of
+from packs.pytorch.archive import FileKind, check_target, instructions_here, kind_of, source_of, target_of
 
 ONNX = bytes.fromhex("080a12076578706f72746572")
 
@@ -99,8 +100,29 @@ def test_a_package_says_what_it_was_compiled_for(tmp_path: Path) -> None:
     path = tmp_path / "model.pt2"
     with zipfile.ZipFile(path, "w") as made:
         made.writestr("model/data/aotinductor/model/x.wrapper_metadata.json", json.dumps(TARGET))
-    assert target_of(path) == TARGET
-    assert target_of(archive(tmp_path / "bare.pt2", "data/aotinductor/model/x.so")) == {}
+    assert target_of(path, "m") == TARGET
+    assert target_of(archive(tmp_path / "bare.pt2", "data/aotinductor/model/x.so"), "m") == {}
+
+
+@pytest.mark.parametrize("read", [target_of, source_of])
+def test_damage_inside_a_package_is_named(tmp_path: Path, read: Callable[[Path, str], object]) -> None:
+    path = tmp_path / "model.pt2"
+    with zipfile.ZipFile(path, "w") as made:
+        for name in ("x.wrapper.cpp", "x_metadata.json"):
+            made.writestr(f"m/data/aotinductor/model/{name}", b"{}")
+    path.write_bytes(path.read_bytes().replace(b"{}", b"{ "))
+    assert kind_of(path, "m") is FileKind.COMPILED
+    with pytest.raises(Internal, match=r"'m': '.*' \(.* bytes\) is a damaged archive, or not all of one: copy"):
+        read(path, "m")
+
+
+def test_an_archive_of_a_later_format_is_named(tmp_path: Path) -> None:
+    path = archive(tmp_path / "model.pt", "constants.pkl")
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\x01\x02") + 6] = 99  # the version of ZIP that reading needs
+    path.write_bytes(content)
+    with pytest.raises(Internal, match="is a damaged archive, or not all of one"):
+        kind_of(path, "m")
 
 
 @pytest.mark.parametrize(
