@@ -29,7 +29,8 @@ _SERVED_BY = {"tensorflow": ("tensorflow", "openvino")}
 #: the packs that `edge-serve pack` installs
 PACKS = ("fil", "openvino", "pytorch")
 
-_NAME = re.compile(r"[A-Za-z0-9_-]+\Z")
+#: of a backend, and so of a pack
+NAME = re.compile(r"[A-Za-z0-9_-]+\Z")
 #: files of edge_serve/backends that are no backends
 OTHERS = frozenset({"base", "host", "loader", "packs", "privacy", "python_path"})
 
@@ -70,7 +71,7 @@ def find_pack(root: Path | None, backend: str) -> Pack | None:
     Raises:
         Unavailable: the pack cannot be used on this machine.
     """
-    if root is None or not _NAME.match(backend) or is_built_in(backend):
+    if root is None or not NAME.match(backend) or is_built_in(backend):
         return None
     for name in _SERVED_BY.get(backend, (backend,)):
         directory = root / name

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_serve import __version__
-from edge_serve.backends.packs import ENVIRONMENT, MANIFEST, PACKS
+from edge_serve.backends.packs import ENVIRONMENT, MANIFEST, NAME, PACKS, find_pack, is_built_in
 from edge_serve.errors import Internal, InvalidArgument, NotFound, Unavailable
 from edge_serve.pack.versions import new_version, switch, take_away
 from edge_serve.workers.launch.interpreter import interpreter_of
@@ -68,11 +68,12 @@ def install(wish: PackWish, root: Path) -> Path:
     """Install a pack, in place of an older one. Return its directory.
 
     Raises:
-        InvalidArgument, NotFound: it cannot be made for this interpreter.
+        InvalidArgument: it cannot be made for this interpreter, or in this place.
         Unavailable: its library does not work on this machine.
         Internal: pip or venv failed; their output has been printed.
         OSError: the directory cannot be written.
     """
+    _check_place(wish.name, root)
     root.mkdir(parents=True, exist_ok=True)
     root.chmod(root.stat().st_mode | 0o555)
     with new_version(wish.name, root) as fresh:
@@ -95,9 +96,36 @@ def remove(name: str, root: Path) -> None:
         OSError: it cannot be removed.
     """
     place = root / name
-    if not name.strip(".") or not (place.is_dir() or place.is_symlink()):
+    if not NAME.match(name) or not (place.is_symlink() or _is_pack(name, root)):
         raise NotFound(f"there is no pack '{name}' in '{root}': edge-serve pack list shows what is there")
     take_away(place)
+
+
+def _check_place(name: str, root: Path) -> None:
+    """Check that the server finds a pack of this name, and that it replaces nothing but a pack.
+
+    Raises:
+        InvalidArgument: with the reason.
+    """
+    if not NAME.match(name):
+        raise InvalidArgument(f"'{name}' cannot be the name of a pack: use letters, digits, '-', and '_' only")
+    if is_built_in(name):
+        raise InvalidArgument(f"no pack can have the name '{name}': edge-serve has a backend of this name itself")
+    place = root / name
+    if place.exists() and not place.is_symlink() and not _is_pack(name, root):
+        raise InvalidArgument(
+            f"'{place}' is no pack of edge-serve, and installing would delete it: move it away, or name another "
+            "directory with --backend-directory"
+        )
+
+
+def _is_pack(name: str, root: Path) -> bool:
+    """Return whether there is a pack, whole or not. Another thing is a backend of Triton in C++, say."""
+    try:
+        found = find_pack(root, name)
+    except Unavailable:
+        return True
+    return found is not None and found.name == name
 
 
 def python_version(python: str) -> str:
@@ -137,8 +165,12 @@ def _make_environment(place: Path, wish: PackWish, lock: Path) -> None:
 
 
 def _run(command: Sequence[str], what: str) -> None:
-    """Raises Internal: the command failed. It has printed why."""
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, timeout=_STEP_SECONDS, check=False)
+    """Raises Internal: the command failed, and has printed why, or it took too long."""
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, timeout=_STEP_SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        text = f"{what} took longer than {_STEP_SECONDS:g} s: download the wheels first, and name them with --wheels"
+        raise Internal(text) from error
     if done.returncode:
         raise Internal(f"{what} failed with status {done.returncode}: see its message above")
 

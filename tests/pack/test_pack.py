@@ -133,13 +133,45 @@ def test_the_service_may_read_a_pack_whatever_umask_installed_it(tmp_path: Path)
         (("install", "own", "--from=/nowhere"), "'/nowhere' has no backend.py and no model.py"),
         (("remove", "own"), "there is no pack 'own' in"),
         (("remove", ".."), "there is no pack '..' in"),
+        (("remove", "../models"), "there is no pack '../models' in"),
+        (("install", "own/", "--from={source}"), "'own/' cannot be the name of a pack: use letters, digits"),
+        (("install", "python", "--from={source}"), "no pack can have the name 'python': edge-serve has a backend"),
     ],
 )
 def test_what_cannot_be_done_says_why(
     tmp_path: Path, arguments: tuple[str, ...], said: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert pack(tmp_path, *arguments) == 1
+    source, root = make_source(tmp_path / "sources", source="class Backend: pass\n"), tmp_path / "backends"
+    for folder in (root, tmp_path / "models"):
+        folder.mkdir()
+    assert pack(root, *(one.format(source=source) for one in arguments)) == 1
     assert said in capfd.readouterr().err
+    assert list(root.iterdir()) == []
+    assert (tmp_path / "models").is_dir()
+
+
+def test_a_backend_of_triton_stays(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source, root = make_source(tmp_path / "sources", source="class Backend: pass\n"), tmp_path / "backends"
+    library = root / "own/libtriton_own.so"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    assert pack(root, "install", "own", f"--from={source}") == 1
+    assert f"'{library.parent}' is no pack of edge-serve, and installing would delete it" in capfd.readouterr().err
+    assert pack(root, "remove", "own") == 1
+    assert "there is no pack 'own' in" in capfd.readouterr().err
+    assert list(root.rglob("*")) == [library.parent, library]
+
+
+def test_a_step_that_takes_too_long_is_ended(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, python = make_source(tmp_path / "sources", "x==1 --hash=sha256:0\n"), tmp_path / "python"
+    python.write_text("#!/bin/sh\ncase $1 in -c) echo 3.11;; *) exec sleep 60;; esac\n")
+    python.chmod(0o755)
+    monkeypatch.setattr("edge_serve.pack.install._STEP_SECONDS", 0.2)
+    assert pack(tmp_path / "backends", "install", "own", f"--from={source}", f"--python={python}") == 1
+    assert "took longer than 0.2 s: download the wheels first" in capfd.readouterr().err
+    assert list((tmp_path / "backends").iterdir()) == []
 
 
 def test_a_python_without_wheels_says_which_have_some(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
