@@ -75,7 +75,9 @@ def install(wish: PackWish, root: Path) -> Path:
     """
     _check_place(wish.name, root)
     root.mkdir(parents=True, exist_ok=True)
-    root.chmod(root.stat().st_mode | 0o555)
+    mode = root.stat().st_mode
+    if mode & 0o555 != 0o555:  # only its owner may change it
+        root.chmod(mode | 0o555)
     with new_version(wish.name, root) as fresh:
         shutil.copytree(wish.source, fresh, ignore=_LEFT_OUT, dirs_exist_ok=True)
         version = python_version(wish.python)

@@ -71,8 +71,10 @@ def sweep(name: str, root: Path) -> list[Path]:
     Raises:
         OSError: one cannot be removed.
     """
-    used = []
+    link, used = root / name, []
     for version in sorted(root.glob(f".{name}-*/{name}")):
+        if _is_found(version, link):  # not locked even for a moment: a model that is loaded then could not lock it
+            continue
         with contextlib.ExitStack() as undo:
             try:
                 undo.enter_context(locked(version, fcntl.LOCK_EX | fcntl.LOCK_NB))
@@ -81,9 +83,13 @@ def sweep(name: str, root: Path) -> list[Path]:
             except OSError:
                 used.append(version)
                 continue
-            if version.resolve() != (root / name).resolve():  # with the lock: a command may have switched to it
+            if not _is_found(version, link):  # with the lock: a command may have switched to it
                 shutil.rmtree(version.parent)
-    return [version for version in used if version.resolve() != (root / name).resolve()]
+    return [version for version in used if not _is_found(version, link)]
+
+
+def _is_found(version: Path, link: Path) -> bool:
+    return version.resolve() == link.resolve()
 
 
 def _place(name: str, root: Path) -> Path:

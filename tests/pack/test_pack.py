@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -121,6 +122,20 @@ def test_the_service_may_read_a_pack_whatever_umask_installed_it(tmp_path: Path)
         os.umask(old)
     places = [tmp_path / "backends", *(tmp_path / "backends").rglob("*")]
     assert {oct(path.stat().st_mode & 0o055) for path in places} <= {"0o55", "0o44"}
+
+
+def test_a_directory_of_another_user_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, root = make_source(tmp_path / "sources", source="class Backend: pass\n"), tmp_path / "backends"
+    root.mkdir(mode=0o755)
+    change = Path.chmod
+
+    def of_the_owner(path: Path, mode: int) -> None:
+        if path == root:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+        change(path, mode)
+
+    monkeypatch.setattr(Path, "chmod", of_the_owner)
+    assert pack(root, "install", "own", f"--from={source}") == 0
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,21 @@ def test_a_version_that_is_served_is_not_reported(tmp_path: Path) -> None:
     lock = lock_shared(make(tmp_path, "1"))
     assert sweep("own", tmp_path) == []
     os.close(lock)
+
+
+def test_the_version_that_is_served_can_be_locked_at_any_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = make(tmp_path, "1"), make(tmp_path, "2")
+    tried = []
+
+    @contextlib.contextmanager
+    def recorded(version: Path, how: int) -> Iterator[None]:
+        tried.append(version)
+        yield
+
+    monkeypatch.setattr("edge_serve.pack.versions.locked", recorded)
+    assert sweep("own", tmp_path) == []
+    assert tried == [first]
+    assert second.is_dir()
 
 
 def test_a_directory_that_was_made_by_hand_is_replaced_and_stays_while_it_is_used(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from edge_serve.backends.base import ModelSpec
-from edge_serve.backends.packs import install_command
-from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, with_advice
+from edge_serve.backends.packs import Pack, install_command
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable, with_advice
 from edge_serve.files import lock_shared
 from edge_serve.workers.launch.interpreter import (
     Environment,
@@ -69,6 +69,20 @@ def path_of(spec: ModelSpec) -> Path | None:
     return path
 
 
+def _lock_pack(pack: Pack) -> list[int]:
+    """Return the lock that keeps the files of a pack; none on a file system without locks.
+
+    Raises:
+        Unavailable: a command deletes them.
+    """
+    try:
+        return [lock_shared(pack.directory)]
+    except (BlockingIOError, FileNotFoundError) as error:
+        raise Unavailable("it is being replaced or removed at this moment: load the model again") from error
+    except OSError:
+        return []
+
+
 def _repair(spec: ModelSpec, path: Path) -> str:
     """Return what to do about a broken environment of a pack; "" = the model names the environment."""
     is_own = spec.pack is not None and path == spec.pack.environment
@@ -110,10 +124,9 @@ class Environments:
         try:
             path = path_of(spec) if spec.is_python else None
             if pack is not None:
-                with contextlib.suppress(OSError):  # it is read-only on some file systems, and then not replaced
-                    locks.append(lock_shared(pack.directory))
-                if path is None and pack.environment is not None:
+                if path is None:
                     subject, path = f"pack '{pack.name}' of model '{spec.name}'", pack.environment
+                locks += _lock_pack(pack)
             if path is None:
                 return Environment(own_interpreter(), None, locks) if locks else None
             root = path.resolve() if path.is_dir() else await self._unpack(path, locks)

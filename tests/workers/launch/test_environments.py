@@ -16,7 +16,7 @@ import pytest
 
 from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.backends.packs import Pack
-from edge_serve.errors import EdgeServeError
+from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.workers.front.pool import OpenedModel, Workers
@@ -163,6 +163,24 @@ def test_a_pack_is_locked_until_its_worker_has_ended(tmp_path: Path, has_environ
         taken.release()
         with locked(directory, fcntl.LOCK_EX | fcntl.LOCK_NB):
             pass
+
+    run(body())
+
+
+def test_a_pack_that_is_being_deleted_starts_no_worker(tmp_path: Path) -> None:
+    environment = make_environment(tmp_path / "own/venv")
+    spec = ModelSpec(
+        "m", 1, tmp_path, tmp_path / "1", {}, pack=Pack("own", environment.parent, environment=environment)
+    )
+
+    async def body() -> None:
+        with (
+            locked(environment.parent),
+            pytest.raises(
+                InvalidArgument, match="pack 'own' of model 'm': it is being replaced or removed at this moment: load"
+            ),
+        ):
+            await Environments(tmp_path / "cache").take(spec)
 
     run(body())
 
