@@ -56,6 +56,8 @@ def settings_of(config: Mapping[str, Any], instances: int) -> OpenVinoSettings:
 
 def _properties(given: Mapping[str, str], device: str, instances: int) -> dict[str, str | int]:
     found: dict[str, str | int] = {name: _number(name, given[name]) for name in _THREADS if given.get(name)}
+    if device == "CPU":
+        found.pop("COMPILATION_NUM_THREADS", None)  # Triton's page has it for every device, and this one refuses it
     if hint := given.get("PERFORMANCE_HINT", "").upper():
         found["PERFORMANCE_HINT"] = _one_of("PERFORMANCE_HINT", hint, _HINTS)
     if streams := given.get("NUM_STREAMS", "").upper():

@@ -23,7 +23,11 @@ def test_the_defaults() -> None:
     ("parameters", "properties"),
     [
         ({"INFERENCE_NUM_THREADS": "3"}, {"INFERENCE_NUM_THREADS": 3}),
-        ({"COMPILATION_NUM_THREADS": "0"}, {"COMPILATION_NUM_THREADS": 0}),
+        ({"COMPILATION_NUM_THREADS": "0"}, {}),
+        (
+            {"COMPILATION_NUM_THREADS": "2", "TARGET_DEVICE": "GPU"},
+            {"COMPILATION_NUM_THREADS": 2},
+        ),
         ({"PERFORMANCE_HINT": "throughput"}, {"PERFORMANCE_HINT": "THROUGHPUT"}),
         ({"NUM_STREAMS": "auto"}, {"NUM_STREAMS": "AUTO"}),
         ({"NUM_STREAMS": "NUMA"}, {"NUM_STREAMS": "NUMA"}),
