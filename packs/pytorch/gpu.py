@@ -58,7 +58,7 @@ def empty_cache(device: torch.device | None) -> None:
 def failure(words: str, error: Exception) -> EdgeServeError:
     """Return an error of the library behind these words, with advice; DeviceLost if the device can be used no more."""
     text = f"{words}: {_TAIL.sub('', str(error)) or type(error).__name__}"
-    if says_sticky(text):
+    if torch.backends.cuda.is_built() and says_sticky(text):  # else a model on the CPU has these words of its own
         return DeviceLost(text)
     return Internal(with_advice(text, _advice(error)))
 
@@ -69,6 +69,8 @@ def _advice(error: Exception) -> str:
             "the device ran out of memory: unload models, lower count in instance_group or max_batch_size, or set "
             "ENABLE_CACHE_CLEANING"
         )
+    if isinstance(error, UnicodeDecodeError):
+        return "the model returns a string that is not UTF-8, which torch cannot hand over"
     if "could not create a primitive" in str(error):
         return (
             "torch writes code for the processor, which the service forbids (MemoryDenyWriteExecute=yes): "

@@ -72,6 +72,7 @@ class ScriptedModel:
             )
         results: list[Any] = [None] * (1 + max(self._outputs.values()))
         for name, place in self._outputs.items():
+            _check_result(found[name], place)
             results[place] = found[name]
         return results
 

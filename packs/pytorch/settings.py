@@ -24,6 +24,8 @@ _DEFAULTS = {
 _JIT = ("ENABLE_TENSOR_FUSER", "ENABLE_JIT_PROFILING", "ENABLE_JIT_EXECUTOR")
 #: Triton's older names, of its Python runtime
 _ALIASES = {"INTRA_OP_THREAD_COUNT": "NUM_THREADS", "INTER_OP_THREAD_COUNT": "NUM_INTEROP_THREADS"}
+#: OpenMP ends the process where the system refuses it a thread
+_MOST_THREADS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +87,12 @@ def _boolean(parameters: Mapping[str, str], key: str, default: bool) -> bool:
 def _threads(parameters: Mapping[str, str], key: str) -> int:
     found = key if key in parameters else _ALIASES[key]
     try:
-        return max(0, integer(parameters.get(found, "0")))
+        count = max(0, integer(parameters.get(found, "0")))
     except InvalidArgument as error:
         raise InvalidArgument(f"{error.message}: write a number for the parameter {found}") from error
+    if count > _MOST_THREADS:
+        raise InvalidArgument(f"the parameter {found} is {count}, expected at most {_MOST_THREADS} threads")
+    return count
 
 
 def _lines(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_serve.backends.base import BackendInstance, BackendRequest, InstanceSpec, Reply, Timing
+from edge_serve.backends.base import BackendInstance, BackendRequest, DeviceLost, InstanceSpec, Reply, Timing
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable
 from edge_serve.messages.tensors import Array, DataType, InferTensor
 from edge_serve.workers.child.states import with_states
@@ -234,6 +234,36 @@ def test_a_dictionary_of_outputs_has_their_names(file: Path, open_model: Open) -
     (instance,) = open_model(config([io("x", 1)], [io("third", 1)]))
     with pytest.raises(InvalidArgument, match=r"dictionary without 'third': name the outputs .* its keys twice, half"):
         execute(instance, request(tensor("x", row(3)), outputs=("third",)))
+
+
+@pytest.mark.parametrize("data_type", ["TYPE_STRING", "TYPE_INT32"])
+def test_a_dictionary_of_numbers_is_refused(file: Path, open_model: Open, data_type: str) -> None:
+    models.save_script(models.KeyedNumber(), file)
+    (instance,) = open_model(config([io("x", 1)], [io("count", 1, data_type=data_type)], most=0))
+    with pytest.raises(Internal, match=r"output at index 0 must be of type Tensor or List\[str\], received int"):
+        execute(instance, request(tensor("x", row(3)[0]), outputs=("count",)))
+
+
+STRINGS = config([io("texts", -1, data_type="TYPE_STRING")], [io("OUTPUT__0", -1, data_type="TYPE_STRING")], most=0)
+
+
+def text_request(text: str) -> BackendRequest:
+    return request(tensor("texts", np.array([text.encode()], object), DataType.BYTES), outputs=OUT)
+
+
+def test_half_a_character_is_named(file: Path, open_model: Open) -> None:
+    models.save_script(models.Cut(), file)
+    (instance,) = open_model(STRINGS)
+    with pytest.raises(Internal, match="the model returns a string that is not UTF-8, which torch cannot hand over"):
+        execute(instance, text_request("ä"))
+
+
+def test_a_client_cannot_call_the_device_lost(file: Path, open_model: Open) -> None:
+    models.save_script(models.Quoting(), file)
+    (instance,) = open_model(STRINGS)
+    with pytest.raises(Internal, match="misaligned address") as caught:
+        execute(instance, text_request("misaligned address"))
+    assert not isinstance(caught.value, DeviceLost)
 
 
 def test_a_list_of_tensors_is_several_outputs(file: Path, open_model: Open) -> None:

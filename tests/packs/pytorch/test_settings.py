@@ -64,6 +64,7 @@ def test_the_names_of_the_python_runtime_are_read() -> None:
             "failed to convert 'maybe' to boolean: write true or false for the parameter INFER",
         ),
         ("ENABLE_JIT_PROFILING", "2", "failed to convert '2' to boolean: .*ENABLE_JIT_PROFILING"),
+        ("NUM_INTEROP_THREADS", "99999999999", "NUM_INTEROP_THREADS is 99999999999, expected at most 1024 threads"),
         ("INTRA_OP_THREAD_COUNT", "two", "failed to convert 'two' to integral number: write a number for the param"),
     ],
 )

@@ -51,6 +51,13 @@ class Texts(nn.Module):
         return [text + "!" for text in texts], n + len(texts)
 
 
+class Cut(nn.Module):
+    """Cuts strings, also in the middle of a character."""
+
+    def forward(self, texts: list[str]) -> list[str]:
+        return [text[:1] for text in texts]
+
+
 class Running(nn.Module):
     """Triton's libtorch_sequence models with implicit state: a running sum."""
 
@@ -92,6 +99,20 @@ class Refusing(nn.Module):
         if x.sum() > 100:
             raise ValueError("too much")
         return x
+
+
+class Quoting(nn.Module):
+    """Quotes its input in the text of an error."""
+
+    def forward(self, texts: list[str]) -> list[str]:
+        raise ValueError(texts[0])
+
+
+class KeyedNumber(nn.Module):
+    """A dictionary of numbers as output."""
+
+    def forward(self, x: torch.Tensor) -> dict[str, int]:
+        return {"count": x.dim()}
 
 
 class Identity(nn.Module):
