@@ -13,7 +13,6 @@ import torch
 from torch.utils import _pytree as pytree
 
 from edge_serve.config.model.complete import FoundTensor
-from edge_serve.errors import Internal
 
 from .call_spec import input_leaves, ordinals, output_leaves, signature_of
 from .gpu import failure
@@ -41,7 +40,7 @@ class ExportedModel:
         self._module = program.module()
 
     def run(self, arguments: list[Any]) -> Sequence[Any]:
-        """Return the tensors of the result, in order."""
+        """Return the leaves of the result, in order. Those that are no tensors are not served."""
         if self._plain:
             return _flat(self._module(*arguments))
         args, kwargs = pytree.tree_unflatten(arguments, self._in_spec)
@@ -112,7 +111,4 @@ def _flat(value: Any) -> Sequence[Any]:
     if isinstance(value, torch.Tensor):
         return (value,)
     found: Sequence[Any] = pytree.tree_leaves(value)
-    for one in found:
-        if not isinstance(one, torch.Tensor):
-            raise Internal(f"the model returns a {type(one).__name__}, expected tensors only: export it without")
     return found

@@ -69,8 +69,6 @@ def _advice(error: Exception) -> str:
             "the device ran out of memory: unload models, lower count in instance_group or max_batch_size, or set "
             "ENABLE_CACHE_CLEANING"
         )
-    if isinstance(error, UnicodeDecodeError):
-        return "the model returns a string that is not UTF-8, which torch cannot hand over"
     if "could not create a primitive" in str(error):
         return (
             "torch writes code for the processor, which the service forbids (MemoryDenyWriteExecute=yes): "

@@ -43,8 +43,12 @@ class ScriptedModel:
         """Return the results in order: tensors, and lists of strings."""
         _set_executor(self._settings)
         if self._names:
-            return self._results(self._forward(dict(zip(self._names, arguments, strict=True))))
-        return self._results(self._forward(*arguments))
+            arguments = [dict(zip(self._names, arguments, strict=True))]
+        try:
+            return self._results(self._forward(*arguments))
+        except UnicodeDecodeError as error:
+            advice = "the model returns a string that is not UTF-8, which torch cannot hand over"
+            raise Internal(with_advice(f"{self.words}: {error}", advice)) from error
 
     def _results(self, value: Any) -> Sequence[Any]:
         if isinstance(value, torch.Tensor):

@@ -287,6 +287,16 @@ def test_a_program_without_a_batch_dimension_does_not_batch(tmp_path: Path) -> N
         opened(directory, made)
 
 
+def test_results_that_are_no_tensors_are_left_out(tmp_path: Path) -> None:
+    directory = saved(tmp_path, EXPORTED, models.OrNothing(), (torch.zeros(3),))
+    inputs, output = [io("INPUT__0", 3)], io("OUTPUT__0", 3)
+    with pytest.raises(Internal, match=r"'OUTPUT__1' .* of type NoneType, .* or list only the other outputs in config"):
+        PyTorchBackend().complete_config(spec_of(directory, {"max_batch_size": 0, "input": inputs, "output": []}))
+    (instance,) = opened(directory, {"max_batch_size": 0, "input": inputs, "output": [output]})
+    (reply,) = execute(instance, request(tensor("INPUT__0", ones(3)), outputs=("OUTPUT__0",)))
+    assert values(reply) == {"OUTPUT__0": [2, 2, 2]}
+
+
 # ---- bad files ------------------------------------------------------------------------------------------------------
 
 

@@ -115,6 +115,13 @@ class KeyedNumber(nn.Module):
         return {"count": x.dim()}
 
 
+class OrNothing(nn.Module):
+    """A result that is no tensor beside one."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return x + 1, None
+
+
 class Identity(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x
