@@ -86,9 +86,14 @@ def check_format(path: Path, wanted: Format) -> None:
 
     Raises:
         InvalidArgument: it is empty, or has another format.
+        Unavailable: it cannot be read.
     """
-    with path.open("rb") as file:
-        head = file.read(_HEAD)
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+    except OSError as error:
+        text = f"'{path}' cannot be read: {error.strerror}; give the server's user the right to read it"
+        raise Unavailable(text) from error
     if not head:
         raise InvalidArgument(f"'{path}' is empty, expected {wanted.words}: copy the file again")
     found = format_of(head)
