@@ -222,10 +222,12 @@ def run(request: Request, inputs: Sequence[Any], outputs: Mapping[int, Any]) -> 
         InvalidArgument: the model does not take inputs of these shapes, or fails otherwise.
     """
     try:
-        for i, tensor in enumerate(inputs):
-            request.set_input_tensor(i, tensor)
+        # outputs first: one that is an input of the model is the same port to the library, which takes the tensor that
+        # is set last for the input
         for i, tensor in outputs.items():
             request.set_output_tensor(i, tensor)
+        for i, tensor in enumerate(inputs):
+            request.set_input_tensor(i, tensor)
         request.start_async()
         request.wait()
     except Exception as error:

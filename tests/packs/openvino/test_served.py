@@ -104,6 +104,10 @@ def write_configurations(model: Make) -> None:
     for name, kind in TYPES.items():
         identity(model(f"type_{name.lower()}", OPENVINO), kind, ("N", 5))
     identity(model("text", OPENVINO), STRING, ("N", 2))
+    save(
+        model("through", OPENVINO), [node("Relu", ["X"], ["Y"])],
+        {"X": (FLOAT, ("N", 2))}, {"X": (FLOAT, ("N", 2)), "Y": (FLOAT, ("N", 2))},
+    )  # fmt: skip
     any_count = "".join(
         f'{side} {{ name: "{name}" data_type: TYPE_STRING dims: [ -1 ] }}\n'
         for side, name in (("input", "X"), ("output", "Y"))
@@ -272,6 +276,14 @@ def test_strings_make_the_round_trip(server: Running) -> None:
     values = np.array([[b"a", "größer".encode()], [b"", b"x" * 1000]], object)
     (found,) = infer(server, "text", {"X": values}).values()
     assert found.tolist() == values.tolist()
+
+
+def test_an_output_may_be_an_input(server: Running) -> None:
+    for rows in (1, 4, 3):
+        values = np.arange(-2, 2 * rows - 2, dtype=np.float32).reshape(rows, 2)
+        found = infer(server, "through", {"X": values})
+        np.testing.assert_array_equal(found["X"], values)
+        np.testing.assert_array_equal(found["Y"], np.maximum(values, 0))
 
 
 def test_a_tensor_may_have_no_strings(server: Running) -> None:
