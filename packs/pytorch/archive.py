@@ -111,6 +111,17 @@ def _refuse_pickled(names: list[str], path: Path, model: str) -> None:
         )
 
 
+def check_whole(path: Path, model: str) -> None:
+    """Read through a package. torch does not look at its checksums, and damaged machine code ends the worker.
+
+    Raises:
+        Internal: it is damaged.
+    """
+    with _opened(path, model) as archive:
+        if (name := archive.testzip()) is not None:
+            raise zipfile.BadZipFile(name)
+
+
 def target_of(path: Path, model: str) -> dict[str, str]:
     """Return what an AOTInductor package was compiled for, as its metadata say. Raises Internal."""
     with _opened(path, model) as archive:

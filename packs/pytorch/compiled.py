@@ -21,7 +21,7 @@ import torch
 
 from edge_serve.errors import Internal, InvalidArgument
 
-from .archive import check_target, instructions_here, target_of
+from .archive import check_target, check_whole, instructions_here, target_of
 from .call_spec import input_leaves, output_leaves, signature_of
 from .gpu import failure
 from .signature import TensorPlaces
@@ -150,6 +150,7 @@ def load(path: Path, model: str, device: torch.device | None, runners: int) -> A
     Raises:
         Internal: it does not load.
     """
+    check_whole(path, model)
     target = target_of(path, model)
     check_target(target, model, platform.machine(), instructions_here())
     built_for = target.get("AOTI_DEVICE_KEY", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -313,6 +314,15 @@ def test_damaged_programs_are_refused(program: Path, tmp_path: Path) -> None:
     bad(tmp_path, data[: len(data) // 2], Internal, "is a damaged archive, or not all of one")
     place = data.index(b'"graph_module"')
     bad(tmp_path, data[:place] + b"?" * 20 + data[place + 20 :], Internal, "^failed to load model 'm': ")
+
+
+def test_damaged_machine_code_is_not_run(tmp_path: Path) -> None:
+    path = tmp_path / "whole.pt2"
+    with zipfile.ZipFile(path, "w") as made:
+        made.writestr("model/data/aotinductor/model/x.so", b"machine code")
+    damaged = path.read_bytes().replace(b"machine code", b"machine cod!")
+    bad(tmp_path, damaged, Internal, "is a damaged archive, or not all of one: copy or export it again")
+    bad(tmp_path, path.read_bytes(), Internal, "^failed to load model 'm': (?!.*damaged)")
 
 
 def test_a_program_with_a_pickle_is_not_unpickled(tmp_path: Path) -> None:
