@@ -8,11 +8,13 @@ package's source and compared here; a package without its source keeps the check
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
+import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,8 @@ _CHECKS = "AOTI_RUNTIME_CHECK_INPUTS"
 _CHECKED = os.environ.get(_CHECKS, "1") != "0"
 #: the code of a package reads the variable in its first run
 _FIRST_RUN = threading.Lock()
+#: torch reads $TMPDIR, which each load changes
+_UNPACKING = threading.Lock()
 #: torch.export takes every variable dimension for so many or more
 _LEAST_OF_EXPORT = 2
 _TYPE = re.compile(r"\(input_handles\[(\d+)\]\);.{0,400}?_expected_dtype = aoti_torch_dtype_(\w+)\(", re.DOTALL)
@@ -162,6 +166,25 @@ def load(path: Path, model: str, device: torch.device | None, runners: int) -> A
         )
     index = device.index if device is not None and device.type == "cuda" else -1
     try:
-        return torch._C._aoti.AOTIModelPackageLoader(str(path), _NAME, False, runners, index)
+        with _unpacked_for_the_load() if built_for == "cpu" else contextlib.nullcontext():
+            return torch._C._aoti.AOTIModelPackageLoader(str(path), _NAME, False, runners, index)
     except Exception as error:
         raise failure(f"failed to load model '{model}'", error) from error
+
+
+@contextlib.contextmanager
+def _unpacked_for_the_load() -> Iterator[None]:
+    """Let torch unpack a package to a directory that is removed after the load, so that no killed worker leaves it.
+
+    Code for the CPU is mapped by then. Kernels for a GPU are read from there later.
+    """
+    with _UNPACKING, tempfile.TemporaryDirectory(prefix="aotinductor_", ignore_cleanup_errors=True) as place:
+        before = os.environ.get("TMPDIR")
+        os.environ["TMPDIR"] = place
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ["TMPDIR"]
+            else:
+                os.environ["TMPDIR"] = before

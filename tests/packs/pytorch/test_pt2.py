@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from tests.backends.hosting import model_spec, request, tensor
 from tests.packs.pytorch import torch_models as models
 
 import torch  # isort: skip
-from packs.pytorch.compiled import limits_in  # isort: skip
+from packs.pytorch.compiled import limits_in, load as load_compiled  # isort: skip
 
 EXPORTED, COMPILED = "exported", "compiled"
 KINDS = [EXPORTED, pytest.param(COMPILED, marks=pytest.mark.slow)]  # it calls a compiler
@@ -320,9 +321,33 @@ def test_damaged_machine_code_is_not_run(tmp_path: Path) -> None:
     path = tmp_path / "whole.pt2"
     with zipfile.ZipFile(path, "w") as made:
         made.writestr("model/data/aotinductor/model/x.so", b"machine code")
+        made.writestr("model/data/aotinductor/model/x_metadata.json", '{"AOTI_DEVICE_KEY": "cpu"}')
     damaged = path.read_bytes().replace(b"machine code", b"machine cod!")
     bad(tmp_path, damaged, Internal, "is a damaged archive, or not all of one: copy or export it again")
     bad(tmp_path, path.read_bytes(), Internal, "^failed to load model 'm': (?!.*damaged)")
+
+
+@pytest.mark.parametrize("tmpdir", [None, "/tmp"])
+def test_nothing_stays_of_an_unpacked_package(
+    tmp_path: Path, tmpdir: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, places = tmp_path / "model.pt2", list[Path]()
+    with zipfile.ZipFile(path, "w") as made:
+        made.writestr("model/data/aotinductor/model/x_metadata.json", '{"AOTI_DEVICE_KEY": "cpu"}')
+
+    def unpack(*_: object) -> str:
+        places.append(Path(os.environ["TMPDIR"]))
+        (places[0] / "x.so").touch()
+        return "loaded"
+
+    if tmpdir is None:
+        monkeypatch.delenv("TMPDIR", raising=False)
+    else:
+        monkeypatch.setenv("TMPDIR", tmpdir)
+    monkeypatch.setattr(torch._C._aoti, "AOTIModelPackageLoader", unpack)
+    assert load_compiled(path, "m", None, 1) == "loaded"
+    assert not places[0].exists()
+    assert os.environ.get("TMPDIR") == tmpdir
 
 
 def test_a_program_with_a_pickle_is_not_unpickled(tmp_path: Path) -> None:
