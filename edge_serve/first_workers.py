@@ -30,8 +30,8 @@ _LOOK_UP_SECONDS = 0.5
 
 
 def start_first_workers(config: ServerConfig) -> list[Spawned]:
-    """Start a worker for the ONNX models, if there are any, and one for each Python model; as many as there are cores
-    for them beside the server's."""
+    """Start a worker for the ONNX models, if there are any, and one for each Python model; no more than there are
+    cores."""
     most = len(os.sched_getaffinity(0))
     found: list[Spawned] = []
     try:

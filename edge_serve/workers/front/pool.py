@@ -244,12 +244,16 @@ class Workers:
         group = _group(backend, spec.pack, on_gpus)
         worker = self._groups.get(group) if shared else None
         if worker is None or worker.gone:
+            # memory that a process has used stays charged to the group that it was in; and the cache of engines, from
+            # which models on GPUs are read, may have been made since
+            limited = own_limit or self._limits.memory
+            first = None if limited or on_gpus else self._take_first(backend, environment.interpreter)
             try:
                 name = group.label if shared else label
                 worker = Worker(
                     name, spec.is_python, self._limits, self._clock, self._hooks, environment,
                     None if shared else model_fields(spec.name, spec.version), self._group_maker(own_limit),
-                    self._take_first(backend, environment.interpreter) if not on_gpus else None,
+                    first,
                 )  # fmt: skip
             except BaseException:
                 environment.release()
