@@ -25,8 +25,11 @@ from tests.packs.environments import backends_with
 from tests.packs.pytorch.environment import VENV
 
 ALONE = ROOT / "benchmarks/torch_alone.py"
-SIDE, ROUNDS, CONNECTIONS = 96, 4, 8
-SECONDS = float(os.environ.get("BENCH_SECONDS", "3"))
+#: many short rounds: the speed of a shared machine changes within seconds
+ROUNDS, CONNECTIONS = 12, 8
+#: seconds that a run of one picture is to take, and the sides of pictures that are tried for it
+RUN, SIDES = 0.010, range(96, 513, 16)
+SECONDS = float(os.environ.get("BENCH_SECONDS", "1"))
 #: iterations of polling (libgomp, team.c)
 LIBGOMP_DEFAULT = "300000"
 #: loops of torch alone that are tried for the best rate, with at most as many rows at once as connections: rows, loops
@@ -44,10 +47,36 @@ MODELS = {
 CONFIG = """
 platform: "pytorch_libtorch"
 max_batch_size: 8
-input [ { name: "INPUT__0" data_type: TYPE_FP32 dims: [ 3, %d, %d ] } ]
+input [ { name: "INPUT__0" data_type: TYPE_FP32 dims: [ 3, -1, -1 ] } ]
 output [ { name: "OUTPUT__0" data_type: TYPE_FP32 dims: [ 1000 ] } ]
 %s
 """
+
+
+class Network:
+    """The model, run by torch alone in a process of its own (`torch_alone`).
+
+    Attributes:
+        side: of its pictures.
+    """
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.side = next(side for side in SIDES if self.loop(1, 1, 0, side)["median"] >= RUN)
+
+    def loop(self, rows: int, loops: int, threads: int, side: int = 0) -> dict[str, float]:
+        """Return the rate, and the median seconds of a run."""
+        questions, answers = self._process.stdin, self._process.stdout
+        assert questions is not None
+        assert answers is not None
+        print(side or self.side, rows, loops, threads, SECONDS, file=questions, flush=True)
+        found: dict[str, float] = json.loads(answers.readline())
+        return found
+
+    def request(self, model: str) -> bytes:
+        """Return a request with one picture."""
+        values = np.random.default_rng(1).random((1, 3, self.side, self.side), dtype=np.float32)
+        return bodies.picture_binary(model, "INPUT__0", values)
 
 
 def run() -> Report:
@@ -58,11 +87,15 @@ def run() -> Report:
     """
     if not (VENV / "bin/python").exists():
         raise peer.NoPeerError("no environment of the pack: python -m tests.packs.environments pytorch")
-    report = Report("pytorch_pack", "TorchScript in the pack pytorch beside torch alone, 2 cores")
-    with _served() as (server, default, model):
-        for one, name in ((server, "one"), (server, "batched"), (server, "two"), (default, "two_as_torch")):
-            _rate(one, name)  # torch prepares each operator for each size of a batch
-        report.rows += [_added(server, model), _throughput(server, model), _threads(default, server)]
+    with _served() as (server, default, file), _alone("run", file) as process:
+        network = Network(process)
+        text = (
+            f"TorchScript in the pack pytorch beside torch alone, 2 cores, pictures of {network.side} x {network.side}"
+        )
+        report = Report("pytorch_pack", text)
+        for running, name in ((server, "one"), (server, "batched"), (server, "two"), (default, "two_as_torch")):
+            _rate(running, network.request(name))  # torch prepares each operator for each size of a batch
+        report.rows += [_added(server, network), _throughput(server, network), _threads(default, server, network)]
     return report
 
 
@@ -71,71 +104,63 @@ def _served() -> Iterator[tuple[Server, Server, Path]]:
     """Yield the server, one whose torch waits as it does by default, and the model's file."""
     with tempfile.TemporaryDirectory() as folder:
         root, file = Path(folder, "models"), Path(folder, "model.pt")
-        _alone("make", str(file))
+        with _alone("make", file):
+            pass
         for name, more in MODELS.items():
             (root / name / "1").mkdir(parents=True)
             shutil.copy(file, root / name / "1/model.pt")
-            (root / name / "config.pbtxt").write_text(CONFIG % (SIDE, SIDE, more))
+            (root / name / "config.pbtxt").write_text(CONFIG % more)
         packs = f"--backend-directory={backends_with('pytorch', Path(folder, 'backends'))}"
         as_torch = {**os.environ, "GOMP_SPINCOUNT": LIBGOMP_DEFAULT}
         with edge_serve(root, packs) as server, edge_serve(root, packs, environ=as_torch) as default:
             yield server, default, file
 
 
-def _alone(*arguments: str) -> str:
-    done = subprocess.run(
-        [str(VENV / "bin/python"), str(ALONE), *arguments], capture_output=True, text=True, check=True
-    )
-    return done.stdout
+@contextmanager
+def _alone(command: str, file: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run `torch_alone`, and wait for its end."""
+    words: list[str | Path] = [VENV / "bin/python", ALONE, command, file]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
 
 
-def _loop(model: Path, rows: int, loops: int, threads: int) -> dict[str, float]:
-    found: dict[str, float] = json.loads(_alone("run", str(model), str(rows), str(loops), str(threads), str(SECONDS)))
-    return found
-
-
-def _request(name: str) -> bytes:
-    values = np.random.default_rng(1).random((1, 3, SIDE, SIDE), dtype=np.float32)
-    return bodies.picture_binary(name, "INPUT__0", values)
-
-
-def _added(server: Server, model: Path) -> Row:
+def _added(server: Server, network: Network) -> Row:
     """Return what a request takes longer than a run."""
     bare, served = [], []
     for _ in range(ROUNDS):
-        bare.append(_loop(model, 1, 1, 0)["median"] * 1e3)
-        served.append(statistics.median(load.latencies(server, _request("one"), SECONDS)[5:]) * 1e3)
+        bare.append(network.loop(1, 1, 0)["median"] * 1e3)
+        served.append(statistics.median(load.latencies(server, network.request("one"), SECONDS)[5:]) * 1e3)
     ratios = sorted(b / a for a, b in zip(bare, served, strict=True))
     return _row("1 connection, ms (torch alone, served)", bare, served, ratios)
 
 
-def _throughput(server: Server, model: Path) -> Row:
+def _throughput(server: Server, network: Network) -> Row:
     """Return the rate at 8 connections beside the best loop of torch alone."""
-    best = max(LOOPS, key=lambda loop: _loop(model, *loop)["per_second"])
+    best = max(LOOPS, key=lambda loop: network.loop(*loop)["per_second"])
     bare, served = [], []
     for _ in range(ROUNDS):
-        bare.append(_loop(model, *best)["per_second"])
-        served.append(_rate(server, "batched"))
+        bare.append(network.loop(*best)["per_second"])
+        served.append(_rate(server, network.request("batched")))
     ratios = sorted(b / a for a, b in zip(bare, served, strict=True))
     rows, loops, threads = best
     what = f"8 connections, per second (torch alone: {loops} loops, batches of {rows}, threads {threads or 'default'})"
     return _row(what, bare, served, ratios)
 
 
-def _threads(default: Server, server: Server) -> Row:
+def _threads(default: Server, server: Server, network: Network) -> Row:
     """Return the rate of two instances with our default number of threads beside torch's."""
     theirs, ours = [], []
     for _ in range(ROUNDS):
-        theirs.append(_rate(default, "two_as_torch"))
-        ours.append(_rate(server, "two"))
+        theirs.append(_rate(default, network.request("two_as_torch")))
+        ours.append(_rate(server, network.request("two")))
     ratios = sorted(b / a for a, b in zip(theirs, ours, strict=True))
     return _row("2 instances, 8 connections, per second (torch's threads, ours)", theirs, ours, ratios)
 
 
-def _rate(server: Server, name: str) -> float:
+def _rate(server: Server, request: bytes) -> float:
     """Return requests per second of 8 connections."""
     with ThreadPoolExecutor(CONNECTIONS) as pool:
-        counts = pool.map(lambda _: len(load.latencies(server, _request(name), SECONDS)), range(CONNECTIONS))
+        counts = pool.map(lambda _: len(load.latencies(server, request, SECONDS)), range(CONNECTIONS))
     return sum(counts) / SECONDS
 
 

@@ -1,10 +1,11 @@
 """torch without a server: makes the network of `pytorch_pack`, and runs it. Run with the interpreter of the pack.
 
     python torch_alone.py make MODEL.PT
-    python torch_alone.py run MODEL.PT ROWS RUNS THREADS SECONDS
+    python torch_alone.py run MODEL.PT
 
-prints JSON: rows per second of RUNS loops side by side, each with batches of ROWS and THREADS threads of torch, and the
-median seconds of a run. THREADS 0 leaves torch its default.
+For each line `SIDE ROWS RUNS THREADS SECONDS` of standard input, `run` prints a line of JSON: rows per second of RUNS
+loops side by side, each with batches of ROWS pictures of SIDE x SIDE and THREADS threads of torch, and the median
+seconds of a run. THREADS 0 leaves torch its default.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ import warnings
 
 import torch
 from torch import nn
-
-SIDE = 96
 
 
 def block(inputs: int, outputs: int, stride: int) -> nn.Sequential:
@@ -39,15 +38,15 @@ def make(path: str) -> None:
         block(64, 64, 1), block(64, 128, 2), block(128, 256, 2), block(256, 512, 2),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000),
     ).eval()  # fmt: skip
-    torch.jit.trace(network, torch.zeros(1, 3, SIDE, SIDE)).save(path)
+    torch.jit.trace(network, torch.zeros(1, 3, 96, 96)).save(path)
 
 
-def run(path: str, rows: int, runs: int, threads: int, seconds: float) -> dict[str, float]:
+def run(module: object, side: int, rows: int, runs: int, threads: int, seconds: float) -> dict[str, float]:
     """Return the rate and the median seconds of a run."""
-    module = torch.jit.load(path)
     taken: list[list[float]] = [[] for _ in range(runs)]
     start = threading.Barrier(runs + 1)
-    workers = [threading.Thread(target=_loop, args=(module, rows, threads, seconds, start, one)) for one in taken]
+    data = torch.rand(rows, 3, side, side)
+    workers = [threading.Thread(target=_loop, args=(module, data, threads, seconds, start, one)) for one in taken]
     for worker in workers:
         worker.start()
     start.wait()
@@ -59,11 +58,10 @@ def run(path: str, rows: int, runs: int, threads: int, seconds: float) -> dict[s
 
 
 def _loop(
-    module: object, rows: int, threads: int, seconds: float, start: threading.Barrier, taken: list[float]
+    module: object, data: torch.Tensor, threads: int, seconds: float, start: threading.Barrier, taken: list[float]
 ) -> None:
     if threads:
         torch.set_num_threads(threads)
-    data = torch.rand(rows, 3, SIDE, SIDE)
     with torch.inference_mode():
         for _ in range(5):
             module(data)  # type: ignore[operator]  # a script
@@ -76,9 +74,11 @@ def _loop(
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    command, path, *numbers = sys.argv[1:]
+    command, path = sys.argv[1:]
     if command == "make":
         make(path)
     else:
-        rows, runs, threads = map(int, numbers[:3])
-        print(json.dumps(run(path, rows, runs, threads, float(numbers[3]))))
+        network = torch.jit.load(path)
+        for line in sys.stdin:
+            side, rows, runs, threads = map(int, line.split()[:4])
+            print(json.dumps(run(network, side, rows, runs, threads, float(line.split()[4]))), flush=True)
