@@ -90,7 +90,7 @@ UNITDIR := $(DESTDIR)/usr/lib/systemd/system
 # the systemd package of Debian 12 and Ubuntu 22.04 has this folder as /lib/..., and dpkg compares the paths of two packages as text
 PRESETDIR := $(DESTDIR)$(shell [ $(SYSTEMD) -ge 255 ] && echo /usr)/lib/systemd/system-preset
 
-install: .venv/serve install-system  ## install the service and its program into DESTDIR (default: this system)
+install: .venv/pip install-system  ## install the service and its program into DESTDIR (default: this system)
 	$(BIN)/python -m deploy.program '$(DESTDIR)/'
 
 # units, configuration, pages: everything but the program
@@ -119,10 +119,10 @@ install-system:
 	install -m 644 deploy/share/edge-serve.1 '$(DESTDIR)/usr/share/man/man1/tritonserver.1'
 	install -m 644 deploy/share/edge-serve.bash '$(DESTDIR)/usr/share/bash-completion/completions/tritonserver'
 
-deb: .venv/serve  ## build edge-serve_*.deb for this release of Debian or Ubuntu in dist/ (DEB='--release trixie' for another)
+deb: .venv/pip  ## build edge-serve_*.deb for this release of Debian or Ubuntu in dist/ (DEB='--release trixie' for another)
 	$(BIN)/python -m deploy.debian $(DEB)
 
-lock: .venv/serve  ## update deploy/requirements-*.txt to the newest wheels that pyproject.toml allows
+lock: .venv/pip  ## update deploy/requirements-*.txt to the newest wheels that pyproject.toml allows
 	$(BIN)/python -m deploy.lock
 
 test-system: .venv/test  ## boot Debian in systemd-nspawn, install the package, inject faults (root; under 6 minutes)
@@ -143,10 +143,10 @@ test-powercut: .venv/test  ## cut a virtual machine's power 20 times while model
 # arguments for `make image`, e.g. make image IMAGE='--fresh'; IMAGE_VERSION=<number> overrides the number of commits
 IMAGE ?=
 
-image: .venv/serve  ## build the image of a device into dist/ (root; the first takes minutes, and 8 GB in ~/.cache)
+image: .venv/pip  ## build the image of a device into dist/ (root; the first takes minutes, and 8 GB in ~/.cache)
 	$(BIN)/python -m image build $(IMAGE)
 
-image-arm64: .venv/serve  ## build an image for ARM machines with UEFI, by emulation (root, qemu-user-static; by hand, half an hour)
+image-arm64: .venv/pip  ## build an image for ARM machines with UEFI, by emulation (root, qemu-user-static; by hand, half an hour)
 	$(BIN)/python -m image build --arch arm64 $(IMAGE)
 
 # options for `make image-run`, e.g. make image-run RUN='--fresh --http-port 9000'
@@ -203,8 +203,11 @@ test-image-update: .venv/test  ## build two versions, and update one to the othe
 	$(BIN)/python -m pip install --disable-pip-version-check -e '.[onnx,ota]'
 	@touch $@
 
-# --group needs pip 25.1
-.venv/test: pyproject.toml .venv/serve
+# --group needs pip 25.1, and pip 23.2 (Python 3.11) refuses wheels for a newer Python than its own, which the images and packages have
+.venv/pip: .venv/serve
 	$(BIN)/python -m pip install --disable-pip-version-check --upgrade 'pip>=25.1'
+	@touch $@
+
+.venv/test: pyproject.toml .venv/serve .venv/pip
 	$(BIN)/python -m pip install --disable-pip-version-check --group test --group lint
 	@touch $@
