@@ -1,4 +1,4 @@
-"""What `--backend-config=tensorrt` says of builds: where engines are cached, and how long a build may take.
+"""Settings of builds in `--backend-config=tensorrt`: where engines are cached, and how long a build may take.
 
 Light to import: the first workers are started before the server has NumPy, and the cache is closed to them
 (`first_workers`).

@@ -33,7 +33,7 @@ _VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 
 @dataclass(frozen=True, slots=True)
 class PackWish:
-    """What to install.
+    """A pack that is to be installed.
 
     Attributes:
         source: the directory with the pack's `backend.py` or `model.py`, and its requirements.

@@ -1,4 +1,4 @@
-"""What is in a backend directory, and what is wrong with it."""
+"""Lists the entries of a backend directory, and what is wrong with each."""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -117,3 +119,28 @@ def test_a_repository_that_is_missing_or_silent_costs_no_time(
 
     monkeypatch.setattr(Path, "glob", answer_late)
     assert not start(f"--model-repository={repository}")
+
+
+def test_they_end_with_a_server_that_dies_during_its_imports(repository: Path) -> None:
+    code = f"""
+import os, sys
+from edge_serve.config.settings.server import parse_argv
+from edge_serve.first_workers import start_first_workers
+first = start_first_workers(parse_argv(["--model-repository={repository}"], {{}}))
+print(*(one.popen.pid for one in first), flush=True)
+os.kill(os.getpid(), 9)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    pids = list(map(int, done.stdout.split()))
+    assert len(pids) == 2, done.stderr
+    end = time.monotonic() + 30
+    while any(map(lives, pids)):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -138,7 +138,7 @@ class Process:
         self.pid = spawned.popen.pid
         with contextlib.ExitStack() as undo:
             undo.callback(spawned.end)
-            if self._group is not None:  # before it has loaded anything
+            if self._group is not None:  # before it loads a model
                 self._group.add(self.pid)
             assert spawned.popen.stdout is not None
             with spawned.popen.stdout as stdout:
