@@ -38,8 +38,10 @@ printf '[Service]\\nExecStart=\\nExecStart=/bin/false\\n' >/run/systemd/system/e
 systemctl daemon-reload
 """
 PANIC = "echo c >/proc/sysrq-trigger\n"
-#: systemd's handler of this signal freezes it, and the watchdog is no longer fed
-HANG = "kill -SEGV 1\n"
+#: systemd stands still, and feeds the watchdog no longer
+HANG = "echo 1 >/sys/fs/cgroup/init.scope/cgroup.freeze\n"
+#: the kernel disarms the watchdog when a crashed systemd closes it, so systemd must restart the machine itself
+CRASH = "kill -SEGV 1\n"
 
 _STATE = """
 import json, sys
@@ -232,6 +234,14 @@ def test_a_kernel_panic_falls_back(device: Device) -> None:
 def test_a_hang_falls_back(device: Device) -> None:
     device.forget()
     device.spoil(HANG)
+    device.install()
+
+    fell_back(device, "a kernel panic, a hang, or power cuts")
+
+
+def test_a_crash_of_systemd_falls_back(device: Device) -> None:
+    device.forget()
+    device.spoil(CRASH)
     device.install()
 
     fell_back(device, "a kernel panic, a hang, or power cuts")
