@@ -102,6 +102,7 @@ install-system:
 	  install -D -m 644 -t "$(UNITDIR)/$$unit.service.d" systemd/edge-serve.service.d/10-nvidia.conf; \
 	  if [ '$(MACHINE)' = aarch64 ]; then \
 	    install -m 644 systemd/edge-serve.service.d/11-tegra.conf "$(UNITDIR)/$$unit.service.d"; fi; done
+	install -m 644 systemd/edge-serve.service.d/20-network.conf '$(UNITDIR)/edge-serve.service.d'
 	for file in systemd/edge-serve.service.d/50-systemd-*.conf; do version=$${file##*-}; \
 	  if [ $${version%.conf} -le $(SYSTEMD) ]; then install -m 644 $$file '$(UNITDIR)/edge-serve.service.d'; fi; done
 	for name in edge-serve edge-ota; do \
@@ -170,7 +171,7 @@ test-image: .venv/test  ## build the image, boot it as shipped in QEMU, use it f
 	  tests/system/image/test_{sizes,tampering,smoke,exposure}.py --machine disk $(SYSTEM); \
 	  status=$$?; echo "make test-image: $$SECONDS s in all"; exit $$status
 
-test-image-boot: .venv/test  ## measure the time from the kernel to health ready on the newest image of dist/ (by hand, quiet cores; ten minutes)
+test-image-boot: .venv/test  ## measure the time from the kernel to health ready on the newest image of dist/ (by hand, quiet cores; a quarter of an hour)
 	$(BIN)/python -m pytest -q -rs -s tests/system/image/test_boot.py --machine disk $(SYSTEM)
 
 test-image-system: .venv/test  ## test restarts, faults, and the status on the newest image of dist/ (by hand; an hour)

@@ -50,6 +50,22 @@ def test_the_boot_partition_that_the_console_watches_stays_mounted() -> None:
     assert lines(UNITS / "boot.automount.d/10-edge-device.conf") == {"TimeoutIdleSec=0"}
 
 
+def test_the_server_starts_beside_the_network_and_keeps_the_address_to_its_end() -> None:
+    drop_in = "edge-serve.service.d/20-network.conf"
+    masked = UNITS.parents[3] / "etc/systemd/system" / drop_in
+    assert lines(ROOT / "systemd" / drop_in) == {"After=network.target"}
+    assert masked.is_symlink()
+    assert masked.readlink() == Path("/dev/null")
+    assert "KeepConfiguration=dynamic-on-stop" in lines(UNITS.parent / "network/80-edge-device.network")
+
+
+def test_a_crash_of_systemd_restarts_the_machine_in_the_initrd_and_after_it() -> None:
+    """The kernel disarms the watchdog when a systemd that crashed closes it."""
+    for root in (UNITS.parent, RULES.parents[1] / "systemd"):
+        settings = lines(root / "system.conf.d/10-edge-device.conf")
+        assert {"RuntimeWatchdogSec=30s", "CrashAction=reboot"} <= settings
+
+
 def test_plans_are_looked_for_with_the_same_view_of_the_device_as_they_were_built_with() -> None:
     """Check what edge-plans.service has else than edge-ota.service. The name of a plan depends on the facts found."""
     differ = lines(UNITS / "edge-plans.service") ^ lines(ROOT / "systemd/edge-ota.service")

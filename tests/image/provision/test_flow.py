@@ -73,7 +73,8 @@ def test_name_time_zone_and_network_are_applied(board: Board) -> None:
     assert board.names == ["edge-1"]
     assert os.readlink(board.root / "run/edge-device/localtime") == str(board.zones / "Europe/Berlin")
     assert (board.text(NETWORK) or "").splitlines()[1:] == [
-        "[Match]", "Name=eth0", "[Link]", "RequiredForOnline=no", "[Network]", "MulticastDNS=yes", "LLMNR=no",
+        "[Match]", "Name=eth0", "[Link]", "RequiredForOnline=no",
+        "[Network]", "MulticastDNS=yes", "LLMNR=no", "KeepConfiguration=dynamic-on-stop",
         "Address=192.168.1.20/24", "Address=fd00::20/64", "Gateway=192.168.1.1", "DNS=192.168.1.1", "NTP=ntp.example",
         "[DHCPv4]", "UseHostname=no", "UseTimezone=no",
     ]  # fmt: skip
