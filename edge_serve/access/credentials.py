@@ -11,8 +11,6 @@ import hashlib
 import hmac
 import os
 import re
-import secrets
-import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,6 +94,8 @@ def new_token(path: Path, role: Role, name: str) -> str:
     if path.exists():
         read_tokens(str(path))
         before = path.read_text()
+    import secrets  # the server only reads tokens, and starts sooner
+
     token = secrets.token_urlsafe(32)
     line = f"{role.word} sha256:{hashlib.sha256(token.encode()).hexdigest()} {name}".rstrip() + "\n"
     _replace(path, before + ("" if before.endswith("\n") or not before else "\n") + line)
@@ -104,6 +104,8 @@ def new_token(path: Path, role: Role, name: str) -> str:
 
 def _replace(path: Path, text: str) -> None:
     """Replace the whole file at once, so that a server never reads half of it. Only its owner may read a new file."""
+    import tempfile
+
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w") as file:

@@ -13,22 +13,22 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edge_serve.aio.offload import offload
 from edge_serve.backends.base import ModelSpec
 from edge_serve.backends.tensorrt.plan import PLATFORM, rebuild_command
 from edge_serve.devices.device import Gpu, Gpus
 from edge_serve.engines.cache import EngineLease
-from edge_serve.engines.model import builds_at_load, model_request
-from edge_serve.engines.process import run_build
-from edge_serve.engines.request import BuildProgress, BuiltEngine
 from edge_serve.engines.settings import build_limit, cache_settings
 from edge_serve.errors import Cancelled, Internal, InvalidArgument, Unavailable
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.models.repository.repository import namespace_of, plain_name
 from edge_serve.observe.metrics.source import RunningBuild
 from edge_serve.workers.launch.interpreter import Interpreter
+
+if TYPE_CHECKING:  # imported by the first model on a GPU: all others start sooner
+    from edge_serve.engines.request import BuildProgress, BuiltEngine
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,11 @@ class EngineBuilds:
             Cancelled: the model is unloaded.
         """
         used = _gpus_of(spec, gpus) if spec.config.get("backend") == PLATFORM else []
-        if not used or not await offload(builds_at_load, spec.config, spec.version_directory, used[0].id, gpus):
+        if not used:
+            return None
+        from edge_serve.engines.model import builds_at_load
+
+        if not await offload(builds_at_load, spec.config, spec.version_directory, used[0].id, gpus):
             return None
         if len({(one.name, one.capability) for one in used}) > 1:
             kinds = ", ".join(str(one) for one in used)
@@ -113,6 +117,9 @@ class EngineBuilds:
     async def _build(
         self, name: str, spec: ModelSpec, gpus: Gpus, device: int, settings: Mapping[str, str]
     ) -> BuiltEngine:
+        from edge_serve.engines.model import model_request
+        from edge_serve.engines.process import run_build
+
         cache = cache_settings(settings, self._environ)
         request = await offload(
             model_request, spec.config, spec.version_directory, cache, gpus, settings, device=device

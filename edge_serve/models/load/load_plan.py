@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from edge_serve.aio.offload import offload
 from edge_serve.backends.packs import Pack
@@ -14,6 +14,9 @@ from edge_serve.models.load.dependencies import members_of
 from edge_serve.models.repository.override import Override
 from edge_serve.models.repository.repository import Fingerprint, of_version, without_configuration
 from edge_serve.models.versions.served import Served
+
+if TYPE_CHECKING:
+    from tempfile import TemporaryDirectory
 
 
 @dataclass(slots=True)

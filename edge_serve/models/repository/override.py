@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edge_serve.config.stages import MOST_CONFIG_BYTES
 from edge_serve.errors import Internal, InvalidArgument
 from edge_serve.models.repository.names import is_text
 from edge_serve.models.repository.walk import MOST_LEVELS
+
+if TYPE_CHECKING:
+    import tempfile
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +72,8 @@ class Override:
         """
         if not self.files:
             return None
+        import tempfile  # few loads bring files, and the server starts sooner
+
         path = ""
         with contextlib.ExitStack() as undo:
             try:

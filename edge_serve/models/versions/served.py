@@ -7,8 +7,7 @@ import logging
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from edge_serve.aio.tasks import start_task
 from edge_serve.config.model.model_config_pb2 import ModelConfig
@@ -29,6 +28,9 @@ from edge_serve.observe.metrics.source import ModelSeries
 from edge_serve.scheduling.keys import ShapeKey
 from edge_serve.workers.front.pool import OpenedModel
 from edge_serve.workers.memory.arena import Arena
+
+if TYPE_CHECKING:
+    from tempfile import TemporaryDirectory
 
 log = logging.getLogger(__name__)
 
