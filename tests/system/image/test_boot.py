@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -17,6 +18,8 @@ from tests.system.machine import wait_until
 
 #: seconds to health ready, their share of the boot without our units, and the cost of a missing network or clock
 READY, FACTOR, SLOWER = 60.0, 1.4, 10.0
+#: boots with our units and without them, odd
+PAIRS = 3
 _LIMIT = 600.0
 _END = "-- end of the times --"
 _PROBE = f"""\
@@ -82,9 +85,22 @@ def times(image: Path, name: str, words: str = "", hardware: Hardware | None = N
 
 
 @pytest.fixture(scope="module")
-def usual(image: Path) -> Times:
-    """Return the times with a network and a clock."""
-    return times(image, "as shipped")
+def pairs(image: Path) -> list[tuple[Times, Times]]:
+    """Return the times with a network and a clock, and of the same image without our units, in turn.
+
+    The speed of a shared machine changes from boot to boot, so single ones say little.
+    """
+    masked = " ".join(f"systemd.mask={unit}" for unit in our_units())
+    return [
+        (times(image, f"as shipped, {turn}"), times(image, f"without our units, {turn}", words=masked))
+        for turn in range(1, PAIRS + 1)
+    ]
+
+
+@pytest.fixture(scope="module")
+def usual(pairs: list[tuple[Times, Times]]) -> Times:
+    """Return the boot with the median time to health ready."""
+    return sorted((one for one, _ in pairs), key=lambda one: one.ready)[PAIRS // 2]
 
 
 def test_the_device_is_ready_in_time_and_waits_for_no_network_and_no_clock(usual: Times) -> None:
@@ -93,12 +109,12 @@ def test_the_device_is_ready_in_time_and_waits_for_no_network_and_no_clock(usual
     assert not _WAITS.search(usual.report), "neither in the chain nor among the units that took time"
 
 
-def test_our_units_cost_little(usual: Times, image: Path) -> None:
-    masked = " ".join(f"systemd.mask={unit}" for unit in our_units())
-    plain = times(image, "without our units", words=masked)
-    assert plain.ready == 0.0, "the service is masked"
-    print(f"ready / plain boot: {usual.ready / plain.multi_user:.2f}")
-    assert usual.ready <= FACTOR * plain.multi_user
+def test_our_units_cost_little(usual: Times, pairs: list[tuple[Times, Times]]) -> None:
+    assert all(plain.ready == 0.0 for _, plain in pairs), "the service is masked"
+    plain = median(plain.multi_user for _, plain in pairs)
+    each = ", ".join(f"{one.ready / plain.multi_user:.2f}" for one, plain in pairs)
+    print(f"ready / plain boot: {usual.ready / plain:.2f} (medians: {usual.ready:.1f} s, {plain:.1f} s; pairs: {each})")
+    assert usual.ready <= FACTOR * plain
 
 
 @pytest.mark.parametrize(
