@@ -198,6 +198,7 @@ class ServerProcess:
 
     async def run(self) -> int:
         """Serve until a signal. Return the exit status."""
+        by_own_fault = False
         self._supervisor.obey(os.environ)
         self._watch_signals()
         raise_file_limit()
@@ -218,9 +219,13 @@ class ServerProcess:
         except (EdgeServeError, OSError) as error:
             self._supervisor.fails(str(error), error.errno if isinstance(error, OSError) else None)
             raise
+        except Exception:
+            by_own_fault = True  # a death that counts for safe mode: a model may be what leads to it
+            raise
         finally:
             await self.close()
-            self._crashes.end()
+            if not by_own_fault:
+                self._crashes.end()
 
     async def start(self) -> list[str]:
         """Open the doors and load the models. Return an error text for each model that failed.

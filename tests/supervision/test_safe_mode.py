@@ -18,10 +18,13 @@ from typing import cast
 import pytest
 
 from edge_serve.cli import main
+from edge_serve.config.settings.server import parse_argv
+from edge_serve.errors import Internal
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.load.load_history import LoadHistory
 from edge_serve.models.repository.repository import Repository
-from edge_serve.supervision.crash_loop import RETRY_FIRST, Record, StartPhase, Suspects, as_text
+from edge_serve.server import ServerProcess
+from edge_serve.supervision.crash_loop import RETRY_FIRST, Record, StartPhase, Suspects, as_text, from_text
 from edge_serve.supervision.safe_mode import FILE, LOCK, CrashWatch
 from tests.server.running import ADD_SUB, PATIENCE, Running, python_model, running, start
 from tests.supervision.manager import find_ports, mailbox, ready, supervised
@@ -94,6 +97,28 @@ def test_models_that_fail_to_load_are_left_out_in_the_end(tmp_path: Path) -> Non
         assert box.wait_for(ready)["STATUS"].startswith("safe mode: left out bad, ")
         find_ports(server)
         assert server.add_sub("good")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("error", "phase"), [(ZeroDivisionError(), StartPhase.ALIVE), (Internal("no repository"), StartPhase.ENDED)]
+)
+def test_a_fault_of_the_server_itself_counts_as_a_death(
+    tmp_path: Path, error: Exception, phase: StartPhase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    (tmp_path / "models").mkdir()
+    monkeypatch.setattr(ServerProcess, "_log_ready", fail)
+    flags = [f"--model-repository={tmp_path}/models", f"--state-directory={tmp_path}", "--http-port=0", "--grpc-port=0"]
+
+    async def serve() -> None:
+        await ServerProcess(parse_argv([*flags, "--metrics-port=0"], {})).run()
+
+    with pytest.raises(type(error)):
+        asyncio.run(serve())
+
+    assert from_text((tmp_path / FILE).read_text()).phase is phase
 
 
 @pytest.mark.parametrize("leave", [False, True])
