@@ -109,6 +109,15 @@ def _builtin(name: str) -> ModuleType | None:
     return module if hasattr(module, "Backend") else None
 
 
+def pack_package(name: str, directory: Path) -> str:
+    """Make the files of a pack a package of this process, without importing any. Return its name."""
+    package = "edge_serve_pack_" + re.sub(r"\W", "_", name)
+    module = ModuleType(package)
+    module.__path__ = [str(directory)]
+    sys.modules.setdefault(package, module)  # threads may load several models at once
+    return package
+
+
 def _of_pack(spec: ModelSpec) -> ModuleType | None:
     """Import the backend of a pack: `backend.py`, with the files beside it as a package."""
     pack = spec.pack
@@ -116,10 +125,7 @@ def _of_pack(spec: ModelSpec) -> ModuleType | None:
         return None
     if pack.is_python_based:
         return _builtin("python")
-    package = "edge_serve_pack_" + re.sub(r"\W", "_", pack.name)
-    module = ModuleType(package)
-    module.__path__ = [str(pack.directory)]
-    sys.modules.setdefault(package, module)  # threads may load several models at once
+    package = pack_package(pack.name, pack.directory)
     try:
         return importlib.import_module(f"{package}.backend")
     except ModuleNotFoundError as error:

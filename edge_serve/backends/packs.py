@@ -11,7 +11,7 @@ import json
 import platform
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,9 @@ MANIFEST = "pack.json"
 #: the virtual environment of a pack; or an archive of one, under the name that Triton gives it (core
 #: src/python_backend utilities, SetPythonBasedBackendExecutionEnvironment)
 ENVIRONMENT, ARCHIVE = "venv", "pb_exec_env_model.py.tar.gz"
+_PYTHON_BASED = "model.py"
 #: file of a backend -> whether it is one of Triton's python-based backends
-_FILES = {"backend.py": False, "model.py": True}
+_FILES = {"backend.py": False, _PYTHON_BASED: True}
 #: backend of config.pbtxt -> packs that may serve its models, the first that is there
 _SERVED_BY = {"tensorflow": ("tensorflow", "openvino")}
 #: the packs that `edge-serve pack` installs
@@ -41,7 +42,7 @@ class Pack:
 
     Attributes:
         name: of its directory, which is the name of the backend.
-        is_python_based: it has Triton's `model.py`, not our `backend.py`.
+        is_python_based: Triton's `model.py` serves, not our `backend.py`.
         environment: its virtual environment, or an archive of one; None = the server's interpreter runs it.
         state: differs after the pack was replaced.
     """
@@ -51,6 +52,11 @@ class Pack:
     is_python_based: bool = False
     environment: Path | None = None
     state: str = ""
+
+    def as_python_based(self) -> Pack | None:
+        """Return the pack with its `model.py`, which may lie beside a `backend.py`, as Triton's backend for PyTorch has
+        both; None = it has none."""
+        return replace(self, is_python_based=True) if (self.directory / _PYTHON_BASED).is_file() else None
 
     def as_json(self) -> dict[str, Any]:
         """Return it as it travels to a worker, which needs no more than this."""

@@ -6,6 +6,7 @@ import json
 import platform
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,16 @@ def test_a_directory_with_the_file_of_a_backend_is_a_pack(tmp_path: Path, file: 
     assert (pack.name, pack.directory, pack.is_python_based) == ("own", directory, is_python_based)
     assert pack.environment is None
     assert Pack.from_json(json.loads(json.dumps(pack.as_json()))) == Pack("own", directory, is_python_based)
+
+
+def test_a_pack_may_have_both_kinds_of_backend(tmp_path: Path) -> None:
+    directory = make_pack(tmp_path)
+    pack = found(tmp_path, "own")
+    assert pack.as_python_based() is None
+
+    (directory / "model.py").write_text("")
+    assert not found(tmp_path, "own").is_python_based
+    assert pack.as_python_based() == replace(pack, is_python_based=True)
 
 
 @pytest.mark.parametrize("name", ["absent", "onnxruntime", "python", "../own", "a/b", "", "."])

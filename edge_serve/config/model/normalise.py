@@ -105,6 +105,8 @@ def _find_backend(config: pb.ModelConfig, files: Collection[str]) -> None:
         config.backend = chosen.backend
         if not config.platform and chosen.platforms:
             config.platform = chosen.platforms[0]
+        if config.runtime == PYTHON_RUNTIME and chosen.backend != "python":
+            return  # the backend's own model.py finds the files
         if not config.default_model_filename and (chosen.is_default or _has_file(chosen, config, files)):
             config.default_model_filename = chosen.filename
     elif not (config.backend or config.platform or config.default_model_filename):

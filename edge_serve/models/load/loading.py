@@ -158,6 +158,8 @@ class Loader:
             chosen = choose(config.version_policy, versions(directory, own))
             check_files(directory, config, chosen)
             pack = self._options.packs.find(config.backend, found.name)
+            if pack is not None and config.runtime == PYTHON_RUNTIME:
+                pack = pack.as_python_based()
             if pack is not None and pack.is_python_based:
                 config.runtime = PYTHON_RUNTIME
             elif config.runtime == PYTHON_RUNTIME and config.backend != "python":

@@ -25,6 +25,8 @@ def _backend(text: str, *files: str, name: str = "m") -> tuple[str, str, str]:
         ("", ["model.xml"], ("openvino", "", "model.xml")),
         ("", ["model.pt"], ("pytorch", "pytorch_libtorch", "model.pt")),
         ("", ["model.pt2"], ("pytorch", "torch_aoti", "model.pt2")),
+        ('backend: "pytorch" runtime: "model.py"', ["model.py", "model.pt"], ("pytorch", "pytorch_libtorch", "")),
+        ('backend: "python" runtime: "model.py"', ["model.py"], ("python", "", "model.py")),
         ('backend: "python"', ["model.onnx"], ("python", "", "model.py")),
         ('backend: "onnxruntime"', [], ("onnxruntime", "onnxruntime_onnx", "model.onnx")),
         ('platform: "onnxruntime_onnx"', [], ("onnxruntime", "onnxruntime_onnx", "model.onnx")),
