@@ -260,8 +260,8 @@ def namespace_of(identity: str) -> str:
 def _halves(identity: str) -> tuple[str, str]:
     """Divide an identity. A name may contain `::`; an absolute repository has a slash, which a name cannot have."""
     above, slash, last = identity.rpartition("/")
-    directory, _, name = last.partition(NAMESPACE_END)
-    return (f"{above}/{directory}", name) if slash else ("", identity)
+    directory, end, name = last.partition(NAMESPACE_END)
+    return (f"{above}/{directory}", name) if slash and end else ("", identity)  # --load-model=a/b names no model
 
 
 def _list(root: Path) -> tuple[Path, list[str], list[str]]:

@@ -245,6 +245,7 @@ def test_names_and_namespaces_of_identities(tmp_path: Path) -> None:
     identity = next(iter(Repository([tmp_path / "root"], namespaced=True).scan()))
     assert (namespace_of(identity), plain_name(identity)) == (str(tmp_path / "root"), "a::b")
     assert (namespace_of("a::b"), plain_name("a::b")) == ("", "a::b")
+    assert (namespace_of("../a"), plain_name("../a")) == ("", "../a")  # what an operator may name by mistake
 
 
 def test_a_mistyped_repository_is_answered_with_the_one_beside_it(tmp_path: Path) -> None:
