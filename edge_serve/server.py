@@ -220,7 +220,9 @@ class ServerProcess:
             self._supervisor.fails(str(error), error.errno if isinstance(error, OSError) else None)
             raise
         except Exception:
-            by_own_fault = True  # a death that counts for safe mode: a model may be what leads to it
+            by_own_fault = not self._stop.is_set()
+            if by_own_fault:
+                self._crashes.die()  # it counts for safe mode: a model may be what leads to it
             raise
         finally:
             await self.close()

@@ -150,6 +150,10 @@ class CrashWatch:
             self._load.cancel()
         self._end(StartPhase.ENDED, Suspects())
 
+    def die(self) -> None:
+        """The process ends by a fault of its own: what it was doing stays in the record."""
+        self._registry.load_history.on_change = lambda: None
+
     # ---- inside -------------------------------------------------------------------------------------------------
 
     def _leave_out(self) -> None:
