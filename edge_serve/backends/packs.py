@@ -27,8 +27,9 @@ _PYTHON_BASED = "model.py"
 _FILES = {"backend.py": False, _PYTHON_BASED: True}
 #: backend of config.pbtxt -> packs that may serve its models, the first that is there
 _SERVED_BY = {"tensorflow": ("tensorflow", "openvino")}
-#: the packs that `edge-serve pack` installs
+#: the packs that `edge-serve pack` installs, and those that serve `runtime: "model.py"`, too
 PACKS = ("fil", "openvino", "pytorch")
+_WITH_RUNTIME = ("pytorch",)
 
 #: of a backend, and so of a pack
 NAME = re.compile(r"[A-Za-z0-9_-]+\Z")
@@ -165,13 +166,22 @@ class Packs:
     def __init__(self, root: Path | None = None) -> None:
         self.root = root
 
-    def find(self, backend: str, model: str) -> Pack | None:
+    def find(self, backend: str, model: str, runtime: str = "") -> Pack | None:
         """Return the pack that has the backend of a model; None = the backend is elsewhere. May block.
+
+        Args:
+            runtime: of its configuration.
 
         Raises:
             Unavailable: the pack cannot be used on this machine.
         """
         try:
-            return find_pack(self.root, backend)
+            pack = find_pack(self.root, backend)
+            if runtime != _PYTHON_BASED:
+                return pack
+            pack = pack and pack.as_python_based()
+            if pack is None and backend in _WITH_RUNTIME:
+                raise Unavailable(f"no pack of it has {_PYTHON_BASED}: {install_command(backend)}")
+            return pack
         except EdgeServeError as error:
             raise Unavailable(f"backend '{backend}' of model '{model}' is not available: {error.message}") from error

@@ -229,7 +229,7 @@ async def check_model(
         verdict.versions = choose(config.version_policy, there)
         repository.read(found, lambda: read_golden(found.directory))
         verdict.failed = "load"
-        pack = repository.read(found, lambda: options.packs.find(config.backend, found.name))
+        pack = repository.read(found, lambda: options.packs.find(config.backend, found.name, config.runtime))
         for version in verdict.versions if config.backend else ():
             if config.backend in BACKENDS:
                 verdict.engines = await offload(describe_engines, found.directory / str(version), config)

@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import importlib.util
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,16 +23,23 @@ import triton_python_backend_utils as pb_utils
 from edge_serve.backends.base import InstanceSpec
 from edge_serve.backends.loader import pack_package
 from edge_serve.backends.python.api.errors import Refusal
-from edge_serve.errors import EdgeServeError, InvalidArgument
+from edge_serve.errors import EdgeServeError, InvalidArgument, with_advice
 
 #: the files beside this one as a package: the name `backend` alone could be a module of the network's
 _PACKAGE = pack_package("pytorch", Path(__file__).parent)
+#: the network is code already, so what it reads by itself is its own matter
+_RESTRICTED = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+_by_operator = os.environ.get(_RESTRICTED)
 importlib.import_module(f"{_PACKAGE}.backend").import_torch()
+if _by_operator is None:
+    del os.environ[_RESTRICTED]
+_archive = importlib.import_module(f"{_PACKAGE}.archive")
 _gpu = importlib.import_module(f"{_PACKAGE}.gpu")
 _settings = importlib.import_module(f"{_PACKAGE}.settings")
 
 import torch  # noqa: E402  # after its variables are set
 
+_FAILED = "PyTorch execute failure"
 _FILES = ("model.py", "model.pt")
 _COMPILE = "TORCH_COMPILE_OPTIONAL_PARAMETERS"
 #: of the imported file of a network; one process has one
@@ -56,11 +64,17 @@ class TritonPythonModel:
         self._batches = config["max_batch_size"] > 0
         self._inputs = [str(one["name"]) for one in config["input"]]
         self._outputs = [str(one["name"]) for one in config["output"]]
+        if not (self._inputs and self._outputs):
+            raise InvalidArgument("a network does not tell its tensors: write input and output in config.pbtxt")
         self._settings = _settings.settings_of(config)
         instance = InstanceSpec(self._name, args["model_instance_kind"], int(args["model_instance_device_id"]))
         device = _gpu.device_of(instance)
         torch.set_num_threads(self._settings.intra_op_threads or _share_of_cores(config))
-        network = _load(_path(config), device, self._name)
+        if self._settings.inter_op_threads:
+            torch.set_num_interop_threads(self._settings.inter_op_threads)
+        torch.backends.cudnn.enabled = self._settings.cudnn
+        with torch.no_grad():  # it may write into its parameters when it is made
+            network = _load(_path(config), device, self._name)
         if device is not None:
             network.to(device)
         self._device = device if device is not None else next((one.device for one in network.parameters()), None)
@@ -100,7 +114,10 @@ class TritonPythonModel:
             with torch.inference_mode(self._settings.inference_mode), torch.no_grad():
                 result = self._network(*tensors)
         except Exception as error:
-            raise _gpu.failure("PyTorch execute failure", error) from error
+            told: EdgeServeError = _gpu.failure(_FAILED, error)
+            if told.message == f"{_FAILED}: {error}":
+                raise  # with its type and its place in the network's file
+            raise told from error
         results = result if isinstance(result, (tuple, list)) else [result]
         for one in results:
             if not isinstance(one, torch.Tensor):
@@ -152,6 +169,11 @@ def _load(path: Path, device: torch.device | None, model: str) -> Any:
     words = f"failed to load model '{model}'"
     if path.suffix != ".py":
         try:
+            _archive.kind_of(path, model)
+        except EdgeServeError as error:
+            advice = "weights alone need the class of their network beside them, in model.py"
+            raise InvalidArgument(with_advice(error.message, advice)) from error
+        try:
             return torch.jit.load(str(path), map_location=device)
         except Exception as error:
             raise _gpu.failure(words, error) from error
@@ -162,7 +184,7 @@ def _load(path: Path, device: torch.device | None, model: str) -> Any:
         return network
     wanted = f"expected the weights of the class in {path.name}: torch.save(network.state_dict(), '{weights.name}')"
     try:
-        found = torch.load(weights, map_location=device, weights_only=True)
+        found = torch.load(weights, map_location="cpu", weights_only=True)
     except Exception as error:
         reason = str(error).partition(". ")[0]  # what follows advises to run any code that a file has
         raise InvalidArgument(f"{words}: {weights.name} cannot be read: {reason}; {wanted}") from error
@@ -174,6 +196,9 @@ def _load(path: Path, device: torch.device | None, model: str) -> Any:
 
 
 def _imported(path: Path) -> ModuleType:
+    with contextlib.suppress(ValueError):
+        sys.path.remove(str(Path(__file__).parent))  # its files have names that a network's may have, too
+    sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(_MODULE, path)
     assert spec is not None
     assert spec.loader is not None
@@ -199,7 +224,7 @@ def _compiled(network: Any, config: Mapping[str, Any]) -> Any:
     """Compile a network, where the configuration asks for it: torch.compile needs a C++ compiler on the device, at the
     first request. Triton always compiles."""
     text = config.get("parameters", {}).get(_COMPILE, {}).get("string_value")
-    if text is None:
+    if text is None or isinstance(network, torch.jit.ScriptModule):
         return network
     try:
         options = json.loads(text)

@@ -68,6 +68,22 @@ def test_a_pack_may_have_both_kinds_of_backend(tmp_path: Path) -> None:
     (directory / "model.py").write_text("")
     assert not found(tmp_path, "own").is_python_based
     assert pack.as_python_based() == replace(pack, is_python_based=True)
+    assert Packs(tmp_path).find("own", "m", "model.py") == pack.as_python_based()
+    assert Packs(tmp_path).find("own", "m", "") == pack
+
+
+def test_a_pack_of_pytorch_without_its_other_runtime_says_so(tmp_path: Path) -> None:
+    """An older pack has none, and without a pack there is none."""
+    for packs_there in (0, 1):
+        if packs_there:
+            make_pack(tmp_path, "pytorch")
+        with pytest.raises(Unavailable) as caught:
+            Packs(tmp_path).find("pytorch", "m", "model.py")
+        assert caught.value.message.startswith(
+            "backend 'pytorch' of model 'm' is not available: no pack of it has model.py"
+        )
+        assert caught.value.message.endswith(": edge-serve pack install pytorch")
+    assert Packs(tmp_path).find("openvino", "m", "model.py") is None
 
 
 @pytest.mark.parametrize("name", ["absent", "onnxruntime", "python", "../own", "a/b", "", "."])

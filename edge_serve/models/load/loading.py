@@ -157,9 +157,7 @@ class Loader:
             )
             chosen = choose(config.version_policy, versions(directory, own))
             check_files(directory, config, chosen)
-            pack = self._options.packs.find(config.backend, found.name)
-            if pack is not None and config.runtime == PYTHON_RUNTIME:
-                pack = pack.as_python_based()
+            pack = self._options.packs.find(config.backend, found.name, config.runtime)
             if pack is not None and pack.is_python_based:
                 config.runtime = PYTHON_RUNTIME
             elif config.runtime == PYTHON_RUNTIME and config.backend != "python":
@@ -174,7 +172,7 @@ class Loader:
 
     def joins(self, plan: LoadPlan, *, own_worker: bool) -> bool:
         """Return whether `open` would load the model into a worker that already runs."""
-        alone = plan.gets_own_worker(own_worker) or MEMORY_PARAMETER in plan.config.parameters
+        alone = plan.gets_own_worker(own_worker) or MEMORY_PARAMETER in plan.config.parameters or is_python(plan.config)
         on_gpus = bool(self.gpus(plan.config))
         return not alone and self._workers.runs(plan.config.backend, plan.pack, on_gpus=on_gpus)
 

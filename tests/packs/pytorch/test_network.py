@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -54,7 +55,25 @@ runtime: "model.py"
 input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ]
 output [ { name: "Y" data_type: TYPE_FP32 dims: [ -1 ] } ]
 """
+COMPILED = 'parameters { key: "TORCH_COMPILE_OPTIONAL_PARAMETERS" value { string_value: "{}" } }'
 DOUBLE = "import torch\nclass Double(torch.nn.Module):\n    def forward(self, x):\n        return x * 2\n"
+#: it writes into its parameters, reads a pickle of its own, and imports the file beside it
+OWN = """
+import torch
+from settings import FACTOR
+
+class Own(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.ones(1))
+        self.factor.mul_(FACTOR)
+        self.shift = torch.load(__file__.replace("model.py", "shift.bin"), weights_only=False).value
+
+    def forward(self, x):
+        if x[0] == 0:
+            raise KeyError("scale")
+        return x * self.factor + self.shift
+"""
 #: model -> its model.py, and a part of the reason why it does not load
 BAD = {
     "no_class": ("X = 1\n", "Cannot find a subclass of torch.nn.Module: model.py has to define one"),
@@ -65,6 +84,7 @@ BAD = {
         DOUBLE,
         "expected the weights of the class in model.py: torch.save(network.state_dict(), 'model.pt')",
     ),
+    "alone": ("", "weights alone need the class of their network beside them, in model.py"),
     "compiles": (DOUBLE, "the parameter TORCH_COMPILE_OPTIONAL_PARAMETERS: "),
 }
 
@@ -91,13 +111,16 @@ def server(tmp_path_factory: pytest.TempPathFactory, reference: torch.nn.Module)
     root = tmp_path_factory.mktemp("networks")
     torch.save(reference.state_dict(), put(root, "network", CONFIG, NETWORK) / "model.pt")
     put(root, "double", ONE, DOUBLE)
-    models.save_script(torch.nn.ReLU(), put(root, "script", ONE) / "model.pt")
+    models.save_script(torch.nn.ReLU(), put(root, "script", ONE + COMPILED) / "model.pt")
     put(root, "scalar", ONE, DOUBLE.replace("x * 2", "3"))
     for name, (code, _) in BAD.items():
-        option = 'parameters { key: "TORCH_COMPILE_OPTIONAL_PARAMETERS" value { string_value: "{1" } }'
-        put(root, name, ONE + (option if name == "compiles" else ""), code)
+        put(root, name, ONE + (COMPILED.replace("{}", "{1") if name == "compiles" else ""), code)
     torch.save({"weight": torch.zeros(1)}, root / "other_weights/1/model.pt")
+    torch.save({"weight": torch.zeros(1)}, root / "alone/1/model.pt")
     (root / "no_weights/1/model.pt").write_bytes(b"PK")
+    own = put(root, "own", ONE + 'parameters { key: "NUM_INTEROP_THREADS" value { string_value: "2" } }', OWN)
+    (own / "settings.py").write_text("FACTOR = 3\n")
+    torch.save(SimpleNamespace(value=1.0), own / "shift.bin")
     packs = backends_with("pytorch", tmp_path_factory.mktemp("backends"))
     arguments = (f"--model-repository={root}", f"--backend-directory={packs}", "--exit-on-error=false")
     with running(*arguments, limit=150) as started:
@@ -123,6 +146,16 @@ def test_a_network_without_weights_and_a_script_answer(server: Running) -> None:
     values = np.array([-1, 2, 3], np.float32)
     assert infer(server, "double", X=values)["Y"].tolist() == [-2, 4, 6]
     assert infer(server, "script", X=values)["Y"].tolist() == [0, 2, 3]
+
+
+def test_the_code_of_a_network_may_do_what_it_may_under_triton(server: Running) -> None:
+    assert infer(server, "own", X=np.array([1, 2], np.float32))["Y"].tolist() == [4, 7]
+
+    inputs = [{"name": "X", "datatype": "FP32", "shape": [1], "data": [0]}]
+    status, body = server.post("/v2/models/own/infer", {"inputs": inputs})
+    assert status == 500
+    assert "KeyError: 'scale'" in json.loads(body)["error"]
+    assert "own/1/model.py(14): forward" in json.loads(body)["error"]
 
 
 def test_a_result_that_is_no_tensor_is_an_error_of_the_request(server: Running) -> None:
