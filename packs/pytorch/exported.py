@@ -16,8 +16,8 @@ from edge_serve.config.model.complete import FoundTensor
 
 from .call_spec import input_leaves, ordinals, output_leaves, signature_of
 from .gpu import failure
+from .instance import datatype_of
 from .signature import TensorPlaces
-from .values import datatype_of
 
 #: torch keeps the state of a load in the process, and refuses a second one beside it
 _LOADING = threading.Lock()

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from edge_serve.backends.base import BackendRequest, Reply, Timing
@@ -14,15 +15,20 @@ from edge_serve.backends.onnxruntime.plan import BindingPlan, input_of, not_join
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.messages import ragged
 from edge_serve.messages.tensors import Array
-from edge_serve.tensors import DataType, Tensor, split
+from edge_serve.tensors import DataType, Tensor, from_array, join, split, to_array
 
 from .cores import Cores
 from .gpu import empty_cache, failure, own_stream, work_on
 from .settings import TorchSettings
 from .signature import TensorPlaces
-from .values import array_of, datatype_of, numpy_of, output_of, text_output, texts_of, torch_of
 
-_BYTES = DataType.BYTES
+_BYTES, _BF16 = DataType.BYTES, DataType.BF16
+_TORCH_TYPES = {
+    torch.bool: DataType.BOOL, torch.uint8: DataType.UINT8, torch.int8: DataType.INT8, torch.int16: DataType.INT16,
+    torch.int32: DataType.INT32, torch.int64: DataType.INT64, torch.float16: DataType.FP16,
+    torch.bfloat16: DataType.BF16, torch.float32: DataType.FP32, torch.float64: DataType.FP64,
+    torch.uint16: DataType.UINT16, torch.uint32: DataType.UINT32, torch.uint64: DataType.UINT64,
+}  # fmt: skip
 
 
 class TorchModel(Protocol):
@@ -88,7 +94,7 @@ class PyTorchInstance:
             tensors = [input_of(request, index, first.name) for request in batch]
             arguments[self._place(first.name)] = self._argument(tensors)
         for name, datatype, array in self._plan.made_inputs(batch):
-            arguments[self._place(name)] = self._to_device(torch_of([array], datatype))
+            arguments[self._place(name)] = self._to_device(_torch_of([array], datatype))
         return arguments
 
     def _place(self, name: str) -> int:
@@ -100,12 +106,12 @@ class PyTorchInstance:
     def _argument(self, tensors: Sequence[Tensor]) -> Any:
         first = tensors[0]
         if first.datatype is _BYTES:
-            return texts_of(tensors)
-        parts = [array_of(tensor) for tensor in tensors]
+            return _texts_of(tensors)
+        parts = [_array_of(tensor) for tensor in tensors]
         if first.name in self._plan.flattened:
-            return self._to_device(torch_of([ragged.flatten(parts)], first.datatype))
+            return self._to_device(_torch_of([ragged.flatten(parts)], first.datatype))
         try:
-            return self._to_device(torch_of(parts, first.datatype))
+            return self._to_device(_torch_of(parts, first.datatype))
         except ValueError as error:
             raise not_joined(first.name, [part.shape for part in parts]) from error
 
@@ -177,7 +183,7 @@ class PyTorchInstance:
                 "tensor.reshape(1)"
             )
         try:
-            return numpy_of(result)
+            return _numpy_of(result)
         except Exception as error:
             raise failure(self._model.words, error) from error
 
@@ -185,7 +191,7 @@ class PyTorchInstance:
         self, name: str, value: Array | list[str], batch: Sequence[BackendRequest], rows: Sequence[int]
     ) -> list[Tensor]:
         if isinstance(value, list):
-            return [text_output(name, part) for part in _split_texts(name, value, rows)]
+            return [_text_output(name, part) for part in _split_texts(name, value, rows)]
         datatype = self._plan.outputs[name]
         if name in self._plan.batch_outputs:
             parts = self._plan.scatter(name, value, batch)
@@ -195,7 +201,7 @@ class PyTorchInstance:
             raise wrong_rows(name, value.shape, sum(rows))
         else:
             parts = split(value, rows)
-        return [output_of(name, part, datatype) for part in parts]
+        return [_output_of(name, part, datatype) for part in parts]
 
     def is_ready(self) -> bool:
         """A loaded model always is."""
@@ -220,3 +226,59 @@ def _wrong_type(name: str, expected: DataType, found: str) -> EdgeServeError:
     return InvalidArgument(
         f"configuration expects datatype TYPE_{expected.name} for output '{name}', model provides {found}"
     )
+
+
+# ---- tensors of requests as those of torch, and back, without a copy where that is possible ----
+
+
+def datatype_of(value: torch.Tensor) -> DataType | None:
+    """Return the type of a tensor of torch; None for one that has no place in a reply."""
+    return _TORCH_TYPES.get(value.dtype)
+
+
+def _array_of(tensor: Tensor) -> Array:
+    """Return the numbers of an input: a view."""
+    array: Array = np.ndarray(tensor.shape, tensor.datatype.numpy, tensor.data)
+    return array
+
+
+def _torch_of(parts: Sequence[Array], datatype: DataType) -> torch.Tensor:
+    """Return arrays, joined along the first axis, as a tensor; a single one without a copy.
+
+    The model may write into its inputs, so what must not be written is copied: an input in the memory of another model
+    or of a client.
+    """
+    array = join(parts)
+    if not (array.flags.aligned and array.flags.writeable):
+        array = array.copy()
+    if datatype is _BF16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def _texts_of(tensors: Sequence[Tensor]) -> list[bytes]:
+    """Return the elements of string inputs, one request after the other: torch has lists of strings, no tensors."""
+    return [text for tensor in tensors for text in to_array(tensor.data, _BYTES, tensor.shape).ravel().tolist()]
+
+
+def _numpy_of(value: torch.Tensor) -> Array:
+    """Return an output in the host's memory; BF16 as its bits."""
+    value = value.detach().cpu().contiguous()
+    array: Array = (value.view(torch.int16) if value.dtype is torch.bfloat16 else value).numpy()
+    return array
+
+
+def _output_of(name: str, array: Array, datatype: DataType) -> Tensor:
+    """Return an output of a reply: a view."""
+    if datatype is _BF16:
+        array = array.view(np.uint16)
+    if not array.size or not array.flags.c_contiguous:
+        return Tensor(name, datatype, array.shape, from_array(array, datatype))
+    return Tensor(name, datatype, array.shape, array.data.cast("B"))
+
+
+def _text_output(name: str, texts: Sequence[str]) -> Tensor:
+    """Return an output of strings."""
+    array = np.empty(len(texts), dtype=object)
+    array[:] = texts
+    return Tensor(name, _BYTES, array.shape, from_array(array, _BYTES))

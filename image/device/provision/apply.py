@@ -129,7 +129,7 @@ def _network(configuration: Configuration) -> Iterator[str]:
     if not any((configuration.interface, configuration.addresses, configuration.dhcp, configuration.ntp)):
         return
     yield from ("[Match]", f"Name={configuration.interface or 'en* eth*'}", "[Link]", "RequiredForOnline=no")
-    # the image has no After=network.target, so that the server starts beside the network: its last answers need the address
+    # the server of the image starts and stops beside the network, and its last answers need the address
     yield from ("[Network]", "MulticastDNS=yes", "LLMNR=no", "KeepConfiguration=dynamic-on-stop")
     yield from (f"Address={one}" for one in configuration.addresses)
     if not configuration.addresses:
