@@ -179,9 +179,9 @@ class Packs:
             pack = find_pack(self.root, backend)
             if runtime != _PYTHON_BASED:
                 return pack
-            pack = pack and pack.as_python_based()
-            if pack is None and backend in _WITH_RUNTIME:
-                raise Unavailable(f"no pack of it has {_PYTHON_BASED}: {install_command(backend)}")
-            return pack
+            found = pack and pack.as_python_based()
+            if pack is not None and found is None and backend in _WITH_RUNTIME:
+                raise Unavailable(f"its pack is older and has no {_PYTHON_BASED}: {install_command(backend)}")
+            return found
         except EdgeServeError as error:
             raise Unavailable(f"backend '{backend}' of model '{model}' is not available: {error.message}") from error

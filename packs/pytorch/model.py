@@ -71,7 +71,8 @@ class TritonPythonModel:
         device = _gpu.device_of(instance)
         torch.set_num_threads(self._settings.intra_op_threads or _share_of_cores(config))
         if self._settings.inter_op_threads:
-            torch.set_num_interop_threads(self._settings.inter_op_threads)
+            with contextlib.suppress(RuntimeError):  # only before the first work of this kind
+                torch.set_num_interop_threads(self._settings.inter_op_threads)
         torch.backends.cudnn.enabled = self._settings.cudnn
         with torch.no_grad():  # it may write into its parameters when it is made
             network = _load(_path(config), device, self._name)
