@@ -174,11 +174,11 @@ test-image: .venv/test  ## build the image, boot it as shipped in QEMU, use it f
 test-image-boot: .venv/test  ## measure the time from the kernel to health ready on the newest image of dist/ (by hand, quiet cores; a quarter of an hour)
 	$(BIN)/python -m pytest -q -rs -s tests/system/image/test_boot.py --machine disk $(SYSTEM)
 
-test-image-system: .venv/test  ## test restarts, faults, and the status on the newest image of dist/ (by hand; an hour)
+test-image-system: .venv/test  ## test restarts, faults, and the status on the newest image of dist/ (by hand; half an hour)
 	$(BIN)/python -m pytest -q -rs -s tests/system/test_{restarts,faults,status}.py --machine disk $(SYSTEM)
 
 test-image-data: .venv/test  ## change the settings, then damage, fill, swap, and erase the data partition of the newest image of dist/ (by hand; an hour)
-	$(BIN)/python -m pytest -q -rs -s --durations=0 tests/system/image/test_{settings,network,data}.py --machine disk $(SYSTEM)
+	$(BIN)/python -m pytest -q -rs -s --durations=0 tests/system/image/test_{settings,network,data,shutdown}.py --machine disk $(SYSTEM)
 
 test-image-update: .venv/test  ## build two versions, and update one to the other: good, broken, and cut off (root; by hand, two hours)
 	@set -e; rm -rf build/updates; for version in 1 2; do IMAGE_VERSION=$$version $(BIN)/python -m image build --out build/updates/$$version; done; \

@@ -46,6 +46,12 @@ def test_units_that_run_models_get_the_devices_of_their_processor(tmp_path: Path
         assert found == [["10-nvidia.conf"], ["10-nvidia.conf", "11-tegra.conf"]]
 
 
+def test_the_service_stops_before_the_network_of_every_release(tmp_path: Path) -> None:
+    """The image masks this drop-in, and others have it."""
+    root = installed(tmp_path, 249)
+    assert "After=network.target" in (root / UNITS / "edge-serve.service.d/20-network.conf").read_text().splitlines()
+
+
 def test_reinstallation_keeps_the_configuration(tmp_path: Path) -> None:
     root = installed(tmp_path, 252)
     files = [root / "etc/edge-serve/edge-serve.conf", root / "etc/edge-serve/conf.d/device.conf"]
