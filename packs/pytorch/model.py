@@ -166,7 +166,7 @@ def _path(config: Mapping[str, Any]) -> Path:
 
 
 def _load(path: Path, device: torch.device | None, model: str) -> Any:
-    """Load a network; with `device` None to the devices that its file names."""
+    """Load a network. TorchScript is loaded to `device`, or with None to the devices that its file names."""
     words = f"failed to load model '{model}'"
     if path.suffix != ".py":
         try:
@@ -210,14 +210,14 @@ def _imported(path: Path) -> ModuleType:
 
 def _network_class(module: ModuleType, file: str) -> type[torch.nn.Module]:
     """Return the class of a file: one that it defines, else one that it imports; of several, the first by name."""
-    classes = [one for _, one in sorted(vars(module).items()) if isinstance(one, type)]
-    classes = [one for one in classes if issubclass(one, torch.nn.Module)]
+    values = dict.fromkeys(one for _, one in sorted(vars(module).items()) if isinstance(one, type))
+    classes = [one for one in values if issubclass(one, torch.nn.Module)]
     found = [one for one in classes if one.__module__ == module.__name__] or classes
     if not found:
         raise InvalidArgument(f"Cannot find a subclass of torch.nn.Module: {file} has to define one, without arguments")
     if len(found) > 1:
         names = ", ".join(one.__name__ for one in found)
-        pb_utils.Logger.log_warn(f"{file} has the classes {names}: the first one is the network, as in Triton")
+        pb_utils.Logger.log_warn(f"{file} has the classes {names}: the first of these names is the network")
     return found[0]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from edge_serve.config.checks.batching import check_dynamic_batching, check_sequence_batching
 from edge_serve.config.checks.ensemble import ENSEMBLE, check_ensemble
 from edge_serve.config.model import model_config_pb2 as pb
+from edge_serve.config.model.normalise import PYTHON_RUNTIME
 from edge_serve.errors import InvalidArgument, with_advice
 
 #: backends that stand for certain platforms only; every other backend takes any platform
@@ -82,6 +83,8 @@ def refuse_runtime(config: pb.ModelConfig) -> None:
         text = f"backend library name '{runtime}' escapes backend directory, for model '{name}'"
         raise InvalidArgument(f"{text}, check model config runtime field")
     text = f"unable to find backend library '{runtime}' for model '{name}'"
+    if runtime == PYTHON_RUNTIME and config.backend == "pytorch":
+        raise InvalidArgument(f"{text}; it is in the pack: edge-serve pack install pytorch")
     raise InvalidArgument(f"{text}; leave 'runtime' out: a backend is found by its name")
 
 

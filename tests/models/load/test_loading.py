@@ -94,14 +94,16 @@ def test_a_worker_that_cannot_be_chosen_is_refused(tmp_path: Path) -> None:
         plan_with(tmp_path / "m", "Own")
 
 
-def test_a_runtime_that_the_backend_lacks_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("backend", "advice"),
+    [("pytorch", "it is in the pack: edge-serve pack install pytorch"), ("fil", "leave 'runtime' out")],
+)
+def test_a_runtime_that_the_backend_lacks_is_refused(tmp_path: Path, backend: str, advice: str) -> None:
     """Triton's pytorch backend has one more, for classes of torch.nn.Module in a model.py."""
     (tmp_path / "m/1").mkdir(parents=True)
     (tmp_path / "m/1/model.pt").touch()
-    (tmp_path / "m/config.pbtxt").write_text('backend: "pytorch"\nruntime: "model.py"\n')
+    (tmp_path / "m/config.pbtxt").write_text(f'backend: "{backend}"\nruntime: "model.py"\n')
     nothing = cast(Any, None)
     loader = Loader(nothing, nothing, MonotonicClock(), LoaderOptions())
-    with pytest.raises(
-        InvalidArgument, match=r"^unable to find backend library 'model.py' for model 'm'; leave 'runti"
-    ):
+    with pytest.raises(InvalidArgument, match=rf"^unable to find backend library 'model.py' for model 'm'; {advice}"):
         loader.plan(FoundModel("m", tmp_path / "m"), None)

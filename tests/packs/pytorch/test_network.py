@@ -84,6 +84,7 @@ BAD = {
         DOUBLE,
         "expected the weights of the class in model.py: torch.save(network.state_dict(), 'model.pt')",
     ),
+    "no_tensors": (DOUBLE, "write input and output in config.pbtxt"),
     "alone": ("", "weights alone need the class of their network beside them, in model.py"),
     "compiles": (DOUBLE, "the parameter TORCH_COMPILE_OPTIONAL_PARAMETERS: "),
 }
@@ -115,6 +116,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, reference: torch.nn.Module)
     put(root, "scalar", ONE, DOUBLE.replace("x * 2", "3"))
     for name, (code, _) in BAD.items():
         put(root, name, ONE + (COMPILED.replace("{}", "{1") if name == "compiles" else ""), code)
+    (root / "no_tensors/config.pbtxt").write_text('backend: "pytorch"\nruntime: "model.py"\n')
     torch.save({"weight": torch.zeros(1)}, root / "other_weights/1/model.pt")
     torch.save({"weight": torch.zeros(1)}, root / "alone/1/model.pt")
     (root / "no_weights/1/model.pt").write_bytes(b"PK")
@@ -123,8 +125,10 @@ def server(tmp_path_factory: pytest.TempPathFactory, reference: torch.nn.Module)
     torch.save(SimpleNamespace(value=1.0), own / "shift.bin")
     packs = backends_with("pytorch", tmp_path_factory.mktemp("backends"))
     arguments = (f"--model-repository={root}", f"--backend-directory={packs}", "--exit-on-error=false")
-    with running(*arguments, limit=150) as started:
-        yield started
+    with pytest.MonkeyPatch.context() as patch:  # the pack sets it in a process of tests that imports torch by it
+        patch.delenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", raising=False)
+        with running(*arguments, limit=150) as started:
+            yield started
 
 
 def test_a_network_with_its_weights_answers_as_torch_does(server: Running, reference: torch.nn.Module) -> None:
@@ -139,7 +143,7 @@ def test_a_network_with_its_weights_answers_as_torch_does(server: Running, refer
             joined, total = reference(*map(torch.from_numpy, pair))
         np.testing.assert_allclose(answer["JOINED"], joined.numpy(), atol=1e-6)
         np.testing.assert_allclose(answer["SUM"], total.numpy(), atol=1e-6)
-    assert "model.py has the classes ABlocks, Block: the first one is the network, as in Triton" in server.log()
+    assert "model.py has the classes ABlocks, Block: the first of these names is the network" in server.log()
 
 
 def test_a_network_without_weights_and_a_script_answer(server: Running) -> None:
