@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from image.device.slots import BootEntry, Failure, Slots
 
@@ -48,7 +47,7 @@ def note_failure(
         if entry.version not in slots.confirmed or failure.kind not in _OF_THE_SLOT:
             slots = slots.with_bad(entry.version, failure.reason)
     if slots.pending is not None and not any(one.version == slots.pending and one.usable for one in entries):
-        slots = replace(slots, pending=None)
+        slots = slots._replace(pending=None)
     return slots, failure
 
 
@@ -63,7 +62,7 @@ def confirm(entries: Sequence[BootEntry], slots: Slots, running: int) -> Slots:
     previous = max((one for one in others_here if one in slots.confirmed), default=None)
     bad = {version: reason for version, reason in slots.bad.items() if version != running}
     kept = tuple(one for one in slots.confirmed if one != running and one in others_here)
-    return replace(slots, confirmed=(*kept, running), bad=bad, pending=None, previous=previous)
+    return slots._replace(confirmed=(*kept, running), bad=bad, pending=None, previous=previous)
 
 
 def refuse_install(entries: Sequence[BootEntry], slots: Slots, running: int, version: int) -> str:
@@ -89,7 +88,7 @@ def waits_for_restart(entries: Iterable[BootEntry], slots: Slots, running: int, 
 
 def with_pending(slots: Slots, running: int, version: int | None) -> Slots:
     """Return the record while a version is installed: it overwrites the other one, which is no longer good."""
-    return replace(slots, pending=version, confirmed=tuple({running}.intersection(slots.confirmed)), previous=None)
+    return slots._replace(pending=version, confirmed=tuple({running}.intersection(slots.confirmed)), previous=None)
 
 
 def target_of_rollback(entries: Iterable[BootEntry], slots: Slots, running: int) -> int | None:
@@ -117,8 +116,7 @@ def ready_models(status: Mapping[str, Any]) -> set[str]:
     return {one["name"] for one in status["models"] if one["condition"] in ("ready", "busy")}
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The health of the system: `good`, `bad`, or `wait`, and why."""
 
     word: str

@@ -10,12 +10,11 @@ import contextlib
 import os
 import stat
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class FileStep:
+class FileStep(NamedTuple):
     """One change of the disk.
 
     Attributes:

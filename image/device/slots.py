@@ -13,9 +13,9 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from image.device import files
 
@@ -31,8 +31,7 @@ _ENTRY = re.compile(r"edge_([0-9]{1,10})(?:\+([0-9]{1,3})(?:-([0-9]{1,3}))?)?\.e
 _IMAGE_VERSION = re.compile(r'^IMAGE_VERSION="?([0-9]{1,10})"?$', re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class BootEntry:
+class BootEntry(NamedTuple):
     """A boot entry.
 
     Attributes:
@@ -56,8 +55,7 @@ def read_entry(name: str) -> BootEntry | None:
     return BootEntry(name, int(found[1]), None if found[2] is None else int(found[2]))
 
 
-@dataclass(frozen=True, slots=True)
-class Slots:
+class Slots(NamedTuple):
     """The record of versions: `slots.json`.
 
     Attributes:
@@ -68,15 +66,14 @@ class Slots:
     """
 
     confirmed: tuple[int, ...] = ()
-    bad: Mapping[int, str] = field(default_factory=dict)
+    bad: Mapping[int, str] = MappingProxyType({})
     pending: int | None = None
     previous: int | None = None
 
     def with_bad(self, version: int, reason: str) -> Slots:
         """Return the record with one more bad version."""
         kept = sorted({**self.bad, version: reason[:MOST_REASON]}.items())[-MOST_BAD:]
-        return replace(
-            self,
+        return self._replace(
             bad=dict(kept),
             confirmed=tuple(one for one in self.confirmed if one != version),
             pending=None if self.pending == version else self.pending,
@@ -117,8 +114,7 @@ def _number(value: Any) -> int:
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """The reason why a version is not used any more. It is written before the restart.
 
     Attributes:
@@ -188,7 +184,7 @@ class SlotStore:
                 if version not in found.bad and version not in found.confirmed:
                     found = found.with_bad(version, reason)
             good = [one for one in copy.confirmed if one not in found.bad and one not in found.confirmed]
-            found = replace(found, confirmed=(*found.confirmed, *good))
+            found = found._replace(confirmed=(*found.confirmed, *good))
         return found
 
     def save(self, slots: Slots) -> None:
@@ -226,7 +222,7 @@ class SlotStore:
         """
         for path in (self.failure, self.failure_copy):
             try:
-                _update(path, json.dumps(asdict(failure)).encode())
+                _update(path, json.dumps(failure._asdict()).encode())
             except OSError as error:
                 # not to standard output, which is the agent's connection in edge-system@.service
                 text = f"<4>{path.parent}: the reason cannot be stored: {error.strerror or error}"

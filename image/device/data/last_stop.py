@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from image.device import facts, files, report
 
@@ -28,8 +28,7 @@ _MOST_PANICS = 256
 _UNTIL = "This message ends with the next ordinary restart."
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(NamedTuple):
     """What is known at a start: the version of the system, and the names of the panics on record."""
 
     version: str
@@ -51,7 +50,7 @@ def look(root: Path, run: Path = report.RUN) -> None:
     with contextlib.suppress(OSError):  # edge-data.service reports a partition that cannot be written
         files.remove(root / STOPPED)
         if now != before:
-            files.replace(root / STARTED, json.dumps(asdict(now)).encode())
+            files.replace(root / STARTED, json.dumps(now._asdict()).encode())
 
 
 def explain(before: Start, now: Start, boot_status: int) -> tuple[str, str]:

@@ -10,8 +10,8 @@ import json
 import os
 import pwd
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from image.device import files
 from image.device.provision.configuration import LABEL, Configuration, without_login
@@ -39,8 +39,7 @@ _NAME = f"{STATE}/name"
 _MOST = 4 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class WantedFile:
+class WantedFile(NamedTuple):
     """A file of the system.
 
     Attributes:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 from image.device.provision.mistakes import Mistake
 
@@ -16,8 +17,7 @@ STORED = "(stored)"
 PAIRS = (("server.tls_cert", "server.tls_key"), ("ota.client_cert", "ota.client_key"))
 
 
-@dataclass(frozen=True, slots=True)
-class ClientToken:
+class ClientToken(NamedTuple):
     """A client's token of the server. `digest` is the SHA-256 of its characters, in hexadecimal."""
 
     name: str
@@ -25,8 +25,7 @@ class ClientToken:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class Configuration:
+class Configuration(NamedTuple):
     """The values of all keys; "", () or {} = not given.
 
     Attributes:
@@ -49,9 +48,9 @@ class Configuration:
     replace_root: bool = False
     window: str = ""
     tokens: tuple[ClientToken, ...] = ()
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = MappingProxyType({})
     ssh_keys: tuple[str, ...] = ()
-    files: Mapping[str, bytes] = field(default_factory=dict)
+    files: Mapping[str, bytes] = MappingProxyType({})
     lost: tuple[Mistake, ...] = ()
 
     def used_files(self) -> Mapping[str, bytes]:
@@ -60,8 +59,7 @@ class Configuration:
         return {name: data for name, data in self.files.items() if name not in unused}
 
 
-@dataclass(frozen=True, slots=True)
-class StoredSecrets:
+class StoredSecrets(NamedTuple):
     """The values that an earlier configuration left on the data partition.
 
     Attributes:
@@ -72,8 +70,8 @@ class StoredSecrets:
             after a factory reset, so that all may be lost.
     """
 
-    files: Mapping[str, bytes] = field(default_factory=dict)
-    names: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, bytes] = MappingProxyType({})
+    names: Mapping[str, str] = MappingProxyType({})
     logins: tuple[str, ...] = ()
     lost: frozenset[str] | None = None
 

@@ -10,8 +10,8 @@ import os
 import re
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from image.device import files
 from image.device.provision import apply, programs, read, schema, store
@@ -27,8 +27,7 @@ _OTA_UNITS = ("edge-ota.timer", "edge-ota-trial.socket", "edge-ota-build.socket"
 _HELP = "correct edge-serve.toml on the boot partition, and restart the device (docs/image_settings.md)"
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """The directories and programs of a device; tests have others.
 
     Attributes:
@@ -40,7 +39,7 @@ class Place:
     boot: Path = Path("/boot")
     zones: Path = Path("/usr/share/zoneinfo")
     mounted: Callable[[Path], bool] = os.path.ismount
-    lasting: Callable[[Path], bool] = field(default=lambda path: _is_lasting(path))
+    lasting: Callable[[Path], bool] = lambda path: _is_lasting(path)
     run: programs.Run = programs.run
     set_name: Callable[[str], None] = socket.sethostname
 
@@ -55,8 +54,7 @@ class Place:
         return self.root / "run/edge-device"
 
 
-@dataclass(frozen=True, slots=True)
-class _Accepted:
+class _Accepted(NamedTuple):
     """A configuration without mistakes. `text` has no secrets."""
 
     parsed: read.Parsed

@@ -6,7 +6,7 @@ Reads text that `tomllib` has accepted, so it contains no errors.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 #: the names and list positions that lead to a value: ("server", "tokens", 0, "role")
 KeyPath = tuple[str | int, ...]
@@ -16,8 +16,7 @@ _SCALAR = re.compile(r"[^,\]}#\n]*[^,\]}#\s]")
 _SKIPPED = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """The place of a key and its value in a text.
 
     Attributes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 #: the file on the boot partition
 FILE = "edge-serve.toml"
@@ -11,8 +11,7 @@ FILE = "edge-serve.toml"
 _MOST_QUOTED = 60
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Mistake:
+class Mistake(NamedTuple):
     """A mistake. `line` counts from 1; 0 = the whole file."""
 
     line: int

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from image.device import files
 from image.device.provision.lines import KeyPath, Place, places
@@ -20,8 +19,7 @@ _BOM = b"\xef\xbb\xbf"
 _EXPECTED = "expected a text file with at most 64 KiB"
 
 
-@dataclass(frozen=True, slots=True)
-class Parsed:
+class Parsed(NamedTuple):
     """A text without mistakes of syntax.
 
     Attributes:

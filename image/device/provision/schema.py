@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from image.device.provision.mistakes import Mistake, Refused, nearest, quoted
 from image.device.provision.read import Parsed
@@ -26,8 +25,7 @@ class Kind(enum.Enum):
     SETTINGS = "a table of texts"
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """A key.
 
     Attributes:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from image.device import files
 from image.device.provision.configuration import (
@@ -28,8 +28,7 @@ _LOGINS = "logins"
 _MOST = 4 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class StoredConfiguration:
+class StoredConfiguration(NamedTuple):
     """The configuration in force.
 
     Attributes:
