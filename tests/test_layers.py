@@ -20,7 +20,7 @@ PACKAGE = "edge_serve"
 
 #: room -> layer; a room is a package or a single file of edge_serve/, or a folder of observe/
 LAYERS = {
-    "errors": 0, "clock": 0, "messages": 0, "files": 0, "aio": 0, "tensors": 0, "devices": 0,
+    "errors": 0, "clock": 0, "frozen": 0, "messages": 0, "files": 0, "aio": 0, "tensors": 0, "devices": 0,
     "config": 1, "protocol": 1, "observe.metrics": 1, "observe.tracing": 1, "access": 1,
     "scheduling": 2, "backends": 2, "golden": 2,
     "workers": 3, "engines": 3,
@@ -61,6 +61,8 @@ BACKEND_LIBRARIES = {
     "edge_serve.backends.cuda.pycuda": {"pycuda"},
     "edge_serve.backends.tensorrt": {"tensorrt", "cuda", "pycuda"},
 }
+#: for checkers of types: these imports do not run
+CHECKER_LIBRARIES = {"edge_serve.frozen": {"typing_extensions"}}
 #: modules that exist only inside a worker's interpreter
 WORKER_ONLY_MODULES = {"triton_python_backend_utils", "c_python_backend_utils"}
 
@@ -180,7 +182,8 @@ def worker_breaches(sources: Sources) -> list[str]:
         if module in reached or module not in sources:
             continue
         reached.add(module)
-        allowed = WORKER_LIBRARIES | WORKER_ONLY_MODULES | BACKEND_LIBRARIES.get(module, set())
+        own = BACKEND_LIBRARIES.get(module, set()) | CHECKER_LIBRARIES.get(module, set())
+        allowed = WORKER_LIBRARIES | WORKER_ONLY_MODULES | own
         for name in imports_of(module, sources[module], sources):
             top = name.split(".")[0]
             if top == PACKAGE:

@@ -12,13 +12,13 @@ import hmac
 import os
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from edge_serve.access.roles import Role, parse_role
 from edge_serve.errors import InvalidArgument
 from edge_serve.files import read_small
+from edge_serve.frozen import frozen
 from edge_serve.messages.peer import Certificate
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ _HASH = re.compile(r"sha256:([0-9a-f]{64})")
 _NAME = re.compile(r"[\w.@:/-]{1,128}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AccessToken:
     """A token of the file.
 
@@ -127,7 +127,7 @@ _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 _PART = re.compile(r"([A-Za-z][A-Za-z0-9.]*)=((?:[^,\\]|\\.)+)")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rule:
     """Gives `role` to certificates with this fingerprint, or with all these parts in their subject."""
 

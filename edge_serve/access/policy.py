@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 
 from edge_serve.access.credentials import CertificateRoles, Tokens
 from edge_serve.access.roles import Role
 from edge_serve.errors import EdgeServeError, PermissionDenied, Unauthenticated
+from edge_serve.frozen import frozen
 from edge_serve.messages.peer import Peer
 
 
@@ -19,7 +19,7 @@ class AdminAccess(enum.Enum):
     SOCKET = "socket"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AccessRequest:
     """The credentials that a request carries.
 
@@ -34,7 +34,7 @@ class AccessRequest:
     origin: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Policy:
     """The configured tokens and certificates, and the role of a client without either.
 

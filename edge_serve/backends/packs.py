@@ -11,11 +11,12 @@ import json
 import platform
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from edge_serve.errors import EdgeServeError, Unavailable
+from edge_serve.frozen import frozen
 
 #: written last by the installer of a pack
 MANIFEST = "pack.json"
@@ -37,7 +38,7 @@ NAME = re.compile(r"[A-Za-z0-9_-]+\Z")
 OTHERS = frozenset({"base", "host", "loader", "packs", "privacy", "python_path"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pack:
     """A backend that was found in the backend directory.
 

@@ -33,6 +33,7 @@ from edge_serve.config.settings.table import nearest
 from edge_serve.config.stages import load_model_config
 from edge_serve.devices.find import find_devices
 from edge_serve.errors import EdgeServeError, InvalidArgument
+from edge_serve.frozen import frozen
 from edge_serve.golden.reader import DIRECTORY, read_golden
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.extras.calls import ModelCalls
@@ -104,7 +105,7 @@ class ModelVerdict:
             self.failed = "budget" if all(trial.over_budget for trial in trials) else "golden"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CheckOptions:
     """How to check.
 
@@ -289,7 +290,7 @@ async def _described(
     return bare
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Face:
     """Type and full shape; a declared batch dimension is the -1 that it stands for."""
 

@@ -11,12 +11,12 @@ import os
 import pwd
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from edge_serve.check import files as check_files
 from edge_serve.config.settings.server import SETTINGS, ServerConfig, parse_argv
 from edge_serve.config.settings.table import BadSetting, flag_of, unknown_variables
 from edge_serve.files import read_small
+from edge_serve.frozen import frozen
 from edge_serve.messages.line import one_line
 from edge_serve.systemd.unit import NAME, Unit, environment_of, find_unit
 from edge_serve.workers.launch.interpreter import own_interpreter
@@ -67,7 +67,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> in
     return 1 if checked.problems else 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Checked:
     """The finding of one check.
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from edge_serve.convert.samples import Sample
+from edge_serve.frozen import frozen
 from edge_serve.in_process import Server
 from edge_serve.messages.tensors import Array
 from edge_serve.observe.metrics.gpu import ReadGpus
@@ -19,7 +19,7 @@ from edge_serve.observe.metrics.gpu import ReadGpus
 REQUESTS = 50
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Trial:
     """A model's answers to the samples, and their cost.
 
@@ -34,7 +34,7 @@ class Trial:
     device_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Difference:
     """How far a model's answers are from the reference's.
 

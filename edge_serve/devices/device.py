@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from edge_serve.errors import with_advice
+from edge_serve.frozen import frozen
 
 #: of a GPU that is used, unless a setting says otherwise
 LEAST_COMPUTE_CAPABILITY = 6.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gpu:
     """A GPU as CUDA numbers it, after CUDA_VISIBLE_DEVICES.
 
@@ -36,7 +35,7 @@ class Gpu:
         return f"GPU {self.id}: {self.name}, compute capability {major}.{minor}, memory {memory}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gpus:
     """The GPUs of a machine.
 

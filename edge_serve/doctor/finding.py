@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from edge_serve import __version__
+from edge_serve.frozen import frozen
 from edge_serve.messages.line import one_line
 
 #: of the JSON document; raised when a member changes its meaning or goes
 SCHEMA = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finding:
     """One line of the report.
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from edge_serve.devices.find import find_devices
 from edge_serve.doctor.finding import Finding
+from edge_serve.frozen import frozen
 
 _NVIDIA = "0x10de"
 #: release of Jetson Linux (L4T) -> JetPack; the longest prefix counts
@@ -25,7 +25,7 @@ _JETPACKS = {
 OLDEST_DRIVER = {11: (450, 80), 12: (525, 60), 13: (580, 65)}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GpuMachine:
     """The kind of machine and its NVIDIA driver.
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from edge_serve.doctor.finding import Finding
+from edge_serve.frozen import frozen
 
 _LISTENING = "0A"
 #: words in the command line of an edge-serve server
@@ -21,7 +21,7 @@ _MOST_PROCESSES = 20_000
 Document = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Owner:
     """The process that listens.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from edge_serve.engines.options import EngineOptions
 from edge_serve.engines.profiles import NetworkInput, Range, plan_profiles
 from edge_serve.engines.request import EngineRequest
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable
+from edge_serve.frozen import frozen
 from edge_serve.messages.line import shortened
 
 #: share of the device's free memory that one layer of a build may have as its workspace
@@ -32,7 +32,7 @@ _MOST_ERRORS = 3
 Report = Callable[[str, "int | None"], None]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BuildResult:
     """A plan in memory, and the profiles and flags that it was built with.
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, NoReturn
 
 from edge_serve.errors import InvalidArgument
+from edge_serve.frozen import frozen
 
 #: input -> shape
 Shapes = Mapping[str, tuple[int, ...]]
@@ -22,7 +23,7 @@ _MOST_DLA_CORES = 8
 _LARGEST = (1 << 31) - 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EngineOptions:
     """The options of a build.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from edge_serve.engines.options import Shapes
 from edge_serve.errors import InvalidArgument
+from edge_serve.frozen import frozen
 from edge_serve.messages.tensors import shape_text
 
 #: smallest, best, and largest shape of an input; of a shape tensor its values
@@ -15,7 +16,7 @@ Range = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 _STAND_INS = {"min": ("opt", "max"), "opt": ("max", "min"), "max": ("opt", "min")}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NetworkInput:
     """An input of a network: -1 = the dimension is open. The values of a shape tensor are shapes of other tensors."""
 
@@ -29,7 +30,7 @@ class NetworkInput:
         return self.is_shape or -1 in self.shape
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BatchHints:
     """The shapes and batch sizes of a configuration.
 

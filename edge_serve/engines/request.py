@@ -6,20 +6,21 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
 from edge_serve.engines import options as build_options
 from edge_serve.engines.options import EngineOptions
 from edge_serve.engines.profiles import BatchHints
+from edge_serve.frozen import frozen
 
 #: raised when engines of the same inputs are built otherwise than before
 _FORMAT = 1
 _BLOCK = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EngineRequest:
     """The request for one engine.
 
@@ -69,7 +70,7 @@ class EngineRequest:
         return EngineRequest(**found)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BuiltEngine:
     """An engine that was built, or was in the cache.
 
@@ -96,7 +97,7 @@ class BuiltEngine:
     workspace_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BuildProgress:
     """Progress of a build.
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from edge_serve.errors import InvalidArgument
+from edge_serve.frozen import frozen
 
 #: settings of `--backend-config=tensorrt`
 CACHE_SETTING, CACHE_SIZE_SETTING, LIMIT_SETTING = "engine-cache", "engine-cache-mb", "engine-build-secs"
@@ -21,7 +21,7 @@ _DEFAULT_LIMIT = 7200
 DEFAULT_CACHE_MB = 4096
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CacheSettings:
     """Where engines are cached, and how much of them.
 

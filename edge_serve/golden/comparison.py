@@ -7,12 +7,12 @@ infinity equals itself. Values are compared in pieces, so that a large tensor ne
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from edge_serve.errors import InvalidArgument
+from edge_serve.frozen import frozen
 from edge_serve.messages.tensors import Array, DataType, InferTensor, Shape, element_count, split_bytes
 
 #: values that are compared at once
@@ -22,7 +22,7 @@ _SHOWN = 40
 _FLOATS = (DataType.FP16, DataType.FP32, DataType.FP64, DataType.BF16)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OutputFigures:
     """How an output compares.
 

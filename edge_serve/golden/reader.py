@@ -14,12 +14,13 @@ import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, NoReturn
 
 from edge_serve.aio.bulk_copy import return_pages
 from edge_serve.errors import EdgeServeError, InvalidArgument
+from edge_serve.frozen import frozen
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import (
     BY_NAME,
@@ -52,7 +53,7 @@ _PIECE = 1 << 20
 _DOCS = "docs/golden_tests.md has the format"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GoldenTensor:
     """An input, or an output that is expected, and the file with its bytes.
 
@@ -83,7 +84,7 @@ class GoldenTensor:
         return InferTensor(self.name, self.datatype, self.shape, data)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GoldenSample:
     """One request and its responses.
 
@@ -109,7 +110,7 @@ class GoldenSample:
         return request
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GoldenBudget:
     """Limits that `edge-serve check` judges.
 
@@ -123,7 +124,7 @@ class GoldenBudget:
     requests: int = DEFAULT_REQUESTS
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GoldenTest:
     """A golden test, without the content of the tensor files."""
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from edge_serve.errors import InvalidArgument
 from edge_serve.files import write_durably
+from edge_serve.frozen import frozen
 from edge_serve.golden.reader import (
     DEFAULT_ATOL,
     DEFAULT_RTOL,
@@ -26,7 +27,7 @@ _DEFAULTS = (DEFAULT_RTOL, DEFAULT_ATOL)
 _NEW, _OLD = f".{DIRECTORY}.new", f".{DIRECTORY}.old"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recording:
     """One request and what a model has answered.
 

@@ -6,11 +6,12 @@ import asyncio
 import json
 import operator
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from edge_serve import server
 from edge_serve.errors import EdgeServeError, InvalidArgument, Unsupported
+from edge_serve.frozen import frozen
 from edge_serve.in_process.arrays import Inputs, Outputs, outputs_of, release, tensor_of
 from edge_serve.in_process.responses import Responses
 from edge_serve.messages.infer import (
@@ -27,7 +28,7 @@ from edge_serve.protocol.inference.validate import MAX_CORRELATION_ID
 from edge_serve.protocol.v2.json_text import UINT64_MAX
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """The options of a request besides its inputs.
 

@@ -7,18 +7,18 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from edge_serve.config.model.layout import CONFIG_FILE
 from edge_serve.errors import InvalidArgument
+from edge_serve.frozen import frozen
 from edge_serve.models.repository.names import check_name
 
 #: version of a new model
 VERSION = "1"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelPlace:
     """Where a new model goes.
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from edge_serve.frozen import frozen
 from edge_serve.messages.tensors import Shape
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ServerMetadata:
     """GET /v2"""
 
@@ -16,7 +17,7 @@ class ServerMetadata:
     extensions: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TensorMetadata:
     """Shape has -1 in front when the model batches."""
 
@@ -25,7 +26,7 @@ class TensorMetadata:
     shape: Shape
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelMetadata:
     """GET /v2/models/{m}"""
 
@@ -36,7 +37,7 @@ class ModelMetadata:
     outputs: tuple[TensorMetadata, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IndexEntry:
     """One line of the repository index; a model that was never loaded has only a name.
 

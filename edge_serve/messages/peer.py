@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from edge_serve.frozen import frozen
 
-@dataclass(frozen=True, slots=True)
+
+@frozen
 class Certificate:
     """A client's certificate that was verified.
 
@@ -42,7 +43,7 @@ _SHORT = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Peer:
     """A client.
 

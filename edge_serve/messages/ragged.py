@@ -8,7 +8,6 @@ The extra inputs depend on the batch, so a worker computes them. Imported on the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from itertools import accumulate
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from edge_serve.errors import Internal, InvalidArgument
+from edge_serve.frozen import frozen
 from edge_serve.messages.tensors import BY_CONFIG_NAME, Array, DataType, Shape, element_count
 
 
@@ -30,7 +30,7 @@ class BatchInputKind(Enum):
     BATCH_ITEM_SHAPE_FLATTEN = 5
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BatchInput:
     """An input that is made from the shapes of another one, `source_input`, in all requests of the batch."""
 
@@ -40,7 +40,7 @@ class BatchInput:
     source_input: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BatchOutput:
     """An output that is handed to the requests by the shapes of `source_input` (BATCH_SCATTER_WITH_INPUT_SHAPE).
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
+
+from edge_serve.frozen import frozen
 
 #: values of `log_format`; Triton has the first two
 LOG_FORMATS = ("default", "ISO8601", "json")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LogSettings:
     """GET /v2/logging.
 
@@ -38,7 +39,7 @@ class ServerLog(Protocol):
 TRACE_LEVELS = ("TIMESTAMPS", "TENSORS")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TraceSettings:
     """GET /v2/trace/setting.
 
@@ -56,7 +57,7 @@ class TraceSettings:
     file: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TraceChanges:
     """A change of the trace settings: None = as it is.
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
+from edge_serve.frozen import frozen
 
-@dataclass(frozen=True, slots=True)
+
+@frozen
 class RegionStatus:
     """A registered region of system shared memory, as its client described it."""
 
@@ -16,7 +17,7 @@ class RegionStatus:
     byte_size: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CudaRegionStatus:
     """A registered region of a GPU's memory, as its client described it."""
 
@@ -25,7 +26,7 @@ class CudaRegionStatus:
     byte_size: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """Where in a client's shared memory an input lies, or an output goes.
 

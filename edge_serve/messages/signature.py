@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from edge_serve.frozen import frozen
 from edge_serve.messages.tensors import DataType, Shape
 
 #: backends of Triton whose responses leave out dims of 1 (rapids_triton's `squeeze_output`)
 WITHOUT_ONES = frozenset({"fil"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TensorSpec:
     """One input or output.
 

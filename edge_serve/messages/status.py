@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from edge_serve.frozen import frozen
 from edge_serve.messages.statistics import ModelStatistics
 
 #: a model whose oldest batch has run for longer is called busy, and shown in red
 BUSY_SECONDS = 10.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerFacts:
     """A worker process.
 
@@ -26,7 +27,7 @@ class WorkerFacts:
     lost: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelFacts:
     """A version that serves.
 
@@ -57,7 +58,7 @@ class ModelFacts:
     gpu_memory_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Temperature:
     """A sensor of the machine, degrees Celsius."""
 
@@ -65,7 +66,7 @@ class Temperature:
     celsius: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProcessReading:
     """Memory and age of a process; None: could not be read.
 
@@ -78,7 +79,7 @@ class ProcessReading:
     uptime_seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SystemEntry:
     """A system that the device image can start. `state` is good, trying, or bad."""
 
@@ -86,7 +87,7 @@ class SystemEntry:
     state: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SystemFault:
     """A fault below the server. `since` is a time in ISO 8601; `help` says what to do."""
 
@@ -96,7 +97,7 @@ class SystemFault:
     help: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SystemFacts:
     """The state of the device image that the server runs on.
 
@@ -117,7 +118,7 @@ class SystemFacts:
     faults: tuple[SystemFault, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ServerFacts:
     """The process as a whole.
 

@@ -13,12 +13,12 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from edge_serve import __version__
 from edge_serve.backends.packs import ENVIRONMENT, MANIFEST, NAME, PACKS, find_pack, is_built_in
 from edge_serve.errors import Internal, InvalidArgument, NotFound, Unavailable
+from edge_serve.frozen import frozen
 from edge_serve.pack.versions import new_version, switch, take_away
 from edge_serve.workers.launch.interpreter import interpreter_of
 
@@ -31,7 +31,7 @@ _STEP_SECONDS = 3600.0
 _VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PackWish:
     """A pack that is to be installed.
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from edge_serve.backends.packs import MANIFEST, Pack, find_pack
 from edge_serve.errors import EdgeServeError
+from edge_serve.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Listed:
     """One pack, or something that looks like one.
 

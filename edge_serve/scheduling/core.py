@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from edge_serve.errors import EdgeServeError
+from edge_serve.frozen import frozen
 from edge_serve.messages.infer import InferRequest
 
 
@@ -174,7 +175,7 @@ def label(request: InferRequest) -> str:
     return f"[request id: {request.id or '<id_unknown>'}] "
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QueuePolicy:
     """ModelQueuePolicy of model_config.proto.
 
@@ -189,7 +190,7 @@ class QueuePolicy:
     max_queue_size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DynamicBatching:
     """The settings of the dynamic batcher (ModelDynamicBatching of model_config.proto).
 
@@ -210,7 +211,7 @@ class DynamicBatching:
     eager: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SequenceBatching:
     """The settings of the sequence batcher (ModelSequenceBatching of model_config.proto).
 

@@ -16,17 +16,17 @@ The plan handles names and numbers of steps; the tensors themselves are in model
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from edge_serve.aio.memo import Memo
 from edge_serve.config.checks.ensemble import member_key
 from edge_serve.config.model import model_config_pb2 as pb
+from edge_serve.frozen import frozen
 
 #: routes kept for each ensemble; clients choose the outputs, so there is a limit
 _MAX_ROUTES = 64
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EnsembleStep:
     """A call of one model of the ensemble.
 
@@ -42,7 +42,7 @@ class EnsembleStep:
     outputs: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TensorRoute:
     """The part of a plan that leads to certain outputs.
 

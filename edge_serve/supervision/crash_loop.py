@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from enum import Enum
 from typing import Any
+
+from edge_serve.frozen import frozen
 
 #: deaths in a row that have consequences
 DEATHS = 3
@@ -36,7 +38,7 @@ class StartPhase(Enum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Suspects:
     """The models that may have caused a crash: those that were loading (or failed to), and those that were
     executing."""
@@ -45,7 +47,7 @@ class Suspects:
     busy: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Record:
     """The record that is kept from one process to the next.
 

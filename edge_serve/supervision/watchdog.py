@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from edge_serve.aio.tasks import gathered
+from edge_serve.frozen import frozen
 from edge_serve.models.control.registry import Registry
 from edge_serve.workers.front.hangs import Stalls
 from edge_serve.workers.front.pool import Workers
@@ -26,7 +26,7 @@ STUCK_SECONDS = 10.0
 KILL_SECONDS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Withhold:
     """Let the watchdog bite.
 

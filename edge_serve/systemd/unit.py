@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edge_serve.files import read_small
+from edge_serve.frozen import frozen
 from edge_serve.systemd.environment_file import parse_environment_file
 
 NAME = "edge-serve.service"
@@ -31,7 +32,7 @@ _PARENTS = {"StateDirectory": "/var/lib", "CacheDirectory": "/var/cache", "Runti
             "LogsDirectory": "/var/log"}  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unit:
     """The parts of the unit that determine the settings.
 

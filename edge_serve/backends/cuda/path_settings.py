@@ -6,11 +6,12 @@ They are apart from `tensor_path`, because the front end reads a configuration a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from edge_serve.frozen import frozen
 
-@dataclass(frozen=True, slots=True)
+
+@frozen
 class PathSettings:
     """The parts of `optimization` that say how tensors are copied.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -17,6 +16,7 @@ from edge_serve.backends.cuda.api import CudaApi, CudaError
 from edge_serve.backends.cuda.memory import allocate
 from edge_serve.backends.cuda.tensor_path import TensorPath
 from edge_serve.backends.onnxruntime import session as sessions
+from edge_serve.frozen import frozen
 from edge_serve.messages.tensors import DataType, Shape
 
 #: The library does not wait for the device at the end of a run. Without a graph id (-1 = no CUDA graph), the Python
@@ -26,7 +26,7 @@ NO_WAIT = {"disable_synchronize_execution_providers": "1", "gpu_graph_id": "-1"}
 _LEAST_BYTES = 256
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DevicePlace:
     """An output on the device, until the binding runs again."""
 

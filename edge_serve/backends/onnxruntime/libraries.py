@@ -7,12 +7,12 @@ import functools
 import importlib.util
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from edge_serve.backends.onnxruntime.providers import CUDA, OPENVINO, TENSORRT
 from edge_serve.errors import Unavailable
+from edge_serve.frozen import frozen
 
 #: the packages that bring the module onnxruntime and overwrite each other's files
 _PACKAGES = ("onnxruntime", "onnxruntime-gpu")
@@ -42,7 +42,7 @@ _MAJORS = range(11, 15)
 Load = Callable[[str], Any]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Installed:
     """The installed ONNX Runtime.
 

@@ -6,17 +6,17 @@ Texts: triton-inference-server/onnxruntime_backend src/onnxruntime.cc, backend s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from edge_serve.backends.base import BackendRequest
 from edge_serve.config.model.complete import FoundTensor
 from edge_serve.errors import Internal, InvalidArgument
+from edge_serve.frozen import frozen
 from edge_serve.messages import ragged
 from edge_serve.messages.tensors import BY_CONFIG_NAME, Array, DataType, InferTensor, Shape
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BindingPlan:
     """The part of a run that is the same for every batch.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -24,6 +23,7 @@ from edge_serve.backends.onnxruntime.settings import SessionSettings
 from edge_serve.backends.python.api import dlpack as python_dlpack
 from edge_serve.config.model.complete import FoundTensor
 from edge_serve.errors import EdgeServeError, with_advice
+from edge_serve.frozen import frozen
 from edge_serve.messages.tensors import Array, DataType, Shape
 
 #: warnings about devices that are not there would fill the log of a small machine
@@ -170,7 +170,7 @@ def _translated(error: Exception, session: Session) -> EdgeServeError:
     return translated_on_gpu(error) if on_gpu else translated(error)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Output:
     """An output of a bound run.
 

@@ -7,12 +7,12 @@ Follows tensorrt_backend src/instance_state.cc (InitIOBindingBuffers).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from edge_serve.backends.tensorrt.complete import config_dims
 from edge_serve.errors import InvalidArgument
+from edge_serve.frozen import frozen
 from edge_serve.messages import ragged
 
 Json = Mapping[str, Any]
@@ -36,7 +36,7 @@ class BindingRole(Enum):
     STATE = "state"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Binding:
     """A tensor as the configuration names it.
 
@@ -66,7 +66,7 @@ class Binding:
         return (-1 if self.role is BindingRole.BATCH else max_batch_size, *self.dims)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RaggedBatch:
     """The tensors of a model that are joined and divided otherwise than by rows.
 

@@ -6,7 +6,6 @@ Texts and their order: tensorrt_backend src/instance_state.cc (ValidateIO, InitI
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from edge_serve.backends.tensorrt.bindings import Binding, BindingRole, input_bindings, output_bindings
@@ -14,6 +13,7 @@ from edge_serve.backends.tensorrt.complete import check_allowed, unsupported_typ
 from edge_serve.backends.tensorrt.engine import DATA_TYPES, EngineInfo, TensorInfo
 from edge_serve.backends.tensorrt.profiles import Choice, largest_shape
 from edge_serve.errors import Internal, InvalidArgument, NotFound, with_advice
+from edge_serve.frozen import frozen
 from edge_serve.messages.tensors import shape_text
 
 Json = Mapping[str, Any]
@@ -34,7 +34,7 @@ def check_tensorrt(config: Json, engine: EngineInfo, choices: Sequence[Choice], 
     _Check(config, engine, choices, instance).run()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Check:
     """A check of one configuration against one engine, for one instance."""
 

@@ -7,10 +7,11 @@ to 11, of its lean runtime, or of TensorRT-RTX.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from edge_serve.errors import Unsupported
+from edge_serve.frozen import frozen
 from edge_serve.messages.tensors import shape_text
 
 #: `tensorrt.DataType` -> the type in config.pbtxt; other types of TensorRT (FP8, INT4, FP4) cannot be served
@@ -27,7 +28,7 @@ DATA_TYPES = {
 LINEAR = "LINEAR"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Range:
     """The smallest, the best, and the largest that a profile takes: a shape, or the values of a shape tensor."""
 
@@ -42,7 +43,7 @@ class Range:
         return f"{shape_text(self.min)} to {shape_text(self.max)}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Profile:
     """An optimization profile.
 
@@ -55,7 +56,7 @@ class Profile:
     values: Mapping[str, Range] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TensorInfo:
     """An input or output of an engine.
 
@@ -102,7 +103,7 @@ class TensorInfo:
         return tuple(sizes)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EngineInfo:
     """An engine: its tensors in the engine's order, its profiles, and its use of the device.
 

@@ -10,12 +10,12 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from edge_serve.backends.cuda.api import says_sticky
 from edge_serve.backends.tensorrt.plan import Step, meta_path, rebuild_command
 from edge_serve.errors import Internal, with_advice
+from edge_serve.frozen import frozen
 
 #: `ILogger.Severity`: internal errors and errors; some warnings are about memory that a build did without
 ERROR, _WARNING = 1, 2
@@ -36,7 +36,7 @@ _CONSEQUENCE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Logged:
     """The lines that TensorRT logged during a step.
 
@@ -85,7 +85,7 @@ class ErrorLog:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Case:
     """A failure that advice is looked for.
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from edge_serve.backends.tensorrt.engine import EngineInfo, TensorInfo
 from edge_serve.backends.tensorrt.profiles import Choice
 from edge_serve.errors import InvalidArgument
+from edge_serve.frozen import frozen
 from edge_serve.messages.tensors import shape_text
 
 Json = Mapping[str, Any]
@@ -24,7 +25,7 @@ Shape = tuple[int, ...]
 _DEFAULT_SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GraphSpec:
     """One `graph_spec`, or one of the sizes that Triton captures without any.
 
@@ -42,7 +43,7 @@ class GraphSpec:
     padded: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GraphShape:
     """A graph to capture: the shapes of all inputs, in the engine's order, and the smallest ones it is padded for."""
 
@@ -66,7 +67,7 @@ class GraphShape:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GraphPlan:
     """The graphs of one profile of an instance.
 

@@ -9,7 +9,6 @@ import ctypes
 import functools
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -18,6 +17,7 @@ from edge_serve.backends.cuda.api import CudaApi, CudaError, load_cuda
 from edge_serve.backends.tensorrt.errors import ERROR, ErrorLog, failure
 from edge_serve.backends.tensorrt.plan import Step
 from edge_serve.errors import Internal, Unavailable
+from edge_serve.frozen import frozen
 
 #: modules with the names of TensorRT that are tried, best first; each runs plans of the others
 _MODULES = ("tensorrt", "tensorrt_lean")
@@ -31,7 +31,7 @@ _plugins: set[str] = set()
 _LEVELS = {0: "ERROR", 1: "ERROR", 2: "WARNING"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Library:
     """TensorRT in this process.
 

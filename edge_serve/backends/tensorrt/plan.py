@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from enum import Enum
 from pathlib import Path
 from shlex import quote
@@ -18,6 +18,7 @@ from typing import Any
 from edge_serve.config.model.layout import advice_on_file
 from edge_serve.errors import Internal, InvalidArgument, Unavailable, with_advice
 from edge_serve.files import read_small, write_durably
+from edge_serve.frozen import frozen
 
 DEFAULT_FILENAME = "model.plan"
 #: `backend` of a configuration whose plans these are
@@ -44,7 +45,7 @@ class Step(Enum):
     BUILD = "unable to build TensorRT engine"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlanMeta:
     """The description of a plan, as `edge-serve build` writes it.
 
@@ -69,7 +70,7 @@ class PlanMeta:
     plan_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlanHost:
     """The library and the machine that a plan is to run on.
 

@@ -7,18 +7,18 @@ distance. A batch that no profile takes is refused before it runs, with the rang
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from edge_serve.backends.tensorrt.engine import EngineInfo, Profile, Range
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, with_advice
+from edge_serve.frozen import frozen
 from edge_serve.messages.tensors import shape_text
 
 #: by the name of an input: the shape of the whole batch, or the values of a shape tensor
 Shapes = Mapping[str, Sequence[int]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Choice:
     """A profile that an instance may run with, which has an execution context of its own.
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any
 
 from edge_serve.backends.cuda.path_settings import PathSettings, path_settings
 from edge_serve.errors import InvalidArgument, Unsupported, with_advice
+from edge_serve.frozen import frozen
 
 Json = Mapping[str, Any]
 
@@ -31,7 +32,7 @@ class Strategy(Enum):
     ON_PROFILE_CHANGE = "ON_PROFILE_CHANGE"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BackendSettings:
     """`--backend-config=tensorrt,KEY=VALUE`.
 
@@ -48,7 +49,7 @@ class BackendSettings:
     library: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelSettings:
     """`optimization` and `parameters` of one model. `graphs` reads `optimization.cuda.graphs`.
 

@@ -6,10 +6,10 @@ The second half is Triton's core src/ensemble_scheduler/ensemble_utils.cc.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import InvalidArgument
+from edge_serve.frozen import frozen
 from edge_serve.messages.tensors import shape_text
 
 ENSEMBLE = "ensemble"
@@ -101,7 +101,7 @@ def _why(tensor: str, sources: Mapping[str, set[str]], ready: set[str]) -> str:
     return f": at least one of its depending tensors, '{last}', is not connected"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Known:
     """An ensemble tensor's type and shape, and the model they come from; `full` has the batch dimension in front."""
 

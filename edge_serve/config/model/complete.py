@@ -10,17 +10,17 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from edge_serve.errors import Internal, InvalidArgument, with_advice
+from edge_serve.frozen import frozen
 from edge_serve.messages.tensors import shape_text
 
 DEFAULT_MAX_BATCH_SIZE = 4
 _WHAT_BATCHES = "batching needs a variable first dimension in every input and output of the model"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FoundTensor:
     """An input or output as the model's file declares it.
 

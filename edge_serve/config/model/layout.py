@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePath
 from shlex import quote
+
+from edge_serve.frozen import frozen
 
 CONFIG_FILE = "config.pbtxt"
 
@@ -60,7 +61,7 @@ _SERVED = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Folder:
     """Names in a directory. Hidden ones are left out.
 

@@ -7,10 +7,10 @@ filled in its part; `normalise_instance_groups` when the machine's GPUs are know
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import InvalidArgument
+from edge_serve.frozen import frozen
 
 
 class UnknownBackend(InvalidArgument):
@@ -26,7 +26,7 @@ PYTHON_RUNTIME = "model.py"
 _CPU_COUNT = {"onnxruntime": 2}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Known:
     """A backend that is found by its platform or by the name of the model's file, in this order of preference.
 

@@ -1,8 +1,5 @@
 """Settings that make the doors safe: TLS, who may do what, and limits. A part of the table in `server`."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
@@ -19,6 +16,7 @@ from edge_serve.config.settings.kinds import (
     shown,
 )
 from edge_serve.config.settings.table import Setting
+from edge_serve.frozen import frozen
 
 _http = partial(Setting, "HTTP")
 _grpc = partial(Setting, "GRPC")
@@ -37,7 +35,7 @@ def _parse_origin(text: str) -> str:
 _ORIGIN = SettingKind("origin", _parse_origin)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DoorSettings:
     """See docs/security.md."""
 

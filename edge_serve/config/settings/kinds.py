@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from edge_serve.frozen import frozen
 from edge_serve.messages.line import one_line
 
 #: characters of a value that a message repeats
@@ -25,7 +25,7 @@ def shown(text: str) -> str:
     return one_line(text)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SettingKind:
     """One way to write values.
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from edge_serve.frozen import frozen
 
-@dataclass(frozen=True, slots=True)
+
+@frozen
 class Program:
     """A command that starts the server.
 

@@ -4,15 +4,16 @@ A field's name gives the flag (`http_port`: `--http-port`) and the environment v
 value the default, its annotation the group, the way values are written and the help text. Names, syntax and defaults
 are Triton's (server src/command_line_parser.cc); the default addresses are the loopback ones, where Triton opens all:
 `programs` has the command `tritonserver`, whose defaults are Triton's there too.
-"""
 
-from __future__ import annotations
+Annotations of the tables are values, not texts (no `from __future__ import annotations`): the texts would be compiled
+at each start.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 from edge_serve.config.settings import server_values as values
 from edge_serve.config.settings.doors import DoorSettings
@@ -37,6 +38,7 @@ from edge_serve.config.settings.kinds import (
 from edge_serve.config.settings.programs import EDGE_SERVE, Program
 from edge_serve.config.settings.table import Alias, BadSetting, Setting, help_text, read_settings
 from edge_serve.devices.device import LEAST_COMPUTE_CAPABILITY
+from edge_serve.frozen import frozen
 
 _server = partial(Setting, "Server")
 _log = partial(Setting, "Logging")
@@ -65,7 +67,7 @@ _NO_EXPORT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ServerConfig(DoorSettings):
     """The server's settings. Fields that are accepted and ignored are here too, for `--help` and the docs.
 
@@ -369,9 +371,8 @@ class ServerConfig(DoorSettings):
 
 
 def _table() -> dict[str, Setting]:
-    hints = get_type_hints(ServerConfig, include_extras=True)
-    names = sorted(hints, key=DoorSettings.__annotations__.__contains__)  # those of the base class last
-    metadata = {name: getattr(hints[name], "__metadata__", ()) for name in names}
+    hints = ServerConfig.__annotations__ | DoorSettings.__annotations__
+    metadata = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
     return {name: found[0] for name, found in metadata.items() if found}
 
 

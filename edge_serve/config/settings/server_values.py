@@ -6,10 +6,11 @@ The forms are Triton's (server src/command_line_parser.cc). Parsers raise ValueE
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from edge_serve.config.settings.kinds import SettingKind, shown
+from edge_serve.frozen import frozen
 
 #: the values of `--http-restricted-api` and `--grpc-restricted-protocol`
 RESTRICTABLE = (
@@ -28,7 +29,7 @@ OPENTELEMETRY = "opentelemetry"
 _METRICS_SETTINGS = ("counter_latencies", "summary_latencies", "summary_quantiles", "histogram_latencies")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BackendSetting:
     """`--backend-config=<backend>,<key>=<value>`; `backend` is "" when the setting is for all of them."""
 
@@ -37,7 +38,7 @@ class BackendSetting:
     value: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Restriction:
     """Operations that need a header with a certain value; header names are compared in any case."""
 
@@ -46,7 +47,7 @@ class Restriction:
     value: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RateLimitResource:
     """`--rate-limit-resource=<name>:<count>[:<device>]`; `device` None = on each device."""
 
@@ -55,7 +56,7 @@ class RateLimitResource:
     device: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TraceConfig:
     """The trace settings at the start; the trace settings endpoint changes them later.
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from edge_serve.config.settings.kinds import SettingKind, shown
 from edge_serve.errors import InvalidArgument
+from edge_serve.frozen import frozen
 
 #: between the values of a repeatable setting in its environment variable
 SEPARATOR = ";"
@@ -44,7 +45,7 @@ class BadSetting(InvalidArgument):
         self.show_usage = show_usage
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Setting:
     """One setting, as the table has it; its name and default are those of the field that it annotates.
 
@@ -63,7 +64,7 @@ class Setting:
     door: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Alias:
     """Another spelling of a setting.
 

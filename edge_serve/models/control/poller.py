@@ -11,16 +11,16 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from edge_serve.aio.offload import offload
 from edge_serve.errors import EdgeServeError, Unavailable
+from edge_serve.frozen import frozen
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.repository.repository import Repository, Snapshot
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Changes:
     """The decision after a scan.
 
@@ -102,7 +102,7 @@ log = logging.getLogger(__name__)
 SETTLE_WHEN_ASKED = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelReload:
     """The result of a reload for one model.
 

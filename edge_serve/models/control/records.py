@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edge_serve.aio.offload import offload
+from edge_serve.frozen import frozen
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.models.control.swap_queue import SwapQueue
 from edge_serve.models.load.load_plan import LoadPlan
@@ -78,7 +79,7 @@ class VersionRecord:
         return self.state is VersionState.GONE and not self.failed
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelSummary:
     """The state of a model in one word, for people: `ready`, `unready` (the model says so), `restarting` (without a
     worker), `loading`, `failed`, `unloading` or `unloaded`.

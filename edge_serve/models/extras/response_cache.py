@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
+from edge_serve.frozen import frozen
 from edge_serve.messages.infer import Parameter
 from edge_serve.messages.tensors import InferTensor
 
@@ -35,7 +36,7 @@ class Key(NamedTuple):
     outputs: frozenset[str] | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CachedResponse:
     """A response of a model, copied.
 

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from google.protobuf import text_format
@@ -31,6 +31,7 @@ from edge_serve.config.stages import check_files, load_model_config, merge_compl
 from edge_serve.devices.device import LEAST_COMPUTE_CAPABILITY, Gpu, Gpus
 from edge_serve.engines.cache import EngineLease
 from edge_serve.errors import EdgeServeError
+from edge_serve.frozen import frozen
 from edge_serve.golden.reader import read_golden
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.signature import Signature
@@ -81,7 +82,7 @@ ON_CPU = frozenset({"fil", "openvino", "tensorflow"})
 KILL_SECONDS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoaderOptions:
     """The settings that concern loading.
 

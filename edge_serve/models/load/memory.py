@@ -6,11 +6,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, auto
 from pathlib import Path
 
 from edge_serve.errors import Unavailable
+from edge_serve.frozen import frozen
 from edge_serve.messages.log_fields import model_fields
 
 _MIB = 1 << 20
@@ -27,7 +28,7 @@ class Way(Enum):
     """After other loads: the memory promised to them is all that is missing."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemoryFigures:
     """The figures for a decision, in bytes.
 

@@ -6,12 +6,13 @@ import contextlib
 import errno
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from edge_serve.config.stages import MOST_CONFIG_BYTES
 from edge_serve.errors import Internal, InvalidArgument
+from edge_serve.frozen import frozen
 from edge_serve.models.repository.names import is_text
 from edge_serve.models.repository.walk import MOST_LEVELS
 
@@ -25,7 +26,7 @@ _FILE = "file:"
 _BAD_PATH = frozenset((errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Override:
     """The configuration and files that a client sent with a load request.
 

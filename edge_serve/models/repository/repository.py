@@ -13,7 +13,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -24,6 +24,7 @@ from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.config.model.layout import refusal_of
 from edge_serve.config.settings.table import nearest
 from edge_serve.errors import InvalidArgument, UnreadableEntry
+from edge_serve.frozen import frozen
 from edge_serve.models.repository.names import CONTROLS, has_controls, is_text
 from edge_serve.models.repository.reading import READ_SECONDS, Faults, Reader, ReadStage
 from edge_serve.models.repository.walk import Row, walk
@@ -59,7 +60,7 @@ _LEADS_NOWHERE = {
 Fingerprint = tuple[Row, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FoundModel:
     """A model directory.
 
@@ -395,7 +396,7 @@ def _top(path: str) -> str:
     return path.partition(os.sep)[0]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Snapshot:
     """A model directory at one moment; equal snapshots are the same model.
 

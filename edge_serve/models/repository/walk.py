@@ -6,11 +6,11 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from edge_serve.config.model.layout import refusal_of
 from edge_serve.errors import UnreadableEntry
+from edge_serve.frozen import frozen
 
 #: limits of one model directory; an unpacked Python environment has some ten thousand entries
 MOST_ENTRIES = 100_000
@@ -31,7 +31,7 @@ UNREADABLE = -1
 Row = tuple[str, int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Folder:
     """A directory that is still to be read.
 

@@ -7,13 +7,13 @@ name and count, and it is on the same device.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from edge_serve.backends.base import InstanceSpec
 from edge_serve.config.model import model_config_pb2 as pb
+from edge_serve.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Placed:
     """An instance, and the group that asks for it.
 

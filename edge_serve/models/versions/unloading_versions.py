@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from edge_serve.frozen import frozen
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.repository.names import shown
 from edge_serve.models.versions.lineage import add_up
@@ -48,7 +48,7 @@ class UnloadingVersions:
 _MOST_NAMES = 4
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BusyVersion:
     """A version with open requests.
 

@@ -6,8 +6,7 @@ docs/metrics.md is made from this table by `make docs`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from edge_serve.frozen import frozen
 from edge_serve.observe.metrics.readers import (
     Reader,
     builds,
@@ -31,7 +30,7 @@ from edge_serve.observe.metrics.readers import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MetricSpec:
     """One family.
 

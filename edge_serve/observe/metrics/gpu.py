@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from edge_serve.devices.device import Gpu
+from edge_serve.frozen import frozen
 from edge_serve.observe.metrics.machine import read_memory, read_text, thermal_zones
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GpuReading:
     """One GPU; powers in watts, energy in joules since the server started, temperature in degrees Celsius.
 
@@ -107,7 +108,7 @@ def _seen(readings: list[GpuReading], found: Sequence[Gpu]) -> list[GpuReading]:
 
 def _completed(reading: GpuReading, other: GpuReading) -> GpuReading:
     """Return a reading with the unknown values of another one of the same GPU."""
-    unknown = [name for name in GpuReading.__slots__ if getattr(reading, name) is None]
+    unknown = [one.name for one in fields(GpuReading) if getattr(reading, one.name) is None]
     return replace(reading, **{name: getattr(other, name) for name in unknown})
 
 

@@ -7,16 +7,16 @@ zones, or from its hardware monitors where there are none.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from edge_serve.frozen import frozen
 from edge_serve.messages.status import Temperature
 
 #: sensors that are not there, or asleep, answer with values far outside of this
 _PLAUSIBLE = (-60.0, 200.0)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MachineReading:
     """None: could not be read, so the family is left out."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from edge_serve.errors import InvalidArgument
+from edge_serve.frozen import frozen
 
 _NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|nan|inf")
 
@@ -14,7 +14,7 @@ DEFAULT_QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 _KEYS = ("counter_latencies", "summary_latencies", "histogram_latencies", "summary_quantiles")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MetricsOptions:
     """The options of the metrics page.
 

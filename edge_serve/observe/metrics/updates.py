@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeGuard
 
 from edge_serve.files import read_small
+from edge_serve.frozen import frozen
 
 SCHEMA = 1
 #: more bundles than a device has
@@ -22,7 +23,7 @@ MOST_FAILED = 16
 _MOST_TEXT = 500
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BundleStatus:
     """One bundle: a model, or models that are released together.
 
@@ -51,7 +52,7 @@ class BundleStatus:
         return self.stage or ("GOOD" if self.release else "")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Updates:
     """The status of updates from the agent's file.
 

@@ -15,9 +15,10 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
+
+from edge_serve.frozen import frozen
 
 PATH = "/edge-serve/status"
 LEAVE = "/edge-serve/safe-mode/leave"
@@ -41,7 +42,7 @@ class Unreachable(Exception):
         self.status = status
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StatusTarget:
     """Which server to ask.
 

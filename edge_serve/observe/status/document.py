@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field, fields
 from typing import Any
 
+from edge_serve.frozen import frozen
 from edge_serve.messages.line import failed_line, shortened
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import LATENCY_BUCKETS, ModelStatistics
@@ -41,7 +42,7 @@ _OF_UPDATES = (
 _WITH_FIGURES = frozenset(("ready", "busy", "unready", "restarting", "unloading"))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StatusFacts:
     """The values that the document is made from.
 
@@ -121,7 +122,7 @@ def _server(server: ServerFacts, troubles: Troubles, reading: ProcessReading) ->
     }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Troubles:
     """The models that keep the server from being ready.
 
@@ -301,7 +302,7 @@ def _updates(updates: Updates | None) -> Document | None:
 
 def _plain(value: StatusEvent | Temperature | GpuReading | ProcessReading) -> Document:
     """As `dataclasses.asdict`, which copies deeply and takes ten times as long."""
-    return {name: getattr(value, name) for name in value.__slots__}
+    return {one.name: getattr(value, one.name) for one in fields(value)}
 
 
 def _rounded(value: float | None) -> float | None:

@@ -10,13 +10,14 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TypeVar
 
 from edge_serve import __version__
 from edge_serve.devices.device import Gpu
 from edge_serve.errors import EdgeServeError
+from edge_serve.frozen import frozen
 from edge_serve.messages.status import ProcessReading, SystemFacts, Temperature
 from edge_serve.models.repository.repository import FoundModel
 from edge_serve.observe.metrics.gpu import GpuReading, ReadGpus, find_gpus, no_gpus, seen_by_cuda
@@ -31,7 +32,7 @@ _KIB = 1024
 Value = TypeVar("Value", int, float)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Readings:
     """The readings of one probe.
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
+
+from edge_serve.frozen import frozen
 
 Document = Mapping[str, Any]
 Key = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rates:
     """Of one model version, or of all together, over a while.
 
@@ -24,7 +25,7 @@ class Rates:
     slowest: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Totals:
     """Counters at one moment."""
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from edge_serve.aio.sink import Sink
 from edge_serve.errors import EdgeServeError
+from edge_serve.frozen import frozen
 from edge_serve.messages.settings import TraceSettings
 from edge_serve.messages.trace import Trace
 
@@ -71,7 +72,7 @@ class _Batch:
         return self.count > len(self.traces)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Job:
     """Traces for the file `path`, which is begun anew when `first`; `file` is the one of the setting."""
 

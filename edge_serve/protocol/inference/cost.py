@@ -6,8 +6,8 @@ The estimates were measured on a small machine and are pessimistic; the loop may
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from edge_serve.frozen import frozen
 from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutput
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import DataType, InferTensor, element_count, is_unseen
@@ -31,7 +31,7 @@ class TooExpensive(Exception):
     """The loop would be busy too long: a codec process has to do the work."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkLimits:
     """Limits beyond which a decoder raises `TooExpensive`.
 

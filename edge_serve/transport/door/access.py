@@ -6,7 +6,7 @@ import ipaddress
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 from urllib.parse import urlsplit
 from weakref import WeakSet
@@ -15,6 +15,7 @@ from edge_serve.access.credentials import CertificateRoles, Tokens, read_certifi
 from edge_serve.access.policy import AccessRequest, AdminAccess, Policy
 from edge_serve.access.roles import Role
 from edge_serve.errors import EdgeServeError
+from edge_serve.frozen import frozen
 from edge_serve.messages.peer import Peer
 from edge_serve.transport.door.reloaded import Reloaded
 
@@ -27,7 +28,7 @@ Field = Callable[[str], str | None]
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AccessSettings:
     """Settings of the access checks; "" = no such file.
 

@@ -14,15 +14,15 @@ import shutil
 import socket
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from edge_serve.frozen import frozen
 from edge_serve.messages.peer import LOCAL, Peer
 
 _BACKLOG = 1024
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Listener:
     """A listening socket.
 

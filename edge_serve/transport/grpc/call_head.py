@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from edge_serve.access.roles import Role
 from edge_serve.errors import EdgeServeError, Unavailable, Unsupported
+from edge_serve.frozen import frozen
 from edge_serve.messages.infer import Room
 from edge_serve.protocol.grpc import wire as grpc_wire
 from edge_serve.protocol.http2.frames import StreamHead
@@ -43,7 +44,7 @@ class Conversation(Protocol):
         """Handle that a message of `size` bytes no longer waits, after `GrpcCall.write` has reported them."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Method:
     """A method that clients can call: unary if it has `answer`, streaming if it has `open`.
 
@@ -73,7 +74,7 @@ _LEVELS: dict[str, tuple[str, ...]] = {
 _NO_METADATA = (b"te", b"content-type", b"content-length", b"host")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GrpcSettings:
     """Settings of a gRPC door that concern calls.
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import enum
 import math
 import sys
-from dataclasses import dataclass
+
+from edge_serve.frozen import frozen
 
 #: least time between pings of a client without calls, unless keepalive without calls is permitted
 _IDLE_INTERVAL_NS = 2 * 3600 * 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KeepaliveSettings:
     """The `--grpc-keepalive-*`, `--grpc-http2-*` and `--grpc-max-connection-age*` settings, in seconds.
 

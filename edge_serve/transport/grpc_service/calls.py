@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.message import DecodeError, Message
@@ -11,6 +10,7 @@ from google.protobuf.message import DecodeError, Message
 from edge_serve.access.roles import Role
 from edge_serve.aio.tasks import in_pieces, start_task
 from edge_serve.errors import EdgeServeError, NotFound, Unavailable
+from edge_serve.frozen import frozen
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.tensors import Buffer
@@ -31,7 +31,7 @@ Answer = Message | bytes | None
 Ask = Callable[[Any, GrpcCall], Answer]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UnaryMethod:
     """A unary method and its handler.
 

@@ -14,10 +14,10 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from edge_serve.errors import InvalidArgument
 from edge_serve.files import read_small
+from edge_serve.frozen import frozen
 from edge_serve.messages.peer import Certificate
 from edge_serve.messages.tensors import Buffer
 
@@ -28,7 +28,7 @@ _RECORD = 16 * 1024
 _AT_ONCE = 16 * _RECORD
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TlsFiles:
     """The PEM files of a door.
 

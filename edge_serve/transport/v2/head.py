@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from edge_serve.errors import EdgeServeError, InvalidArgument
+from edge_serve.frozen import frozen
 from edge_serve.protocol.http1.head import RequestHead
 from edge_serve.protocol.inference import compression
 from edge_serve.protocol.v2.infer import MAX_INPUT_SIZE
@@ -27,7 +28,7 @@ _PLAIN_ERRORS = frozenset(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class V2Settings:
     """Settings of the v2 protocol over HTTP.
 

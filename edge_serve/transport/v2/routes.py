@@ -7,13 +7,13 @@ percent-encoded names are decoded after matching, so that a `/` inside a name ne
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from urllib.parse import unquote
 
 from edge_serve.access.roles import Role
 from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound
+from edge_serve.frozen import frozen
 
 
 class PathNotFound(NotFound):
@@ -97,7 +97,7 @@ class Operation(Enum):
 _ROLES = {RouteGroup.HEALTH: Role.HEALTH, RouteGroup.INFERENCE: Role.INFER, RouteGroup.PAGE: Role.NONE}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Route:
     """The operation and names of a path.
 

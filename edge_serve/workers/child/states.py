@@ -11,13 +11,13 @@ Worker's side: the standard library and NumPy only.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from edge_serve.backends.base import BackendInstance, BackendRequest, ModelSpec, Reply, Timing
 from edge_serve.errors import Internal, InvalidArgument
+from edge_serve.frozen import frozen
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START
 from edge_serve.messages.tensors import BY_CONFIG_NAME, DataType, InferTensor, Shape, element_count, zero_data
 
@@ -25,7 +25,7 @@ from edge_serve.messages.tensors import BY_CONFIG_NAME, DataType, InferTensor, S
 INITIAL_STATES = "initial_state"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ImplicitState:
     """One entry of `sequence_batching.state`.
 

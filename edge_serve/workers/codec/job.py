@@ -11,6 +11,7 @@ from typing import Any
 
 from edge_serve.aio.tasks import notify
 from edge_serve.errors import Cancelled, EdgeServeError, Unavailable, Unparsable
+from edge_serve.frozen import frozen
 from edge_serve.messages.infer import InferRequest, Lease
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer
@@ -19,7 +20,7 @@ from edge_serve.workers.memory.arena import Arena
 from edge_serve.workers.wire.frames import FrameError, FrameKind, error_of
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Refused:
     """The error of a job that gave no request, or no reply.
 
@@ -31,7 +32,7 @@ class Refused:
     before: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Encoded:
     """The buffers of a reply.
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from selectors import EVENT_READ, EVENT_WRITE, EpollSelector, SelectorKey
 from typing import Any
 
+from edge_serve.frozen import frozen
 from edge_serve.workers.wire.polling_wait import PollingWait
 
 log = logging.getLogger(__name__)
@@ -126,7 +127,7 @@ def _read(path: Path) -> str:
         return ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CpuSample:
     """CPU time at one moment; seconds.
 

@@ -7,9 +7,9 @@ nothing: once a second the worker's watcher looks at the batches in flight.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from edge_serve.frozen import frozen
 from edge_serve.workers.front.placement import ModelPlacement
 
 Key = TypeVar("Key", bound=Hashable)
@@ -38,7 +38,7 @@ class Stalls(Generic[Key]):
         return known if known is not None and known[0] == marker else (marker, now_ns)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Hang:
     """A batch that has not moved for longer than its model may take.
 

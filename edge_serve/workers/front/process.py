@@ -11,11 +11,11 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from edge_serve.aio.tasks import start_task
 from edge_serve.errors import Internal, Unavailable
+from edge_serve.frozen import frozen
 from edge_serve.messages.line import shortened
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.tensors import Buffer
@@ -44,7 +44,7 @@ _ANSWERS = {
 _IS_ANSWER = frozenset((*_ANSWERS.values(), FrameKind.FAILED))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProcessLimits:
     """How long a worker may take, in seconds.
 

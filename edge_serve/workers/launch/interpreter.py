@@ -15,6 +15,7 @@ from pathlib import Path
 import edge_serve
 from edge_serve.backends.privacy import private
 from edge_serve.errors import InvalidArgument, with_advice
+from edge_serve.frozen import frozen
 
 #: variables of the server's own virtual environment, which would mislead another interpreter
 _FOREIGN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX")
@@ -24,7 +25,7 @@ _LAUNCHER = Path(__file__).with_name("launcher.py")
 OURS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Interpreter:
     """Command line and environment to run our Python code: arguments before a module's name, and variables.
 

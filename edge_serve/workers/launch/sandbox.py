@@ -13,12 +13,13 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from edge_serve.aio.within import within
 from edge_serve.config.settings.server import ServerConfig
 from edge_serve.errors import InvalidArgument
+from edge_serve.frozen import frozen
 from edge_serve.workers.launch import landlock
 from edge_serve.workers.launch.interpreter import Environment, Interpreter, default_cache
 
@@ -34,7 +35,7 @@ _LIBRARIES = "LD_LIBRARY_PATH"
 _ACCESS_SECONDS = 10.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sandbox:
     """The files that a worker must not reach.
 

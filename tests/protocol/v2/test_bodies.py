@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -160,7 +161,7 @@ def test_omitted_log_settings_are_unchanged(text: bytes) -> None:
 def test_each_member_of_the_log_changes_one_setting(members: dict[str, Any], field: str, value: object) -> None:
     changed = bodies.read_log_settings(body(**members), LOG)
 
-    assert [name for name in LOG.__slots__ if getattr(changed, name) != getattr(LOG, name)] == [field]
+    assert [one.name for one in fields(LOG) if getattr(changed, one.name) != getattr(LOG, one.name)] == [field]
     assert getattr(changed, field) == value
 
 

@@ -10,7 +10,6 @@ import math
 import sys
 from collections.abc import Callable
 from ctypes import pythonapi
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy as np
 from edge_serve.backends.cuda.device_data import DeviceData, process_cuda
 from edge_serve.backends.python.api.errors import TritonModelException
 from edge_serve.errors import Unavailable, with_advice
+from edge_serve.frozen import frozen
 from edge_serve.messages.tensors import Array, DataType, Shape
 
 CPU = 1
@@ -143,7 +143,7 @@ class _Capsule:
         return CPU, 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OnGpu:
     """The content of a capsule in the memory of a GPU. The producer's memory lives as long as `data`."""
 

@@ -1,0 +1,135 @@
+"""`frozen` makes what `dataclass(frozen=True, slots=True)` makes, and compiles it later."""
+
+import contextlib
+import copy
+import pickle
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, asdict, dataclass, field, fields, is_dataclass, replace
+
+import pytest
+
+from edge_serve.frozen import frozen
+
+
+@frozen
+class Point:
+    """A value."""
+
+    x: int
+    y: int = 2
+    names: list[str] = field(default_factory=list)
+    secret: str = field(default="s", repr=False, compare=False)
+
+
+@frozen
+class Deep(Point):
+    z: int = 3
+
+    def __post_init__(self) -> None:
+        if self.z < 0:
+            raise ValueError("z is negative")
+
+
+@frozen
+class Own:
+    name: str
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Own) and self.name.lower() == other.name.lower()
+
+    def __hash__(self) -> int:
+        return hash(self.name.lower())
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+
+def _fresh() -> type:
+    @frozen
+    class Fresh:
+        x: int
+        y: int = 2
+
+    return Fresh
+
+
+def test_the_class_is_a_data_class_with_slots() -> None:
+    point = Point(1)
+    assert is_dataclass(type(point))
+    assert [one.name for one in fields(Point)] == ["x", "y", "names", "secret"]
+    assert not hasattr(point, "__dict__")
+    assert asdict(point) == {"x": 1, "y": 2, "names": [], "secret": "s"}
+    assert replace(point, y=5) == Point(1, 5)
+    match point:
+        case Point(1, y):
+            assert y == 2
+
+
+def test_the_methods_are_those_of_dataclass() -> None:
+    assert repr(Point(1)) == "Point(x=1, y=2, names=[])"
+    assert Point(1) == Point(1, secret="other") != Point(2)
+    assert Point(1) != Deep(1)
+    assert Point(1).names is not Point(1).names
+    with pytest.raises(TypeError, match=r"^Point.__init__\(\) missing 1 required positional argument: 'x'$"):
+        Point()  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"Point.__init__\(\) got an unexpected keyword argument 'w'"):
+        Point(1, w=2)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [lambda cls: cls(1), lambda cls: repr(cls.__new__(cls)), lambda cls: cls.__new__(cls) == cls.__new__(cls)],
+    ids=["init", "repr", "eq"],
+)
+def test_whatever_is_called_first_compiles_all_methods_once(use: Callable[[type], object]) -> None:
+    cls = _fresh()
+
+    @dataclass(frozen=True, slots=True)
+    class Fresh:
+        x: int
+        y: int = 2
+
+    before = vars(cls)["__init__"]
+    with contextlib.suppress(AttributeError):  # an object without values has no text, and is not equal to another one
+        use(cls)
+    assert vars(cls)["__init__"] is not before
+    for name in ("__init__", "__repr__", "__eq__", "__hash__"):
+        assert vars(cls)[name].__code__.co_varnames == vars(Fresh)[name].__code__.co_varnames, name
+    assert cls(1) == cls(1, 2)
+    assert hash(cls(1)) == hash(Fresh(1))
+    assert repr(cls(1, 3)).endswith("Fresh(x=1, y=3)")
+
+
+def test_a_value_does_not_change() -> None:
+    point = Point(1)
+    with pytest.raises(FrozenInstanceError, match="cannot assign to field 'x'"):
+        point.x = 2  # type: ignore[misc]
+    with pytest.raises(FrozenInstanceError, match="cannot assign to field 'other'"):
+        point.other = 2  # type: ignore[attr-defined]
+    with pytest.raises(FrozenInstanceError, match="cannot delete field 'x'"):
+        del point.x
+
+
+def test_a_subclass_has_the_fields_of_its_base_and_checks_its_values() -> None:
+    assert repr(Deep(1, z=4)) == "Deep(x=1, y=2, names=[], z=4)"
+    with pytest.raises(ValueError, match="z is negative"):
+        Deep(1, z=-1)
+
+
+def test_methods_of_the_class_stay() -> None:
+    assert repr(Own("A")) == "<A>"
+    assert Own("A") == Own("a")
+    assert len({Own("A"), Own("a")}) == 1
+
+
+def test_values_are_copied_and_pickled() -> None:
+    point = Point(1, names=["a"])
+    assert pickle.loads(pickle.dumps(point)) == copy.copy(point) == point
+    deep = copy.deepcopy(point)
+    assert deep == point
+    assert deep.names is not point.names
+
+
+def test_a_class_without_a_text_gets_its_name() -> None:
+    assert Deep.__doc__ == "Deep"
+    assert Point.__doc__ == "A value."
