@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from image import qemu
+from image.run import for_arm
 from tests.system import agent
 from tests.system.trees import CACHE
 from tests.system.vm import free_port
@@ -74,6 +75,7 @@ class Disk:
             words: added to the kernel's command line
         """
         self.hardware = hardware or Hardware()
+        self._arm = for_arm(image)
         self.folder = CACHE / "machines" / f"disk-{os.getpid()}-{len(_made)}"
         _made.append(self.folder)
         self.folder.mkdir(parents=True)
@@ -88,14 +90,14 @@ class Disk:
         units = {**(units or {}), **({"test-agent.service": _agent()} if agent else {})}
         self._strings = () if shipped else self._door(units, words)
         qemu.new_disk(image, self.disk, self.hardware.gib)
-        qemu.new_variables(self._variables)
+        qemu.new_variables(self._variables, self._arm)
 
     def start(self) -> None:
         """Begin to boot."""
         emulated = qemu.Emulated(
             self.disk, self._variables, self._ports, self.hardware.memory_mib, self.hardware.cores,
             self.hardware.network, self.hardware.clock, strings=self._strings,
-            serial=("stdio", f"file:{self.second_console}"), more=self.hardware.more,
+            serial=("stdio", f"file:{self.second_console}"), more=self.hardware.more, arm=self._arm,
         )  # fmt: skip
         with self._log.open("ab") as log:
             self._before = log.tell()

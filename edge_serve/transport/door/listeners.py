@@ -97,6 +97,8 @@ def advice_on_listening(error: OSError) -> str:
         return "stop what uses it ('edge-serve doctor' names it), or choose another port"
     if error.errno == errno.EADDRNOTAVAIL or isinstance(error.__cause__, socket.gaierror):
         return "give an address of this machine: 127.0.0.1 for clients on it, 0.0.0.0 for all clients"
+    if error.errno == errno.ENOENT:
+        return "make its directory, or choose another path"
     if error.errno == errno.EACCES:
         return "choose a port above 1023 and a directory that this user may write to, or run as root"
     return "choose another address or port"
@@ -111,9 +113,9 @@ def listen_unix(path: str, *, mode: int = 0o660, group: str = "", backlog: int =
     Raises:
         OSError: another process listens there, the path holds something else, or there is no such group.
     """
-    _remove_stale(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        _remove_stale(path)
         # on Linux the file gets the mode of the socket, so that it is never open to others
         os.fchmod(sock.fileno(), mode & 0o700 if group else mode)
         sock.bind(path)
@@ -125,9 +127,9 @@ def listen_unix(path: str, *, mode: int = 0o660, group: str = "", backlog: int =
         sock.close()
         os.unlink(path)
         raise OSError(None, f"{path}: there is no group '{group}'") from error
-    except OSError:
+    except OSError as error:
         sock.close()
-        raise
+        raise OSError(error.errno, f"cannot listen on {path}: {error.strerror or error}") from error
     return Listener(sock, path)
 
 
@@ -167,7 +169,7 @@ def _prepare(sock: socket.socket) -> None:
 def _remove_stale(path: str) -> None:
     try:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
-            raise FileExistsError(f"{path} exists and is not a socket")
+            raise FileExistsError("it exists and is not a socket")
     except FileNotFoundError:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -177,7 +179,7 @@ def _remove_stale(path: str) -> None:
         except ConnectionRefusedError:
             os.unlink(path)
             return
-    raise OSError(f"another process listens on {path}")
+    raise OSError("another process listens on it")
 
 
 log = logging.getLogger(__name__)

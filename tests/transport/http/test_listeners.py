@@ -115,6 +115,22 @@ def test_a_file_is_not_replaced(tmp_path: Path) -> None:
     assert path.read_text() == "data"
 
 
+@pytest.mark.parametrize(
+    ("name", "reason", "advice"),
+    [
+        ("none/http.sock", "No such file or directory", "make its directory"),
+        ("http.sock" * 20, "AF_UNIX path too long", "choose another"),
+    ],
+)
+def test_a_path_of_no_use_is_named(tmp_path: Path, name: str, reason: str, advice: str) -> None:
+    path = str(tmp_path / name)
+    with pytest.raises(OSError) as found:
+        listen_unix(path)
+
+    assert found.value.strerror == f"cannot listen on {path}: {reason}"
+    assert advice in advice_on_listening(found.value)
+
+
 def test_an_inherited_socket() -> None:
     made = socket.create_server(("127.0.0.1", 0))
     os.set_inheritable(made.fileno(), True)
