@@ -15,8 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from edge_serve.aio.offload import offload
 from edge_serve.config.checks.ensemble import member_key
 from edge_serve.config.model.model_config_pb2 import ModelWarmup
@@ -163,7 +161,7 @@ def _samples(served: Served, registry: Registry) -> dict[str, tuple[str, InferTe
 
 
 def _requests(served: Served, sample: ModelWarmup) -> list[InferRequest]:
-    return make_requests(served.config, sample, served.directory, np.random.default_rng(0))
+    return make_requests(served.config, sample, served.directory)
 
 
 def first_request(served: Served, registry: Registry) -> tuple[InferRequest, list[str]]:

@@ -13,8 +13,6 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from edge_serve.aio.offload import offload
 from edge_serve.aio.tasks import gathered
 from edge_serve.errors import Cancelled, EdgeServeError, InvalidArgument, Unavailable
@@ -203,7 +201,7 @@ def _question(served: Served) -> InferRequest | None:
     if served.signature.decoupled and not config.model_warmup:
         return None
     sample = config.model_warmup[0] if config.model_warmup else zeros(config)
-    requests = make_requests(config, sample, served.directory, np.random.default_rng(0))
+    requests = make_requests(config, sample, served.directory)
     if not requests:
         return None
     validate(requests[0], served.signature)

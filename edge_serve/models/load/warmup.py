@@ -81,7 +81,7 @@ async def warm_up(
         EdgeServeError: the model failed on a sample.
     """
     for sample in config.model_warmup:
-        requests = await offload(make_requests, config, sample, model_directory, np.random.default_rng(0))
+        requests = await offload(make_requests, config, sample, model_directory)
         if not requests:
             continue
         reshape_inputs(requests[0], signature)  # the requests of a sample share their tensors
@@ -118,11 +118,9 @@ def zeros(config: ModelConfig) -> ModelWarmup:
     return sample
 
 
-def make_requests(
-    config: ModelConfig, sample: ModelWarmup, model_directory: Path, random: np.random.Generator
-) -> list[InferRequest]:
+def make_requests(config: ModelConfig, sample: ModelWarmup, model_directory: Path) -> list[InferRequest]:
     """Return the `batch_size` requests of a sample, each with one row; a model without batches gets as many without
-    rows.
+    rows. Random data is the same each time.
 
     Raises:
         InvalidArgument, Internal: see `warm_up`.
@@ -134,7 +132,7 @@ def make_requests(
         )
     _check_names(config, sample)
     batch = (1,) if config.max_batch_size else ()
-    inputs = [_tensor(name, spec, batch, model_directory, random) for name, spec in sorted(sample.inputs.items())]
+    inputs = [_tensor(name, spec, batch, model_directory) for name, spec in sorted(sample.inputs.items())]
     order = {spec.name: i for i, spec in enumerate(config.input)}
     inputs.sort(key=lambda tensor: order.get(tensor.name, len(order)))
     return [InferRequest(config.name, inputs=inputs) for _ in range(sample.batch_size)]
@@ -151,9 +149,7 @@ def _check_names(config: ModelConfig, sample: ModelWarmup) -> None:
         raise InvalidArgument(with_advice(text, advice))
 
 
-def _tensor(
-    name: str, spec: ModelWarmup.Input, batch: tuple[int, ...], model_directory: Path, random: np.random.Generator
-) -> InferTensor:
+def _tensor(name: str, spec: ModelWarmup.Input, batch: tuple[int, ...], model_directory: Path) -> InferTensor:
     if any(dim < 0 for dim in spec.dims):
         raise InvalidArgument(
             f"warmup setting expects all variable-size dimensions are specified for input '{name}', found "
@@ -165,7 +161,7 @@ def _tensor(
     shape = batch + tuple(spec.dims)
     match spec.WhichOneof("input_data_type"):
         case "random_data":
-            data = _random(datatype, shape, random)
+            data = _random(datatype, shape, np.random.default_rng([*name.encode()]))
         case "input_data_file":
             data = _from_file(_path(model_directory / "warmup", spec.input_data_file), name, datatype, shape)
         case _:

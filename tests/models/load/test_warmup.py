@@ -28,7 +28,7 @@ def sample(text: str, max_batch_size: int = 4) -> pb.ModelConfig:
 
 
 def requests(config: pb.ModelConfig, directory: Path = Path()) -> list[InferRequest]:
-    return make_requests(config, config.model_warmup[0], directory, np.random.default_rng(1))
+    return make_requests(config, config.model_warmup[0], directory)
 
 
 ZERO = "inputs { key: 'X' value { data_type: TYPE_FP32 dims: [2, 3] zero_data: true } }"
