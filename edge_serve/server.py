@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Coroutine, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,9 @@ class ServerProcess:
                 self._supervisor.fails(f"{len(failures)} model(s) failed to load: {failures[0].strip()}")
                 await self._shut_down(FAILED)
                 return FAILED
+            await offload(
+                import_module, "numpy"
+            )  # the start did without it, and the first request must not wait for it
             _settle()
             await self._stop.wait()
             return await self._shut_down(CLEAN)
@@ -328,9 +332,12 @@ class ServerProcess:
             failures = []
         self.service.started = True
         await self._frontends.let_in()
+        serves = not (failures and config.exit_on_error) or bool(self._supervisor.safe_mode)
+        if serves:
+            await self._supervisor.start_ends()
         if not self._registry.load_history.unreadable:
             await self._log_table()
-            if not (failures and config.exit_on_error) or self._supervisor.safe_mode:
+            if serves:
                 self._log_ready(time.monotonic() - started)
         return failures
 

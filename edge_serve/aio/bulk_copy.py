@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from edge_serve.aio.offload import Threads
 from edge_serve.messages.tensors import Buffer
 
@@ -25,6 +23,8 @@ _threads = Threads("memory", 2)
 
 def copy(moves: Sequence[tuple[memoryview, Buffer]]) -> None:
     """Copy each source to its target, which is as long."""
+    import numpy as np
+
     for target, source in moves:
         if len(source):
             np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))

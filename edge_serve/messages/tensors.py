@@ -1,7 +1,8 @@
 """Data types and tensors: names, sizes, NumPy types, BYTES and BF16, joining and splitting along the batch axis.
 
 The layout is KServe v2's binary tensor extension: little-endian, row-major; a BYTES element is a 4-byte little-endian
-length and its bytes. Imported on the worker's side too: the standard library and NumPy only.
+length and its bytes. Imported on the worker's side too: the standard library and NumPy only. NumPy is imported by the
+functions that need it, and not at the start of a server (ADR 39).
 """
 
 from __future__ import annotations
@@ -11,15 +12,20 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, cast
-
-import numpy as np
-import numpy.typing as npt
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, cast
 
 from edge_serve.errors import InvalidArgument
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+else:
+    Array = Any
+
 Buffer = bytes | bytearray | memoryview
-Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 
 
@@ -43,8 +49,13 @@ class DataType(Enum):
 
     #: bytes per element; 0 for BYTES
     size: int
-    #: NumPy type with the same bytes; BYTES are object arrays of `bytes`, BF16 travels as uint16
-    numpy: np.dtype[Any]
+
+    @cached_property
+    def numpy(self) -> np.dtype[Any]:
+        """The NumPy type with the same bytes; BYTES are object arrays of `bytes`, BF16 travels as uint16."""
+        import numpy as np
+
+        return np.dtype(_NUMPY[self])
 
     @property
     def config_name(self) -> str:
@@ -52,14 +63,14 @@ class DataType(Enum):
         return "TYPE_STRING" if self is DataType.BYTES else f"TYPE_{self.name}"
 
 
+#: order of the bytes, kind, and size
 _NUMPY = {
-    DataType.BOOL: "?", DataType.UINT8: "u1", DataType.UINT16: "<u2", DataType.UINT32: "<u4", DataType.UINT64: "<u8",
-    DataType.INT8: "i1", DataType.INT16: "<i2", DataType.INT32: "<i4", DataType.INT64: "<i8", DataType.FP16: "<f2",
-    DataType.FP32: "<f4", DataType.FP64: "<f8", DataType.BYTES: "O", DataType.BF16: "<u2",
+    DataType.BOOL: "|b1", DataType.UINT8: "|u1", DataType.UINT16: "<u2", DataType.UINT32: "<u4", DataType.UINT64: "<u8",
+    DataType.INT8: "|i1", DataType.INT16: "<i2", DataType.INT32: "<i4", DataType.INT64: "<i8", DataType.FP16: "<f2",
+    DataType.FP32: "<f4", DataType.FP64: "<f8", DataType.BYTES: "|O", DataType.BF16: "<u2",
 }  # fmt: skip
 for _type, _code in _NUMPY.items():
-    _type.numpy = np.dtype(_code)
-    _type.size = 0 if _type is DataType.BYTES else _type.numpy.itemsize
+    _type.size = int(_code[2:] or 0)
 
 #: v2 name -> type, as requests write it
 BY_NAME: dict[str, DataType] = {t.name: t for t in DataType}
@@ -67,14 +78,18 @@ BY_NAME: dict[str, DataType] = {t.name: t for t in DataType}
 BY_CONFIG_NAME: dict[str, DataType] = {t.config_name: t for t in DataType}
 #: number in model_config.proto -> type
 BY_NUMBER: dict[int, DataType] = {t.value: t for t in DataType}
-_FROM_NUMPY: dict[np.dtype[Any], DataType] = {t.numpy: t for t in DataType if t not in (DataType.BYTES, DataType.BF16)}
 
 
 def from_numpy_type(dtype: np.dtype[Any]) -> DataType | None:
     """The data type for a NumPy dtype; objects, `S` and `U` arrays are BYTES; None if there is none."""
     if dtype.kind in "OSU":
         return DataType.BYTES
-    return _FROM_NUMPY.get(dtype.newbyteorder("<") if dtype.byteorder == ">" else dtype)
+    return _from_numpy().get(dtype.newbyteorder("<") if dtype.byteorder == ">" else dtype)
+
+
+@cache
+def _from_numpy() -> dict[np.dtype[Any], DataType]:
+    return {one.numpy: one for one in DataType if one not in (DataType.BYTES, DataType.BF16)}
 
 
 @dataclass(slots=True)
@@ -189,6 +204,8 @@ def to_array(data: Buffer, datatype: DataType, shape: Shape) -> Array:
     Raises:
         InvalidArgument: the bytes do not make up this shape.
     """
+    import numpy as np
+
     if datatype is DataType.BYTES:
         flat = np.empty(element_count(shape), dtype=object)
         elements = split_bytes(data)
@@ -212,6 +229,8 @@ def from_array(array: Array, datatype: DataType) -> Buffer:
     """
     if datatype is DataType.BYTES:
         return join_bytes(array.ravel(order="C").tolist())
+    import numpy as np
+
     flat = np.ascontiguousarray(array, dtype=datatype.numpy)
     return flat.reshape(-1).view(np.uint8).data if flat.size else b""
 
@@ -254,7 +273,7 @@ def join_bytes(elements: Iterable[object]) -> bytes:
                 raw = element
             case str():
                 raw = element.encode()
-            case bytearray() | memoryview() | np.bytes_():
+            case bytearray() | memoryview():
                 raw = bytes(element)
             case _:
                 raise InvalidArgument(f"a BYTES element must be bytes or str, found {type(element).__name__}")
@@ -285,6 +304,8 @@ def count_bytes_elements(data: Buffer) -> int:
 
 def join(parts: Sequence[Array]) -> Array:
     """One array from several along the first axis; a single part is returned as it is."""
+    import numpy as np
+
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 

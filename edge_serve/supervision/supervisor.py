@@ -75,7 +75,7 @@ class Supervisor:
                 await self.look()
             except Exception:  # one bad look must not be the last
                 log.exception("looking after the service failed")
-            pause = TICK if self._service.started else TICK_LOADING
+            pause = TICK if self._started else TICK_LOADING
             await asyncio.sleep(min(pause, self._watchdog / FEEDS) if self._watchdog else pause)
 
     async def look(self) -> None:
@@ -93,6 +93,12 @@ class Supervisor:
             await asyncio.sleep(0)
             busy = await gathered(one.name if one.runner.in_flight() else "" for one in registry.each_served())
             self._crashes.look(now, sorted({*busy} - {""}), started=self._service.started)
+
+    async def start_ends(self) -> None:
+        """The models of the start are loaded, or failed to: report it now, and not at the next look."""
+        line = self._line(await gathered(self._registry.summaries()))
+        if not self._stopping:
+            self._notify_state(line)
 
     # ---- what happens to the server -----------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from edge_serve import first_workers
 from edge_serve.config.settings.server import parse_argv
 from edge_serve.first_workers import start_first_workers
 from edge_serve.workers.launch.spawn import Spawned
-from tests.server.running import Running, python_model, running
+from tests.server.running import FREE_PORTS, Running, python_model, running
 
 ONNX = Path(__file__).parents[2] / "model_repository/simple"
 _MODULE = "edge_serve.workers.child.main"
@@ -47,6 +47,35 @@ def backends_of(server: Running) -> list[str]:
     """Return what each worker of a server was started for; "" = after the models were found."""
     lines = [one.cmdline() for one in psutil.Process(server.process.pid).children()]
     return sorted(line[-1] for line in lines if _MODULE in line)
+
+
+#: says when the front end imports NumPy
+_WATCHED = """
+import sys
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numpy":
+            print("numpy is imported", file=sys.stderr, flush=True)
+sys.meta_path.insert(0, Watch())
+from edge_serve.cli import main
+sys.exit(main())
+"""
+
+
+def test_the_front_end_imports_numpy_after_it_is_ready(repository: Path) -> None:
+    flags = (f"--model-repository={repository}", *FREE_PORTS)
+    command = [sys.executable, "-c", _WATCHED, "serve", *flags]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        log: list[str] = []
+        for line in server.stderr:
+            log.append(line)
+            if "numpy is imported" in line:
+                break
+        server.terminate()
+        server.stderr.read()
+
+    assert any(" ready in " in line and line.endswith(" with 2 models\n") for line in log), "".join(log)
 
 
 def test_models_run_in_them_and_in_others_once_they_are_lost(repository: Path) -> None:

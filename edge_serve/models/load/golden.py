@@ -12,11 +12,10 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from edge_serve.aio.offload import offload
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable
-from edge_serve.golden.comparison import OutputFigures, compare
 from edge_serve.golden.reader import DIRECTORY, DOCUMENT, GoldenSample, GoldenTensor, GoldenTest, discard, tensors_of
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.log_fields import model_fields
@@ -26,6 +25,9 @@ from edge_serve.models.run.driver import Driver
 from edge_serve.models.run.runner import Runner
 from edge_serve.models.versions.served import Served
 from edge_serve.protocol.inference.validate import validate
+
+if TYPE_CHECKING:
+    from edge_serve.golden.comparison import OutputFigures
 
 T = TypeVar("T")
 
@@ -244,6 +246,8 @@ class _Conversation:
 
 
 def _compared(outputs: Sequence[InferTensor], expected: Sequence[GoldenTensor]) -> list[OutputFigures]:
+    from edge_serve.golden.comparison import compare  # with NumPy, which a start does without
+
     found = {tensor.name: tensor for tensor in outputs}
     try:
         recorded = [one.read() for one in expected]

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
+import struct
 from pathlib import Path
-
-import numpy as np
+from random import Random
 
 from edge_serve.aio.offload import offload
 from edge_serve.config.model.model_config_pb2 import ModelConfig, ModelWarmup
@@ -26,7 +27,6 @@ from edge_serve.messages.tensors import (
     DataType,
     InferTensor,
     element_count,
-    from_array,
     join_bytes,
     split_bytes,
     zero_data,
@@ -37,6 +37,9 @@ from edge_serve.workers.front.link import ModelListener
 from edge_serve.workers.front.pool import OpenedModel
 
 log = logging.getLogger(__name__)
+
+_RANDOM_VALUES = 4096
+_FLOATS = {DataType.FP16: "e", DataType.FP32: "f", DataType.FP64: "d"}
 
 
 class WarmupListener(ModelListener):
@@ -161,7 +164,7 @@ def _tensor(name: str, spec: ModelWarmup.Input, batch: tuple[int, ...], model_di
     shape = batch + tuple(spec.dims)
     match spec.WhichOneof("input_data_type"):
         case "random_data":
-            data = _random(datatype, shape, np.random.default_rng([*name.encode()]))
+            data: Buffer = random_data(datatype, shape, name)
         case "input_data_file":
             data = _from_file(_path(model_directory / "warmup", spec.input_data_file), name, datatype, shape)
         case _:
@@ -169,15 +172,23 @@ def _tensor(name: str, spec: ModelWarmup.Input, batch: tuple[int, ...], model_di
     return InferTensor(name, datatype, shape, data)
 
 
-def _random(datatype: DataType, shape: tuple[int, ...], random: np.random.Generator) -> Buffer:
-    count = element_count(shape)
+def random_data(datatype: DataType, shape: tuple[int, ...], seed: str) -> bytes:
+    """Return random values, numbers with a fraction from 0 to 1: at most 4096 different ones, which a large tensor
+    repeats."""
+    random, count = Random(seed), element_count(shape)
+    some = min(count, _RANDOM_VALUES)
     if datatype is DataType.BYTES:
-        return join_bytes(random.bytes(8).hex() for _ in range(count))
-    if datatype is DataType.BOOL:
-        return from_array(random.integers(0, 2, count).astype(bool), datatype)
-    if datatype in (DataType.FP16, DataType.FP32, DataType.FP64):
-        return from_array(random.random(count).astype(datatype.numpy), datatype)
-    return bytes(random.bytes(count * datatype.size)) if datatype is not DataType.BF16 else bytes(count * 2)
+        block = join_bytes(random.randbytes(8).hex() for _ in range(some))
+    elif datatype is DataType.BOOL:
+        block = bytes(random.choices((0, 1), k=some))
+    elif datatype is DataType.BF16:  # the upper half of FP32
+        block = b"".join(struct.pack("<f", random.random())[2:] for _ in range(some))
+    elif datatype in _FLOATS:
+        block = struct.pack(f"<{some}{_FLOATS[datatype]}", *(random.random() for _ in range(some)))
+    else:
+        block = random.randbytes(some * datatype.size)
+    size = len(block) // some * count if some else 0
+    return (block * math.ceil(count / some))[:size] if size else b""
 
 
 def _path(directory: Path, name: str) -> Path:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import struct
 
-import numpy as np
-
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.messages.infer import NULL_SEQUENCE_SLOT, SEQUENCE_END, SEQUENCE_START, InferRequest
-from edge_serve.messages.tensors import BY_NUMBER, DataType, InferTensor, from_array, zero_data
+from edge_serve.messages.tensors import BY_NUMBER, DataType, InferTensor, zero_data
 from edge_serve.scheduling.core import Run
 
 _Control = pb.ModelSequenceBatching.Control
@@ -39,12 +37,13 @@ class Controls:
 
     def _add_boolean(self, name: str, control: pb.ModelSequenceBatching.Control) -> None:
         if control.int32_false_true:
-            datatype, values = DataType.INT32, np.array(control.int32_false_true, np.int32)
+            datatype, values = DataType.INT32, struct.pack("<2i", *control.int32_false_true)
         elif control.fp32_false_true:
-            datatype, values = DataType.FP32, np.array(control.fp32_false_true, np.float32)
+            datatype, values = DataType.FP32, struct.pack("<2f", *control.fp32_false_true)
         else:
-            datatype, values = DataType.BOOL, np.array(control.bool_false_true, np.bool_)
-        either = [InferTensor(name, datatype, self._shape, from_array(values[i : i + 1], datatype)) for i in (0, 1)]
+            datatype, values = DataType.BOOL, struct.pack("<2?", *control.bool_false_true)
+        half = datatype.size
+        either = [InferTensor(name, datatype, self._shape, value) for value in (values[:half], values[half:])]
         for flags in range(_NULL):
             match control.kind:
                 case _Control.CONTROL_SEQUENCE_START:

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, Parameter, RequestedOutput
 from edge_serve.messages.shared_memory import Place, Regions
@@ -169,6 +167,8 @@ def _read_typed(
     if datatype is DataType.BYTES:
         return join_bytes(values)
     assert datatype is not None, "it has a field"
+    import numpy as np
+
     # values that are too large for narrower integers wrap, as in a C cast
     return np.array(values, dtype=_CONTENTS[given[0]][1]).astype(datatype.numpy, copy=False).tobytes()
 

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.signature import TensorSpec
 from edge_serve.messages.tensors import Array, DataType, InferTensor, Shape, element_count, join_bytes
@@ -37,6 +35,8 @@ def classify(tensor: InferTensor, count: int, spec: TensorSpec | None, batched: 
 
 
 def _find_top(values: Array, count: int, labels: tuple[str, ...]) -> list[str]:
+    import numpy as np
+
     floats = values.dtype.kind == "f"
     keys = np.where(np.isnan(values), -np.inf, values) if floats else values
     # ascending, from the back: reversed, the first of equal values then comes first

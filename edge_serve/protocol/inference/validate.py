@@ -11,8 +11,6 @@ import struct
 from collections import Counter
 from collections.abc import Iterable
 
-import numpy as np
-
 from edge_serve.errors import InvalidArgument, Unsupported
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.signature import Signature, TensorSpec
@@ -244,6 +242,8 @@ def check_strings(data: Buffer, count: int, name: str, model: str, request_id: s
 def _equally_long(data: Buffer, count: int, stride: int) -> bool:
     if stride < 4:
         return False
+    import numpy as np
+
     lengths = np.frombuffer(data, dtype=np.uint8).reshape(count, stride)[:, :4]
     return bool((np.ascontiguousarray(lengths).view("<u4") == stride - 4).all())
 

@@ -11,7 +11,6 @@ import struct
 from itertools import chain
 from typing import Any
 
-import numpy as np
 import orjson
 
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unparsable
@@ -93,6 +92,8 @@ def _pack_plain(data: list[Any], datatype: DataType, count: int) -> bytes | None
         return None
     if count < _FEW_READ:
         return None if bool in map(type, values) else packed
+    import numpy as np
+
     numbers = np.frombuffer(packed, datatype.numpy)
     suspects = np.flatnonzero((numbers == 0) | (numbers == 1))
     among = values if len(suspects) > count // 4 else map(values.__getitem__, suspects.tolist())
@@ -148,9 +149,13 @@ def _pack(values: list[Any], datatype: DataType, name: str) -> bytes:
     try:
         return struct.pack(f"{len(values)}{_CODES[datatype]}", *values)
     except OverflowError:  # a double beyond FP32 becomes infinity, as in a cast in C
+        import numpy as np
+
         with np.errstate(over="ignore"):
             return np.array(values, dtype=datatype.numpy).tobytes()
     except struct.error:
+        import numpy as np
+
         info = np.iinfo(datatype.numpy)
         number = next(value for value in values if not info.min <= value <= info.max)
         # RapidJSON does not read these as integers of this sign
@@ -190,6 +195,8 @@ def write(data: Buffer, datatype: DataType, shape: Shape, name: str) -> bytes:
         raise Internal(f"Failed to write 'data' field: output tensor shape does not match size of output for '{name}'")
     if count <= _FEW_WRITTEN and datatype in _CODES and datatype not in _FLOATS:
         return orjson.dumps(struct.unpack(f"{count}{_CODES[datatype]}", data))
+    import numpy as np
+
     array = np.frombuffer(data, dtype=datatype.numpy if datatype is not DataType.BOOL else np.uint8)
     if datatype is DataType.BOOL:
         array = array != 0

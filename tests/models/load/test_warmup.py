@@ -13,8 +13,8 @@ from edge_serve.config.model.text import parse_model_config
 from edge_serve.config.signature import signature_of
 from edge_serve.errors import Internal, InvalidArgument
 from edge_serve.messages.infer import InferRequest
-from edge_serve.messages.tensors import split_bytes
-from edge_serve.models.load.warmup import WarmupListener, make_requests
+from edge_serve.messages.tensors import DataType, split_bytes, to_array
+from edge_serve.models.load.warmup import WarmupListener, make_requests, random_data
 from edge_serve.models.run.reshape import reshape_inputs
 from edge_serve.workers.front.frames.batch import BatchReply
 from tests.transport.v2_scene import FakeLease
@@ -71,6 +71,25 @@ def test_every_type_makes_a_tensor_of_its_size(datatype: str, kind: str) -> None
     tensor = requests(config)[0].inputs[0]
 
     assert tensor.array().size == 5
+
+
+@pytest.mark.parametrize("datatype", ["FP16", "FP32", "FP64", "BF16"])
+def test_random_fractions_are_from_0_to_1(datatype: str) -> None:
+    data = random_data(DataType[datatype], (3, 4000), "X")
+    values = to_array(data, DataType[datatype], (12000,))
+    if datatype == "BF16":
+        values = (values.astype("<u4") << 16).view("<f4")
+
+    assert 0 <= values.min() < 0.1
+    assert 0.9 < values.max() <= 1
+    assert data == random_data(DataType[datatype], (3, 4000), "X") != random_data(DataType[datatype], (3, 4000), "Y")
+
+
+def test_random_data_of_no_fractions() -> None:
+    assert set(random_data(DataType.BOOL, (5000,), "X")) == {0, 1}
+    assert len(set(random_data(DataType.UINT8, (5000,), "X"))) > 200
+    assert len(set(split_bytes(random_data(DataType.BYTES, (5000,), "X")))) == 4096
+    assert random_data(DataType.INT64, (0, 7), "X") == b""
 
 
 def test_data_from_a_file(tmp_path: Path) -> None:
