@@ -147,7 +147,7 @@ IMAGE ?=
 image: .venv/pip  ## build the image of a device into dist/ (root; the first takes minutes, and 8 GB in ~/.cache)
 	$(BIN)/python -m image build $(IMAGE)
 
-image-arm64: .venv/pip  ## build an image for ARM machines with UEFI, by emulation (root, qemu-user-static; by hand, half an hour)
+image-arm64: .venv/pip  ## build an image for ARM machines with UEFI, by emulation (root, qemu-user-static; by hand, 10 minutes)
 	$(BIN)/python -m image build --arch arm64 $(IMAGE)
 
 # options for `make image-run`, e.g. make image-run RUN='--fresh --http-port 9000'
