@@ -78,6 +78,8 @@ CLEAN, FAILED = 0, 1
 
 #: seconds between two checks of the health of models, and of the files of certificates and tokens
 HOUSEKEEPING_SECONDS = 1.0
+#: seconds after which NumPy is imported though models still load
+IMPORT_AFTER = 3.0
 
 #: seconds after which a worker that is left at the end is killed
 LAST_GRACE = 1.0
@@ -102,6 +104,7 @@ class ServerProcess:
         self._clock = MonotonicClock()
         self._budget = Budget(config.tensor_memory_bytes or quarter_of_memory())
         self._stop = asyncio.Event()
+        self._loaded = asyncio.Event()
         self._force = asyncio.Event()
         self._stop_hint = "a second SIGTERM ends the server at once"
         self._loading: asyncio.Task[list[str]] | None = None
@@ -207,6 +210,7 @@ class ServerProcess:
             self._frontends.inherited = inherit(os.environ, os.getpid(), self._config)
             inherited_directory = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
             self._state_directory = self._config.state_directory or inherited_directory
+            self._background.append(asyncio.create_task(self._settle(), name="end of the start"))
             failures = await self.start()
             if failures and self._config.exit_on_error and not self._supervisor.safe_mode:
                 text = "exiting because %d model(s) failed to load: %s; --exit-on-error=false serves the others"
@@ -214,14 +218,11 @@ class ServerProcess:
                 self._supervisor.fails(f"{len(failures)} model(s) failed to load: {failures[0].strip()}")
                 await self._shut_down(FAILED)
                 return FAILED
-            await offload(
-                import_module, "numpy"
-            )  # the start did without it, and the first request must not wait for it
-            _settle()
             await self._stop.wait()
             return await self._shut_down(CLEAN)
         except (EdgeServeError, OSError) as error:
-            self._supervisor.fails(str(error), error.errno if isinstance(error, OSError) else None)
+            reason, number = (error.strerror, error.errno) if isinstance(error, OSError) else ("", None)
+            self._supervisor.fails(reason or str(error), number)
             raise
         except Exception:
             by_own_fault = not self._stop.is_set()
@@ -339,7 +340,20 @@ class ServerProcess:
             await self._log_table()
             if serves:
                 self._log_ready(time.monotonic() - started)
+        self._loaded.set()
         return failures
+
+    async def _settle(self) -> None:
+        """Import what the start did without, so that no request waits for it, and then freeze what is there. Loads that
+        take long do not delay the import, because requests may come meanwhile."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._loaded.wait(), IMPORT_AFTER)
+        try:
+            await offload(import_module, "numpy")
+        except Exception as error:  # no model is to blame; and each request that needs it says so
+            log.error("NumPy cannot be imported: %s; install edge-serve again", error)
+        await self._loaded.wait()
+        _freeze()
 
     async def _load_models(self, names: list[str] | None) -> list[str]:
         """Load `names`, or all models. Return an error text for each that failed.
@@ -460,7 +474,7 @@ class ServerProcess:
         return unfinished
 
 
-def _settle() -> None:
+def _freeze() -> None:
     """Freeze the objects that exist after the start, so that later collections skip them, and collect the garbage of
     the start."""
     gc.collect()

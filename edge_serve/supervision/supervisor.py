@@ -95,10 +95,16 @@ class Supervisor:
             self._crashes.look(now, sorted({*busy} - {""}), started=self._service.started)
 
     async def start_ends(self) -> None:
-        """The models of the start are loaded, or failed to: report it now, and not at the next look."""
+        """READY=1: the models of the start are loaded, or failed to. A start that waited for a required model which
+        cannot load would be restarted for ever, and the other models with it."""
         line = self._line(await gathered(self._registry.summaries()))
-        if not self._stopping:
-            self._notify_state(line)
+        if self._stopping:
+            return
+        self._started = True
+        self._status = line
+        if self._registry.unready_required():
+            log.error("the server is live and not ready: %s", line)
+        self._notifier.notify(notify.ready(line, os.getpid()))
 
     # ---- what happens to the server -----------------------------------------------------------------------------
 
@@ -156,15 +162,7 @@ class Supervisor:
         )  # fmt: skip
 
     def _notify_state(self, line: str) -> None:
-        """READY=1 once the models of the start are loaded, or failed to: a start that waited for a required model which
-        cannot load would be restarted for ever, and the other models with it."""
-        if not self._started and self._service.started:
-            self._started = True
-            self._status = line
-            if self._registry.unready_required():
-                log.error("the server is live and not ready: %s", line)
-            self._notifier.notify(notify.ready(line, os.getpid()))
-        elif line != self._status:
+        if line != self._status:
             self._status = line
             self._notifier.notify(notify.status(line))
 

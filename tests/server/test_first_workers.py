@@ -71,7 +71,9 @@ def test_the_front_end_imports_numpy_once_it_is_ready_and_not_for_its_start(repo
         server.terminate()
         server.stderr.read()
 
-    assert "importlib/__init__.py:import_module" in by, "the server asks for it by its name, others by a statement"
+    _, asked, through = by.partition("importlib/__init__.py:import_module")
+    assert asked, f"the server asks for it by its name, others by a statement: {by}"
+    assert "edge_serve/" not in through, "it is asked for itself, and not a module that imports it"
 
 
 def test_models_run_in_them_and_in_others_once_they_are_lost(repository: Path) -> None:

@@ -181,7 +181,8 @@ def test_a_model_with_an_unreadable_configuration_is_named_until_it_is_removed(t
 def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "bad", "raise RuntimeError('no licence')\n")
     with mailbox(tmp_path / "notify") as box, supervised(box, f"--model-repository={tmp_path}/models") as server:
-        told = box.wait_for(lambda message: message.get("STATUS", "").startswith("1 model(s) failed to load"))
+        told = box.wait_for(lambda one: ready(one) or one.get("STATUS", "").startswith("1 model(s) failed to load"))
+        assert not ready(told)
         assert "no licence" in told["STATUS"]
         assert server.process.wait(PATIENCE) == 1
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from deploy.debian.package import build
-from image.run import ROOT, newest
+from image import qemu
+from image.run import ROOT, for_arm, newest
 from tests.system import disk, nspawn, vm
 from tests.system.disk import Disk
 from tests.system.machine import Boot, Machine
@@ -86,6 +87,8 @@ def image(kind: str, request: pytest.FixtureRequest) -> Path:
     path: Path | None = request.config.getoption("--image") or newest(ROOT / "dist")
     assert path is not None, "there is no image in dist/: make image builds one, --image names another"
     assert path.is_file(), f"{path} is no file"
+    if why := qemu.why_not(for_arm(path)):
+        pytest.skip(f"{path.name} cannot be booted here: {why}")
     return path
 
 

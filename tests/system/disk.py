@@ -135,8 +135,9 @@ class Disk:
         return contextlib.nullcontext()
 
     def panicked(self) -> bool:
-        """Return whether the kernel panicked since `start`."""
-        return "Kernel panic" in self.since_start()
+        """Return whether the kernel panicked since `start`, or QEMU itself has ended, which has happened once."""
+        gone = self._process is not None and self._process.poll() is not None
+        return gone or "Kernel panic" in self.since_start()
 
     def since_start(self) -> str:
         """Return the console's output since `start`."""

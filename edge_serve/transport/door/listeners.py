@@ -126,10 +126,11 @@ def listen_unix(path: str, *, mode: int = 0o660, group: str = "", backlog: int =
     except LookupError as error:
         sock.close()
         os.unlink(path)
-        raise OSError(None, f"{path}: there is no group '{group}'") from error
+        raise OSError(f"{path}: there is no group '{group}'") from error
     except OSError as error:
         sock.close()
-        raise OSError(error.errno, f"cannot listen on {path}: {error.strerror or error}") from error
+        text = f"cannot listen on {path}: {error.strerror or error}"
+        raise (OSError(error.errno, text) if error.errno else OSError(text)) from error
     return Listener(sock, path)
 
 

@@ -4,7 +4,7 @@ Reads bodies and writes responses with the code that the front end uses for smal
 time and keeps nothing between two jobs. It sees the memory of several models, so it runs edge-serve's own code only.
 Each job comes with the descriptor of the one arena that it needs.
 
-Imports NumPy and orjson, as the modules of `protocol/v2` do.
+Imports NumPy and orjson at its start, for the modules of `protocol/v2`: what is imported later would not be frozen.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ import sys
 import threading
 from collections.abc import Callable
 from typing import Any
+
+import numpy  # noqa: F401  # see above
 
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable, Unparsable, triton_code
 from edge_serve.messages.infer import InferRequest
