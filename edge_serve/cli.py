@@ -91,7 +91,7 @@ def _serve(arguments: Sequence[str], program: Program = EDGE_SERVE) -> int:
     gc.disable()  # a tenth of the imports' time: collections find nothing, because modules stay
     from edge_serve.first_workers import start_first_workers
 
-    first = start_first_workers(config)  # before the log, which imports NumPy
+    first = start_first_workers(config)  # before the imports of the log and the server, which take as long as theirs
     try:
         control = configure_log(config)
     except OSError as error:
