@@ -112,7 +112,8 @@ def test_a_damaged_image_leaves_no_disk(host: Path, capsys: pytest.CaptureFixtur
 
 
 def test_an_interrupted_run_ends_without_a_traceback_and_leaves_no_part_of_a_disk(host: Path) -> None:
-    (host / "bin/cp").write_text("#!/bin/sh\nfor last; do :; done\necho half > $last\nexec sleep 60\n")
+    # 2>&-: interrupted at the very start of this program, Python leaves it behind, and the pipe with it
+    (host / "bin/cp").write_text("#!/bin/sh\nfor last; do :; done\necho half > $last\nexec sleep 60 2>&-\n")
     (host / "bin/cp").chmod(0o755)
     words = ["--image", "edge.raw", "--folder", "vm", *free_ports()]
     program = "import sys; from image import qemu, run; qemu._FIRMWARE = ((sys.argv[1], sys.argv[2]),); "
