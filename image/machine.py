@@ -63,7 +63,8 @@ def check_processor(machine: str, emulators: Path = Path("/proc/sys/fs/binfmt_mi
     if platform.machine() != machine and not found:
         raise ImageError(
             f"programs for {machine} do not run on this machine: apt-get install qemu-user-static binfmt-support,"
-            f" and in a container without them: mount -t binfmt_misc binfmt_misc {emulators}"
+            f" and in a container without them: mount -t binfmt_misc binfmt_misc {emulators} &&"
+            f" update-binfmts --enable qemu-{machine}"
         )
 
 

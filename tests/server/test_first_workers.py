@@ -76,6 +76,20 @@ def test_the_front_end_imports_numpy_once_it_is_ready_and_not_for_its_start(repo
     assert "edge_serve/" not in through, "it is asked for itself, and not a module that imports it"
 
 
+def test_a_numpy_that_cannot_be_imported_is_reported_and_ends_nothing(repository: Path) -> None:
+    broken = _WATCHED.replace("os.write(", "raise ImportError('half of it is missing')  # ")
+    command = [sys.executable, "-c", broken, "serve", f"--model-repository={repository}", *FREE_PORTS]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        said = next(line for line in server.stderr if "NumPy cannot be imported" in line)
+        server.terminate()
+        rest = server.stderr.read()
+
+    assert "half of it is missing; install edge-serve again" in said
+    assert "all requests answered" in rest
+    assert server.returncode == 0
+
+
 def test_models_run_in_them_and_in_others_once_they_are_lost(repository: Path) -> None:
     with running(f"--model-repository={repository}") as server:
         assert backends_of(server) == ["onnxruntime", "python"]

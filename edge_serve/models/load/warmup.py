@@ -173,9 +173,11 @@ def _tensor(name: str, spec: ModelWarmup.Input, batch: tuple[int, ...], model_di
 
 
 def random_data(datatype: DataType, shape: tuple[int, ...], seed: str) -> bytes:
-    """Return random values, numbers with a fraction from 0 to 1: at most 4096 different ones, which a large tensor
-    repeats."""
+    """Return the bytes of a tensor of random values: floats between 0 and 1, other numbers of any size, strings of 16
+    characters. A large tensor repeats its first 4096 values. The same seed gives the same bytes."""
     random, count = Random(seed), element_count(shape)
+    if not count:
+        return b""
     some = min(count, _RANDOM_VALUES)
     if datatype is DataType.BYTES:
         block = join_bytes(random.randbytes(8).hex() for _ in range(some))
@@ -187,8 +189,7 @@ def random_data(datatype: DataType, shape: tuple[int, ...], seed: str) -> bytes:
         block = struct.pack(f"<{some}{_FLOATS[datatype]}", *(random.random() for _ in range(some)))
     else:
         block = random.randbytes(some * datatype.size)
-    size = len(block) // some * count if some else 0
-    return (block * math.ceil(count / some))[:size] if size else b""
+    return (block * math.ceil(count / some))[: len(block) // some * count]
 
 
 def _path(directory: Path, name: str) -> Path:
