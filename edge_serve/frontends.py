@@ -7,7 +7,6 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edge_serve.aio.offload import offload
@@ -28,6 +27,7 @@ from edge_serve.observe.metrics.source import (
     RunningBuild,
     StatisticsSource,
 )
+from edge_serve.records import slotted
 from edge_serve.service import Service
 from edge_serve.systemd.activation import Inherited
 from edge_serve.transport.door.listeners import Listener, listen_tcp, listen_unix
@@ -49,7 +49,7 @@ WAIT_BEFORE_DOORS = 30.0
 _FIND_SECONDS = 5.0
 
 
-@dataclass(slots=True)
+@slotted
 class SocketSource:
     """Implements `metrics.source.StatisticsSource` with functions of the running server."""
 

@@ -56,6 +56,7 @@ from edge_serve.observe.status.collect import Collector, Rooms
 from edge_serve.observe.status.probe import Probe
 from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.scheduling.rate_limiter import RateLimiter
+from edge_serve.records import compile_records
 from edge_serve.service import Service, ServiceOptions
 from edge_serve.supervision.safe_mode import CrashWatch
 from edge_serve.supervision.self_inference import SelfInference
@@ -344,14 +345,17 @@ class ServerProcess:
         return failures
 
     async def _settle(self) -> None:
-        """Import what the start did without, so that no request waits for it, and then freeze what is there. Loads that
-        take long do not delay the import, because requests may come meanwhile."""
+        """Import and compile what the start did without, so that no request waits for it, and then freeze what is there.
+
+        Loads that take long do not delay the import, because requests may come meanwhile.
+        """
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._loaded.wait(), IMPORT_AFTER)
         try:
             await offload(import_module, "numpy")
         except Exception as error:  # no model is to blame; and each request that needs it says so
             log.error("NumPy cannot be imported: %s; install edge-serve again", error)
+        await offload(compile_records)
         await self._loaded.wait()
         _freeze()
 

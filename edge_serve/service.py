@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol, TypeVar
 
 from edge_serve.aio.tasks import gathered
@@ -39,6 +39,7 @@ from edge_serve.models.versions.lifecycle import VersionState
 from edge_serve.models.versions.served import Served
 from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.protocol.inference.validate import validate
+from edge_serve.records import slotted
 from edge_serve.workers.memory.regions import SharedMemoryRegions
 
 T = TypeVar("T")
@@ -73,7 +74,7 @@ class Reloader(Protocol):
     ) -> Coroutine[Any, Any, list[ModelReload]]: ...
 
 
-@dataclass(slots=True)
+@slotted
 class ServiceOptions:
     """The settings that concern the operations."""
 
@@ -83,7 +84,7 @@ class ServiceOptions:
     allow_client_shm: bool = False
 
 
-@dataclass(slots=True)
+@slotted
 class Service:
     """The operations.
 

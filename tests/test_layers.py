@@ -62,7 +62,7 @@ BACKEND_LIBRARIES = {
     "edge_serve.backends.tensorrt": {"tensorrt", "cuda", "pycuda"},
 }
 #: for checkers of types: these imports do not run
-CHECKER_LIBRARIES = {"edge_serve.frozen": {"typing_extensions"}}
+CHECKER_LIBRARIES = {"edge_serve.records": {"typing_extensions"}}
 #: modules that exist only inside a worker's interpreter
 WORKER_ONLY_MODULES = {"triton_python_backend_utils", "c_python_backend_utils"}
 

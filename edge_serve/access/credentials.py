@@ -18,8 +18,8 @@ from typing import TypeVar
 from edge_serve.access.roles import Role, parse_role
 from edge_serve.errors import InvalidArgument
 from edge_serve.files import read_small
-from edge_serve.frozen import frozen
 from edge_serve.messages.peer import Certificate
+from edge_serve.records import frozen
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ import enum
 from edge_serve.access.credentials import CertificateRoles, Tokens
 from edge_serve.access.roles import Role
 from edge_serve.errors import EdgeServeError, PermissionDenied, Unauthenticated
-from edge_serve.frozen import frozen
 from edge_serve.messages.peer import Peer
+from edge_serve.records import frozen
 
 
 class AdminAccess(enum.Enum):

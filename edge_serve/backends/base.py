@@ -6,7 +6,7 @@ Worker's side: the standard library and NumPy only. A backend's file name is its
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +15,7 @@ from edge_serve.backends.packs import Pack
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import Parameter
 from edge_serve.messages.tensors import InferTensor
+from edge_serve.records import slotted
 
 #: key of `ModelSpec.backend_config`
 DECLARED_NAMES = "declared-names"
@@ -26,7 +27,7 @@ class DeviceLost(Internal):
     """
 
 
-@dataclass(slots=True)
+@slotted
 class ArenaMemory:
     """The tensor memory of a model, in its worker.
 
@@ -43,7 +44,7 @@ class ArenaMemory:
     registered: Any = None
 
 
-@dataclass(slots=True)
+@slotted
 class ModelSpec:
     """The description of a model version for the worker that opens it.
 
@@ -76,7 +77,7 @@ class ModelSpec:
         return self.config.get("backend") == "python" or (self.pack is not None and self.pack.is_python_based)
 
 
-@dataclass(slots=True)
+@slotted
 class InstanceSpec:
     """One executor of a model: `kind` is CPU, GPU or MODEL."""
 
@@ -85,7 +86,7 @@ class InstanceSpec:
     device_id: int = 0
 
 
-@dataclass(slots=True)
+@slotted
 class BackendRequest:
     """One request of a batch, in the worker.
 
@@ -119,7 +120,7 @@ class BackendRequest:
         return self.is_cancelled.args[0] if isinstance(self.is_cancelled, partial) else -1
 
 
-@dataclass(slots=True)
+@slotted
 class Reply:
     """The answer to one request. Output tensors not asked for are dropped by the worker.
 
@@ -143,7 +144,7 @@ class Reply:
     dropped: Sequence[str] = ()
 
 
-@dataclass(slots=True)
+@slotted
 class Timing:
     """Marks that a backend may set while it executes (CLOCK_MONOTONIC ns); unset ones are filled by the worker."""
 

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from edge_serve.backends.base import Reply
 from edge_serve.errors import Unsupported
 from edge_serve.messages.infer import Parameter
 from edge_serve.messages.tensors import InferTensor
+from edge_serve.records import slotted
 
 #: why a model that runs outside the server cannot use it
 NO_SERVER = "no server runs in this process: start one with edge_serve.Server(<repository>)"
 
 
-@dataclass(slots=True)
+@slotted
 class MetricUpdate:
     """One change of a series of a model's own metric.
 
@@ -40,7 +41,7 @@ class MetricUpdate:
     bounds: tuple[float, ...] = ()
 
 
-@dataclass(slots=True)
+@slotted
 class ModelCall:
     """An inference that a model asks of another model (business logic scripting).
 

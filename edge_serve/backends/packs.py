@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_serve.errors import EdgeServeError, Unavailable
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 #: written last by the installer of a pack
 MANIFEST = "pack.json"

@@ -12,7 +12,7 @@ import contextlib
 import re
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 
@@ -33,13 +33,13 @@ from edge_serve.config.settings.table import nearest
 from edge_serve.config.stages import load_model_config
 from edge_serve.devices.find import find_devices
 from edge_serve.errors import EdgeServeError, InvalidArgument
-from edge_serve.frozen import frozen
 from edge_serve.golden.reader import DIRECTORY, read_golden
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.extras.calls import ModelCalls
 from edge_serve.models.load.loading import KILL_SECONDS, Loader, LoaderOptions
 from edge_serve.models.repository.repository import FoundModel, Repository, versions
 from edge_serve.models.repository.version_policy import choose
+from edge_serve.records import frozen, slotted
 from edge_serve.service import Service
 from edge_serve.workers.front.pool import Hooks, ProcessLimits, Workers
 from edge_serve.workers.launch.environments import Environments
@@ -55,7 +55,7 @@ WATCH_SECONDS = 1.0
 NAMELESS = "found a directory whose name is not UTF-8: no client could ask for such a model; rename it"
 
 
-@dataclass(slots=True)
+@slotted
 class ReportLine:
     """One tensor or setting: as declared, as found, and the line of config.pbtxt that declares it (0 = none)."""
 
@@ -66,7 +66,7 @@ class ReportLine:
     agrees: bool = True
 
 
-@dataclass(slots=True)
+@slotted
 class ModelVerdict:
     """The outcome for one model.
 

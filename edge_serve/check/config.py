@@ -16,8 +16,8 @@ from edge_serve.check import files as check_files
 from edge_serve.config.settings.server import SETTINGS, ServerConfig, parse_argv
 from edge_serve.config.settings.table import BadSetting, flag_of, unknown_variables
 from edge_serve.files import read_small
-from edge_serve.frozen import frozen
 from edge_serve.messages.line import one_line
+from edge_serve.records import frozen
 from edge_serve.systemd.unit import NAME, Unit, environment_of, find_unit
 from edge_serve.workers.launch.interpreter import own_interpreter
 

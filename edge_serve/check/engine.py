@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from edge_serve.backends.tensorrt.plan import DEFAULT_FILENAME, PlanMeta, Step, 
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.tensors import shape_text
+from edge_serve.records import slotted
 from edge_serve.workers.launch.interpreter import own_interpreter
 
 BACKENDS = ("tensorrt", "tensorrt_plan")
@@ -30,7 +31,7 @@ Spans = Mapping[str, Mapping[str, Sequence[int]]]
 READ_SECONDS = 120.0
 
 
-@dataclass(slots=True)
+@slotted
 class EngineReport:
     """One plan of a model.
 

@@ -11,7 +11,7 @@ import asyncio
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from edge_serve.aio.offload import offload
@@ -25,9 +25,10 @@ from edge_serve.models.control.registry import Registry
 from edge_serve.models.load.golden import SampleFigures, ask, read_limited, request_of, run_golden
 from edge_serve.models.repository.repository import FoundModel
 from edge_serve.models.versions.served import Served
+from edge_serve.records import slotted
 
 
-@dataclass(slots=True)
+@slotted
 class GoldenTrial:
     """The golden test of one version.
 

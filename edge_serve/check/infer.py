@@ -13,7 +13,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from edge_serve.aio.offload import offload
 from edge_serve.config.checks.ensemble import member_key
@@ -28,6 +28,7 @@ from edge_serve.models.load.dependencies import members_of
 from edge_serve.models.load.warmup import make_requests, zeros
 from edge_serve.models.versions.served import Served
 from edge_serve.protocol.inference.validate import validate
+from edge_serve.records import slotted
 
 #: correlation id of a sequence of one request
 _SEQUENCE = 1
@@ -38,7 +39,7 @@ _MOST_RESPONSES = 1000
 _ZEROS = "zeros"
 
 
-@dataclass(slots=True)
+@slotted
 class SentRequest:
     """One version that was asked.
 

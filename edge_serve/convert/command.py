@@ -10,7 +10,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from edge_serve.init import onnx_file
 from edge_serve.init.directory import ModelPlace, new_directory
 from edge_serve.observe.log import log
 from edge_serve.observe.metrics.gpu import find_gpus
+from edge_serve.records import slotted
 
 GOOD, BAD = 0, 1
 SCHEMA = 1
@@ -42,7 +42,7 @@ _REFERENCE, _FASTEST = "onnxruntime", "fastest"
 _MS, _MB = "{:.2f} ms", "{:.1f} MB"
 
 
-@dataclass(slots=True)
+@slotted
 class Row:
     """One precision in the table; the first row is ONNX Runtime's on the CPU, the reference.
 
@@ -64,7 +64,7 @@ class Row:
         return self.trial is not None and self.difference is not None and self.difference.fits
 
 
-@dataclass(slots=True)
+@slotted
 class Conversion:
     """The model to convert, and the options of the command.
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from edge_serve.convert.samples import Sample
-from edge_serve.frozen import frozen
 from edge_serve.in_process import Server
 from edge_serve.messages.tensors import Array
 from edge_serve.observe.metrics.gpu import ReadGpus
+from edge_serve.records import frozen
 
 #: requests whose latency is measured, after as many that warm up as there are samples
 REQUESTS = 50

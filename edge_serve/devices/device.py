@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edge_serve.errors import with_advice
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 #: of a GPU that is used, unless a setting says otherwise
 LEAST_COMPUTE_CAPABILITY = 6.0

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from edge_serve import __version__
-from edge_serve.frozen import frozen
 from edge_serve.messages.line import one_line
+from edge_serve.records import frozen
 
 #: of the JSON document; raised when a member changes its meaning or goes
 SCHEMA = 1

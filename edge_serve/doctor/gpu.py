@@ -13,7 +13,7 @@ from pathlib import Path
 
 from edge_serve.devices.find import find_devices
 from edge_serve.doctor.finding import Finding
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 _NVIDIA = "0x10de"
 #: release of Jetson Linux (L4T) -> JetPack; the longest prefix counts

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_serve.doctor.finding import Finding
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 _LISTENING = "0A"
 #: words in the command line of an edge-serve server

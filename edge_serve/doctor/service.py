@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from edge_serve.errors import EdgeServeError
 from edge_serve.models.repository.repository import Repository
 from edge_serve.observe.status.client import StatusTarget, Unreachable, fetch, find_target
 from edge_serve.observe.status.probe import library_versions
+from edge_serve.records import slotted
 from edge_serve.supervision import safe_mode
 from edge_serve.supervision.command import DEFAULT_DIRECTORY
 from edge_serve.systemd.unit import NAME, Unit, environment_of, find_unit, systemctl
@@ -33,7 +34,7 @@ _MOST_NAMED = 5
 _JOURNAL = "journalctl -u edge-serve -n 50 shows why"
 
 
-@dataclass(slots=True)
+@slotted
 class Installation:
     """The installation on this machine.
 

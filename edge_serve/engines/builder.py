@@ -20,8 +20,8 @@ from edge_serve.engines.options import EngineOptions
 from edge_serve.engines.profiles import NetworkInput, Range, plan_profiles
 from edge_serve.engines.request import EngineRequest
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable
-from edge_serve.frozen import frozen
 from edge_serve.messages.line import shortened
+from edge_serve.records import frozen
 
 #: share of the device's free memory that one layer of a build may have as its workspace
 WORKSPACE_SHARE = 0.5

@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from typing import Any, NoReturn
 
 from edge_serve.errors import InvalidArgument
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 #: input -> shape
 Shapes = Mapping[str, tuple[int, ...]]

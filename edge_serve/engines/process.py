@@ -11,7 +11,6 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from edge_serve import errors
@@ -19,6 +18,7 @@ from edge_serve.backends.tensorrt.plan import Step
 from edge_serve.engines.request import BuildProgress, BuiltEngine, EngineRequest
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.line import shortened
+from edge_serve.records import slotted
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ _LINE_BYTES = 1 << 24
 OnProgress = Callable[[BuildProgress], None]
 
 
-@dataclass(slots=True)
+@slotted
 class _Answer:
     """The last report of the child process, and its result.
 

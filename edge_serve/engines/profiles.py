@@ -7,8 +7,8 @@ from dataclasses import field
 
 from edge_serve.engines.options import Shapes
 from edge_serve.errors import InvalidArgument
-from edge_serve.frozen import frozen
 from edge_serve.messages.tensors import shape_text
+from edge_serve.records import frozen
 
 #: smallest, best, and largest shape of an input; of a shape tensor its values
 Range = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]

@@ -13,7 +13,7 @@ from typing import Any
 from edge_serve.engines import options as build_options
 from edge_serve.engines.options import EngineOptions
 from edge_serve.engines.profiles import BatchHints
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 #: raised when engines of the same inputs are built otherwise than before
 _FORMAT = 1

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from edge_serve.errors import InvalidArgument
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 #: settings of `--backend-config=tensorrt`
 CACHE_SETTING, CACHE_SIZE_SETTING, LIMIT_SETTING = "engine-cache", "engine-cache-mb", "engine-build-secs"

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_serve.errors import InvalidArgument
-from edge_serve.frozen import frozen
 from edge_serve.messages.tensors import Array, DataType, InferTensor, Shape, element_count, split_bytes
+from edge_serve.records import frozen
 
 #: values that are compared at once
 _PIECE = 1 << 18

@@ -20,7 +20,6 @@ from typing import Any, NoReturn
 
 from edge_serve.aio.bulk_copy import return_pages
 from edge_serve.errors import EdgeServeError, InvalidArgument
-from edge_serve.frozen import frozen
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import (
     BY_NAME,
@@ -33,6 +32,7 @@ from edge_serve.messages.tensors import (
 )
 from edge_serve.protocol.inference.validate import MAX_RANK
 from edge_serve.protocol.v2.infer_header import read_own
+from edge_serve.records import frozen
 
 DIRECTORY, DOCUMENT = "golden", "golden.json"
 SCHEMA = 1

@@ -11,7 +11,6 @@ from typing import Any
 
 from edge_serve.errors import InvalidArgument
 from edge_serve.files import write_durably
-from edge_serve.frozen import frozen
 from edge_serve.golden.reader import (
     DEFAULT_ATOL,
     DEFAULT_RTOL,
@@ -22,6 +21,7 @@ from edge_serve.golden.reader import (
     GoldenSample,
 )
 from edge_serve.messages.tensors import Buffer, InferTensor
+from edge_serve.records import frozen
 
 _DEFAULTS = (DEFAULT_RTOL, DEFAULT_ATOL)
 _NEW, _OLD = f".{DIRECTORY}.new", f".{DIRECTORY}.old"

@@ -11,7 +11,6 @@ from typing import Any
 
 from edge_serve import server
 from edge_serve.errors import EdgeServeError, InvalidArgument, Unsupported
-from edge_serve.frozen import frozen
 from edge_serve.in_process.arrays import Inputs, Outputs, outputs_of, release, tensor_of
 from edge_serve.in_process.responses import Responses
 from edge_serve.messages.infer import (
@@ -26,6 +25,7 @@ from edge_serve.messages.metadata import IndexEntry
 from edge_serve.models.versions.served import Served
 from edge_serve.protocol.inference.validate import MAX_CORRELATION_ID
 from edge_serve.protocol.v2.json_text import UINT64_MAX
+from edge_serve.records import frozen
 
 
 @frozen

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from edge_serve.config.model.layout import CONFIG_FILE
 from edge_serve.errors import InvalidArgument
-from edge_serve.frozen import frozen
 from edge_serve.models.repository.names import check_name
+from edge_serve.records import frozen
 
 #: version of a new model
 VERSION = "1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from edge_serve.backends.base import ModelSpec
@@ -16,6 +16,7 @@ from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.init.config_text import ensemble_text
 from edge_serve.init.directory import VERSION, ModelPlace
 from edge_serve.models.repository.repository import Repository, versions
+from edge_serve.records import slotted
 from edge_serve.workers.front.pool import Workers
 
 #: makes git keep the version directory, which an ensemble needs and has nothing in
@@ -71,7 +72,7 @@ async def _complete(directory: Path, name: str, workers: Workers) -> pb.ModelCon
     return model_config_from_json(await workers.describe(spec, config.backend, own_worker=True))
 
 
-@dataclass(slots=True)
+@slotted
 class _Written:
     """A tensor of the ensemble that an earlier step writes.
 
@@ -86,7 +87,7 @@ class _Written:
     name: str = ""
 
 
-@dataclass(slots=True)
+@slotted
 class _Chain:
     """The ensemble as far as it is made."""
 

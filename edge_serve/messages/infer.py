@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from edge_serve.errors import EdgeServeError
@@ -11,6 +11,7 @@ from edge_serve.messages.shared_memory import Place
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ComputeTimes
 from edge_serve.messages.tensors import InferTensor
+from edge_serve.records import slotted
 
 Parameter = str | int | bool | float
 
@@ -58,7 +59,7 @@ class Room(Lease, Protocol):
         """Call `done` when it is ready, at once if it is; not at all once it was released."""
 
 
-@dataclass(slots=True)
+@slotted
 class RequestedOutput:
     """An entry of `outputs`.
 
@@ -74,7 +75,7 @@ class RequestedOutput:
     place: Place | None = None
 
 
-@dataclass(slots=True)
+@slotted
 class InferRequest:
     """A decoded request.
 
@@ -115,7 +116,7 @@ class InferRequest:
     shared: bool = False
 
 
-@dataclass(slots=True)
+@slotted
 class InferResponse:
     """A response, or one of several from a decoupled model.
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from edge_serve.frozen import frozen
 from edge_serve.messages.tensors import Shape
+from edge_serve.records import frozen
 
 
 @frozen

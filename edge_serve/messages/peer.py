@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 
 @frozen

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from edge_serve.errors import Internal, InvalidArgument
-from edge_serve.frozen import frozen
 from edge_serve.messages.tensors import BY_CONFIG_NAME, Array, DataType, Shape, element_count
+from edge_serve.records import frozen
 
 
 class BatchInputKind(Enum):

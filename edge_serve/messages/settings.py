@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 #: values of `log_format`; Triton has the first two
 LOG_FORMATS = ("default", "ISO8601", "json")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 
 @frozen

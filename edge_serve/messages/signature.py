@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from edge_serve.frozen import frozen
 from edge_serve.messages.tensors import DataType, Shape
+from edge_serve.records import frozen
 
 #: backends of Triton whose responses leave out dims of 1 (rapids_triton's `squeeze_output`)
 WITHOUT_ONES = frozenset({"fil"})

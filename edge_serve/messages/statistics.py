@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple
+
+from edge_serve.records import slotted
 
 if TYPE_CHECKING:
     from edge_serve.messages.trace import Trace
 
 
-@dataclass(slots=True)
+@slotted
 class Duration:
     """How often, and how long in all (nanoseconds)."""
 
@@ -23,7 +25,7 @@ class Duration:
         self.ns += ns
 
 
-@dataclass(slots=True)
+@slotted
 class ComputeTimes:
     """How long the members of an ensemble computed for one request of it, nanoseconds; `trace` = its trace, if it has
     one."""
@@ -40,7 +42,7 @@ class ComputeTimes:
         self.output_ns += compute_end_ns - output_start_ns
 
 
-@dataclass(slots=True)
+@slotted
 class BatchStatistics:
     """Executions of one batch size."""
 
@@ -49,7 +51,7 @@ class BatchStatistics:
     compute_output: Duration = field(default_factory=Duration)
 
 
-@dataclass(slots=True)
+@slotted
 class ResponseStatistics:
     """The n-th response of each request of a decoupled model."""
 
@@ -68,7 +70,7 @@ FAILURE_REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 LATENCY_BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-@dataclass(slots=True)
+@slotted
 class Histogram:
     """Counts per bucket (not cumulative; one more than the bounds, the last is +Inf) and the sum in nanoseconds."""
 
@@ -80,7 +82,7 @@ class Histogram:
 FIRST_RESPONSE_BUCKETS = (100.0, 500.0, 2000.0, 5000.0)
 
 
-@dataclass(slots=True)
+@slotted
 class FirstResponse:
     """Milliseconds from a request to its first response, with `--metrics-config=histogram_latencies=true`."""
 
@@ -103,7 +105,7 @@ class Recent(NamedTuple):
     compute_output_ns: int
 
 
-@dataclass(slots=True)
+@slotted
 class ModelStatistics:
     """Everything /stats and /metrics say about one version.
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from edge_serve.frozen import frozen
 from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.records import frozen
 
 #: a model whose oldest batch has run for longer is called busy, and shown in red
 BUSY_SECONDS = 10.0

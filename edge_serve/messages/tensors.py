@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from edge_serve.errors import InvalidArgument
+from edge_serve.records import slotted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,7 +93,7 @@ def _from_numpy() -> dict[np.dtype[Any], DataType]:
     return {one.numpy: one for one in DataType if one not in (DataType.BYTES, DataType.BF16)}
 
 
-@dataclass(slots=True)
+@slotted
 class InferTensor:
     """One tensor of a request or a response; `data` is a view wherever that is possible.
 
@@ -117,7 +118,7 @@ class InferTensor:
         return to_array(self.data, self.datatype, self.shape)
 
 
-@dataclass(slots=True)
+@slotted
 class Handle(InferTensor):
     """A tensor in the arena of another model than the one that it is for; the part that passes it on owns its lease.
 
@@ -170,7 +171,7 @@ def is_unseen(data: object) -> bool:
     return type(data) is Unseen
 
 
-@dataclass(slots=True)
+@slotted
 class Shared(InferTensor):
     """An input in a shared memory region of a client; `data` is `Unseen` in the front end.
 

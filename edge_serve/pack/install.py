@@ -18,8 +18,8 @@ from pathlib import Path
 from edge_serve import __version__
 from edge_serve.backends.packs import ENVIRONMENT, MANIFEST, NAME, PACKS, find_pack, is_built_in
 from edge_serve.errors import Internal, InvalidArgument, NotFound, Unavailable
-from edge_serve.frozen import frozen
 from edge_serve.pack.versions import new_version, switch, take_away
+from edge_serve.records import frozen
 from edge_serve.workers.launch.interpreter import interpreter_of
 
 #: the files of our packs, in a checkout

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edge_serve.backends.packs import MANIFEST, Pack, find_pack
 from edge_serve.errors import EdgeServeError
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 
 @frozen

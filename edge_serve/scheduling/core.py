@@ -10,15 +10,15 @@ lets a `Run` wait for its resources, as Triton lets a payload wait. The instance
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 from edge_serve.errors import EdgeServeError
-from edge_serve.frozen import frozen
 from edge_serve.messages.infer import InferRequest
+from edge_serve.records import entity, frozen, slotted
 
 
-@dataclass(slots=True, eq=False)
+@entity
 class Entry:
     """A request as a scheduler sees it; compared by identity.
 
@@ -39,7 +39,7 @@ class Entry:
     ticket: int = 0
 
 
-@dataclass(slots=True)
+@slotted
 class Run:
     """The decision to execute `entries` as one batch on an idle `instance`, which is busy until `done` or `lost`, or as
     the next batch of one that has a second seat.
@@ -57,7 +57,7 @@ class Run:
     each: bool = False
 
 
-@dataclass(slots=True)
+@slotted
 class Refuse:
     """The decision to answer `entry`, which is no longer queued, with `error`. Statistics count it as REJECTED."""
 
@@ -65,7 +65,7 @@ class Refuse:
     error: EdgeServeError
 
 
-@dataclass(slots=True)
+@slotted
 class Wait:
     """The decision to do nothing before `until_ns`, or before the next event if that is None."""
 

@@ -15,15 +15,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Hashable
-from dataclasses import dataclass
 
+from edge_serve.records import slotted
 from edge_serve.scheduling.core import Decision, DynamicBatching, Entry, Run
 from edge_serve.scheduling.direct import QueuedScheduler
 from edge_serve.scheduling.queue import PriorityQueue
 from edge_serve.scheduling.seats import EAGER_NS
 
 
-@dataclass(slots=True)
+@slotted
 class GrowingBatch:
     """The reason why the whole queue, one batch that may still grow, is not sent. Saves examining it again.
 

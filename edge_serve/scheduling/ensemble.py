@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from edge_serve.aio.memo import Memo
 from edge_serve.config.checks.ensemble import member_key
 from edge_serve.config.model import model_config_pb2 as pb
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 #: routes kept for each ensemble; clients choose the outputs, so there is a limit
 _MAX_ROUTES = 64

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 from edge_serve.config.settings.server_values import RateLimitResource
 from edge_serve.errors import InvalidArgument
+from edge_serve.records import entity
 
 
 class Resource(NamedTuple):
@@ -27,7 +28,7 @@ class Resource(NamedTuple):
     device: int | None
 
 
-@dataclass(slots=True, eq=False)
+@entity
 class Claimant:
     """An instance of a model. It is idle, waits, or runs.
 

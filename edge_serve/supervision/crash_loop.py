@@ -19,7 +19,7 @@ from dataclasses import asdict, field, replace
 from enum import Enum
 from typing import Any
 
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 #: deaths in a row that have consequences
 DEATHS = 3

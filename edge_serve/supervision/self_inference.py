@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from edge_serve.aio.offload import offload
 from edge_serve.aio.tasks import gathered
@@ -23,6 +23,7 @@ from edge_serve.models.load.golden import converse, read_limited, request_of
 from edge_serve.models.load.warmup import make_requests, zeros
 from edge_serve.models.versions.served import Served
 from edge_serve.protocol.inference.validate import validate
+from edge_serve.records import slotted
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ _FAILS_NOW = "has answered its own question before and fails now"
 _WRONG = "fails its golden test, which it has passed before"
 
 
-@dataclass(slots=True)
+@slotted
 class _Patient:
     """The test results of a version.
 

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Mapping
 
 from edge_serve.aio.tasks import gathered
-from edge_serve.frozen import frozen
 from edge_serve.models.control.registry import Registry
+from edge_serve.records import frozen
 from edge_serve.workers.front.hangs import Stalls
 from edge_serve.workers.front.pool import Workers
 

@@ -7,8 +7,10 @@ rest of the file into one value. So the variables that follow are not set, and n
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, auto
+
+from edge_serve.records import slotted
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BLANK, _NEWLINE = " \t\n\r", "\n\r"
@@ -16,7 +18,7 @@ _BLANK, _NEWLINE = " \t\n\r", "\n\r"
 _ESCAPED_IN_QUOTES = '"\\`$'
 
 
-@dataclass(slots=True)
+@slotted
 class EnvironmentFile:
     """The variables that one file sets.
 

@@ -8,11 +8,11 @@ import re
 import shlex
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from edge_serve.files import read_small
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen, slotted
 from edge_serve.systemd.environment_file import parse_environment_file
 
 NAME = "edge-serve.service"
@@ -54,7 +54,7 @@ class Unit:
     hidden: tuple[str, ...] = ("/home", "/root", "/run/user")
 
 
-@dataclass(slots=True)
+@slotted
 class UnitEnvironment:
     """The variables that the service would start with, and what is wrong with the files they come from."""
 

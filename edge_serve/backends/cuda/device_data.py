@@ -11,7 +11,6 @@ import functools
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import TypeGuard
 
 import numpy as np
@@ -20,6 +19,7 @@ from edge_serve.backends.base import DeviceLost, Reply
 from edge_serve.backends.cuda.api import CudaApi, CudaError, load_cuda
 from edge_serve.backends.cuda.memory import allocate
 from edge_serve.messages.tensors import Buffer
+from edge_serve.records import slotted
 
 
 @functools.cache
@@ -32,7 +32,7 @@ def process_cuda() -> CudaApi:
     return load_cuda()
 
 
-@dataclass(slots=True)
+@slotted
 class DeviceData:
     """Bytes in the memory of a GPU. They are complete, or work on the default stream completes them.
 

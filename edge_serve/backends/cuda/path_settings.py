@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 
 @frozen

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from queue import SimpleQueue
 from typing import Any
 
@@ -29,6 +29,7 @@ from edge_serve.backends.cuda.path_settings import PathSettings
 from edge_serve.backends.cuda.pinned_buffer import PinnedBuffer
 from edge_serve.errors import Unavailable
 from edge_serve.messages.tensors import Buffer
+from edge_serve.records import slotted
 
 #: outputs start on this, in slots and in pinned memory
 ALIGNMENT = 64
@@ -76,7 +77,7 @@ class PlainOutputs:
         return memoryview(bytearray(nbytes))
 
 
-@dataclass(slots=True)
+@slotted
 class _Output:
     """An output on its way from the device.
 
@@ -89,7 +90,7 @@ class _Output:
     target: memoryview | None
 
 
-@dataclass(slots=True)
+@slotted
 class Seat:
     """The events and the pinned memory of one batch on its way.
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -21,11 +20,12 @@ from edge_serve.backends.onnxruntime.gpu_session import GpuSession, SeatBinding
 from edge_serve.backends.onnxruntime.plan import BindingPlan, input_of, not_joined, wrong_rows
 from edge_serve.errors import Internal, with_advice
 from edge_serve.messages.tensors import Buffer, DataType, InferTensor, Shape, element_count, from_array
+from edge_serve.records import slotted
 
 _PLAIN = PlainOutputs()
 
 
-@dataclass(slots=True)
+@slotted
 class _Input:
     """An input of a batch: its name, type and shape, and the data of the requests, which follow each other."""
 
@@ -35,7 +35,7 @@ class _Input:
     data: Sequence[Buffer]
 
 
-@dataclass(slots=True)
+@slotted
 class _Begun:
     """A batch between `begin` and `finish`.
 

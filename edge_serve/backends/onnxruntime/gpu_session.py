@@ -16,8 +16,8 @@ from edge_serve.backends.cuda.api import CudaApi, CudaError
 from edge_serve.backends.cuda.memory import allocate
 from edge_serve.backends.cuda.tensor_path import TensorPath
 from edge_serve.backends.onnxruntime import session as sessions
-from edge_serve.frozen import frozen
 from edge_serve.messages.tensors import DataType, Shape
+from edge_serve.records import frozen
 
 #: The library does not wait for the device at the end of a run. Without a graph id (-1 = no CUDA graph), the Python
 #: module of 1.32 takes 30 us to look for it.

@@ -12,7 +12,7 @@ from typing import Any
 
 from edge_serve.backends.onnxruntime.providers import CUDA, OPENVINO, TENSORRT
 from edge_serve.errors import Unavailable
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 #: the packages that bring the module onnxruntime and overwrite each other's files
 _PACKAGES = ("onnxruntime", "onnxruntime-gpu")

@@ -11,9 +11,9 @@ from typing import Any
 from edge_serve.backends.base import BackendRequest
 from edge_serve.config.model.complete import FoundTensor
 from edge_serve.errors import Internal, InvalidArgument
-from edge_serve.frozen import frozen
 from edge_serve.messages import ragged
 from edge_serve.messages.tensors import BY_CONFIG_NAME, Array, DataType, InferTensor, Shape
+from edge_serve.records import frozen
 
 
 @frozen

@@ -7,11 +7,12 @@ the C API. The Python API takes True and False alone for the options of TensorRT
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from edge_serve.backends.onnxruntime.values import boolean, integer, parameters_of, unsigned
 from edge_serve.errors import InvalidArgument
+from edge_serve.records import slotted
 
 CUDA, TENSORRT, OPENVINO, CPU = (f"{name}ExecutionProvider" for name in ("CUDA", "Tensorrt", "OpenVINO", "CPU"))
 ON_GPU = frozenset({CUDA, TENSORRT})
@@ -54,7 +55,7 @@ _GRAPHS = {"enable_cuda_graph", "trt_cuda_graph_enable"}
 _OWN = {"device_id", "has_user_compute_stream", "user_compute_stream"}
 
 
-@dataclass(slots=True)
+@slotted
 class Provider:
     """An execution provider and its options."""
 

@@ -23,8 +23,8 @@ from edge_serve.backends.onnxruntime.settings import SessionSettings
 from edge_serve.backends.python.api import dlpack as python_dlpack
 from edge_serve.config.model.complete import FoundTensor
 from edge_serve.errors import EdgeServeError, with_advice
-from edge_serve.frozen import frozen
 from edge_serve.messages.tensors import Array, DataType, Shape
+from edge_serve.records import frozen
 
 #: warnings about devices that are not there would fill the log of a small machine
 _ERRORS_ONLY = 3

@@ -6,12 +6,13 @@ Keys and texts: triton-inference-server/onnxruntime_backend README.md and src/on
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
 from edge_serve.backends.onnxruntime.values import boolean, integer, parameters_of
 from edge_serve.errors import InvalidArgument
+from edge_serve.records import slotted
 
 #: A model below this size computes on one thread: to wake a second one costs more than it brings (docs/onnxruntime.md).
 SMALL_MODEL_BYTES = 1024 * 1024
@@ -28,7 +29,7 @@ _SESSION_KEYS = ("session.", "optimization.", "ep.")
 _RUN_KEYS = ("memory.",)
 
 
-@dataclass(slots=True)
+@slotted
 class SessionSettings:
     """Everything that a session is made with.
 

@@ -3,18 +3,22 @@
 The loop goes on between calls, because models leave tasks in it. While the instance waits for a coroutine, the host is
 told when the loop has come to rest: when no timer runs and no socket is watched, so that only another thread can wake
 it, such as the one that brings the answers to calls of other models.
+
+Models without such methods, which most are, do not wait for the import of asyncio.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import selectors
 import threading
 from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edge_serve.backends import host
+
+if TYPE_CHECKING:
+    import asyncio
 
 #: a loop that has nothing to do for so long is at rest; most answers are there before
 REST_SECONDS = 0.02
@@ -80,6 +84,8 @@ class EventLoop:
         Args:
             alone: the caller is the only thread of its instance, which does nothing else until then.
         """
+        import asyncio
+
         self._selector.awaited = alone
         try:
             return asyncio.run_coroutine_threadsafe(_in_worker(coroutine), self._started()).result()
@@ -88,6 +94,8 @@ class EventLoop:
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Run it in the background."""
+        import asyncio
+
         asyncio.run_coroutine_threadsafe(_in_worker(coroutine), self._started())
 
     def _started(self) -> asyncio.AbstractEventLoop:
@@ -101,6 +109,8 @@ class EventLoop:
     def _new_loop(self) -> asyncio.AbstractEventLoop:
         """Return a loop with our selector, or of the kind that the model has chosen (`uvloop.install()`). Such a kind
         does not report that it is idle."""
+        import asyncio
+
         if type(asyncio.get_event_loop_policy()) is asyncio.DefaultEventLoopPolicy:
             return asyncio.SelectorEventLoop(self._selector)
         return asyncio.new_event_loop()
@@ -117,6 +127,8 @@ class EventLoop:
             self._selector.close()
 
     def _cancel_all(self) -> None:
+        import asyncio
+
         loop = asyncio.get_running_loop()
         tasks = asyncio.all_tasks(loop)
         for task in tasks:

@@ -5,13 +5,12 @@ Contract and texts: triton-inference-server/python_backend src/pb_stub.cc, Proce
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from types import FrameType
 from typing import Any
 from weakref import WeakValueDictionary
@@ -205,7 +204,7 @@ class PythonInstance:
             senders = [self._resumed(request, wire) for request, wire in zip(requests, batch, strict=True)]
         try:
             result = self.model.execute(requests)
-            if asyncio.iscoroutine(result):
+            if isinstance(result, Coroutine):
                 self._loop.start(self._watch(result, senders))
             elif result is not None:
                 raise Refusal(
@@ -275,7 +274,7 @@ class PythonInstance:
     def _ask(self, answer: list[bool]) -> None:
         try:
             result = self.model.is_ready()
-            if asyncio.iscoroutine(result):
+            if isinstance(result, Coroutine):
                 result = self._loop.run(result)
             if not isinstance(result, bool):
                 raise Refusal("is_ready() must return a boolean value")

@@ -12,8 +12,8 @@ from typing import Any
 
 from edge_serve.backends.tensorrt.complete import config_dims
 from edge_serve.errors import InvalidArgument
-from edge_serve.frozen import frozen
 from edge_serve.messages import ragged
+from edge_serve.records import frozen
 
 Json = Mapping[str, Any]
 

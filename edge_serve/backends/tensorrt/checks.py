@@ -13,8 +13,8 @@ from edge_serve.backends.tensorrt.complete import check_allowed, unsupported_typ
 from edge_serve.backends.tensorrt.engine import DATA_TYPES, EngineInfo, TensorInfo
 from edge_serve.backends.tensorrt.profiles import Choice, largest_shape
 from edge_serve.errors import Internal, InvalidArgument, NotFound, with_advice
-from edge_serve.frozen import frozen
 from edge_serve.messages.tensors import shape_text
+from edge_serve.records import frozen
 
 Json = Mapping[str, Any]
 

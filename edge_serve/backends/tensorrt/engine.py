@@ -11,8 +11,8 @@ from dataclasses import field
 from typing import Any
 
 from edge_serve.errors import Unsupported
-from edge_serve.frozen import frozen
 from edge_serve.messages.tensors import shape_text
+from edge_serve.records import frozen
 
 #: `tensorrt.DataType` -> the type in config.pbtxt; other types of TensorRT (FP8, INT4, FP4) cannot be served
 DATA_TYPES = {

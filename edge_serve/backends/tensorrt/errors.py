@@ -15,7 +15,7 @@ from pathlib import Path
 from edge_serve.backends.cuda.api import says_sticky
 from edge_serve.backends.tensorrt.plan import Step, meta_path, rebuild_command
 from edge_serve.errors import Internal, with_advice
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 #: `ILogger.Severity`: internal errors and errors; some warnings are about memory that a build did without
 ERROR, _WARNING = 1, 2

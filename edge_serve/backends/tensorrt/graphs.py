@@ -15,8 +15,8 @@ from typing import Any
 from edge_serve.backends.tensorrt.engine import EngineInfo, TensorInfo
 from edge_serve.backends.tensorrt.profiles import Choice
 from edge_serve.errors import InvalidArgument
-from edge_serve.frozen import frozen
 from edge_serve.messages.tensors import shape_text
+from edge_serve.records import frozen
 
 Json = Mapping[str, Any]
 Shape = tuple[int, ...]

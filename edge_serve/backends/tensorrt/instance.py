@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,11 +31,12 @@ from edge_serve.messages.tensors import (
     from_array,
     to_array,
 )
+from edge_serve.records import slotted
 
 _PLAIN = PlainOutputs()
 
 
-@dataclass(slots=True)
+@slotted
 class _Begun:
     """A batch between `begin` and `finish`.
 

@@ -17,7 +17,7 @@ from edge_serve.backends.cuda.api import CudaApi, CudaError, load_cuda
 from edge_serve.backends.tensorrt.errors import ERROR, ErrorLog, failure
 from edge_serve.backends.tensorrt.plan import Step
 from edge_serve.errors import Internal, Unavailable
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 #: modules with the names of TensorRT that are tried, best first; each runs plans of the others
 _MODULES = ("tensorrt", "tensorrt_lean")

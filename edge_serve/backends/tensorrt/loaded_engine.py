@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,10 @@ from edge_serve.backends.tensorrt.library import Library, make_runtime
 from edge_serve.backends.tensorrt.plan import BUILT_PLAN, PlanHost, Step, check_meta, find_plan, read_meta
 from edge_serve.backends.tensorrt.settings import backend_settings, check_dla_core
 from edge_serve.errors import Internal
+from edge_serve.records import slotted
 
 
-@dataclass(slots=True)
+@slotted
 class LoadedEngine:
     """An engine, its file, and its device.
 

@@ -18,7 +18,7 @@ from typing import Any
 from edge_serve.config.model.layout import advice_on_file
 from edge_serve.errors import Internal, InvalidArgument, Unavailable, with_advice
 from edge_serve.files import read_small, write_durably
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 DEFAULT_FILENAME = "model.plan"
 #: `backend` of a configuration whose plans these are

@@ -11,8 +11,8 @@ from typing import Any
 
 from edge_serve.backends.tensorrt.engine import EngineInfo, Profile, Range
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, with_advice
-from edge_serve.frozen import frozen
 from edge_serve.messages.tensors import shape_text
+from edge_serve.records import frozen
 
 #: by the name of an input: the shape of the whole batch, or the values of a shape tensor
 Shapes = Mapping[str, Sequence[int]]

@@ -13,7 +13,7 @@ from typing import Any
 
 from edge_serve.backends.cuda.path_settings import PathSettings, path_settings
 from edge_serve.errors import InvalidArgument, Unsupported, with_advice
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 Json = Mapping[str, Any]
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import InvalidArgument
-from edge_serve.frozen import frozen
 from edge_serve.messages.tensors import shape_text
+from edge_serve.records import frozen
 
 ENSEMBLE = "ensemble"
 #: between a namespace and a name, where models go by both (`--model-namespacing`)

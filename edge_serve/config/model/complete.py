@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edge_serve.errors import Internal, InvalidArgument, with_advice
-from edge_serve.frozen import frozen
 from edge_serve.messages.tensors import shape_text
+from edge_serve.records import frozen
 
 DEFAULT_MAX_BATCH_SIZE = 4
 _WHAT_BATCHES = "batching needs a variable first dimension in every input and output of the model"

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path, PurePath
 from shlex import quote
 
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 CONFIG_FILE = "config.pbtxt"
 

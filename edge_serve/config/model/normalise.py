@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import InvalidArgument
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 
 class UnknownBackend(InvalidArgument):

@@ -16,7 +16,7 @@ from edge_serve.config.settings.kinds import (
     shown,
 )
 from edge_serve.config.settings.table import Setting
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 _http = partial(Setting, "HTTP")
 _grpc = partial(Setting, "GRPC")

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from edge_serve.frozen import frozen
 from edge_serve.messages.line import one_line
+from edge_serve.records import frozen
 
 #: characters of a value that a message repeats
 _SHOWN = 120

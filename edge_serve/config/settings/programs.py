@@ -7,7 +7,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 
 @frozen

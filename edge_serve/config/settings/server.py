@@ -38,7 +38,7 @@ from edge_serve.config.settings.kinds import (
 from edge_serve.config.settings.programs import EDGE_SERVE, Program
 from edge_serve.config.settings.table import Alias, BadSetting, Setting, help_text, read_settings
 from edge_serve.devices.device import LEAST_COMPUTE_CAPABILITY
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 _server = partial(Setting, "Server")
 _log = partial(Setting, "Logging")

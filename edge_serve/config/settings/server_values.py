@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from edge_serve.config.settings.kinds import SettingKind, shown
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 #: the values of `--http-restricted-api` and `--grpc-restricted-protocol`
 RESTRICTABLE = (

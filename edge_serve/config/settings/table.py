@@ -11,12 +11,12 @@ import os
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from edge_serve.config.settings.kinds import SettingKind, shown
 from edge_serve.errors import InvalidArgument
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen, slotted
 
 #: between the values of a repeatable setting in its environment variable
 SEPARATOR = ";"
@@ -83,7 +83,7 @@ class Alias:
 Table = Mapping[str, Setting]
 
 
-@dataclass(slots=True)
+@slotted
 class FoundSetting:
     """The settings found: raw values by setting, and the origin of each for messages."""
 

@@ -14,10 +14,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from edge_serve.aio.offload import offload
 from edge_serve.errors import EdgeServeError, Unavailable
-from edge_serve.frozen import frozen
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.repository.repository import Repository, Snapshot
+from edge_serve.records import frozen
 
 
 @frozen

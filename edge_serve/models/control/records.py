@@ -10,11 +10,10 @@ import asyncio
 import difflib
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from edge_serve.aio.offload import offload
-from edge_serve.frozen import frozen
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.models.control.swap_queue import SwapQueue
 from edge_serve.models.load.load_plan import LoadPlan
@@ -22,9 +21,10 @@ from edge_serve.models.repository.repository import FoundModel, namespace_of, pl
 from edge_serve.models.versions.lifecycle import VersionEvent, VersionState, after
 from edge_serve.models.versions.served import Served
 from edge_serve.observe.metrics.source import Readiness
+from edge_serve.records import frozen, slotted
 
 
-@dataclass(slots=True)
+@slotted
 class VersionRecord:
     """A version that was loaded, or that a client or operator asked for, at least once; `served` while it serves.
 
@@ -99,7 +99,7 @@ _WORDS = {VersionState.LOADING: "loading", VersionState.READY: "ready", VersionS
 _FIRST = ("failed", "unready", "restarting", "loading", "ready", "unloading", "unloaded")
 
 
-@dataclass(slots=True)
+@slotted
 class ModelRecord:
     """A model that was loaded, or that a client or operator asked for, at least once.
 

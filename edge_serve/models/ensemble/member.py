@@ -9,7 +9,7 @@ Shared memory of clients: the member that makes an output writes it there, and l
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from edge_serve.aio.memo import Memo
 from edge_serve.errors import InvalidArgument
@@ -18,13 +18,14 @@ from edge_serve.messages.shared_memory import Place
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Handle, InferTensor, Shape, Shared, is_unseen
 from edge_serve.protocol.inference.validate import validate
+from edge_serve.records import slotted
 from edge_serve.scheduling.ensemble import EnsemblePlan, EnsembleStep
 
 #: entries for each step; a client that sends more shapes changes them all the time
 _REMEMBERED = 64
 
 
-@dataclass(slots=True)
+@slotted
 class StepOutputs:
     """The outputs of one response of a step, or the inputs that the client gave.
 

@@ -7,19 +7,20 @@ which is all of them while the setting is off, do not use this file.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from edge_serve.backends.base import Reply
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, Lease
 from edge_serve.models.run.driver import Driver
 from edge_serve.models.versions.instance_group import Placed
+from edge_serve.records import slotted
 from edge_serve.scheduling.rate_limiter import Claimant, RateLimiter, Resource
 from edge_serve.workers.front.frames.batch import BatchReply
 from edge_serve.workers.front.pool import ModelListener, OpenedModel
 
 
-@dataclass(slots=True)
+@slotted
 class _Held:
     """A batch that waits. `cancelled` holds the positions of requests whose clients have disconnected meanwhile."""
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import NamedTuple
 
-from edge_serve.frozen import frozen
 from edge_serve.messages.infer import Parameter
 from edge_serve.messages.tensors import InferTensor
+from edge_serve.records import frozen
 
 #: bytes of a response beside its tensors: key, digest, table entry, object
 ANSWER_BYTES = 900

@@ -12,7 +12,7 @@ from edge_serve.config.checks.checks import check_cache
 from edge_serve.config.checks.ensemble import check_ensemble_members, member_key
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError, InvalidArgument
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 #: the text before the name of a similar model, in the failure of a model that is in no repository
 _DID_YOU_MEAN = ", did you mean "

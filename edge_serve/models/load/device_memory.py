@@ -11,7 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from edge_serve.aio.offload import offload
 from edge_serve.devices.device import Gpu, Gpus
@@ -20,6 +20,7 @@ from edge_serve.messages.log_fields import model_fields
 from edge_serve.models.load.memory import Memory, MemoryFigures, Way, decide
 from edge_serve.models.versions.instance_group import Placed
 from edge_serve.observe.metrics.gpu import GpuReading, ReadGpus, find_gpus
+from edge_serve.records import entity
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ CONTEXT_BYTES = 256 << 20
 READ_SECONDS = 2.0
 
 
-@dataclass(slots=True, eq=False)
+@entity
 class _Measurement:
     """A load whose memory is measured.
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from edge_serve.aio.offload import offload
@@ -25,6 +25,7 @@ from edge_serve.models.run.driver import Driver
 from edge_serve.models.run.runner import Runner
 from edge_serve.models.versions.served import Served
 from edge_serve.protocol.inference.validate import validate
+from edge_serve.records import slotted
 
 if TYPE_CHECKING:
     from edge_serve.golden.comparison import OutputFigures
@@ -40,7 +41,7 @@ _MOST_PROBLEMS = 3
 _ADVICE = f"repair the model, or if its new answers are right, record {DIRECTORY}/ again (docs/golden_tests.md)"
 
 
-@dataclass(slots=True)
+@slotted
 class SampleFigures:
     """The outcome of one sample.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,12 +13,13 @@ from edge_serve.models.load.dependencies import members_of
 from edge_serve.models.repository.override import Override
 from edge_serve.models.repository.repository import Fingerprint, of_version, without_configuration
 from edge_serve.models.versions.served import Served
+from edge_serve.records import slotted
 
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
 
 
-@dataclass(slots=True)
+@slotted
 class LoadPlan:
     """The plan of a load.
 

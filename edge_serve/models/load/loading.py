@@ -31,7 +31,6 @@ from edge_serve.config.stages import check_files, load_model_config, merge_compl
 from edge_serve.devices.device import LEAST_COMPUTE_CAPABILITY, Gpu, Gpus
 from edge_serve.engines.cache import EngineLease
 from edge_serve.errors import EdgeServeError
-from edge_serve.frozen import frozen
 from edge_serve.golden.reader import read_golden
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.signature import Signature
@@ -63,6 +62,7 @@ from edge_serve.models.run.sequence_driver import IterativeDecoupledDriver, Iter
 from edge_serve.models.run.statistics import bounds_of, new_statistics
 from edge_serve.models.versions.instance_group import Placed, place_instances
 from edge_serve.models.versions.served import Served
+from edge_serve.records import frozen
 from edge_serve.scheduling.ensemble import ensemble_plan
 from edge_serve.scheduling.keys import shape_key_for
 from edge_serve.scheduling.ordering import ResponseOrder

@@ -11,8 +11,8 @@ from enum import Enum, auto
 from pathlib import Path
 
 from edge_serve.errors import Unavailable
-from edge_serve.frozen import frozen
 from edge_serve.messages.log_fields import model_fields
+from edge_serve.records import frozen
 
 _MIB = 1 << 20
 

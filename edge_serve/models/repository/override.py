@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from edge_serve.config.stages import MOST_CONFIG_BYTES
 from edge_serve.errors import Internal, InvalidArgument
-from edge_serve.frozen import frozen
 from edge_serve.models.repository.names import is_text
 from edge_serve.models.repository.walk import MOST_LEVELS
+from edge_serve.records import frozen
 
 if TYPE_CHECKING:
     import tempfile

@@ -24,10 +24,10 @@ from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.config.model.layout import refusal_of
 from edge_serve.config.settings.table import nearest
 from edge_serve.errors import InvalidArgument, UnreadableEntry
-from edge_serve.frozen import frozen
 from edge_serve.models.repository.names import CONTROLS, has_controls, is_text
 from edge_serve.models.repository.reading import READ_SECONDS, Faults, Reader, ReadStage
 from edge_serve.models.repository.walk import Row, walk
+from edge_serve.records import frozen
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from edge_serve.config.model.layout import refusal_of
 from edge_serve.errors import UnreadableEntry
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 #: limits of one model directory; an unpacked Python environment has some ten thousand entries
 MOST_ENTRIES = 100_000

@@ -6,7 +6,6 @@ taken from it, as in Triton, so a request counts once the model's `execute` has 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,9 +15,10 @@ from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import InferResponse, Lease
 from edge_serve.models.run import statistics as record
 from edge_serve.models.run.driver import Driver, Job
+from edge_serve.records import slotted
 
 
-@dataclass(slots=True)
+@slotted
 class _Stream:
     """A request whose last response is still to come.
 
@@ -42,7 +42,7 @@ class _Stream:
             self.inputs = None
 
 
-@dataclass(slots=True)
+@slotted
 class _Open:
     """The open streams of one batch, by position in the batch. `patience` ends after the model's
     `execution_timeout_ms`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,6 +25,7 @@ from edge_serve.models.run.runner import OnResponse, Runner, Submitter, Ticket
 from edge_serve.models.versions.instance_group import Placed
 from edge_serve.models.versions.lineage import Lineage
 from edge_serve.observe.metrics.source import ModelSeries
+from edge_serve.records import entity
 from edge_serve.scheduling.keys import ShapeKey
 from edge_serve.workers.front.pool import OpenedModel
 from edge_serve.workers.memory.arena import Arena
@@ -50,7 +51,7 @@ class InstanceLimit(Protocol):
     def remove(self, instance: int) -> None: ...
 
 
-@dataclass(slots=True, eq=False)
+@entity
 class Served:
     """A loaded version.
 

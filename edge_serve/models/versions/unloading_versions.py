@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from edge_serve.frozen import frozen
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.repository.names import shown
 from edge_serve.models.versions.lineage import add_up
 from edge_serve.models.versions.served import Served
 from edge_serve.observe.metrics.source import ModelSeries
+from edge_serve.records import frozen
 
 
 class UnloadingVersions:

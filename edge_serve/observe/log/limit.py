@@ -9,10 +9,11 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic, TypeVar
 
 from edge_serve.messages.log_fields import CHATTER, FIELDS, RECURS
+from edge_serve.records import slotted
 from edge_serve.workers.front.output import Rate
 
 Line = TypeVar("Line")
@@ -27,7 +28,7 @@ SLOW_SECONDS = 60.0
 QUIET_SECONDS = 600.0
 
 
-@dataclass(slots=True)
+@slotted
 class _Group(Generic[Line]):
     """Like lines.
 
@@ -49,7 +50,7 @@ class _Group(Generic[Line]):
         return self.begun is not None and now - self.begun >= SLOW_SECONDS
 
 
-@dataclass(slots=True)
+@slotted
 class Limiter(Generic[Line]):
     """Lets `burst` lines of a group pass at once and `per_second` after that, and counts the others.
 

@@ -6,7 +6,6 @@ docs/metrics.md is made from this table by `make docs`.
 
 from __future__ import annotations
 
-from edge_serve.frozen import frozen
 from edge_serve.observe.metrics.readers import (
     Reader,
     builds,
@@ -28,6 +27,7 @@ from edge_serve.observe.metrics.readers import (
     summary,
     throttled,
 )
+from edge_serve.records import frozen
 
 
 @frozen

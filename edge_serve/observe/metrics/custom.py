@@ -11,11 +11,12 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import Any
 
 from edge_serve.observe.metrics.source import CustomFamily, CustomSample
+from edge_serve.records import slotted
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ _KINDS = ("counter", "gauge", "histogram")
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
-@dataclass(slots=True)
+@slotted
 class _Series:
     value: float = 0.0
     bounds: tuple[float, ...] = ()
@@ -37,7 +38,7 @@ class _Series:
     owners: set[Hashable] = field(default_factory=set)
 
 
-@dataclass(slots=True)
+@slotted
 class _Family:
     description: str
     kind: str

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from edge_serve.devices.device import Gpu
-from edge_serve.frozen import frozen
 from edge_serve.observe.metrics.machine import read_memory, read_text, thermal_zones
+from edge_serve.records import frozen
 
 
 @frozen

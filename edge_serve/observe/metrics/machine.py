@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from edge_serve.frozen import frozen
 from edge_serve.messages.status import Temperature
+from edge_serve.records import frozen
 
 #: sensors that are not there, or asleep, answer with values far outside of this
 _PLAUSIBLE = (-60.0, 200.0)

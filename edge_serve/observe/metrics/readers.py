@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from edge_serve.messages.statistics import LATENCY_BUCKETS, Duration, Histogram, ModelStatistics, Recent
 from edge_serve.observe.metrics.exposition import (
@@ -19,9 +19,10 @@ from edge_serve.observe.metrics.machine import MachineReading
 from edge_serve.observe.metrics.options import MetricsOptions
 from edge_serve.observe.metrics.source import HttpSeries, ModelSeries, Readiness, RunningBuild
 from edge_serve.observe.metrics.updates import Updates
+from edge_serve.records import slotted
 
 
-@dataclass(slots=True)
+@slotted
 class Model:
     """A served version as the readers below see it: with its label text and the options."""
 
@@ -40,7 +41,7 @@ class Model:
         return self.series.statistics
 
 
-@dataclass(slots=True)
+@slotted
 class Scrape:
     """Everything that one scrape shows, read once."""
 

@@ -7,13 +7,14 @@ through `LoadedVersion`. `Served.series` in `models/versions/served.py` computes
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.records import slotted
 
 
-@dataclass(slots=True)
+@slotted
 class CustomSample:
     """One series of a Python model's MetricFamily; a histogram has bounds and counts per bucket (+Inf last)."""
 
@@ -23,7 +24,7 @@ class CustomSample:
     counts: tuple[int, ...] = ()
 
 
-@dataclass(slots=True)
+@slotted
 class CustomFamily:
     """kind: counter, gauge or histogram."""
 
@@ -52,7 +53,7 @@ class LoadedVersion(Protocol):
         """GPU -> bytes of its memory that the load took, where that was measured."""
 
 
-@dataclass(slots=True)
+@slotted
 class ModelSeries:
     """One served version.
 
@@ -78,7 +79,7 @@ class ModelSeries:
     namespace: str | None = None
 
 
-@dataclass(slots=True)
+@slotted
 class Readiness:
     """Whether a version can answer.
 
@@ -93,7 +94,7 @@ class Readiness:
     namespace: str | None = None
 
 
-@dataclass(slots=True)
+@slotted
 class RunningBuild:
     """A TensorRT engine that a load is building.
 
@@ -108,7 +109,7 @@ class RunningBuild:
     namespace: str | None = None
 
 
-@dataclass(slots=True)
+@slotted
 class HttpSeries:
     """The doors: open connections, requests answered by status, and what was refused, by reason."""
 

@@ -13,7 +13,7 @@ from dataclasses import field
 from typing import Any, TypeGuard
 
 from edge_serve.files import read_small
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 SCHEMA = 1
 #: more bundles than a device has

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 PATH = "/edge-serve/status"
 LEAVE = "/edge-serve/safe-mode/leave"

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 
 from edge_serve.aio.tasks import gathered, in_pieces, notify, start_task
@@ -27,6 +27,7 @@ from edge_serve.observe.metrics.source import StatisticsSource
 from edge_serve.observe.status.document import Document, StatusFacts, build, model_rows
 from edge_serve.observe.status.events import EventRing
 from edge_serve.observe.status.probe import Probe, Readings
+from edge_serve.records import slotted
 from edge_serve.service import TRITON_VERSION, Service
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ PATIENCE_SECONDS = 2.0
 Done = Callable[[Document], None]
 
 
-@dataclass(slots=True)
+@slotted
 class Rooms:
     """Whom the collector asks.
 

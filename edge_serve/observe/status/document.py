@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, field, fields
 from typing import Any
 
-from edge_serve.frozen import frozen
 from edge_serve.messages.line import failed_line, shortened
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import LATENCY_BUCKETS, ModelStatistics
@@ -23,6 +22,7 @@ from edge_serve.observe.metrics.source import HttpSeries
 from edge_serve.observe.metrics.updates import Updates
 from edge_serve.observe.status.events import StatusEvent
 from edge_serve.observe.status.probe import Readings
+from edge_serve.records import frozen
 
 #: raised when a member changes its meaning or is removed; new ones may be added at any time
 SCHEMA = 2

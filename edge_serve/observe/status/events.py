@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from edge_serve.messages.log_fields import CHATTER, DISPLAY, FIELDS
+from edge_serve.records import slotted
 
 #: how many are kept of each
 MOST_EVENTS, MOST_ERRORS = 60, 30
@@ -18,7 +19,7 @@ LONGEST_TEXT, _END = 500, 250
 _GAP = " ... "
 
 
-@dataclass(slots=True)
+@slotted
 class StatusEvent:
     """A line of the log.
 

@@ -17,13 +17,13 @@ from typing import TypeVar
 from edge_serve import __version__
 from edge_serve.devices.device import Gpu
 from edge_serve.errors import EdgeServeError
-from edge_serve.frozen import frozen
 from edge_serve.messages.status import ProcessReading, SystemFacts, Temperature
 from edge_serve.models.repository.repository import FoundModel
 from edge_serve.observe.metrics.gpu import GpuReading, ReadGpus, find_gpus, no_gpus, seen_by_cuda
 from edge_serve.observe.metrics.machine import Machine, MachineReading, read_temperatures
 from edge_serve.observe.metrics.updates import Updates, read_updates
 from edge_serve.observe.status.device_file import read_system
+from edge_serve.records import frozen
 
 #: libraries whose versions are listed if they are installed
 _LIBRARIES = ("numpy", "onnxruntime", "onnxruntime-gpu", "tensorrt", "protobuf")

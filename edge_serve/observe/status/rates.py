@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 Document = Mapping[str, Any]
 Key = tuple[str, str]

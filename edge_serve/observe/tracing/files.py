@@ -10,14 +10,14 @@ import os
 import stat
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from edge_serve.aio.sink import Sink
 from edge_serve.errors import EdgeServeError
-from edge_serve.frozen import frozen
 from edge_serve.messages.settings import TraceSettings
 from edge_serve.messages.trace import Trace
+from edge_serve.records import frozen, slotted
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def entries(trace: Trace) -> list[dict[str, Any]]:
     return made
 
 
-@dataclass(slots=True)
+@slotted
 class _Batch:
     """Traces that wait for others of the same numbered file.
 

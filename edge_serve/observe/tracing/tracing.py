@@ -7,7 +7,7 @@ Rules: triton-inference-server/server src/tracer.cc. A change makes a new settin
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from edge_serve.clock import Clock, MonotonicClock
@@ -16,6 +16,7 @@ from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.settings import TraceChanges, TraceSettings
 from edge_serve.messages.trace import Arrival, Trace
 from edge_serve.observe.tracing.files import TraceFiles
+from edge_serve.records import slotted
 
 _FIELDS = ("level", "rate", "count", "log_frequency")
 _UNCHANGED = TraceChanges()
@@ -23,7 +24,7 @@ _UNCHANGED = TraceChanges()
 OnResponse = Callable[[InferResponse], None]
 
 
-@dataclass(slots=True)
+@slotted
 class TraceSetting:
     """The trace settings of the server or of one model.
 

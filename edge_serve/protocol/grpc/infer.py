@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -25,6 +25,7 @@ from edge_serve.protocol.grpc import request as grpc_request
 from edge_serve.protocol.grpc.grpc_service_pb2 import ModelInferRequest
 from edge_serve.protocol.http2.frames import encode_varint
 from edge_serve.protocol.inference.validate import check_strings, validate
+from edge_serve.records import slotted
 
 #: tags of the fields, all length-delimited: the field's number times 8, plus 2
 _MODEL, _VERSION, _ID, _RAW = 1 << 3 | 2, 2 << 3 | 2, 3 << 3 | 2, 7 << 3 | 2
@@ -50,7 +51,7 @@ class Unreadable(Internal):
         super().__init__("Unable to parse request")
 
 
-@dataclass(slots=True)
+@slotted
 class MessageParts:
     """A message cut into its top-level fields.
 
@@ -65,7 +66,7 @@ class MessageParts:
     starts: list[int]
 
 
-@dataclass(slots=True)
+@slotted
 class _Input:
     """An input of a known request.
 
@@ -82,7 +83,7 @@ class _Input:
     before: bytes
 
 
-@dataclass(slots=True)
+@slotted
 class _Template:
     """A decoded head, for requests with an equal one. `request` has its fields, except the id and the inputs."""
 

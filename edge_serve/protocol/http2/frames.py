@@ -12,11 +12,11 @@ import logging
 import re
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from hpack import Decoder, HPACKError, OversizedHeaderListError
 
 from edge_serve.aio.memo import Memo
+from edge_serve.records import slotted
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
@@ -168,7 +168,7 @@ _OF_A_CONNECTION = frozenset((b"connection", b"keep-alive", b"proxy-connection",
 _PSEUDO = frozenset((b":method", b":scheme", b":path", b":authority"))
 
 
-@dataclass(slots=True)
+@slotted
 class StreamHead:
     """A request head.
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from edge_serve.frozen import frozen
 from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutput
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import DataType, InferTensor, element_count, is_unseen
+from edge_serve.records import frozen
 
 #: the loop reads JSON texts, and compressed bodies before and after decompression, of up to this many bytes
 SMALL_BYTES = 256 * 1024

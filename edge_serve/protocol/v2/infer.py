@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -25,6 +24,7 @@ from edge_serve.protocol.inference.cost import NO_LIMITS, TooExpensive, WorkLimi
 from edge_serve.protocol.inference.validate import check_correlation_id, check_strings, validate
 from edge_serve.protocol.v2 import infer_header, infer_tensors, json_text
 from edge_serve.protocol.v2.infer_header import Split, split
+from edge_serve.records import slotted
 
 #: Triton's default for --http-max-input-size
 MAX_INPUT_SIZE = 64 * 1024 * 1024
@@ -54,7 +54,7 @@ def parse_header_length(text: str | None, content_length: int) -> int | None:
     return length
 
 
-@dataclass(slots=True)
+@slotted
 class _TemplateInput:
     """An input of a template.
 
@@ -71,7 +71,7 @@ class _TemplateInput:
     elements: int
 
 
-@dataclass(slots=True)
+@slotted
 class _Template:
     """A parsed and validated JSON part, for the request that it came with and for later ones.
 

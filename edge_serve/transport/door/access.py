@@ -15,8 +15,8 @@ from edge_serve.access.credentials import CertificateRoles, Tokens, read_certifi
 from edge_serve.access.policy import AccessRequest, AdminAccess, Policy
 from edge_serve.access.roles import Role
 from edge_serve.errors import EdgeServeError
-from edge_serve.frozen import frozen
 from edge_serve.messages.peer import Peer
+from edge_serve.records import frozen
 from edge_serve.transport.door.reloaded import Reloaded
 
 log = logging.getLogger(__name__)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from edge_serve.errors import EdgeServeError, Overloaded
 from edge_serve.messages.infer import Lease
 from edge_serve.protocol.http1.errors import ContentTooLarge, RequestTimeout
+from edge_serve.records import entity
 
 #: bytes by which the claim of a chunked body grows
 STEP = 1 << 20
@@ -31,7 +31,7 @@ _RETRY_AFTER = 5
 _NONE_NOW = "there is no memory for this body now, try again later"
 
 
-@dataclass(eq=False, slots=True)
+@entity
 class Claim:
     """The share of one body in the budget.
 

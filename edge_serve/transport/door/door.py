@@ -18,6 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from edge_serve.clock import Clock
 from edge_serve.messages.peer import Peer
+from edge_serve.records import slotted
 from edge_serve.transport.door.eviction import Idle, candidates
 from edge_serve.transport.door.listeners import Acceptor, Listener, peer_of
 from edge_serve.transport.door.shared_limits import SharedLimits
@@ -66,7 +67,7 @@ class Connection(Idle, Protocol):
 C = TypeVar("C", bound=Connection)
 
 
-@dataclass(slots=True)
+@slotted
 class DoorCounters:
     """Counters of a door for the metrics page; `connections` is the number open now."""
 

@@ -16,8 +16,8 @@ import stat
 from collections.abc import Callable
 from typing import Any
 
-from edge_serve.frozen import frozen
 from edge_serve.messages.peer import LOCAL, Peer
+from edge_serve.records import frozen
 
 _BACKLOG = 1024
 

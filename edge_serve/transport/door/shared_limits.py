@@ -5,10 +5,11 @@ from __future__ import annotations
 import socket
 import sys
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from edge_serve.errors import Overloaded
+from edge_serve.records import slotted
 from edge_serve.transport.door.body_memory import BodyMemory
 from edge_serve.transport.door.listeners import host_of
 
@@ -76,7 +77,7 @@ class Addresses:
                 del self._open[key]
 
 
-@dataclass(slots=True)
+@slotted
 class SharedLimits:
     """The limits that all doors share; without arguments there are none."""
 

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Protocol
 
 from edge_serve.access.roles import Role
 from edge_serve.errors import EdgeServeError, Unavailable, Unsupported
-from edge_serve.frozen import frozen
 from edge_serve.messages.infer import Room
 from edge_serve.protocol.grpc import wire as grpc_wire
 from edge_serve.protocol.http2.frames import StreamHead
 from edge_serve.protocol.v2.infer_header import read_forwarded
+from edge_serve.records import frozen, slotted
 from edge_serve.transport.door.access import AccessGate
 from edge_serve.transport.v2.routes import RouteGroup
 
@@ -105,7 +105,7 @@ class DeadlineExceeded(EdgeServeError):
     http_status, grpc_code = 504, "DEADLINE_EXCEEDED"
 
 
-@dataclass(slots=True)
+@slotted
 class CallHead:
     """The interpreted head of a call.
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from edge_serve.aio.offload import offload
 from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.grpc import wire as grpc_wire
 from edge_serve.protocol.grpc.wire import PREFIX
+from edge_serve.records import entity, slotted
 
 #: bytes of a message that is compressed in the loop
 SMALL = 64 * 1024
 
 
-@dataclass(slots=True)
+@slotted
 class _Job:
     """A message to compress. Its parts do not change until `on_sent` is called."""
 
@@ -25,7 +26,7 @@ class _Job:
     on_sent: Callable[[], None] | None
 
 
-@dataclass(eq=False, slots=True)
+@entity
 class Deflater:
     """Compresses the messages of one call.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from edge_serve.clock import Clock
+from edge_serve.records import slotted
 from edge_serve.transport.door.door import ConnectionLimits
 from edge_serve.transport.door.shared_limits import SharedLimits
 from edge_serve.transport.grpc.keepalive import KeepaliveSettings
@@ -33,7 +34,7 @@ class GrpcLimits(ConnectionLimits):
     leave_timeout: float = 1.0
 
 
-@dataclass(slots=True)
+@slotted
 class GrpcDoorState:
     """State that all connections of a door share.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from edge_serve.aio.tasks import start_task
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.protocol.grpc import wire as grpc_wire
 from edge_serve.protocol.grpc.wire import MessageTooLarge
+from edge_serve.records import entity
 from edge_serve.transport.grpc.deflater import SMALL
 from edge_serve.transport.grpc.messages import Message, claim_message
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _SMALL_INFLATED = 256 * 1024
 
 
-@dataclass(eq=False, slots=True)
+@entity
 class Inflater:
     """Inflates and prepares the messages of one call.
 

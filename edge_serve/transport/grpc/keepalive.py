@@ -9,7 +9,7 @@ import enum
 import math
 import sys
 
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 #: least time between pings of a client without calls, unless keepalive without calls is permitted
 _IDLE_INTERVAL_NS = 2 * 3600 * 1_000_000_000

@@ -7,7 +7,6 @@ the memory in which it will be read.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edge_serve.errors import EdgeServeError, Internal
@@ -18,6 +17,7 @@ from edge_serve.protocol.grpc.wire import PREFIX
 from edge_serve.protocol.http1.body import SMALL as LARGE
 from edge_serve.protocol.http1.body import pages
 from edge_serve.protocol.http2.stream import INITIAL_WINDOW
+from edge_serve.records import entity, slotted
 from edge_serve.transport.door.body_memory import BodyMemory, Claim, ClaimedLease, ClaimOnly
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ SHOWN = 4096
 PREFIX_SIZE = PREFIX.size
 
 
-@dataclass(slots=True)
+@slotted
 class Message:
     """A complete message.
 
@@ -57,7 +57,7 @@ class Message:
             self.lease.release()
 
 
-@dataclass(eq=False, slots=True)
+@entity
 class MessageReader:
     """Assembles messages that do not arrive in one piece, or that are large.
 

@@ -10,7 +10,6 @@ from google.protobuf.message import DecodeError, Message
 from edge_serve.access.roles import Role
 from edge_serve.aio.tasks import in_pieces, start_task
 from edge_serve.errors import EdgeServeError, NotFound, Unavailable
-from edge_serve.frozen import frozen
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.tensors import Buffer
@@ -18,6 +17,7 @@ from edge_serve.protocol.grpc import bodies as grpc_bodies
 from edge_serve.protocol.grpc import grpc_service_pb2 as pb
 from edge_serve.protocol.grpc.infer import Unreadable
 from edge_serve.protocol.grpc.response import encode_delimited
+from edge_serve.records import frozen
 from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.v2.operations import MANY_MODELS, CallService, Done, check_repository
 from edge_serve.transport.v2.routes import RouteGroup

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease
@@ -24,6 +23,7 @@ from edge_serve.models.run.runner import Ticket
 from edge_serve.protocol.grpc import response as grpc_response
 from edge_serve.protocol.grpc.infer import Unreadable, cut, peek
 from edge_serve.protocol.grpc.response import GrpcInferEncoder
+from edge_serve.records import entity, slotted
 from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.grpc.messages import Message
 from edge_serve.transport.sockets import backlog
@@ -48,7 +48,7 @@ class StreamOverrun(EdgeServeError):
     grpc_code = "RESOURCE_EXHAUSTED"
 
 
-@dataclass(slots=True)
+@slotted
 class _Written:
     """A message to send."""
 
@@ -57,7 +57,7 @@ class _Written:
     lease: Lease | None = None
 
 
-@dataclass(slots=True, eq=False)
+@entity
 class _Turn:
     """Place of an ordinary model's request in the order of the stream.
 
@@ -69,7 +69,7 @@ class _Turn:
     message: _Written | None = None
 
 
-@dataclass(slots=True, eq=False)
+@entity
 class _Open:
     """A request without its last response; `turn` is its place in the order, None for a decoupled model."""
 

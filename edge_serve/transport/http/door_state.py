@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from edge_serve.protocol.http1.head import HeadParser, MessageLimits
+from edge_serve.records import slotted
 from edge_serve.transport.door.door import ConnectionLimits, DoorCounters
 from edge_serve.transport.door.shared_limits import SharedLimits
 
@@ -51,14 +52,14 @@ class HttpWait(enum.IntEnum):
     LINGER = 6
 
 
-@dataclass(slots=True)
+@slotted
 class HttpCounters(DoorCounters):
     """Counters of an HTTP door: those of every door, and requests by status."""
 
     requests: dict[int, int] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@slotted
 class HttpDoorState:
     """Objects that all connections of a server share.
 

@@ -10,8 +10,8 @@ import ssl
 import sys
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from edge_serve.records import entity
 from edge_serve.transport.sockets.tls import TlsSocket, wrap
 
 log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ Opened = Callable[[TlsSocket], None]
 Failed = Callable[[], None]
 
 
-@dataclass(eq=False, slots=True)
+@entity
 class Handshake:
     """A TLS handshake under way.
 

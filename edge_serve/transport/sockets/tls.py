@@ -17,9 +17,9 @@ from collections.abc import Iterable, Sequence
 
 from edge_serve.errors import InvalidArgument
 from edge_serve.files import read_small
-from edge_serve.frozen import frozen
 from edge_serve.messages.peer import Certificate
 from edge_serve.messages.tensors import Buffer
+from edge_serve.records import frozen
 
 #: bytes of the longest TLS record (RFC 8446 5.1); OpenSSL reads and writes one in each call
 _RECORD = 16 * 1024

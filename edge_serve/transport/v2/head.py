@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from edge_serve.errors import EdgeServeError, InvalidArgument
-from edge_serve.frozen import frozen
 from edge_serve.protocol.http1.head import RequestHead
 from edge_serve.protocol.inference import compression
 from edge_serve.protocol.v2.infer import MAX_INPUT_SIZE
 from edge_serve.protocol.v2.infer_header import read_forwarded
+from edge_serve.records import frozen, slotted
 from edge_serve.transport.door.access import AccessGate
 from edge_serve.transport.http.replies import MethodNotAllowed
 from edge_serve.transport.v2.routes import Operation, PathNotFound, Restricted, Route, RouteGroup, match
@@ -47,7 +47,7 @@ class V2Settings:
     health_json: bool = False
 
 
-@dataclass(slots=True)
+@slotted
 class V2Request:
     """The parts of a request head that the v2 protocol uses.
 

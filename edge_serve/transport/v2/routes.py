@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from edge_serve.access.roles import Role
 from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 
 
 class PathNotFound(NotFound):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any
@@ -13,6 +12,7 @@ from edge_serve.backends.base import BackendRequest, Reply
 from edge_serve.errors import EdgeServeError, Internal, Unavailable, triton_code
 from edge_serve.messages.infer import NULL_SEQUENCE_SLOT, Parameter
 from edge_serve.messages.tensors import DataType, InferTensor, Shape, zero_data
+from edge_serve.records import slotted
 from edge_serve.workers.child.memory.arena_imports import ArenaImports
 from edge_serve.workers.child.memory.output_room import OutputRoom
 from edge_serve.workers.child.memory.shared_request import SharedRequest
@@ -56,7 +56,7 @@ def cancel_key(batch_id: int, index: int) -> int:
     return (batch_id << 16) | index
 
 
-@dataclass(slots=True)
+@slotted
 class Batch:
     """An EXECUTE frame as the worker reads it.
 

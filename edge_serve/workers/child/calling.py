@@ -11,7 +11,6 @@ import json
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
@@ -21,6 +20,7 @@ from edge_serve.backends.base import Reply
 from edge_serve.backends.host import Cancel, ModelCall, OnReply
 from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, Internal
 from edge_serve.messages.tensors import Buffer, InferTensor
+from edge_serve.records import slotted
 from edge_serve.workers.child.own_threads import OwnThread
 from edge_serve.workers.wire.calls import (
     BLOCKING,
@@ -124,7 +124,7 @@ def _address(data: Buffer) -> int:
     return int(np.frombuffer(data, np.uint8).ctypes.data)
 
 
-@dataclass(slots=True)
+@slotted
 class _Open:
     """A call whose last response has not come; keeps its inputs alive. `seen` counts its responses."""
 

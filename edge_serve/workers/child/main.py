@@ -20,7 +20,6 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from edge_serve.backends import host, loader
 from edge_serve.backends.base import ArenaMemory, Backend, DeviceLost, InstanceSpec, ModelSpec
 from edge_serve.backends.packs import Pack
 from edge_serve.errors import EdgeServeError, Internal, NotFound, Unavailable
+from edge_serve.records import slotted
 from edge_serve.workers.child.calling import CallerArena
 from edge_serve.workers.child.forks import Forks
 from edge_serve.workers.child.instance import Instance, end_worker
@@ -50,7 +50,7 @@ _LAST_JOB_SECONDS = 0.2
 _THREADS = " (raise the limit of memory or threads: ulimit -v, TasksMax= or MemoryMax= of the service)"
 
 
-@dataclass(slots=True)
+@slotted
 class LoadedModel:
     """A model version in this process."""
 

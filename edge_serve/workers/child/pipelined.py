@@ -11,18 +11,19 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from queue import SimpleQueue
 from typing import Any
 
 from edge_serve.backends.base import BackendInstance, BackendRequest, QueueingInstance, Reply, Timing
+from edge_serve.records import slotted
 from edge_serve.workers.child.batch import Batch, decode_execute, in_time, with_late
 from edge_serve.workers.child.instance import Instance, end_worker
 from edge_serve.workers.child.memory.output_room import OutputRoom
 from edge_serve.workers.wire.layout import TensorLayout
 
 
-@dataclass(slots=True)
+@slotted
 class _Run:
     """One call of `begin`: a batch, or one request of a batch whose requests are executed one after the other.
 
@@ -37,7 +38,7 @@ class _Run:
     failed: list[Reply] | None = None
 
 
-@dataclass(slots=True)
+@slotted
 class _Batch:
     """A batch on its way through both threads.
 

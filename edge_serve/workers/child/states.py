@@ -17,9 +17,9 @@ from typing import Any
 
 from edge_serve.backends.base import BackendInstance, BackendRequest, ModelSpec, Reply, Timing
 from edge_serve.errors import Internal, InvalidArgument
-from edge_serve.frozen import frozen
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START
 from edge_serve.messages.tensors import BY_CONFIG_NAME, DataType, InferTensor, Shape, element_count, zero_data
+from edge_serve.records import frozen
 
 #: beside the version directories (core src/constants.h, kInitialStateFolder)
 INITIAL_STATES = "initial_state"

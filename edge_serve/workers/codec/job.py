@@ -6,15 +6,14 @@ A job owns its memory until `done` is called. Then the memory belongs to the req
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from edge_serve.aio.tasks import notify
 from edge_serve.errors import Cancelled, EdgeServeError, Unavailable, Unparsable
-from edge_serve.frozen import frozen
 from edge_serve.messages.infer import InferRequest, Lease
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer
+from edge_serve.records import frozen, slotted
 from edge_serve.workers.codec.messages import pack_job, pack_signature, unpack_request
 from edge_serve.workers.memory.arena import Arena
 from edge_serve.workers.wire.frames import FrameError, FrameKind, error_of
@@ -46,7 +45,7 @@ class Encoded:
     lease: Lease
 
 
-@dataclass(slots=True)
+@slotted
 class Body:
     """The body of an inference request, not yet decoded.
 

@@ -11,7 +11,7 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from edge_serve.aio.bulk_copy import copy, work
@@ -19,6 +19,7 @@ from edge_serve.aio.tasks import notify
 from edge_serve.backends.host import ModelCall
 from edge_serve.errors import Cancelled, EdgeServeError, Internal, Unavailable, Unsupported
 from edge_serve.messages.infer import InferResponse, Lease
+from edge_serve.records import entity, slotted
 from edge_serve.workers.front.channel import Channel
 from edge_serve.workers.front.frames.calls import decode_call, decode_rest, encode_response
 from edge_serve.workers.front.link import ModelListener
@@ -35,7 +36,7 @@ _NO_BYTES = memoryview(b"")
 Answer = Callable[["dict[str, Any] | EdgeServeError"], None]
 
 
-@dataclass(slots=True)
+@slotted
 class Hooks:
     """Callbacks for messages from models other than replies.
 
@@ -56,7 +57,7 @@ class Hooks:
     gpu_trouble: Callable[[Collection[int]], Awaitable[str]] | None = None
 
 
-@dataclass(slots=True)
+@slotted
 class Caller:
     """An opened model that may call others.
 
@@ -187,7 +188,7 @@ class InboundCall:
             self._broker.closed(self._number)
 
 
-@dataclass(slots=True, eq=False)
+@entity
 class BlsBroker:
     """The calls of one worker process.
 

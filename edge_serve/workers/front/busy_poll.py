@@ -13,12 +13,12 @@ import os
 import select
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from selectors import EVENT_READ, EVENT_WRITE, EpollSelector, SelectorKey
 from typing import Any
 
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen, slotted
 from edge_serve.workers.wire.polling_wait import PollingWait
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ _STAT = Path("/proc/stat")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
-@dataclass(slots=True)
+@slotted
 class PollPolicy:
     """Decides which threads may poll, so that a polling thread never takes a core from a computing one.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Generic, TypeVar
 
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 from edge_serve.workers.front.placement import ModelPlacement
 
 Key = TypeVar("Key", bound=Hashable)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from edge_serve.backends.base import Reply
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, Lease
+from edge_serve.records import slotted
 from edge_serve.workers.front.busy_poll import PollPolicy
 from edge_serve.workers.front.frames.batch import BatchReply
 from edge_serve.workers.memory.arena import Arena
@@ -57,7 +58,7 @@ class ModelListener(Protocol):
         return None
 
 
-@dataclass(slots=True)
+@slotted
 class Link:
     """State that all channels of one opened model share.
 

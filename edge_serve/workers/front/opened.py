@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from edge_serve.backends.base import InstanceSpec, ModelSpec, Reply
 from edge_serve.errors import Internal
 from edge_serve.messages.infer import InferRequest
+from edge_serve.records import slotted
 from edge_serve.workers.front.channel import Channel
 from edge_serve.workers.front.frames.batch import BatchReply
 from edge_serve.workers.front.link import Link, ModelListener
@@ -20,7 +21,7 @@ from edge_serve.workers.front.worker import Worker
 _NONE: Mapping[int, Channel] = {}
 
 
-@dataclass(slots=True)
+@slotted
 class PlacedInstances:
     """Where one part of a model lives."""
 

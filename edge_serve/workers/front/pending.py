@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from edge_serve.aio.bulk_copy import copy, work
@@ -11,6 +11,7 @@ from edge_serve.aio.pausable_deadline import PausableDeadline
 from edge_serve.errors import EdgeServeError, Unavailable
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import Buffer, InferTensor
+from edge_serve.records import slotted
 from edge_serve.workers.memory.arena import Arena, Slot
 from edge_serve.workers.wire.layout import INLINE, padded
 
@@ -18,7 +19,7 @@ from edge_serve.workers.wire.layout import INLINE, padded
 Moves = list[tuple[memoryview, Buffer]]
 
 
-@dataclass(slots=True)
+@slotted
 class PendingBatch:
     """A batch in flight.
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.errors import Unavailable
+from edge_serve.records import entity
 from edge_serve.workers.front.channel import Channel
 from edge_serve.workers.front.link import Link
 
 
-@dataclass(slots=True, eq=False)
+@entity
 class ModelPlacement:
     """The instances of an opened model that live in one worker.
 

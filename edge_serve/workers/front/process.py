@@ -15,10 +15,10 @@ from typing import Any
 
 from edge_serve.aio.tasks import start_task
 from edge_serve.errors import Internal, Unavailable
-from edge_serve.frozen import frozen
 from edge_serve.messages.line import shortened
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.tensors import Buffer
+from edge_serve.records import frozen
 from edge_serve.workers.front.frame_socket import GRACE, FrameSocket
 from edge_serve.workers.front.output import WorkerOutput
 from edge_serve.workers.launch.cgroups import ControlGroup

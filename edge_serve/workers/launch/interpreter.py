@@ -9,13 +9,13 @@ import os
 import site
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import edge_serve
 from edge_serve.backends.privacy import private
 from edge_serve.errors import InvalidArgument, with_advice
-from edge_serve.frozen import frozen
+from edge_serve.records import entity, frozen
 
 #: variables of the server's own virtual environment, which would mislead another interpreter
 _FOREIGN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX")
@@ -38,7 +38,7 @@ class Interpreter:
     program: str = ""
 
 
-@dataclass(slots=True, eq=False)
+@entity
 class Environment:
     """An interpreter that a worker runs with, until `release`: what was unpacked for it, and its pack, stay as long.
 

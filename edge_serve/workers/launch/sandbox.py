@@ -19,7 +19,7 @@ from pathlib import Path
 from edge_serve.aio.within import within
 from edge_serve.config.settings.server import ServerConfig
 from edge_serve.errors import InvalidArgument
-from edge_serve.frozen import frozen
+from edge_serve.records import frozen
 from edge_serve.workers.launch import landlock
 from edge_serve.workers.launch.interpreter import Environment, Interpreter, default_cache
 

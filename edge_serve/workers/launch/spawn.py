@@ -6,8 +6,8 @@ import contextlib
 import os
 import socket
 import subprocess
-from dataclasses import dataclass
 
+from edge_serve.records import entity
 from edge_serve.workers.launch.interpreter import Interpreter
 from edge_serve.workers.launch.lifetime_pipe import LifetimePipe
 
@@ -17,7 +17,7 @@ WORKER = "edge_serve.workers.child.main"
 _SIGNS = 6
 
 
-@dataclass(slots=True, eq=False)
+@entity
 class Spawned:
     """A process that runs, and that nothing watches yet.
 

@@ -7,14 +7,14 @@ write pages that no process has. So a worker asks before it registers, and the a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from edge_serve.errors import Unavailable
+from edge_serve.records import slotted
 from edge_serve.workers.memory.pages import PAGE
 
 
-@dataclass(slots=True)
+@slotted
 class PinnedPool:
     """Bytes that all workers may register together (`--pinned-memory-pool-byte-size`)."""
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from edge_serve.messages.tensors import BY_NUMBER, InferTensor, element_count
+from edge_serve.records import slotted
 from edge_serve.workers.wire.frames import Frame, FrameError
 from edge_serve.workers.wire.layout import IN_ARENA, IN_FRAME, PAD, TENSOR
 
@@ -37,7 +37,7 @@ _ALIGNMENT = 16
 PARSE_ERRORS = (struct.error, KeyError, IndexError, ValueError, TypeError)
 
 
-@dataclass(slots=True)
+@slotted
 class OutputSlot:
     """A slot that holds outputs, as an INFER_RESPONSE frame names it; all 0 = none."""
 

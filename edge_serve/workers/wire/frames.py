@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, Internal, triton_code
+from edge_serve.records import slotted
 
 VERSION = 1
 #: payload length, version, kind, a count, an id: of the batch on data channels, of the question on control channels
@@ -100,7 +100,7 @@ class FrameError(Exception):
     """The bytes are not a valid frame."""
 
 
-@dataclass(slots=True)
+@slotted
 class Frame:
     """A frame whose payload has arrived completely."""
 

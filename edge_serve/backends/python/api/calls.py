@@ -5,16 +5,19 @@ Contract: triton-inference-server/python_backend src/pb_response_iterator.cc and
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
 from edge_serve.backends import host
 from edge_serve.backends.base import Reply
 from edge_serve.backends.python.api.errors import MODULE
 from edge_serve.backends.python.api.response import InferenceResponse
 from edge_serve.errors import EdgeServeError
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Replies:
@@ -92,6 +95,8 @@ def ask(call: host.ModelCall, gpu: int = -1) -> InferenceResponse | ResponseIter
 
 def ask_async(call: host.ModelCall, gpu: int = -1) -> asyncio.Future[InferenceResponse | ResponseIterator]:
     """The same as a future of the running loop, which asks at once. Cancelling it cancels the call."""
+    import asyncio  # a model that awaits has it
+
     loop = asyncio.get_running_loop()
     future: asyncio.Future[InferenceResponse | ResponseIterator] = loop.create_future()
 

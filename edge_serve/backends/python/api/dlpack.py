@@ -17,8 +17,8 @@ import numpy as np
 from edge_serve.backends.cuda.device_data import DeviceData, process_cuda
 from edge_serve.backends.python.api.errors import TritonModelException
 from edge_serve.errors import Unavailable, with_advice
-from edge_serve.frozen import frozen
 from edge_serve.messages.tensors import Array, DataType, Shape
+from edge_serve.records import frozen
 
 CPU = 1
 CUDA = 2

@@ -5,11 +5,11 @@ Contract and texts: triton-inference-server/python_backend src/infer_request.cc 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 from collections.abc import Callable, Sequence
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 from edge_serve.backends import host
 from edge_serve.backends.base import BackendRequest
@@ -19,6 +19,9 @@ from edge_serve.backends.python.api.response import InferenceResponse, check_par
 from edge_serve.backends.python.api.sender import InferenceResponseSender
 from edge_serve.backends.python.api.tensor import Tensor
 from edge_serve.messages.infer import Parameter
+
+if TYPE_CHECKING:
+    import asyncio
 
 REQUEST_RELEASE_ALL = 1
 REQUEST_RELEASE_RESCHEDULE = 2

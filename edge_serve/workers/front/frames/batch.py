@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from edge_serve.backends.base import Reply
 from edge_serve.errors import BY_TRITON_CODE
 from edge_serve.messages.infer import NULL_SEQUENCE_SLOT, InferRequest, Lease
 from edge_serve.messages.tensors import BY_NUMBER, InferTensor, Unseen, element_count
+from edge_serve.records import slotted
 from edge_serve.workers.wire.frames import (
     ANSWER,
     ANSWERED,
@@ -138,7 +138,7 @@ def places_of(request: InferRequest) -> list[list[Any]]:
 _PARSE_ERRORS = (struct.error, KeyError, IndexError, ValueError, TypeError, AttributeError, OverflowError)
 
 
-@dataclass(slots=True)
+@slotted
 class BatchReply:
     """The replies to a batch. Times are CLOCK_MONOTONIC nanoseconds, marked by the worker.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from edge_serve.backends.host import ModelCall
 from edge_serve.errors import triton_code
 from edge_serve.messages.infer import InferResponse
+from edge_serve.records import slotted
 from edge_serve.workers.wire.calls import (
     BLOCKING,
     CALL_HEAD,
@@ -26,7 +26,7 @@ from edge_serve.workers.wire.calls import (
 from edge_serve.workers.wire.frames import Frame, FrameError, FrameKind, frame, parse_json
 
 
-@dataclass(slots=True)
+@slotted
 class Question:
     """An INFER frame as the front end reads it.
 

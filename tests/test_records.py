@@ -1,4 +1,4 @@
-"""`frozen` makes what `dataclass(frozen=True, slots=True)` makes, and compiles it later."""
+"""`frozen`, `slotted`, and `entity` make what `dataclass` makes, and compile it later."""
 
 import contextlib
 import copy
@@ -8,7 +8,8 @@ from dataclasses import FrozenInstanceError, asdict, dataclass, field, fields, i
 
 import pytest
 
-from edge_serve.frozen import frozen
+from edge_serve import records
+from edge_serve.records import compile_records, entity, frozen, slotted
 
 
 @frozen
@@ -77,11 +78,16 @@ def test_the_methods_are_those_of_dataclass() -> None:
 
 
 @pytest.mark.parametrize(
-    "use",
-    [lambda cls: cls(1), lambda cls: repr(cls.__new__(cls)), lambda cls: cls.__new__(cls) == cls.__new__(cls)],
-    ids=["init", "repr", "eq"],
+    ("name", "use"),
+    [
+        ("__init__", lambda cls: cls(1)),
+        ("__repr__", lambda cls: repr(cls.__new__(cls))),
+        ("__eq__", lambda cls: cls.__new__(cls) == cls.__new__(cls)),
+        ("__hash__", lambda cls: hash(cls.__new__(cls))),
+    ],
+    ids=["init", "repr", "eq", "hash"],
 )
-def test_whatever_is_called_first_compiles_all_methods_once(use: Callable[[type], object]) -> None:
+def test_what_is_called_is_compiled_and_nothing_else(name: str, use: Callable[[type], object]) -> None:
     cls = _fresh()
 
     @dataclass(frozen=True, slots=True)
@@ -89,15 +95,16 @@ def test_whatever_is_called_first_compiles_all_methods_once(use: Callable[[type]
         x: int
         y: int = 2
 
-    before = vars(cls)["__init__"]
+    methods = ("__init__", "__repr__", "__eq__", "__hash__")
+    before = {one: vars(cls)[one] for one in methods}
     with contextlib.suppress(AttributeError):  # an object without values has no text, and is not equal to another one
         use(cls)
-    assert vars(cls)["__init__"] is not before
-    for name in ("__init__", "__repr__", "__eq__", "__hash__"):
-        assert vars(cls)[name].__code__.co_varnames == vars(Fresh)[name].__code__.co_varnames, name
+    assert [one for one in methods if vars(cls)[one] is not before[one]] == [name]
     assert cls(1) == cls(1, 2)
     assert hash(cls(1)) == hash(Fresh(1))
     assert repr(cls(1, 3)).endswith("Fresh(x=1, y=3)")
+    for one in methods:
+        assert vars(cls)[one].__code__.co_varnames == vars(Fresh)[one].__code__.co_varnames, one
 
 
 def test_a_value_does_not_change() -> None:
@@ -133,3 +140,57 @@ def test_values_are_copied_and_pickled() -> None:
 def test_a_class_without_a_text_gets_its_name() -> None:
     assert Deep.__doc__ == "Deep"
     assert Point.__doc__ == "A value."
+
+
+@slotted
+class Count:
+    """State."""
+
+    name: str
+    number: int = 0
+    seen: list[int] = field(default_factory=list)
+    twice: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.twice = 2 * self.number
+
+
+@entity
+class Place:
+    name: str
+
+
+def test_state_changes_and_has_no_hash() -> None:
+    count = Count("a", number=2)
+    assert (count.twice, count.seen) == (4, [])
+    count.number = 3
+    assert count != Count("a", 3)
+    count.twice = 6
+    assert count == Count("a", 3)
+    assert repr(count) == "Count(name='a', number=3, seen=[], twice=6)"
+    assert not hasattr(count, "__dict__")
+    with pytest.raises(AttributeError):
+        count.other = 1  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(count)
+    assert copy.deepcopy(count) == count == pickle.loads(pickle.dumps(count))
+
+
+def test_an_entity_is_equal_to_itself_alone() -> None:
+    place = Place("a")
+    assert place != Place("a")
+    assert len({place, Place("a")}) == 2
+    assert repr(place).endswith("Place(name='a')")
+
+
+def test_what_creates_objects_is_compiled_ahead() -> None:
+    @slotted
+    class Later:
+        x: int
+
+    before = vars(Later)["__init__"], vars(Later)["__repr__"]
+    compile_records()
+    assert vars(Later)["__init__"] is not before[0]
+    assert vars(Later)["__repr__"] is before[1]
+    assert not records._waiting
+    assert Later(x=1).x == 1
