@@ -6,7 +6,7 @@ docs/tour.md, which follows a request.
 
     errors         the one error tree
     clock          the type of clocks
-    frozen         data classes of values
+    records        data classes, compiled when they are used
     messages/      requests, responses, signatures, statistics: plain values
     aio/           general tools for asyncio
     files          reads the small files that an operator names

@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 #: how long the file systems of the repositories may take to answer: nothing else of the start waits for them
 _LOOK_UP_SECONDS = 0.5
+#: the setting of a pool of threads for all sessions (backends/onnxruntime/settings.py)
+_GLOBAL_POOL = "enable-global-threadpool"
 
 
 def start_first_workers(config: ServerConfig) -> list[Spawned]:
@@ -62,7 +64,9 @@ def _look_up(config: ServerConfig, most: int) -> list[tuple[str, Interpreter]]:
     def interpreter(own: list[Path] | None) -> Interpreter:
         return own_interpreter() if sandbox is None else sandbox.confine(own_interpreter(), own)
 
-    shared = [("onnxruntime", interpreter(None))] if any(_models(config, "model.onnx")) else []
+    # older libraries take no pool of the process once a session was made, as `import_ahead` does
+    ahead = _GLOBAL_POOL not in config.backend_settings("onnxruntime") and any(_models(config, "model.onnx"))
+    shared = [("onnxruntime", interpreter(None))] if ahead else []
     alone = (("python", interpreter([directory])) for directory in _models(config, "model.py"))
     return [*itertools.islice(itertools.chain(shared, alone), most)]
 

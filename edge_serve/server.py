@@ -55,8 +55,8 @@ from edge_serve.observe.metrics.options import parse_options
 from edge_serve.observe.status.collect import Collector, Rooms
 from edge_serve.observe.status.probe import Probe
 from edge_serve.observe.tracing.tracing import Tracing
-from edge_serve.scheduling.rate_limiter import RateLimiter
 from edge_serve.records import compile_records
+from edge_serve.scheduling.rate_limiter import RateLimiter
 from edge_serve.service import Service, ServiceOptions
 from edge_serve.supervision.safe_mode import CrashWatch
 from edge_serve.supervision.self_inference import SelfInference
@@ -345,7 +345,7 @@ class ServerProcess:
         return failures
 
     async def _settle(self) -> None:
-        """Import and compile what the start did without, so that no request waits for it, and then freeze what is there.
+        """Import and compile what the start did without, so that no request waits for it, and then freeze all that.
 
         Loads that take long do not delay the import, because requests may come meanwhile.
         """

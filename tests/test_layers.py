@@ -20,7 +20,7 @@ PACKAGE = "edge_serve"
 
 #: room -> layer; a room is a package or a single file of edge_serve/, or a folder of observe/
 LAYERS = {
-    "errors": 0, "clock": 0, "frozen": 0, "messages": 0, "files": 0, "aio": 0, "tensors": 0, "devices": 0,
+    "errors": 0, "clock": 0, "records": 0, "messages": 0, "files": 0, "aio": 0, "tensors": 0, "devices": 0,
     "config": 1, "protocol": 1, "observe.metrics": 1, "observe.tracing": 1, "access": 1,
     "scheduling": 2, "backends": 2, "golden": 2,
     "workers": 3, "engines": 3,

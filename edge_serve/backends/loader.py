@@ -77,9 +77,12 @@ def load(name: str, spec: ModelSpec) -> Backend:
 
 
 def import_ahead(name: str) -> None:
-    """Import what a built-in backend needs, before a model asks for it. A failure is left to be met by `load`."""
+    """Import what a built-in backend needs, and call its `warm_up`, before a model asks for it. A failure is left to be
+    met by `load`."""
     with contextlib.suppress(Exception):
-        _builtin(name)
+        warm_up = getattr(_builtin(name), "warm_up", None)
+        if warm_up is not None:
+            warm_up()
 
 
 def _advice_on_name(name: str) -> str:

@@ -132,3 +132,18 @@ def test_an_installed_backend_is_found(
         assert {entry.name for entry in metadata.entry_points(group=loader.GROUP)} >= {"extra", "broken"}
     finally:
         sys.modules.pop("edge_extra", None)
+
+
+def test_a_backend_is_warmed_up_ahead_and_one_that_cannot_be_is_left_to_its_first_model(
+    spec: ModelSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = spec.model_directory / "warm.py"
+    path.write_text(f"{SOURCE}\ntimes = []\ndef warm_up():\n    times.append(1)\n    raise RuntimeError('no')\n")
+    monkeypatch.setattr(edge_serve.backends, "__path__", [*edge_serve.backends.__path__, str(spec.model_directory)])
+    try:
+        loader.import_ahead("warm")
+        assert sys.modules["edge_serve.backends.warm"].times == [1]
+        loader.import_ahead("not_there")
+        assert loader.load("warm", spec).complete_config(spec) == {"from": str(path)}
+    finally:
+        sys.modules.pop("edge_serve.backends.warm", None)

@@ -59,6 +59,12 @@ def test_the_server_starts_beside_the_network_and_keeps_the_address_to_its_end()
     assert "KeepConfiguration=dynamic-on-stop" in lines(UNITS.parent / "network/80-edge-device.network")
 
 
+def test_the_server_goes_before_the_service_manager_while_the_device_boots() -> None:
+    """Its slice lies beside system.slice and init.scope, whose weights are 100."""
+    assert lines(UNITS / "edge-serve.service.d/10-edge-device.conf") == {"Slice=edge.slice"}
+    assert {"StartupCPUWeight=10000", "CPUWeight=500"} <= lines(UNITS / "edge.slice")
+
+
 def test_a_crash_of_systemd_restarts_the_machine_in_the_initrd_and_after_it() -> None:
     """The kernel disarms the watchdog when a systemd that crashed closes it."""
     for root in (UNITS.parent, RULES.parents[1] / "systemd"):

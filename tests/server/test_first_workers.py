@@ -126,6 +126,7 @@ def test_they_end_when_a_repository_cannot_be_read(repository: Path) -> None:
         pytest.param(("--model-control-mode=explicit", "--load-model=python"), ["python"], id="one is loaded"),
         pytest.param(("--model-control-mode=explicit", "--load-model=[s]imple"), [], id="a name is no pattern"),
         pytest.param(("--model-control-mode=explicit", "--load-model=/python"), [], id="a name is no path"),
+        pytest.param(("--backend-config=onnxruntime,enable-global-threadpool=1",), ["python"], id="a pool of threads"),
     ],
 )
 def test_they_are_those_of_the_models_to_load(repository: Path, flags: tuple[str, ...], backends: list[str]) -> None:

@@ -192,5 +192,6 @@ def _seats(spec: ModelSpec) -> int:
     return 1 if (spec.config.get("sequence_batching") or {}).get("state") else 2
 
 
-#: the name that `backends.loader` looks for
+#: the names that `backends.loader` looks for
 Backend = OnnxRuntimeBackend
+warm_up = sessions.warm_up

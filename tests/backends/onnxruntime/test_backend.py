@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from edge_serve.backends.onnxruntime.backend import OnnxRuntimeBackend
 from edge_serve.backends.onnxruntime.gpu_instance import OnnxGpuInstance
 from edge_serve.backends.onnxruntime.instance import OnnxInstance, SharedSession
 from edge_serve.backends.onnxruntime.providers import CPU, Provider
-from edge_serve.backends.onnxruntime.session import make
+from edge_serve.backends.onnxruntime.session import Session, make, warm_up
 from edge_serve.backends.onnxruntime.settings import SessionSettings
 from edge_serve.devices.find import find_devices
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable
@@ -507,3 +508,18 @@ def test_an_output_that_is_no_tensor_need_not_be_served(file: Path, open_model: 
 
     assert (completed["max_batch_size"], [tensor["name"] for tensor in completed["input"]]) == (8, ["X"])
     assert values(reply) == {"output_label": [0, 0]}
+
+
+def test_a_session_is_made_and_run_before_the_first_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[list[Array]] = []
+
+    class Watched(Session):  # type: ignore[misc]  # the library has no types
+        def run(self, *arguments: Any) -> Any:
+            made.append(super().run(*arguments))
+            return made[-1]
+
+    monkeypatch.setattr("edge_serve.backends.onnxruntime.session.Session", Watched)
+    before = set(os.listdir("/proc/self/task"))
+    warm_up()
+    assert [output.tolist() for (output,) in made] == [[2.0]]
+    assert set(os.listdir("/proc/self/task")) <= before, "it starts no threads"

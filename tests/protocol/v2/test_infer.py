@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ def facts(request: InferRequest) -> dict[str, Any]:
     """Everything that two equal requests share."""
     return {
         "inputs": [(t.name, t.datatype, t.shape, bytes(t.data), t.offset) for t in request.inputs],
-        **{name: getattr(request, name) for name in request.__slots__ if name not in ("inputs", "lease")},
+        **{one.name: getattr(request, one.name) for one in fields(request) if one.name not in ("inputs", "lease")},
     }
 
 
