@@ -64,7 +64,7 @@ def _look_up(config: ServerConfig, most: int) -> list[tuple[str, Interpreter]]:
     def interpreter(own: list[Path] | None) -> Interpreter:
         return own_interpreter() if sandbox is None else sandbox.confine(own_interpreter(), own)
 
-    # older libraries take no pool of the process once a session was made, as `import_ahead` does
+    # with some versions of the library a process gets no pool once it has made a session, as `import_ahead` does
     ahead = _GLOBAL_POOL not in config.backend_settings("onnxruntime") and any(_models(config, "model.onnx"))
     shared = [("onnxruntime", interpreter(None))] if ahead else []
     alone = (("python", interpreter([directory])) for directory in _models(config, "model.py"))

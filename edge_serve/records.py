@@ -2,6 +2,9 @@
 
 `dataclasses` writes and compiles a source for each class at each start. That was a third of the instructions of the
 server's start, which creates objects of few classes (ADR 38).
+
+A record has no `InitVar`, and no `__setattr__`, `__getstate__`, or `__setstate__` of its own. A frozen one has no base
+that is not frozen, nor the other way round.
 """
 
 from __future__ import annotations
@@ -26,9 +29,9 @@ _ARGUMENTS: dict[str, dict[str, bool]] = {
     "__init__": {"init": True, "repr": False, "eq": False},
     "__repr__": {"init": False, "repr": True, "eq": False},
     "__eq__": {"init": False, "repr": False, "eq": True},
-    "__hash__": {"init": False, "repr": False, "eq": True, "unsafe_hash": True},
+    "__hash__": {"init": False, "repr": False, "eq": False, "unsafe_hash": True},
 }
-#: classes whose objects are made while requests are served, and that have not made any yet
+#: classes whose objects are made while requests are served, until `compile_records`
 _waiting: set[type[Any]] = set()
 
 
@@ -47,11 +50,10 @@ def frozen(cls: type[T]) -> type[T]:
 
 @dataclass_transform(field_specifiers=(field,))
 def slotted(cls: type[T]) -> type[T]:
-    """Return the class as `dataclass(slots=True)` does; `compile_records` compiles what creates its objects."""
-    own_equality = "__eq__" in vars(cls)
+    """Return the class as `dataclass(slots=True)` does; `compile_records` compiles its `__init__`."""
     made = _record(cls, ("__init__", "__repr__", "__eq__"))
-    if not own_equality:  # else Python has done it, or the class has a hash of its own
-        made.__hash__ = None  # type: ignore[assignment]
+    if "__hash__" not in vars(made):
+        made.__hash__ = None  # type: ignore[assignment]  # as for each class with `__eq__`
     _waiting.add(made)
     return made
 
@@ -60,7 +62,7 @@ def slotted(cls: type[T]) -> type[T]:
 def entity(cls: type[T]) -> type[T]:
     """Return the class as `dataclass(slots=True, eq=False)` does: an object is equal to itself alone.
 
-    `compile_records` compiles what creates its objects.
+    `compile_records` compiles its `__init__`.
     """
     made = _record(cls, ("__init__", "__repr__"))
     _waiting.add(made)
@@ -68,9 +70,10 @@ def entity(cls: type[T]) -> type[T]:
 
 
 def compile_records() -> None:
-    """Compile what creates the objects of the classes that are not frozen, before the first request needs it."""
-    while _waiting:
-        cls = _waiting.pop()
+    """Compile each `__init__` of the classes that are not frozen, before the first request needs it."""
+    waiting = list(_waiting)
+    _waiting.difference_update(waiting)
+    for cls in waiting:
         if hasattr(vars(cls).get("__init__"), "compiles"):
             _compile(cls, "__init__", frozen=False)
 

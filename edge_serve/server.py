@@ -345,7 +345,7 @@ class ServerProcess:
         return failures
 
     async def _settle(self) -> None:
-        """Import and compile what the start did without, so that no request waits for it, and then freeze all that.
+        """Import NumPy and compile records, so that no request waits for them, and then freeze all objects.
 
         Loads that take long do not delay the import, because requests may come meanwhile.
         """

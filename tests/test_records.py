@@ -3,7 +3,9 @@
 import contextlib
 import copy
 import pickle
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import FrozenInstanceError, asdict, dataclass, field, fields, is_dataclass, replace
 
 import pytest
@@ -183,7 +185,35 @@ def test_an_entity_is_equal_to_itself_alone() -> None:
     assert repr(place).endswith("Place(name='a')")
 
 
-def test_what_creates_objects_is_compiled_ahead() -> None:
+def test_a_hash_of_its_own_stays_and_keywords_stay_keywords() -> None:
+    @slotted
+    class Named:
+        name: str
+        number: int = field(default=0, kw_only=True)
+
+        def __hash__(self) -> int:
+            return hash(self.name)
+
+    assert hash(Named("a", number=2)) == hash("a")
+    assert Named("a") == Named("a") != Named("a", number=1)
+    with pytest.raises(TypeError, match="positional argument"):
+        Named("a", 2)  # type: ignore[misc]
+
+
+def test_threads_that_call_a_method_first_at_the_same_time_both_get_their_objects() -> None:
+    for _ in range(50):
+        cls = _fresh()
+        barrier = threading.Barrier(4)
+
+        def make(cls: type = cls, barrier: threading.Barrier = barrier) -> int:
+            barrier.wait()
+            return cls(3).x + cls(4, y=5).y  # type: ignore[no-any-return]
+
+        with ThreadPoolExecutor(4) as pool:
+            assert [one.result() for one in [pool.submit(make) for _ in range(4)]] == [8] * 4
+
+
+def test_each_init_is_compiled_ahead() -> None:
     @slotted
     class Later:
         x: int

@@ -77,8 +77,7 @@ def load(name: str, spec: ModelSpec) -> Backend:
 
 
 def import_ahead(name: str) -> None:
-    """Import what a built-in backend needs, and call its `warm_up`, before a model asks for it. A failure is left to be
-    met by `load`."""
+    """Import a built-in backend, and call its `warm_up`, before a model asks for it. `load` reports a failure."""
     with contextlib.suppress(Exception):
         warm_up = getattr(_builtin(name), "warm_up", None)
         if warm_up is not None:

@@ -68,6 +68,8 @@ class Machine:
         for number, label in ((1, "EDGE-SERVE"), (2, "edge_7"), (3, "edge_7")):
             self.write(f"sys/devices/vda/vda{number}/partition", number)
             self.write(f"sys/devices/vda/vda{number}/uevent", f"PARTNAME={label}")
+        self.write("sys/devices/vda/vda1/dev", "254:1")
+        self.write("udev/b254:1", "")
         slaves = self.folder / "sys/devices/dm-0/slaves"
         slaves.mkdir(parents=True)
         (slaves / "vda2").symlink_to("../../vda/vda2")
@@ -102,7 +104,9 @@ class Machine:
         (self.folder / "calls").write_text("")
         for path in (self.folder / "run").glob("faults/*"):
             path.unlink()
-        places = {f"EDGE_{name.upper()}": str(self.folder / name) for name in ("root", "run", "sys", "dev", "lib")}
+        places = {
+            f"EDGE_{name.upper()}": str(self.folder / name) for name in ("root", "run", "sys", "dev", "lib", "udev")
+        }
         places["PATH"] = f"{self.folder}/bin:{os.environ['PATH']}"
         done = subprocess.run(["sh", SCRIPT], env=places, capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, done.stderr) == (0, "")
@@ -160,6 +164,14 @@ def test_second_start_changes_nothing(started: Machine) -> None:
     assert started.boot() == []
     assert {path: path.stat().st_mtime_ns for path in started.data.rglob("*")} == before
     assert started.calls("systemd-repart") == []
+
+
+def test_the_boot_partition_is_left_to_the_system_once_udev_has_looked_at_it(started: Machine) -> None:
+    assert started.boot() == []
+    assert started.calls("udevadm") == []
+    (started.folder / "udev/b254:1").unlink()
+    assert started.boot() == []
+    assert started.calls("udevadm") == ["settle --timeout=30"]
 
 
 def test_a_larger_disk_grows_the_data_partition(started: Machine) -> None:

@@ -59,10 +59,18 @@ def test_the_server_starts_beside_the_network_and_keeps_the_address_to_its_end()
     assert "KeepConfiguration=dynamic-on-stop" in lines(UNITS.parent / "network/80-edge-device.network")
 
 
-def test_the_server_goes_before_the_service_manager_while_the_device_boots() -> None:
+def test_the_server_gets_more_processor_time_than_the_service_manager() -> None:
     """Its slice lies beside system.slice and init.scope, whose weights are 100."""
     assert lines(UNITS / "edge-serve.service.d/10-edge-device.conf") == {"Slice=edge.slice"}
-    assert {"StartupCPUWeight=10000", "CPUWeight=500"} <= lines(UNITS / "edge.slice")
+    assert {"StartupCPUWeight=2000", "CPUWeight=500"} <= lines(UNITS / "edge.slice")
+
+
+def test_udev_looks_at_all_devices_again_after_the_settings_are_applied() -> None:
+    """It is Debian's unit, without its place before sysinit.target."""
+    found = lines(UNITS.parents[3] / "etc/systemd/system/systemd-udev-trigger.service")
+    assert any(one.startswith("After=") and "edge-provision.service" in one.split() for one in found)
+    assert not any(one.startswith("Before=") for one in found)
+    assert {"DefaultDependencies=no", "RemainAfterExit=yes", "Type=oneshot"} <= found
 
 
 def test_a_crash_of_systemd_restarts_the_machine_in_the_initrd_and_after_it() -> None:

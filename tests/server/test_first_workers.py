@@ -90,6 +90,42 @@ def test_a_numpy_that_cannot_be_imported_is_reported_and_ends_nothing(repository
     assert server.returncode == 0
 
 
+def test_records_are_compiled_once_the_server_is_ready(repository: Path) -> None:
+    reporting = """
+import os, sys
+from edge_serve import records
+compiles = records.compile_records
+def report():
+    before = len(records._waiting)
+    compiles()
+    os.write(2, b"%d records waited, %d wait\\n" % (before, len(records._waiting)))
+records.compile_records = report
+from edge_serve.cli import main
+sys.exit(main())
+"""
+    command = [sys.executable, "-c", reporting, "serve", f"--model-repository={repository}", *FREE_PORTS]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        said = next(line for line in server.stderr if "records waited" in line)
+        server.terminate()
+        server.stderr.read()
+    before, after = (int(word) for word in said.split() if word.isdecimal())
+    assert before > 50
+    assert after == 0
+
+
+def test_a_worker_imports_asyncio_only_for_a_model_that_needs_it() -> None:
+    code = """
+import sys
+import edge_serve.workers.child.main
+from edge_serve.backends import loader
+loader.import_ahead("python")
+print("edge_serve.backends.python.instance" in sys.modules, "asyncio" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False"]
+
+
 def test_models_run_in_them_and_in_others_once_they_are_lost(repository: Path) -> None:
     with running(f"--model-repository={repository}") as server:
         assert backends_of(server) == ["onnxruntime", "python"]

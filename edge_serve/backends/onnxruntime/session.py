@@ -110,7 +110,7 @@ def warm_up() -> None:
     """Make a session and run it: the first one of a process takes 4 ms longer than others."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1  # it starts no threads
-    session = Session(_SMALLEST, options, providers=["CPUExecutionProvider"])
+    session = Session(_SMALLEST, options, providers=["CPUExecutionProvider"], enable_fallback=0)
     session.run(None, {"x": np.ones(1, np.float32)})
 
 

@@ -5,6 +5,7 @@ Contract and texts: triton-inference-server/python_backend src/pb_stub.cc, Proce
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import sys
@@ -24,6 +25,8 @@ from edge_serve.backends.python.api.sender import InferenceResponseSender
 from edge_serve.backends.python.events import EventLoop
 from edge_serve.errors import Internal, InvalidArgument, Unsupported, with_advice
 from edge_serve.messages.infer import SEQUENCE_START
+
+_MAY_BE_ASYNC = ("execute", "is_ready")
 
 #: limit for a model's own is_ready()
 READY_SECONDS = 5.0
@@ -82,6 +85,8 @@ class PythonInstance:
         self._model_name, self._model_version = spec.name, spec.version
         self._decoupled = bool(spec.config.get("model_transaction_policy", {}).get("decoupled", False))
         self._loop = EventLoop(instance.name)
+        if any(map(inspect.iscoroutinefunction, (getattr(model_class, name, None) for name in _MAY_BE_ASYNC))):
+            importlib.import_module("asyncio")  # now, and not while the first request waits
         self._asking: threading.Thread | None = None
         self._iterative = bool((spec.config.get("sequence_batching") or {}).get("iterative_sequence", False))
         #: by correlation id: senders that a model kept of requests which are to run again
@@ -118,7 +123,7 @@ class PythonInstance:
         timing.input_end_ns = time.monotonic_ns()
         try:
             result = self.model.execute(requests)
-            if type(result) is not list and inspect.iscoroutine(result):
+            if type(result) is not list and isinstance(result, Coroutine):
                 result = self._loop.run(result, alone=True)
             timing.output_start_ns = time.monotonic_ns()
             replies, complete = self._check(batch, requests, result)

@@ -95,7 +95,7 @@ def ask(call: host.ModelCall, gpu: int = -1) -> InferenceResponse | ResponseIter
 
 def ask_async(call: host.ModelCall, gpu: int = -1) -> asyncio.Future[InferenceResponse | ResponseIterator]:
     """The same as a future of the running loop, which asks at once. Cancelling it cancels the call."""
-    import asyncio  # a model that awaits has it
+    import asyncio  # the model runs an event loop, so it is loaded
 
     loop = asyncio.get_running_loop()
     future: asyncio.Future[InferenceResponse | ResponseIterator] = loop.create_future()

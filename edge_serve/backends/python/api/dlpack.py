@@ -235,7 +235,7 @@ def _check_device(device: int) -> None:
 
 
 def _check_contiguous(content: Any) -> None:
-    if not content.strides:
+    if not content.strides or 0 in content.shape[: content.ndim]:  # one without elements has any strides
         return
     expected = 1
     for axis in range(content.ndim - 1, 0, -1):

@@ -7,11 +7,13 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from edge_serve.backends.python.api import dlpack
 from edge_serve.backends.python.api.errors import TritonModelException
 from edge_serve.backends.python.api.tensor import Tensor
 from edge_serve.messages import tensors
@@ -220,6 +222,14 @@ def test_strided_memory_of_others_is_refused() -> None:
 
     with pytest.raises(TritonModelException, match="not contiguous"):
         Tensor.from_dlpack("Y", Strided())
+
+
+@pytest.mark.parametrize(("shape", "strides"), [((3, 2, 0), (2, 1, 1)), ((0, 2, 3), (1, 1, 1)), ((2, 1, 3), (3, 9, 1))])
+def test_memory_without_elements_and_dimensions_of_one_have_any_strides(
+    shape: tuple[int, ...], strides: tuple[int, ...]
+) -> None:
+    """PyTorch gives an empty tensor of shape [3, 2, 0] the strides 2, 1, 1."""
+    dlpack._check_contiguous(SimpleNamespace(ndim=3, shape=shape, strides=strides))
 
 
 def test_numbers_of_types_are_those_of_the_configuration() -> None:
