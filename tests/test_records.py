@@ -197,7 +197,7 @@ def test_a_hash_of_its_own_stays_and_keywords_stay_keywords() -> None:
     assert hash(Named("a", number=2)) == hash("a")
     assert Named("a") == Named("a") != Named("a", number=1)
     with pytest.raises(TypeError, match="positional argument"):
-        Named("a", 2)  # type: ignore[misc]
+        Named("a", 2)  # type: ignore[call-arg]
 
 
 def test_threads_that_call_a_method_first_at_the_same_time_both_get_their_objects() -> None:

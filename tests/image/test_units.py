@@ -62,7 +62,7 @@ def test_the_server_starts_beside_the_network_and_keeps_the_address_to_its_end()
 def test_the_server_gets_more_processor_time_than_the_service_manager() -> None:
     """Its slice lies beside system.slice and init.scope, whose weights are 100."""
     assert lines(UNITS / "edge-serve.service.d/10-edge-device.conf") == {"Slice=edge.slice"}
-    assert {"StartupCPUWeight=2000", "CPUWeight=500"} <= lines(UNITS / "edge.slice")
+    assert {"StartupCPUWeight=10000", "CPUWeight=500"} <= lines(UNITS / "edge.slice")
 
 
 def test_udev_looks_at_all_devices_again_after_the_settings_are_applied() -> None:
