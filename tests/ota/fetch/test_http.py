@@ -245,16 +245,17 @@ def test_a_proxy_that_wants_a_password(server: FaultyServer, scheme: str) -> Non
 
 
 @pytest.mark.fault("N6")
-def test_a_proxy_that_is_down() -> None:
+def test_a_proxy_that_is_down(closed_port: int) -> None:
     with pytest.raises(RequestFailed, match=r"the proxy failed .*check PROXY"):
-        web("http://ota.invalid/", proxy=f"http://127.0.0.1:{_closed_port()}").get("x", 10)
+        web("http://ota.invalid/", proxy=f"http://127.0.0.1:{closed_port}").get("x", 10)
 
 
-def _closed_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port that refuses connections, and that no other process of the tests gets meanwhile."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 def test_proxies_of_the_environment_are_not_used(server: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,9 +284,9 @@ def test_a_name_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> 
     assert time.monotonic() - started < 4
 
 
-def test_a_port_without_a_listener() -> None:
+def test_a_port_without_a_listener(closed_port: int) -> None:
     with pytest.raises(RequestFailed, match="the connection failed: Connection refused") as caught:
-        web(f"http://127.0.0.1:{_closed_port()}/").get("x", 10)
+        web(f"http://127.0.0.1:{closed_port}/").get("x", 10)
     assert caught.value.again
 
 
