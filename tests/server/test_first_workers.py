@@ -63,14 +63,19 @@ sys.exit(main())
 """
 
 
-def test_the_front_end_imports_numpy_once_it_is_ready_and_not_for_its_start(repository: Path) -> None:
-    command = [sys.executable, "-c", _WATCHED, "serve", f"--model-repository={repository}", *FREE_PORTS]
+def said_by(program: str, repository: Path, words: str) -> tuple[str, str, int]:
+    """Run a server by this program until a line has the words. Return the line, what came after, and the status."""
+    command = [sys.executable, "-c", program, "serve", f"--model-repository={repository}", *FREE_PORTS]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
-        by = next(line for line in server.stderr if "numpy is imported by" in line)
+        line = next(line for line in server.stderr if words in line)
         server.terminate()
-        server.stderr.read()
+        rest = server.stderr.read()
+    return line, rest, server.returncode
 
+
+def test_the_front_end_imports_numpy_once_it_is_ready_and_not_for_its_start(repository: Path) -> None:
+    by, _, _ = said_by(_WATCHED, repository, "numpy is imported by")
     _, asked, through = by.partition("importlib/__init__.py:import_module")
     assert asked, f"the server asks for it by its name, others by a statement: {by}"
     assert "edge_serve/" not in through, "it is asked for itself, and not a module that imports it"
@@ -78,16 +83,10 @@ def test_the_front_end_imports_numpy_once_it_is_ready_and_not_for_its_start(repo
 
 def test_a_numpy_that_cannot_be_imported_is_reported_and_ends_nothing(repository: Path) -> None:
     broken = _WATCHED.replace("os.write(", "raise ImportError('half of it is missing')  # ")
-    command = [sys.executable, "-c", broken, "serve", f"--model-repository={repository}", *FREE_PORTS]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
-        assert server.stderr is not None
-        said = next(line for line in server.stderr if "NumPy cannot be imported" in line)
-        server.terminate()
-        rest = server.stderr.read()
-
+    said, rest, status = said_by(broken, repository, "NumPy cannot be imported")
     assert "half of it is missing; install edge-serve again" in said
     assert "all requests answered" in rest
-    assert server.returncode == 0
+    assert status == 0
 
 
 def test_records_are_compiled_once_the_server_is_ready(repository: Path) -> None:
@@ -103,12 +102,7 @@ records.compile_records = report
 from edge_serve.cli import main
 sys.exit(main())
 """
-    command = [sys.executable, "-c", reporting, "serve", f"--model-repository={repository}", *FREE_PORTS]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
-        assert server.stderr is not None
-        said = next(line for line in server.stderr if "records waited" in line)
-        server.terminate()
-        server.stderr.read()
+    said, _, _ = said_by(reporting, repository, "records waited")
     before, after = (int(word) for word in said.split() if word.isdecimal())
     assert before > 50
     assert after == 0
