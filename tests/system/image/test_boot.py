@@ -20,6 +20,8 @@ from tests.system.machine import wait_until
 READY, FACTOR, SLOWER = 60.0, 1.4, 10.0
 #: boots with our units and without them, odd
 PAIRS = 3
+#: a unit of the initrd, which the device can do without; edge-state mounts the data
+READAHEAD = "edge-readahead.service"
 _LIMIT = 600.0
 _END = "-- end of the times --"
 _PROBE = f"""\
@@ -90,7 +92,7 @@ def pairs(image: Path) -> list[tuple[Times, Times]]:
 
     The speed of a shared machine changes from boot to boot, so single ones say little.
     """
-    masked = " ".join(f"systemd.mask={unit}" for unit in our_units())
+    masked = " ".join(f"systemd.mask={unit}" for unit in (*our_units(), READAHEAD))
     return [
         (times(image, f"as shipped, {turn}"), times(image, f"without our units, {turn}", words=masked))
         for turn in range(1, PAIRS + 1)
