@@ -168,7 +168,7 @@ test-image: .venv/test  ## build the image, boot it as shipped in QEMU, use it f
 	@$(BIN)/python -m tests.system.image.needs
 	@SECONDS=0; $(MAKE) --no-print-directory image && echo "the image was built in $$SECONDS s" && \
 	  $(BIN)/python -m pytest -q -rs -s --durations=0 --no-skips \
-	  tests/system/image/test_{sizes,tampering,smoke,exposure}.py --machine disk $(SYSTEM); \
+	  tests/system/image/test_{sizes,tampering,smoke,exposure,readahead}.py --machine disk $(SYSTEM); \
 	  status=$$?; echo "make test-image: $$SECONDS s in all"; exit $$status
 
 test-image-boot: .venv/test  ## measure the time from the kernel to health ready on the newest image of dist/ (by hand, quiet cores; a quarter of an hour)
