@@ -1,4 +1,4 @@
-"""The files that the initrd reads ahead, on the booted device: a list that has grown old costs time, and says nothing."""
+"""The files that the initrd reads ahead, on the booted device: an old list costs time, and says nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from tests.system.machine import Machine
 
 #: large, and hardly read at a start (image/mkosi/readahead.py)
 LEFT_OUT = "libscipy_openblas"
-_MAPS = "find /sys/fs/cgroup/edge.slice/edge-serve.service -name cgroup.procs -exec cat {} + | sed 's|.*|/proc/&/maps|' | xargs cat"
+_PROCESSES = "find /sys/fs/cgroup/edge.slice/edge-serve.service -name cgroup.procs -exec cat {} +"
+_MAPS = f"{_PROCESSES} | sed 's|.*|/proc/&/maps|' | xargs cat"
 
 
 def test_the_list_has_each_file_that_the_server_and_its_workers_map(machine: Machine) -> None:
