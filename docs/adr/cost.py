@@ -56,6 +56,8 @@ PATHS = {
     33: ["tests/image/test_root_disk.py"],
     34: ["edge_serve/backends/packs.py", "edge_serve/pack", "tests/server/test_packs.py"],
     35: ["packs/fil"],
+    37: ["edge_serve/first_workers.py", f"{_WORKERS}/launch/spawn.py"],
+    38: ["edge_serve/records.py"],
 }  # fmt: skip
 
 _NO_CODE = {
