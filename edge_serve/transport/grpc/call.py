@@ -116,10 +116,10 @@ class GrpcCall(Http2Stream):
 
     def hand_over(self, message: Message) -> None:
         """Pass a complete message, inflated and prepared, to the method."""
-        if self._conversation is not None:
-            self._in_turn(partial(self._hand_on, message))
-        elif self.finished:
+        if self.closed or self.finished:  # perhaps while a thread worked on it
             message.release()
+        elif self._conversation is not None:
+            self._in_turn(partial(self._hand_on, message))
         elif self._message is None:
             self._message = message
         else:

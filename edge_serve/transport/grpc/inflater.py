@@ -14,7 +14,7 @@ from edge_serve.protocol.grpc import wire as grpc_wire
 from edge_serve.protocol.grpc.wire import MessageTooLarge
 from edge_serve.records import entity
 from edge_serve.transport.grpc.deflater import SMALL
-from edge_serve.transport.grpc.messages import Message, claim_message
+from edge_serve.transport.grpc.messages import PLACED_FROM, Message, claim_message
 
 if TYPE_CHECKING:
     from edge_serve.transport.grpc.call import GrpcCall
@@ -68,6 +68,8 @@ class Inflater:
         if len(data) <= SMALL:
             try:
                 inflated = grpc_wire.inflate(data, encoding, min(_SMALL_INFLATED, self.shared.max_message))
+                small = len(inflated) < PLACED_FROM
+                made = Message(inflated) if small else claim_message(inflated, call.memory, call.fail)
             except MessageTooLarge:
                 pass
             except EdgeServeError as error:
@@ -76,7 +78,7 @@ class Inflater:
                 return
             else:
                 message.release()
-                call.take(Message(inflated), 0)
+                call.take(made, 0)
                 return
         self._steps = self._steps or deque()
         start_task(self._inflate_in_thread(message), "inflate")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import grpc
+import pytest
 
 from edge_serve.errors import InvalidArgument
 from edge_serve.transport.door.body_memory import BodyMemory
@@ -111,6 +112,48 @@ def test_messages_without_a_lease_are_counted_until_the_response() -> None:
     async def test(service: FakeService, call: Caller) -> None:
         assert (await call.refusal("ModelInfer", message))[0] == "NOT_FOUND"
         assert (await call.refusal("ModelInfer", infer_request("none", bytes(2 * MIB))))[0] == "NOT_FOUND"
+        await until(lambda: memory.used == 0)
+
+    with_door(test, sharing=SharedLimits(memory=memory))
+
+
+def test_a_message_whose_client_leaves_while_a_thread_reads_it_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = BodyMemory(10 * MIB)
+    begun, read = asyncio.Event(), asyncio.Event()
+
+    async def prepare(*_: object) -> None:
+        begun.set()
+        await read.wait()
+
+    async def test(service: FakeService, call: Caller) -> None:
+        leaving = asyncio.ensure_future(call("ModelInfer", infer_request("none", bytes(200_000))))
+        await begun.wait()
+        assert memory.used > 200_000
+        leaving.cancel()
+        await call("ServerLive")  # on the same connection: the server knows
+        read.set()
+        await until(lambda: memory.used == 0)
+
+    monkeypatch.setattr("edge_serve.transport.grpc_service.infer.prepare", prepare)
+    with_door(test, sharing=SharedLimits(memory=memory))
+
+
+def test_small_messages_count_as_what_they_are_inflated() -> None:
+    """They are inflated at once, without a thread."""
+    memory = BodyMemory(MIB)
+
+    async def test(service: FakeService, call: Caller) -> None:
+        service.later = True
+        message = infer_request(values=bytes(200_000))
+        calls = [asyncio.ensure_future(call("ModelInfer", message, compression=grpc.Compression.Gzip))]
+        await until(lambda: service.waiting)
+        assert memory.used == message.ByteSize()
+        many = [call.refusal("ModelInfer", message, compression=grpc.Compression.Gzip) for _ in range(6)]
+        calls += map(asyncio.ensure_future, many)
+        await until(lambda: len(service.waiting) == 5 and calls[5].done() and calls[6].done())
+        assert {(await one)[0] for one in calls[5:]} == {"UNAVAILABLE"}
+        for answer in service.waiting:
+            answer()
         await until(lambda: memory.used == 0)
 
     with_door(test, sharing=SharedLimits(memory=memory))
