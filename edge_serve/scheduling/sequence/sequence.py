@@ -133,11 +133,23 @@ class Clocks:
             return
         heap = self._heap
         if len(heap) > 4 * known + _SLACK:
-            heap[:] = [c for c in heap if c[2].clock_ns == c[0] and c[2].queue]
-            heapify(heap)
+            self._remove_unneeded()
         sequence.clock_ns = at_ns
         self._number += 1
         heappush(heap, (at_ns, self._number, sequence))
+
+    def _remove_unneeded(self) -> None:
+        needed = []
+        for clock in self._heap:
+            at_ns, _, sequence = clock
+            if sequence.clock_ns != at_ns:
+                continue
+            if sequence.queue:
+                needed.append(clock)
+            else:
+                sequence.clock_ns = 0  # its next request sets one again
+        self._heap[:] = needed
+        heapify(self._heap)
 
     def ring(self, now_ns: int) -> Sequence | None:
         """Return a sequence whose timer has rung, and clear the timer. None = there is none."""

@@ -182,6 +182,23 @@ def test_a_deadline_in_the_middle_ends_the_rest_of_its_sequence(kind: str) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_deadline_counts_after_many_short_sequences(kind: str) -> None:
+    """Their clocks are removed in between, and with them that of a sequence that has nothing in the queue."""
+    scheduler = batcher(kind)
+    scheduler.add(part("1s", deadline_ns=5 * MS), 0)
+    assert runs(scheduler) == [["1s"]]
+    for number in range(100, 300):
+        scheduler.add(part(f"{number}se", deadline_ns=5 * MS), 0)
+        assert runs(scheduler) == [[f"{number}se"]]
+    add(scheduler, "2s")
+    assert len(settle(scheduler, 0)[0]) == 1, "the instance is busy"
+    scheduler.add(part("1", deadline_ns=6 * MS), 0)
+
+    assert "deadline" in refused(scheduler, 6 * MS)["1"].message
+    scheduler._check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_cancelling_a_request_ends_the_rest_of_its_sequence(kind: str) -> None:
     scheduler = batcher(kind)
     _, middle, _, _ = add(scheduler, "1s", "1", "1", "2s")
