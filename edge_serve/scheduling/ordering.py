@@ -1,4 +1,4 @@
-"""`preserve_ordering`: responses leave in the order in which their requests arrived."""
+"""`preserve_ordering`: responses leave in the order in which their requests were taken into batches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ResponseOrder(Generic[T]):
         self._early: dict[int, tuple[list[T], bool]] = {}
 
     def enter(self) -> int:
-        """Return a place for a request that has just arrived."""
+        """Return a place for the next request."""
         place = self._next
         self._next += 1
         return place

@@ -16,6 +16,7 @@ from edge_serve.messages.infer import InferResponse, Lease
 from edge_serve.models.run import statistics as record
 from edge_serve.models.run.driver import Driver, Job
 from edge_serve.records import slotted
+from edge_serve.scheduling.core import Run
 
 
 @slotted
@@ -78,7 +79,9 @@ class DecoupledDriver(Driver):
     def set_paused(self, job: Job, paused: bool) -> bool:
         """Pause or resume a stream; see `Ticket.set_paused`. A stream that has ended needs none."""
         opened = self._open.get(job.batch_id)
-        if opened is not None and job.position in opened.streams:
+        if opened is None:
+            job.paused = paused
+        elif job.position in opened.streams:
             self._set_stream_paused(job.batch_id, opened, job.position, paused)
         return True
 
@@ -143,6 +146,13 @@ class DecoupledDriver(Driver):
 
     def _works(self, instance: int) -> bool:
         return super()._works(instance) or any(opened.instance == instance for opened in self._open.values())
+
+    def _run(self, run: Run) -> list[Job]:
+        jobs = super()._run(run)
+        for job in jobs:
+            if job.paused:  # while it was queued
+                self.set_paused(job, True)
+        return jobs
 
     # ---- inside -------------------------------------------------------------------------------------------------
 

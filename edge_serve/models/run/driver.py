@@ -30,7 +30,7 @@ Order = ResponseOrder[tuple[OnResponse, InferResponse]]
 class Job(Entry):
     """A request in the driver: the scheduler's entry, and the callback for its responses."""
 
-    __slots__ = ("batch_id", "driver", "on_response", "place", "position")
+    __slots__ = ("batch_id", "driver", "on_response", "paused", "place", "position")
 
     def __init__(
         self,
@@ -46,7 +46,10 @@ class Job(Entry):
         self.on_response = on_response
         self.batch_id = 0
         self.position = 0
-        self.place = 0
+        #: in the order of responses; -1 = it is not in a batch
+        self.place = -1
+        #: its sender is to be paused as soon as it is in a batch
+        self.paused = False
 
     def cancel(self) -> None:
         self.driver.cancel(self)
@@ -123,8 +126,6 @@ class Driver(Runner, ModelListener):
         """See `Runner`."""
         now = self._clock.now_ns()
         job = Job(self, request, rows, shape_key, now, on_response)
-        if self._order is not None:
-            job.place = self._order.enter()
         try:
             if self._outage.is_long:
                 raise self._outage.error()
@@ -333,6 +334,8 @@ class Driver(Runner, ModelListener):
         for position, job in zip(run.slots if run.in_place else range(len(jobs)), jobs, strict=True):
             job.batch_id = batch_id
             job.position = position
+            if self._order is not None:
+                job.place = self._order.enter()
         self.statistics.pending -= len(jobs)
         self._batches[batch_id] = (run.instance, jobs)
         self._begins(run.instance, batch_id, jobs)
@@ -400,7 +403,7 @@ class Driver(Runner, ModelListener):
         request = job.request
         if response.final and request.lease is not None:
             request.lease.release()
-        if self._order is None:
+        if self._order is None or job.place < 0:
             try:  # as `notify`, without a call for each response
                 job.on_response(response)
             except Exception:

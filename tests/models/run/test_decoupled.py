@@ -101,6 +101,22 @@ def test_a_stream_is_paused_and_resumed_once_each() -> None:
     play(story)
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_stream_that_waits_in_the_queue_is_paused_when_it_begins(resumed: bool) -> None:
+    def story() -> None:
+        scene = Scene()
+        second: Job = scene.driver.submit(InferRequest("m", id="b"), 1, None, scene.responses.append)
+        assert second.set_paused(True)
+        if resumed:
+            second.set_paused(False)
+        assert scene.model.told == []
+        scene.respond(final=True)
+        scene.return_from_execute()
+        assert scene.model.told == ([] if resumed else [("hold", 0, scene.model.batches[1], 0)])
+
+    play(story)
+
+
 @pytest.mark.parametrize("end", ["final", "cancel"])
 @pytest.mark.parametrize("returned", [False, True])
 def test_a_paused_stream_is_resumed_when_it_ends(end: str, returned: bool) -> None:

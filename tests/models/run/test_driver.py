@@ -325,6 +325,28 @@ def test_answers_in_the_order_of_arrival_where_that_is_asked_for() -> None:
     play(story)
 
 
+def test_a_refusal_waits_for_no_earlier_answer() -> None:
+    """With `preserve_ordering`, too: a place in the order is taken by a batch (Triton's DelegateResponse)."""
+
+    async def story() -> None:
+        batching = DynamicBatching(1, default_policy=QueuePolicy(max_queue_size=1))
+        here = Scene(DynamicScheduler(batching, 1), ordered=True)
+        here.submit("a")
+        second = here.submit("b")
+        here.submit("c")
+        assert [id for id, _ in here.answers()] == ["c"]
+        here.submit("d")
+        second.cancel()
+        assert [id for id, _ in here.answers()] == ["c", "d", "b"]
+        here.submit("e")
+        here.reply(0)
+        here.reply(1)
+        assert [id for id, _ in here.answers()] == ["c", "d", "b", "a", "e"]
+        here.check()
+
+    play(story)
+
+
 def test_a_lost_worker_fails_what_it_had_and_nothing_else() -> None:
     async def story() -> None:
         here = Scene(DynamicScheduler(DynamicBatching(1), 2), 2)
