@@ -72,6 +72,8 @@ def inflate(data: Buffer, encoding: str, limit: int) -> bytes:
         raise too_large(len(message), limit)
     if not inflater.eof:
         raise InvalidArgument(f"a {encoding} message that ends too early")
+    if inflater.unused_data:
+        raise InvalidArgument(f"a {encoding} message that goes on for {len(inflater.unused_data)} bytes after its end")
     return message
 
 

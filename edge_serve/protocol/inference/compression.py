@@ -44,7 +44,8 @@ def decompress(data: Buffer, limit: int, most: int = 1 << 62) -> bytes:
 
     Raises:
         TooExpensive: the body is larger than `most`.
-        InvalidArgument: the body is empty, malformed, cut short, or larger than `limit` once decompressed.
+        InvalidArgument: the body is empty, malformed, cut short, goes on after its end, or is larger than `limit` once
+            decompressed.
     """
     if not len(data):
         raise InvalidArgument("nothing to be decompressed")
@@ -66,6 +67,11 @@ def decompress(data: Buffer, limit: int, most: int = 1 << 62) -> bytes:
         )
     if not inflater.eof:
         raise InvalidArgument("the compressed request body ends too early")
+    if inflater.unused_data:
+        raise InvalidArgument(
+            f"the compressed request body goes on for {len(inflater.unused_data)} bytes after its end; compress it as "
+            "a whole (one member of gzip)"
+        )
     return inflated
 
 

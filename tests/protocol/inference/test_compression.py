@@ -43,6 +43,8 @@ def test_the_limit_holds_before_memory_is_taken() -> None:
         (b"", "nothing to be decompressed"),
         (TEXT, "neither gzip nor deflate data"),
         (gzip.compress(TEXT, mtime=0)[:-9], "ends too early"),
+        (gzip.compress(TEXT, mtime=0) * 2, "goes on for .* bytes after its end; compress it as a whole"),
+        (zlib.compress(TEXT) + b"x", "goes on for 1 bytes"),
         (gzip.compress(TEXT, mtime=0)[:-8] + bytes(8), "neither gzip nor deflate data"),
     ],
 )

@@ -316,6 +316,7 @@ def test_messages_behind_one_that_cannot_be_inflated_release_their_memory() -> N
     [
         (b"no gzip", 3, "no gzip data"),
         (gzip.compress(b"x" * 1000, mtime=0)[:-9], 3, "ends too early"),
+        (gzip.compress(b"x" * 1000, mtime=0) + b"yz", 3, "goes on for 2 bytes after its end"),
         (gzip.compress(bytes(2_000_000), mtime=0), 8, "larger than max"),
         (zlib.compress(b""), 3, "no gzip data"),
     ],
