@@ -61,14 +61,23 @@ class FilBackend:
         if any(one.kind == "GPU" for one in instances):
             host.log("WARNING", f"model '{spec.name}': backend 'fil' computes on the CPU, also for KIND_GPU")
         forest = self._load(spec, settings)
-        plan = make_plan(spec.config, forest.facts, settings)
+        try:
+            plan = make_plan(spec.config, forest.facts, settings)
+        except Exception:
+            if not any(one.is_open for one in self._instances):
+                self.close()  # nobody does for a load that fails, and the process has other models
+            raise
         if self._explainer is None and SHAP in (output.name for output in plan.outputs):
             self._explainer = Explainer(forest)
         opened = [FilInstance(forest, plan, settings, self._explainer) for _ in instances]
         self._instances = [one for one in self._instances if one.is_open] + opened
         share = max(1, len(os.sched_getaffinity(0)) // max(1, len(self._instances)))
+        most = self._library.most_threads
+        if settings.threads > most:
+            text = f"cpu_nthread is {settings.threads}, and OpenMP has {most} (processors, or OMP_NUM_THREADS)"
+            host.log("WARNING", f"model '{spec.name}': {text}: {most} compute")
         for one in self._instances:
-            one.threads = settings.threads or share
+            one.threads = min(settings.threads or share, most)
         return opened
 
     def close(self) -> None:

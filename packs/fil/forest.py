@@ -166,12 +166,15 @@ def load_forest(library: Treelite, path: Path, form: Format, allow_unknown_field
     arguments: tuple[bytes, ...] = (bytes(path),)
     loader, zeros = form.loader, None
     if form is LIGHTGBM:
-        text = path.read_bytes()
+        read = path.read_bytes()
+        text = read.replace(b"\r\n", b"\n")  # of a copy through Windows
         check_complete(path, text)
         if problem := problem_of_text(text):
             raise InvalidArgument(f"'{path}' is damaged: {problem}; copy the file again, or save it anew")
         if (rewritten := without_zeros(path, text)) is not None:
-            loader, arguments, zeros = f"{loader}FromString", (rewritten.text,), rewritten.features
+            text, zeros = rewritten.text, rewritten.features
+        if text != read:
+            loader, arguments = f"{loader}FromString", (text,)
     if form is not CHECKPOINT:
         arguments += (b'{"allow_unknown_field": %s}' % str(allow_unknown_field).lower().encode(),)
     handle = c_void_p()
@@ -179,19 +182,14 @@ def load_forest(library: Treelite, path: Path, form: Format, allow_unknown_field
         library.call(loader, *arguments, byref(handle))
         forest = Forest(library, handle, zeros)
         try:
-            _prepare(forest, form)
+            forest.check()
+            if form in (XGBOOST, XGBOOST_JSON, XGBOOST_UBJ):
+                forest.start_with_base_scores()
+            # its own checks fail here, not later
+            forest.predict(np.zeros((1, forest.facts.features), forest.facts.dtype), 1)
         except BaseException:
             forest.close()
             raise
         return forest
     except (TreeliteError, ValueError) as error:
         raise InvalidArgument(f"'{path}' cannot be read as {form.words}: {reason(form, str(error))}") from error
-
-
-def _prepare(forest: Forest, form: Format) -> None:
-    """Check the trees, and make sums as the library that trained them. Raises TreeliteError."""
-    if form is not CHECKPOINT:  # which was checked before
-        forest.check()
-    if form in (XGBOOST, XGBOOST_JSON, XGBOOST_UBJ):
-        forest.start_with_base_scores()
-    forest.predict(np.zeros((1, forest.facts.features), forest.facts.dtype), 1)  # its checks fail here, not later

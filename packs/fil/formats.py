@@ -43,13 +43,14 @@ FORMATS = {one.model_type: one for one in (XGBOOST_JSON, XGBOOST_UBJ, XGBOOST, L
 _BY_SUFFIX = {".json": XGBOOST_JSON, ".ubj": XGBOOST_UBJ, ".model": XGBOOST, ".txt": LIGHTGBM, ".tl": CHECKPOINT}
 
 _CONVERT = "save it with treelite.sklearn.import_model(model).serialize('checkpoint.tl') (docs/trees.md)"
-#: what a file of another framework begins with -> what it is, and what to do
+#: what a file of another framework begins with, more than a byte, because XGBoost's old format begins with any -> what
+#: it is, and what to do
 _FOREIGN: dict[bytes, tuple[str, str]] = {
-    b"\x80": ("a pickle", f"a pickle can run any code, so it is not read: {_CONVERT}"),
-    b"\x08": ("an ONNX file", 'write backend: "onnxruntime"'),
-    b"PK\x03\x04": ("a ZIP archive, such as a file of PyTorch or Keras", 'write backend: "pytorch"'),
-    b"\x89HDF": ("an HDF5 file, such as one of Keras", "serve it with another backend"),
-    b"\x1f\x8b": ("a gzip archive", "unpack it"),
+    rb"\x80[\x02-\x05]": ("a pickle", f"a pickle can run any code, so it is not read: {_CONVERT}"),
+    rb"\x08[\x01-\x1f][\x12\x1a\x22\x2a\x32\x3a\x42]": ("an ONNX file", 'write backend: "onnxruntime"'),
+    rb"PK\x03\x04": ("a ZIP archive, such as a file of PyTorch or Keras", 'write backend: "pytorch"'),
+    rb"\x89HDF": ("an HDF5 file, such as one of Keras", "serve it with another backend"),
+    rb"\x1f\x8b\x08": ("a gzip archive", "unpack it"),
 }
 
 
@@ -103,7 +104,7 @@ def check_format(path: Path, wanted: Format) -> None:
         parameter = f'parameters {{ key: "model_type" value {{ string_value: "{found.model_type}" }} }}'
         raise InvalidArgument(f"'{path}' looks like {found.words}, expected {wanted.words}: write {parameter}")
     for start, (words, advice) in _FOREIGN.items():
-        if head.startswith(start):
+        if re.match(start, head, re.DOTALL):
             raise InvalidArgument(f"'{path}' is {words}, expected {wanted.words}: {advice}")
     if wanted is not XGBOOST:  # which begins with the numbers of its parameters
         raise InvalidArgument(
@@ -124,7 +125,7 @@ def format_of(head: bytes) -> Format | None:
     text = head.lstrip(b" \t\r\n\xef\xbb\xbf")
     if head[:1] == b"{" and head[1:2] in b"LliIUS" and head[1:2]:
         return XGBOOST_UBJ
-    if text[:1] == b"{":
+    if re.match(rb'\{\s*["}]', text):
         return XGBOOST_JSON
     if text.startswith((b"tree\n", b"tree\r\n")):
         return LIGHTGBM

@@ -104,6 +104,11 @@ class Treelite:
         if self.calls[name](*arguments) != 0:
             raise TreeliteError(self.last_error())
 
+    @property
+    def most_threads(self) -> int:
+        """Return how many threads a call may have: OMP_NUM_THREADS, or the processors of this process."""
+        return int(self._library.omp_get_max_threads())
+
     def last_error(self) -> str:
         """Return why the last call of this thread failed."""
         text = (self._library.TreeliteGetLastError() or b"").decode(errors="replace")

@@ -21,7 +21,7 @@ _ZERO = 1e-35
 #: decision_type: bit 0 = categorical, bit 1 = default left, bits 2 and 3 = what is missing: nothing, zero, or NaN
 _CATEGORICAL, _KIND, _IS_ZERO, _IS_NAN = 1, 0b1100, 0b0100, 0b1000
 _TREE = re.compile(rb"^Tree=\d+$", re.MULTILINE)
-_LINE = re.compile(rb"^(split_feature|decision_type)=((?: ?-?\d{1,9})+)$", re.MULTILINE)
+_LINE = re.compile(rb"^(split_feature|decision_type)=(-?\d{1,9}(?: -?\d{1,9})*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)

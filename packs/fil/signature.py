@@ -121,9 +121,12 @@ def _check_input(config: Mapping[str, Any], facts: Facts, batches: bool) -> None
     if names != [INPUT]:
         listed = ", ".join(f"'{name}'" for name in names) or "none"
         raise InvalidArgument(f"expected one input, named '{INPUT}', and config.pbtxt has {listed}")
+    if inputs[0].get("optional"):
+        raise InvalidArgument(f"input '{INPUT}' is optional in config.pbtxt, and the model has no other: remove it")
     _datatype(inputs[0], "input")
     dims = _dims(inputs[0], batches)
-    if -1 in dims or math.prod(dims) == facts.features:
+    is_row = batches or dims[:-1] in ((), (1,))  # without batching, the first of several dimensions counts rows
+    if -1 in dims or (is_row and math.prod(dims) == facts.features):
         return
     raise InvalidArgument(
         f"input '{INPUT}' has dims {list(dims)} in config.pbtxt, and the model has {facts.features} features: write "

@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edge_serve.backends.base import InstanceSpec
 from edge_serve.errors import EdgeServeError
+from packs.fil.backend import FilBackend
 from packs.fil.forest import load_forest
 from packs.fil.formats import CHECKPOINT, FORMATS, XGBOOST_JSON, XGBOOST_UBJ, find_file
 from packs.fil.library import load_treelite
 from tests.packs.fil.libraries import need_models, need_treelite
-from tests.packs.fil.scene import answer, case, make_model, opened, parameters
+from tests.packs.fil.scene import answer, case, make_model, opened, parameters, tensors
 
 need_treelite()
 MODELS = need_models()
@@ -120,3 +122,22 @@ def test_which_file(tmp_path: Path) -> None:
     (tmp_path / "my.bin").touch()
     for form in FORMATS.values():
         assert find_file(tmp_path, {"default_model_filename": "my.bin"}, form.model_type)[1] is form
+
+
+@pytest.mark.parametrize("name", ["lightgbm_categorical", "lightgbm_zero_as_missing"])
+def test_a_text_that_came_through_windows(name: str, tmp_path: Path) -> None:
+    file, given, inputs, _ = case(MODELS / name)
+    found = []
+    for folder, content in (("a", file.read_bytes()), ("b", file.read_bytes().replace(b"\n", b"\r\n"))):
+        spec = make_model(tmp_path / folder, file, parameters(**given))
+        (spec.version_directory / file.name).write_bytes(content)
+        found.append(answer(opened(spec)[1][0], inputs))
+    np.testing.assert_array_equal(*found)
+
+
+def test_a_load_that_fails_releases_the_forest(tmp_path: Path) -> None:
+    file, given, *_ = case(MODELS / "forest_class")
+    backend, spec = FilBackend(), make_model(tmp_path, file, tensors(13, 1) | parameters(**given))
+    with pytest.raises(EdgeServeError, match="write dims"):
+        backend.open(spec, [InstanceSpec("m_0")])
+    assert backend._forest is None

@@ -13,6 +13,7 @@ import pytest
 from edge_serve.backends.base import InstanceSpec
 from edge_serve.messages.tensors import Array
 from packs.fil.instance import FilInstance
+from packs.fil.library import load_treelite
 from tests.backends.hosting import RecordingHost, installed
 from tests.packs.fil.libraries import need_models, need_treelite
 from tests.packs.fil.scene import answer, ask, case, make_model, opened, parameters, tensors
@@ -108,8 +109,20 @@ def test_instances_share_the_cores(tmp_path: Path) -> None:
 
 
 def test_cpu_nthread_sets_the_threads(tmp_path: Path) -> None:
-    instance, *_ = instance_of("forest_class", tmp_path, parameters(cpu_nthread="3"))
-    assert instance.threads == 3
+    instance, *_ = instance_of("forest_class", tmp_path, parameters(cpu_nthread="1"))
+    assert instance.threads == 1
+
+
+def test_no_more_threads_than_openmp_has(tmp_path: Path) -> None:
+    """Treelite refuses more, and only a batch that is large enough would ask for them."""
+    most = load_treelite().most_threads
+    with installed(host := RecordingHost()):
+        instance, inputs, expected = instance_of("forest_class", tmp_path, parameters(cpu_nthread=str(most + 1)))
+    assert instance.threads == most
+    text = f"cpu_nthread is {most + 1}, and OpenMP has {most} (processors, or OMP_NUM_THREADS): {most} compute"
+    assert any(text in line for _, line in host.lines)
+    many = np.repeat(inputs[:1], 20_000, axis=0)
+    np.testing.assert_allclose(answer(instance, many)[-1], expected[0], rtol=1e-6)
 
 
 def test_threads_at_once_get_the_same_answers(tmp_path: Path) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 
+from packs.fil.lightgbm_text import without_zeros
 from packs.fil.lightgbm_trees import problem_of_text
 
 TEXT = """tree
@@ -40,3 +44,11 @@ end of trees
 )
 def test_lines_that_treelite_believes(line: str, changed: str, problem: str) -> None:
     assert problem_of_text(TEXT.replace(line, changed, 1).encode()) == problem
+
+
+def test_a_line_of_many_digits_is_read_at_once() -> None:
+    """A pattern that can match digits in many ways takes twice as long for each digit more."""
+    text = TEXT.replace("split_feature=0", f"split_feature={'0' * 60}.0", 1).encode()
+    before = time.process_time()
+    assert without_zeros(Path("model.txt"), text) is None
+    assert time.process_time() - before < 10

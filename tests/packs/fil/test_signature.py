@@ -61,6 +61,13 @@ WRONG: list[tuple[dict[str, Any], Facts, ForestSettings, str]] = [
         PLAIN,
         r"input 'input__0' has dims \[13\] .* 12 features: write dims: \[ 12 \]",
     ),
+    (
+        tensors(12, 1) | {"max_batch_size": 0, "input": [{**tensors(12, 1)["input"][0], "dims": [2, 6]}]},
+        BINARY,
+        PLAIN,
+        r"has dims \[2, 6\] .* write dims: \[ 12 \]",
+    ),
+    (changed("input", optional=True), BINARY, PLAIN, "input 'input__0' is optional in config.pbtxt"),
     (changed("input", name="x"), BINARY, PLAIN, "expected one input, named 'input__0', and config.pbtxt has 'x'"),
     (changed("input", data_type="TYPE_INT64"), BINARY, PLAIN, "input 'input__0' is TYPE_INT64 .* expected TYPE_FP32"),
     (changed("output", name="y"), BINARY, PLAIN, "No output with name output__0 in configuration. Config.pbtxt has y"),
