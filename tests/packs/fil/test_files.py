@@ -132,7 +132,7 @@ def test_a_text_that_came_through_windows(name: str, tmp_path: Path) -> None:
         spec = make_model(tmp_path / folder, file, parameters(**given))
         (spec.version_directory / file.name).write_bytes(content)
         found.append(answer(opened(spec)[1][0], inputs))
-    np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(found[0], found[1])
 
 
 def test_a_load_that_fails_releases_the_forest(tmp_path: Path) -> None:
