@@ -6,7 +6,7 @@ edge-readahead.service of the initrd reads these files ahead. A file too few or 
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -28,13 +28,15 @@ _MODULES = (
     "edge_serve.backends.onnxruntime.backend",
     "onnxruntime",
 )
+#: of python3-systemd, which the image has and few other machines
+_OF_SYSTEMD = ("systemd.daemon", "systemd.journal")
 #: of its 24 MB a start reads two
 _HARDLY_READ = "libscipy_openblas"
 
 
 def main() -> None:
     os.environ.update(private(os.environ))
-    for name in _MODULES:
+    for name in _MODULES + (_OF_SYSTEMD if importlib.util.find_spec("systemd") else ()):
         importlib.import_module(name)
     files = {_read(module) for name, module in sys.modules.items() if name != "__main__"}
     with open("/proc/self/maps") as maps:
