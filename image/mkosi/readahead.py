@@ -36,7 +36,7 @@ _HARDLY_READ = "libscipy_openblas"
 
 def main() -> None:
     os.environ.update(private(os.environ))
-    for name in _MODULES + (_OF_SYSTEMD if importlib.util.find_spec("systemd") else ()):
+    for name in _MODULES + (_OF_SYSTEMD if importlib.util.find_spec(_OF_SYSTEMD[0]) else ()):
         importlib.import_module(name)
     files = {_read(module) for name, module in sys.modules.items() if name != "__main__"}
     with open("/proc/self/maps") as maps:
