@@ -176,6 +176,7 @@ def totals(server: Running) -> tuple[int, int]:
 
 def test_a_stop_names_the_model_that_it_waits_for_and_a_second_ctrl_c_ends_it(server: Running) -> None:
     workers = server.workers()
+    time.sleep(1.0)  # the age of a batch is told from one second on; alone, this test would begin earlier
     server.process.send_signal(signal.SIGINT)
     begun = time.monotonic()
     server.wait_for_log(r"SIGINT: draining, at most 20 s")

@@ -19,13 +19,12 @@ from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.grpc.call_head import CallHead
 from edge_serve.transport.grpc.large import prepare
 from edge_serve.transport.grpc.messages import Message
-from edge_serve.transport.grpc_service.stream import InferStream
+from edge_serve.transport.grpc_service.stream import SHUTTING_DOWN, InferStream
 from edge_serve.transport.v2.infer import InferService, ServedVersion, report_unencodable
 
 #: alignment in the arena of a large message's first raw content
 _ALIGNMENT = 256
 _DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
-_EXITING = "GRPC server is shutting down and has stopped accepting new requests."
 
 
 class GrpcInference:
@@ -39,6 +38,7 @@ class GrpcInference:
         self._clock = clock
         self._decoder = GrpcInferDecoder(self._lookup, service.regions)
         self._encoder = GrpcInferEncoder()
+        self._streams: set[InferStream] = set()
 
     def trace(self, tracing: Tracing | None) -> None:
         """Record the times of requests and answers from now on; None = do not record them."""
@@ -106,7 +106,12 @@ class GrpcInference:
     def stream(self, call: GrpcCall) -> InferStream:
         """Return the conversation that answers a ModelStreamInfer."""
         arrive = None if self._tracing is None else _make_arrive(self._tracing, streams=True)
-        return InferStream(call, self._service, self._decode, self._encoder, arrive)
+        return InferStream(call, self._service, self._decode, self._encoder, arrive, self._streams)
+
+    def end_streams(self) -> None:
+        """End each stream with its last answer, because the server stops."""
+        for stream in list(self._streams):
+            stream.leave()
 
     def _answer(
         self,
@@ -140,7 +145,7 @@ class GrpcInference:
             return self._service.lookup(name, version)
         except Unavailable:
             if not self._service.live():
-                raise Unavailable(_EXITING) from None
+                raise Unavailable(SHUTTING_DOWN) from None
             raise
 
 

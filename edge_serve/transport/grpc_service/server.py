@@ -111,8 +111,9 @@ class GrpcServer(Door[GrpcConnection]):
         await super().start(listeners)
 
     async def drain(self, timeout: float) -> int:
-        """See `Door.drain`. Ends the watches of health first."""
+        """See `Door.drain`. Ends the watches of health first, and streams with their last answer."""
         self._watchers.close()
+        self._inference.end_streams()
         return await super().drain(timeout)
 
     def stop_accepting(self) -> None:

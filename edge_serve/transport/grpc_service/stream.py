@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from edge_serve.errors import EdgeServeError, Internal
+from edge_serve.errors import EdgeServeError, Internal, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer
@@ -57,6 +57,10 @@ class _Written:
     lease: Lease | None = None
 
 
+#: Triton's text
+SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
+
+
 @entity
 class _Turn:
     """Place of an ordinary model's request in the order of the stream.
@@ -86,6 +90,7 @@ class InferStream:
 
     Args:
         arrive: returns the record of a request that arrives now; None = requests are not traced.
+        streams: has the stream until its call ends.
     """
 
     def __init__(
@@ -94,8 +99,11 @@ class InferStream:
         service: InferService,
         decode: Decode,
         encoder: GrpcInferEncoder,
-        arrive: Callable[[], Arrival] | None = None,
+        arrive: Callable[[], Arrival] | None,
+        streams: set[InferStream],
     ) -> None:
+        streams.add(self)
+        self._streams = streams
         self._arrive = arrive
         self._call = call
         self._service = service
@@ -110,6 +118,8 @@ class InferStream:
         self._paused = False
         self._backlog = Backlog()
         self._complete = False
+        #: the server stops: the stream ends as soon as everything is answered
+        self._leaving = False
         self._over = False
 
     # ---- events from the call ------------------------------------------------------------------------------------
@@ -127,6 +137,7 @@ class InferStream:
     def on_gone(self) -> None:
         """Cancel the open requests, and release the memory of messages that wait."""
         self._over = True
+        self._streams.discard(self)
         while self._unread:
             self._unread.popleft().release()
         for one in list(self._open):
@@ -143,6 +154,11 @@ class InferStream:
         if self._backlog.may_resume():
             self._set_paused(False)
         self._read_on()
+
+    def leave(self) -> None:
+        """End the stream with its last answer, because the server stops."""
+        self._leaving = True
+        self._end_if_done()
 
     # ---- requests ------------------------------------------------------------------------------------------------
 
@@ -164,9 +180,13 @@ class InferStream:
             self._end_if_done()
 
     def _end_if_done(self) -> None:
-        if self._complete and not self._over and not (self._open or self._turns or self._unread):
+        if self._over or self._open or self._turns or self._unread:
+            return
+        if self._complete:
             self._over = True
             self._call.finish()
+        elif self._leaving:
+            self._fail(Unavailable(SHUTTING_DOWN))
 
     def _submit(self, message: Message) -> None:
         data = message.data

@@ -18,7 +18,7 @@ from edge_serve.protocol.grpc import grpc_service_pb2 as pb
 from edge_serve.transport.grpc.call_head import GrpcSettings
 from edge_serve.transport.grpc_service.server import open_grpc
 from edge_serve.transport.v2.routes import RouteGroup
-from tests.transport.grpc_scene import Caller, GrpcFakeService, door, infer_request, with_door
+from tests.transport.grpc_scene import INFERENCE, Caller, GrpcFakeService, door, infer_request, with_door
 from tests.transport.v2_scene import FakeLease, FakeService, FixedClock
 
 
@@ -224,6 +224,26 @@ def test_draining_lets_calls_under_way_finish() -> None:
 
             assert (await running).model_name == "m"
             assert await asyncio.wait_for(draining, 5) == 0
+
+    asyncio.run(main())
+
+
+def test_draining_ends_a_stream_that_stays_open_when_all_of_it_is_answered() -> None:
+    async def main() -> None:
+        service = GrpcFakeService(later=True)
+        async with door(service) as (server, call):
+            stream = call.channel.stream_stream(INFERENCE + "ModelStreamInfer")()
+            await stream.write(infer_request().SerializeToString())
+            while not service.waiting:
+                await asyncio.sleep(0.001)
+            draining = asyncio.create_task(server.drain(60.0))
+            await asyncio.sleep(0)
+            service.waiting.pop()()
+
+            assert b"m" in await stream.read()
+            assert await stream.code() is grpc.StatusCode.UNAVAILABLE
+            assert "shutting down" in await stream.details()
+            assert await asyncio.wait_for(draining, 20) == 0
 
     asyncio.run(main())
 

@@ -87,9 +87,12 @@ class Scene:
         self.asked = CallHead(strict=self.strict)
         decoder = GrpcInferDecoder(self.lookup, self.regions)
         call: Any = self
-        self.stream = InferStream(
-            call, self, lambda message, _: decoder.decode(message.data, None, message.offset), GrpcInferEncoder()
-        )
+        self.streams: set[InferStream] = set()
+
+        def decode(message: Message, _: object) -> Any:
+            return decoder.decode(message.data, None, message.offset)
+
+        self.stream = InferStream(call, self, decode, GrpcInferEncoder(), None, self.streams)
 
     # the service
 
