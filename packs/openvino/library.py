@@ -118,9 +118,11 @@ class OpenVino:
             return model
         steps = PrePostProcessor(model)
         for i, name in enumerate(inputs):
-            steps.input(i).tensor().set_element_type(_TYPES[name])
-        for i, name in enumerate(outputs):
-            steps.output(i).tensor().set_element_type(_TYPES[name])
+            if name != own[i]:
+                steps.input(i).tensor().set_element_type(_TYPES[name])
+        for i, name in enumerate(outputs, len(inputs)):
+            if name != own[i]:
+                steps.output(i - len(inputs)).tensor().set_element_type(_TYPES[name])
         return steps.build()
 
     def compile(self, model: Model, settings: OpenVinoSettings) -> CompiledModel:
@@ -188,12 +190,15 @@ def _text_tensor(array: Array) -> Any:
     """Return a tensor with strings. The library takes them in an array whose elements all have the longest's size.
 
     Raises:
-        InvalidArgument: that array would be too large.
+        InvalidArgument: that array would be too large, or an element ends in a zero byte, which the library cuts off.
     """
     tensor = ov.Tensor(_STRING, ov.Shape(array.shape))
     if not array.size:
         return tensor
-    longest = max(map(len, array.ravel().tolist()))
+    texts = array.ravel().tolist()
+    if any(text.endswith(b"\0") for text in texts):
+        raise InvalidArgument("a string ends in a zero byte, which OpenVINO's interface for Python would cut off")
+    longest = max(map(len, texts))
     if longest * array.size > _MOST_TEXT_BYTES:
         raise InvalidArgument(
             f"{array.size} strings of up to {longest} bytes need {longest * array.size} bytes in one array, which may "

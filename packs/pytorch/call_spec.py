@@ -13,7 +13,16 @@ from typing import Any
 
 from edge_serve.errors import Internal
 
-from .signature import NUMBERS, TensorPlaces, check_types, controls_of, input_names, names_of, states_of
+from .signature import (
+    NUMBERS,
+    TensorPlaces,
+    check_all_required,
+    check_types,
+    controls_of,
+    input_names,
+    names_of,
+    states_of,
+)
 
 _SEQUENCES = frozenset({"builtins.tuple", "builtins.list"})
 
@@ -45,6 +54,7 @@ def signature_of(config: Mapping[str, Any], inputs: Sequence[str], outputs: Sequ
             f'Failed to load model "{model}" configuration expects {len(names)} inputs, but model expects '
             f"{len(inputs)} inputs. The model's inputs are {', '.join(inputs)}"
         )
+    check_all_required(config)
     check_types(config, strings=False)
     for name, data_type in controls_of(config):
         if data_type and data_type not in NUMBERS:

@@ -133,6 +133,8 @@ class CompiledModel:
             InvalidArgument: the model does not take inputs of these shapes.
         """
         for place, limits in enumerate(self._limits):
+            if not limits.least and arguments[place].numel() == 1:  # a scalar, which requests give as [1]
+                arguments[place] = arguments[place].reshape(())
             limits.check(self._names[place], arguments[place])
         found: Sequence[Any] = self._loader.run(arguments) if self._has_run else self._first_run(arguments)
         return found

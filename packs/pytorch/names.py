@@ -18,6 +18,8 @@ from edge_serve.errors import Internal, InvalidArgument, with_advice
 from .signature import (
     NUMBERS,
     TensorPlaces,
+    check_all_required,
+    check_some_required,
     check_types,
     controls_of,
     input_names,
@@ -54,7 +56,10 @@ def signature_of(config: Mapping[str, Any], arguments: Sequence[Argument]) -> Te
     """
     _check_controls(config)
     keyed = len(arguments) == 1 and arguments[0].kind == "DictType"
-    if not keyed:
+    if keyed:
+        check_some_required(config)
+    else:
+        check_all_required(config)
         _check_arguments(arguments)
         _check_count(config, arguments)
     inputs = _input_places(config, [] if keyed else [argument.name for argument in arguments])

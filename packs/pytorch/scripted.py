@@ -43,7 +43,8 @@ class ScriptedModel:
         """Return the results in order: tensors, and lists of strings."""
         _set_executor(self._settings)
         if self._names:
-            arguments = [dict(zip(self._names, arguments, strict=True))]
+            given = zip(self._names, arguments, strict=True)
+            arguments = [{name: value for name, value in given if value is not None}]  # without optional ones
         try:
             return self._results(self._forward(*arguments))
         except UnicodeDecodeError as error:
@@ -90,11 +91,18 @@ def load(path: Path, model: str, device: torch.device | None, settings: TorchSet
     try:
         return _load(path, device, settings)
     except Exception as error:
-        match = _NO_OPERATOR.search(str(error))
-        operator = next(filter(None, match.groups()), "") if match else ""
-        if operator.startswith("torchvision::") and _has_torchvision():
-            return _load(path, device, settings)
-        raise _not_loaded(error, model, operator) from error
+        if not (_missing(error).startswith("torchvision::") and _has_torchvision()):
+            raise _not_loaded(error, model) from error
+    try:
+        return _load(path, device, settings)
+    except Exception as error:
+        raise _not_loaded(error, model) from error
+
+
+def _missing(error: Exception) -> str:
+    """Return the operator that this torch lacks; "" = the error is another one."""
+    match = _NO_OPERATOR.search(str(error))
+    return next(filter(None, match.groups()), "") if match else ""
 
 
 def _load(path: Path, device: torch.device | None, settings: TorchSettings) -> Any:
@@ -112,8 +120,8 @@ def _has_torchvision() -> bool:
     return True
 
 
-def _not_loaded(error: Exception, model: str, operator: str) -> EdgeServeError:
-    told = failure(f"failed to load model '{model}'", error)
+def _not_loaded(error: Exception, model: str) -> EdgeServeError:
+    told, operator = failure(f"failed to load model '{model}'", error), _missing(error)
     if not operator:
         return told
     package = operator.partition("::")[0]
@@ -127,7 +135,13 @@ def _not_loaded(error: Exception, model: str, operator: str) -> EdgeServeError:
 
 
 def arguments_of(module: Any) -> list[Argument]:
-    """Return the arguments of `forward`, without the module itself."""
+    """Return the arguments of `forward`, without the module itself.
+
+    Raises:
+        Internal: it has no such method.
+    """
+    if not hasattr(module, "forward"):
+        raise Internal("the script has no method forward(), which is what runs: give its module one, and save it again")
     found = module.forward.schema.arguments
     if found and found[0].type.kind() in ("ClassType", "InterfaceType"):
         found = found[1:]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edge_serve.errors import Internal
+from edge_serve.errors import Internal, InvalidArgument
 
 #: types of config.pbtxt that torch computes with. It has UINT16 and wider for few operators, and Triton refuses them.
 NUMBERS = frozenset(
@@ -72,6 +72,30 @@ def input_names(config: Mapping[str, Any]) -> list[str]:
     names = [*(str(entry["name"]) for entry in config.get("input", ())), *made_names(config)]
     names += dict.fromkeys(name for name, _ in controls_of(config))
     return [*names, *(str(state["input_name"]) for state in states_of(config))]
+
+
+def check_all_required(config: Mapping[str, Any]) -> None:
+    """Check that no input is optional: the model has a place for each.
+
+    Raises:
+        InvalidArgument: one is.
+    """
+    for entry in config.get("input", ()):
+        if entry.get("optional"):
+            raise InvalidArgument(
+                f"input '{entry['name']}' is optional in config.pbtxt, and the model always needs it: remove optional"
+            )
+
+
+def check_some_required(config: Mapping[str, Any]) -> None:
+    """Check that a model with batching, which gets its inputs by name, has one that tells the rows of a request.
+
+    Raises:
+        InvalidArgument: all are optional.
+    """
+    entries = config.get("input", ())
+    if int(config.get("max_batch_size", 0)) and entries and all(entry.get("optional") for entry in entries):
+        raise InvalidArgument("all inputs are optional in config.pbtxt: with max_batch_size, one must tell the rows")
 
 
 def check_types(config: Mapping[str, Any], strings: bool) -> None:

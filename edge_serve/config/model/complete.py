@@ -216,16 +216,17 @@ def _check_ragged(found: FoundTensor, model: str) -> None:
 def _check_dims(entry: Mapping[str, Any], found: FoundTensor, model: str, max_batch_size: int, *, exact: bool) -> None:
     """Compare shapes; a variable dimension of an input may be narrowed by the configuration, an output's must not."""
     dims = _dims(entry)
-    if not found.dims:
-        _check_scalar(found.name, dims, model)
-        return
     where = f"model '{model}', tensor '{found.name}'"
-    if max_batch_size > 0 and found.dims[0] != -1:
+    if max_batch_size > 0 and found.dims[:1] != (-1,):
         raise InvalidArgument(
             f"{where}: for the model to support batching the shape should have at least 1 dimension and the first "
             f"dimension must be -1; but shape expected by the model is {shape_text(found.dims)}; write "
-            f"max_batch_size: 0 and dims: {pbtxt_dims(found.dims)}, or export the model with a variable first dimension"
+            f"max_batch_size: 0 and dims: {pbtxt_dims(found.dims or (1,))}, or export the model with a variable first "
+            "dimension"
         )
+    if not found.dims:
+        _check_scalar(found.name, dims, model)
+        return
     full = (-1, *dims) if max_batch_size > 0 else dims
     if _fits(found.dims, full, exact):
         return

@@ -244,6 +244,16 @@ def test_scalars_are_ones() -> None:
         check_onnx(_io(_GOOD, scalar % 2), [X], [SCALAR])
 
 
+def test_a_scalar_has_no_rows_to_batch() -> None:
+    """The requests of a batch would have to share its value."""
+    given = 'name: "X" data_type: TYPE_FP32 dims: [ 3 ]'
+    more = 'max_batch_size: 2 input { name: "S" data_type: TYPE_FP32 dims: [ 1 ] }'
+    with pytest.raises(
+        InvalidArgument, match=r"tensor 'S': for the model to support .*; write max_batch_size: 0 and d"
+    ):
+        check_onnx(_io(given, more=more), [X, SCALAR], [Y])
+
+
 def test_strings_have_triton_s_wire_name_in_the_message() -> None:
     with pytest.raises(InvalidArgument, match="expects datatype TYPE_FP32 for input 'X', model provides TYPE_BYTES"):
         check_onnx(_io(_GOOD), [FoundTensor("X", "TYPE_STRING", (-1, 3))], [Y])

@@ -278,6 +278,11 @@ def test_strings_make_the_round_trip(server: Running) -> None:
     assert found.tolist() == values.tolist()
 
 
+def test_a_string_that_would_be_cut_off_is_refused(server: Running) -> None:
+    with pytest.raises(InferenceServerException, match="a string ends in a zero byte"):
+        infer(server, "text", {"X": np.array([[b"a\0b", b"ab\0"]], object)})
+
+
 def test_an_output_may_be_an_input(server: Running) -> None:
     for rows in (1, 4, 3):
         values = np.arange(-2, 2 * rows - 2, dtype=np.float32).reshape(rows, 2)

@@ -119,6 +119,16 @@ def test_contradictions_have_tritons_texts() -> None:
     refused(InvalidArgument, "^inputs 'A__1' and 'B__1' both refer to argument 1 of", config(("A__1", "B__1")))
 
 
+def test_an_input_that_the_model_needs_is_not_optional() -> None:
+    made = config()
+    made["input"][1]["optional"] = True
+    refused(InvalidArgument, "^input 'INPUT1' is optional in config.pbtxt, and the model always needs it", made)
+    made["input"][0]["optional"] = True
+    made["max_batch_size"] = 2
+    keyed = Argument("given", "DictType", "Dict[str, Tensor]")
+    refused(InvalidArgument, "^all inputs are optional .*: with max_batch_size, one must tell the rows", made, keyed)
+
+
 def test_types_that_torch_lacks_have_tritons_texts() -> None:
     made = config()
     made["input"][0]["data_type"] = "TYPE_UINT32"

@@ -225,6 +225,22 @@ def test_a_dictionary_of_inputs_has_their_names(file: Path, open_model: Open) ->
     assert values(reply) == {"OUTPUT__0": [[32]]}
 
 
+def test_an_optional_input_of_a_dictionary_may_be_left_out(file: Path, open_model: Open) -> None:
+    models.save_script(models.KeyedOptional(), file)
+    (instance,) = open_model(config([io("x", 1), io("more", 1, optional=True)], [io("OUTPUT__0", 1)]))
+
+    given = tensor("x", row(2)), tensor("more", row(3))
+    found = [values(execute(instance, request(*some, outputs=OUT))[0]) for some in (given, given[:1])]
+    assert found == [{"OUTPUT__0": [[5]]}, {"OUTPUT__0": [[2]]}]
+
+
+def test_a_script_without_forward_is_named(file: Path, open_model: Open) -> None:
+    file.parent.mkdir(parents=True)
+    torch.jit.script(models.NoForward()).save(str(file))
+    with pytest.raises(Internal, match=r"^the script has no method forward\(\), which is what runs"):
+        open_model(ONE)
+
+
 def test_a_dictionary_of_outputs_has_their_names(file: Path, open_model: Open) -> None:
     models.save_script(models.KeyedResult(), file)
     (instance,) = open_model(config([io("x", 1)], [io("half", 1), io("twice", 1)]))

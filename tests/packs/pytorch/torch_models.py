@@ -30,6 +30,21 @@ class Keyed(nn.Module):
         return given["left"] * 10 + given["right"]
 
 
+class KeyedOptional(nn.Module):
+    """Adds `more` where it is given."""
+
+    def forward(self, given: dict[str, torch.Tensor]) -> torch.Tensor:
+        return given["x"] + given["more"] if "more" in given else given["x"]
+
+
+class NoForward(nn.Module):
+    """Has another method only."""
+
+    @torch.jit.export
+    def encode(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
 class KeyedResult(nn.Module):
     """A dictionary as output."""
 
