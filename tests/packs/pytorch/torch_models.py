@@ -40,7 +40,7 @@ class KeyedOptional(nn.Module):
 class NoForward(nn.Module):
     """Has another method only."""
 
-    @torch.jit.export
+    @torch.jit.export  # type: ignore[untyped-decorator]
     def encode(self, x: torch.Tensor) -> torch.Tensor:
         return x
 
