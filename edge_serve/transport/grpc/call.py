@@ -17,6 +17,7 @@ from edge_serve.protocol.http2.frames import Code
 from edge_serve.protocol.http2.stream import Http2Stream
 from edge_serve.protocol.http2.streams import StreamTable
 from edge_serve.transport.door.body_memory import BodyMemory
+from edge_serve.transport.door.shared_limits import InFlight
 from edge_serve.transport.grpc.call_head import CallHead, Conversation, DeadlineExceeded, HeadRefused, Prepare
 from edge_serve.transport.grpc.deflater import SMALL, Deflater
 from edge_serve.transport.grpc.inflater import Inflater
@@ -130,6 +131,11 @@ class GrpcCall(Http2Stream):
     def memory(self) -> BodyMemory:
         """The memory budget of all doors."""
         return self._connection.shared.sharing.memory
+
+    @property
+    def in_flight(self) -> InFlight:
+        """The unanswered requests of all doors, this call among them."""
+        return self._connection.shared.sharing.in_flight
 
     def find_place(self, beginning: bytes, length: int) -> Room | None:
         """Return memory for a message; None = ordinary memory.

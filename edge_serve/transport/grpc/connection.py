@@ -48,7 +48,7 @@ class GrpcConnection(ClientConnection):
     """One client's connection. Implements `StreamHost` for HTTP/2."""
 
     __slots__ = (
-        "_calls", "_counted", "_draining_ns", "_full", "_http2", "_in_flight", "_interpreter", "_keepalive", "_out",
+        "_calls", "_counted", "_draining_ns", "_http2", "_in_flight", "_interpreter", "_keepalive", "_out",
         "_scheduled", "_table", "shared",
     )  # fmt: skip
 
@@ -68,7 +68,6 @@ class GrpcConnection(ClientConnection):
         #: this connection's share of the calls in flight; and whether all doors had too many at the last receive
         self._in_flight = shared.sharing.in_flight
         self._counted = 0
-        self._full = False
         super().__init__(sock, shared.loop)
         self._http2.start()
 
@@ -88,8 +87,6 @@ class GrpcConnection(ClientConnection):
         if received == 0:  # HTTP/2 connections are not half-closed
             self.close()
         elif self._phase is ConnectionPhase.OPEN:
-            in_flight = self._in_flight
-            self._full = in_flight.now >= in_flight.limit
             scheduled, self._scheduled = self._scheduled, True
             try:
                 if place is None:
@@ -172,8 +169,10 @@ class GrpcConnection(ClientConnection):
         asked = head.meaning
         if type(asked) is not CallHead:
             asked = self._interpreter.interpret(head)
-        if self._full and asked.method is not None and asked.method.group is not RouteGroup.HEALTH:
-            asked = CallHead(refusal=self._in_flight.refuse())
+        in_flight = self._in_flight
+        full = in_flight.now + len(self._table.open) - self._counted >= in_flight.limit
+        if full and asked.method is not None and asked.method.group is not RouteGroup.HEALTH:
+            asked = CallHead(refusal=in_flight.refuse())
         return GrpcCall(self._table, self, stream_id, head.content_length, asked)
 
     def on_ping(self) -> None:

@@ -117,6 +117,8 @@ class InferStream:
         #: the stream's window is not reopened, so that the client stops sending
         self._paused = False
         self._backlog = Backlog()
+        #: of its open requests, so many are counted as unanswered beside the call itself
+        self._counted = 0
         self._complete = False
         #: the server stops: the stream ends as soon as everything is answered
         self._leaving = False
@@ -202,12 +204,23 @@ class InferStream:
             message.release()
             self._fail(Internal(f"{type(error).__name__}: {error}"))
             return
+        in_flight = self._call.in_flight
+        if self._open and in_flight.now >= in_flight.limit:
+            self._refuse(in_flight.refuse(), request.id, self._take_turn())
+            message.release()
+            return
         request.lease = message.lease
         turn = None if served.signature.decoupled else self._take_turn()
         one = _Open(request, served.signature, wants_final, turn)
         self._open.add(one)
+        self._count_open()
         one.ticket = self._service.infer(served, request, lambda response: self._on_response(one, response), arrival)
         one.submitted = True
+
+    def _count_open(self) -> None:
+        counted = max(0, len(self._open) - 1)
+        self._call.in_flight.now += counted - self._counted
+        self._counted = counted
 
     def _refuse_unread(self, error: EdgeServeError, data: Buffer) -> None:
         if isinstance(error, Unreadable):
@@ -227,6 +240,7 @@ class InferStream:
     def _on_response(self, one: _Open, response: InferResponse) -> None:
         if response.final:
             self._open.discard(one)
+            self._count_open()
         lease = response.lease
         if not self._over:
             lease = self._pass_on(one, response)

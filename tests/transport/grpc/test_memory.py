@@ -200,6 +200,24 @@ def test_too_many_calls() -> None:
     assert in_flight.now == 0
 
 
+def test_too_many_calls_at_once() -> None:
+    """In one read of the connection."""
+    in_flight = InFlight(5)
+
+    async def test(service: FakeService, call: Caller) -> None:
+        service.later = True
+        calls = [asyncio.ensure_future(call("ModelInfer", infer_request())) for _ in range(40)]
+        await until(lambda: in_flight.refused)
+        await until(lambda: sum(one.done() for one in calls) == 35)
+        assert len(service.waiting) == 5
+        for answer in service.waiting:
+            answer()
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    with_door(test, sharing=SharedLimits(in_flight))
+    assert in_flight.now == 0
+
+
 def test_inflated_sizes_of_messages_count_as_memory() -> None:
     """Two that are small on the wire: there is memory for one of them at a time."""
     memory = BodyMemory(9 * MIB)

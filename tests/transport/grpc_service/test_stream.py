@@ -16,6 +16,7 @@ from edge_serve.messages.trace import Arrival
 from edge_serve.protocol.grpc.grpc_service_pb2 import ModelInferRequest, ModelStreamInferResponse
 from edge_serve.protocol.grpc.infer import GrpcInferDecoder
 from edge_serve.protocol.grpc.response import GrpcInferEncoder
+from edge_serve.transport.door.shared_limits import InFlight
 from edge_serve.transport.grpc.call_head import CallHead
 from edge_serve.transport.grpc.messages import Message
 from edge_serve.transport.grpc_service.stream import PAUSE_REQUESTS, InferStream, StreamOverrun
@@ -82,6 +83,7 @@ class Scene:
     replenished: int = 0
     dropped: bool = False
     counted: list[tuple[str, str, int]] = field(default_factory=list)
+    in_flight: InFlight = field(default_factory=InFlight)
 
     def __post_init__(self) -> None:
         self.asked = CallHead(strict=self.strict)
@@ -359,6 +361,24 @@ def test_many_requests_that_waited_are_refused_at_once() -> None:
 
     assert scene.ids() == names
     assert scene.status == "OK"
+
+
+def test_requests_of_a_stream_count_one_by_one() -> None:
+    """The call itself is the first of them."""
+    scene = Scene(in_flight=InFlight(3))
+    scene.in_flight.now = 1
+    for name in "abcd":
+        scene.send("m", name)
+    assert (scene.in_flight.now, scene.in_flight.refused, len(scene.jobs)) == (3, 1, 3)
+    scene.jobs[0].answer(b"y")
+    scene.send("m", "e")
+    assert (scene.in_flight.now, len(scene.jobs)) == (3, 4)
+    for job in scene.jobs[1:]:
+        job.answer(b"y")
+
+    assert scene.in_flight.now == 1
+    assert scene.ids() == ["a", "b", "c", "d", "e"]
+    assert [one.error_message[:20] for one in scene.written if one.error_message] == ["3 requests wait for "]
 
 
 def test_excess_messages_of_a_disconnected_client_are_released() -> None:
