@@ -12,7 +12,7 @@ import pytest
 import edge_serve
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = ROOT / "image/mkosi/readahead.py"
+PROGRAM = ROOT / "image/mkosi/readahead"
 UNITS = ROOT / "image/mkosi/mkosi.images/initrd/mkosi.extra/usr/lib/systemd/system"
 
 

@@ -15,6 +15,7 @@ from edge_serve.protocol.grpc.wire import MessageTooLarge
 from edge_serve.records import entity
 from edge_serve.transport.grpc.deflater import SMALL
 from edge_serve.transport.grpc.messages import PLACED_FROM, Message, claim_message
+from edge_serve.transport.v2.routes import RouteGroup
 
 if TYPE_CHECKING:
     from edge_serve.transport.grpc.call import GrpcCall
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 #: bytes to which a message may grow when the event loop inflates it
 _SMALL_INFLATED = 256 * 1024
+#: the methods whose messages have tensors or files; no other has more than settings
+_LARGE = frozenset({RouteGroup.INFERENCE, RouteGroup.MODEL_REPOSITORY})
 
 
 @entity
@@ -67,7 +70,7 @@ class Inflater:
             return
         if len(data) <= SMALL:
             try:
-                inflated = grpc_wire.inflate(data, encoding, min(_SMALL_INFLATED, self.shared.max_message))
+                inflated = grpc_wire.inflate(data, encoding, min(_SMALL_INFLATED, self._most()))
                 small = len(inflated) < PLACED_FROM
                 made = Message(inflated) if small else claim_message(inflated, call.memory, call.fail)
             except MessageTooLarge:
@@ -83,12 +86,18 @@ class Inflater:
         self._steps = self._steps or deque()
         start_task(self._inflate_in_thread(message), "inflate")
 
+    def _most(self) -> int:
+        """Return the bytes to which a message may grow, before it claims memory for them."""
+        method = self.call.asked.method
+        is_large = method is not None and method.group in _LARGE
+        return self.shared.max_message if is_large else min(_SMALL_INFLATED, self.shared.max_message)
+
     async def _inflate_in_thread(self, compressed: Message) -> None:
         call = self.call
         message: Message | None = None
         try:
             async with self.shared.inflating:  # one at a time, because their inflated sizes are unknown
-                data = await offload(grpc_wire.inflate, compressed.data, self.encoding, self.shared.max_message)
+                data = await offload(grpc_wire.inflate, compressed.data, self.encoding, self._most())
                 compressed.release()
                 if not call.closed and not call.finished:
                     message = claim_message(data, call.memory, call.fail)

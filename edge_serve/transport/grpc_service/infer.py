@@ -111,7 +111,7 @@ class GrpcInference:
     def end_streams(self) -> None:
         """End each stream with its last answer, because the server stops."""
         for stream in list(self._streams):
-            stream.leave()
+            stream.end_when_answered()
 
     def _answer(
         self,

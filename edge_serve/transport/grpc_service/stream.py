@@ -157,7 +157,7 @@ class InferStream:
             self._set_paused(False)
         self._read_on()
 
-    def leave(self) -> None:
+    def end_when_answered(self) -> None:
         """End the stream with its last answer, because the server stops."""
         self._leaving = True
         self._end_if_done()

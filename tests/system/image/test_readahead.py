@@ -6,7 +6,7 @@ import re
 
 from tests.system.machine import Machine
 
-#: large, and hardly read at a start (image/mkosi/readahead.py)
+#: large, and hardly read at a start (image/mkosi/readahead)
 LEFT_OUT = "libscipy_openblas"
 _PROCESSES = "find /sys/fs/cgroup/edge.slice/edge-serve.service -name cgroup.procs -exec cat {} +"
 _MAPS = f"{_PROCESSES} | sed 's|.*|/proc/&/maps|' | xargs cat"

@@ -311,6 +311,20 @@ def test_messages_behind_one_that_cannot_be_inflated_release_their_memory() -> N
     asyncio.run(main())
 
 
+def test_a_small_method_has_no_large_message() -> None:
+    """It would be inflated before memory is claimed for it, for clients with any role."""
+
+    async def main() -> None:
+        async with raw_scene() as scene:
+            raw = await scene.connect()
+            raw.begin(1, block(INFERENCE + "ServerLive", grpc_encoding="gzip"))
+            raw.data(1, message(gzip.compress(bytes(300_000), mtime=0), 1), end=True)
+            status, said = await raw.status(1)
+            assert (status, "larger than max (262145 vs. 262144)" in said) == (8, True)
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("data", "code", "text"),
     [
