@@ -122,7 +122,7 @@ def _check_input(config: Mapping[str, Any], facts: Facts, batches: bool) -> None
         listed = ", ".join(f"'{name}'" for name in names) or "none"
         raise InvalidArgument(f"expected one input, named '{INPUT}', and config.pbtxt has {listed}")
     if inputs[0].get("optional"):
-        raise InvalidArgument(f"input '{INPUT}' is optional in config.pbtxt, and the model has no other: remove optional")
+        raise InvalidArgument(f"input '{INPUT}' is optional in config.pbtxt, and the only one: remove optional")
     _datatype(inputs[0], "input")
     dims = _dims(inputs[0], batches)
     is_row = batches or dims[:-1] in ((), (1,))  # without batching, the first of several dimensions counts rows
