@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import logging
 import os
 import signal
@@ -37,7 +38,7 @@ def program(*arguments: str, environ: Mapping[str, str] | None = None, limit: fl
     pid = os.fork()
     if pid == 0:
         os.close(reading)
-        _become_the_program(arguments, environ or {}, writing)
+        _become_the_program(arguments, environ or {}, writing, limit)
     os.close(writing)
     os.set_blocking(reading, False)
     output, served, status, end = b"", False, None, time.monotonic() + limit
@@ -57,11 +58,12 @@ def program(*arguments: str, environ: Mapping[str, str] | None = None, limit: fl
     return Ended(status, output.decode(errors="replace"), served)
 
 
-def _become_the_program(arguments: Sequence[str], environ: Mapping[str, str], output: int) -> None:
+def _become_the_program(arguments: Sequence[str], environ: Mapping[str, str], output: int, limit: float) -> None:
     status = 70
     try:
         os.dup2(output, 1)
         os.dup2(output, 2)
+        faulthandler.dump_traceback_later(limit * 0.8, file=2)  # says where it hangs, if it does
         os.environ.update(environ)
         _obey_permissions()
         import sys

@@ -196,7 +196,7 @@ def test_impossible_settings_are_reported_at_the_start(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     ended = program(f"--model-repository={tmp_path}", *FREE_PORTS, *flags)
-    assert (ended.status, ended.served) == (1, False)
+    assert (ended.status, ended.served) == (1, False), ended.output
     assert text in ended.output
     assert "Traceback" not in ended.output
 
