@@ -48,7 +48,7 @@ def test_lines_that_treelite_believes(line: str, changed: str, problem: str) -> 
 
 def test_a_line_of_many_digits_is_read_at_once() -> None:
     """A pattern that can match digits in many ways takes twice as long for each digit more."""
-    text = TEXT.replace("split_feature=0", f"split_feature={'0' * 60}.0", 1).encode()
+    text = TEXT.replace("split_feature=0", f"split_feature={'0' * 30}.0", 1).encode()
     before = time.process_time()
     assert without_zeros(Path("model.txt"), text) is None
     assert time.process_time() - before < 10
