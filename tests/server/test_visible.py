@@ -218,3 +218,22 @@ def test_systemd_and_the_last_line_of_the_log_name_it_too(tmp_path: Path) -> Non
     assert re.search(
         r"after 7 s there still were 1 busy model version\(s\): " + name.format(r"\d+") + " and 1 connection", log
     )
+
+
+def test_a_stop_does_not_wait_for_a_stream_that_a_client_has_left_open(tmp_path: Path) -> None:
+    """All of it is answered, so the stop is clean; the client is told."""
+    python_model(tmp_path, "good")
+    with running(f"--model-repository={tmp_path}", "--allow-grpc=true", "--grpc-port=0") as server:
+        client = triton.InferenceServerClient(server.wait_for_log(r"gRPC on (\S+)")[1])
+        answers: list[Any] = []
+        client.start_stream(lambda result, error: answers.append(error or result))
+        client.async_stream_infer("good", [tensor("INPUT0", 16), tensor("INPUT1", 16)])
+        end = time.monotonic() + PATIENCE
+        while not answers and time.monotonic() < end:
+            time.sleep(0.01)
+
+        assert server.stop() == 0, "1 = a connection was cut off"
+        assert "all requests answered" in server.log_path.read_text()
+        client.close()
+    assert [isinstance(answer, InferenceServerException) for answer in answers] == [False, True]
+    assert "shutting down" in str(answers[1])
