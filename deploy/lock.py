@@ -1,8 +1,8 @@
 """Writes deploy/requirements-*.txt with the newest wheels that pyproject.toml allows: `make lock`.
 
-The files of the packs, packs/*/requirements-*.txt, have the newest wheels that packs/*/requirements.in allows. Each
-file has the wheels for one Python and all processors. `requirements-build.txt` has the wheels that build
-edge-serve itself.
+The files of the packs, packs/*/requirements-*.txt, have the newest wheels that packs/*/requirements.in allows; those for
+NVIDIA GPUs come from requirements-cuda13.in. Each file has the wheels for one Python and all processors.
+`requirements-build.txt` has the wheels that build edge-serve itself.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> int:
                 )
                 print(file.relative_to(CHECKOUT))
             print(_lock_gpu(wheel).relative_to(CHECKOUT))
-            for pack in sorted((CHECKOUT / "packs").glob("*/requirements.in")):
+            for pack in sorted((CHECKOUT / "packs").glob("*/requirements*.in")):
                 lock_pack(pack)
     except (subprocess.CalledProcessError, OSError) as error:
         print(f"lock: {why(error, FOLDER)}", file=sys.stderr)
@@ -67,11 +67,12 @@ def _lock_gpu(wheel: Path) -> Path:
 
 
 def lock_pack(wanted: Path) -> None:
-    """Write the lock files of a pack beside its `requirements.in`, one for each Python."""
+    """Write the lock files of a pack beside `wanted`, one for each Python."""
+    kind = wanted.stem.removeprefix("requirements")
     for release in RELEASES.values():
         reports = [_resolve(*target(release, arch).wheels(), "--requirement", str(wanted)) for arch in MACHINES]
-        file = wanted.with_name(f"requirements-{release.python}.txt")
-        about = f"The wheels of the pack {wanted.parent.name} for Python {release.python}. {_HINT}"
+        file = wanted.with_name(f"requirements-{release.python}{kind}.txt")
+        about = f"The wheels of the pack {wanted.parent.name}{kind} for Python {release.python}. {_HINT}"
         file.write_text(write(about, joined(reports, without=_UNWANTED)))
         print(file.relative_to(CHECKOUT))
 

@@ -15,6 +15,9 @@ FOLDER = Path(__file__).resolve().parent
 #: file in an installed program that lists its wheels
 INSTALLED = "wheels.txt"
 
+#: in the names of a lock file, and of a package, with libraries for NVIDIA GPUs
+GPU = "cuda12"
+
 #: the wheels that build edge-serve's own wheel
 BUILD = FOLDER / "requirements-build.txt"
 
@@ -37,7 +40,7 @@ class Locked:
 
 def lock_file(python: str, gpu: bool = False) -> Path:
     """Return the path of the lock file for a Python such as `3.11`. The file may not exist."""
-    return FOLDER / f"requirements-{python}{'-cuda12' if gpu else ''}.txt"
+    return FOLDER / f"requirements-{python}{f'-{GPU}' if gpu else ''}.txt"
 
 
 def read(text: str) -> list[Locked]:

@@ -24,7 +24,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m deploy.debian", description="build edge-serve_*.deb")
     parser.add_argument("--release", action="append", choices=RELEASES, help=f"may be repeated; default: {here}")
     parser.add_argument("--arch", choices=MACHINES, default=arch)
-    parser.add_argument("--gpu", action="store_true", help="with CUDA 12 and onnxruntime-gpu, 3 GB (trixie, amd64)")
+    parser.add_argument(
+        "--gpu",
+        action="store_true",
+        help="with CUDA 12 and onnxruntime-gpu, 3 GB (trixie, amd64); --pack pytorch: CUDA 13",
+    )
     parser.add_argument("--pack", choices=packs(), help="build edge-serve-backend-<pack> in place of edge-serve")
     parser.add_argument("--out", type=Path, default=Path("dist"))
     options = parser.parse_args(argv)
@@ -36,13 +40,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if shutil.which("dpkg-deb") is None:
         print("deb: dpkg-deb is not installed; it builds the package: apt-get install dpkg", file=sys.stderr)
         return 1
-    if options.gpu and (releases, options.arch) != ([GPU_RELEASE], "amd64"):
+    if options.gpu and not options.pack and (releases, options.arch) != ([GPU_RELEASE], "amd64"):
         print(f"deb: --gpu is for --release {GPU_RELEASE} --arch amd64 only", file=sys.stderr)
         return 2
     for release in releases:
         try:
             if options.pack:
-                print(build_pack(options.pack, release, options.arch, options.out))
+                print(build_pack(options.pack, release, options.arch, options.out, options.gpu))
             else:
                 print(build(release, options.arch, options.out, options.gpu))
         except VersionError as error:

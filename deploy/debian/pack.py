@@ -20,7 +20,7 @@ from deploy.program import CHECKOUT, Target, make_environment, pip, prune, reada
 from deploy.requirements import INSTALLED
 from deploy.version import identify
 from deploy.wheels import read_wheels
-from edge_serve.pack.install import find_lock
+from edge_serve.pack.install import GPU, find_lock
 
 SOURCES = CHECKOUT / "packs"
 #: where dpkg unpacks a pack, its running copies, and the links that the server follows
@@ -37,8 +37,8 @@ def packs() -> list[str]:
 
 
 @readable_by_all()
-def build_pack(name: str, release_name: str, arch: str, out: Path, level: int = 9) -> Path:
-    """Build the package of a pack for a release in `out`. Return its path.
+def build_pack(name: str, release_name: str, arch: str, out: Path, gpu: bool = False, level: int = 9) -> Path:
+    """Build the package of a pack for a release in `out`, for NVIDIA GPUs if `gpu` is true. Return its path.
 
     Args:
         level: of zstd, which dpkg-deb compresses with.
@@ -50,13 +50,13 @@ def build_pack(name: str, release_name: str, arch: str, out: Path, level: int = 
         OSError: `out` cannot be written.
     """
     release, made = RELEASES[release_name], identify()
-    version, package = debian_version(made, release), f"edge-serve-backend-{name}"
+    version, package = debian_version(made, release, GPU if gpu else ""), f"edge-serve-backend-{name}"
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"{package}-") as folder:
         root = Path(folder) / "root"
         place = root / HOME / "package" / name
         place.mkdir(mode=0o755, parents=True)
-        _files(place, name, target(release, arch), version)
+        _files(place, name, target(release, arch, gpu), version)
         _units(root, name)
         _documents(root, name, release_name, version, made.epoch)
         scripts = {one: _script(one, name) for one in _SCRIPTS}
@@ -88,7 +88,7 @@ def _files(place: Path, name: str, for_target: Target, version: str) -> None:
     """Write the pack: its modules, its environment, and pack.json."""
     for file in (SOURCES / name).glob("*.py"):
         shutil.copy(file, place)
-    lock = find_lock(SOURCES / name, for_target.python, for_target.machine)
+    lock = find_lock(SOURCES / name, for_target.python, for_target.machine, for_target.gpu)
     assert lock is not None, "a pack that has requirements.in has files of them"
     environment = place / "venv"
     packages = environment / "lib" / f"python{for_target.python}" / "site-packages"

@@ -14,6 +14,7 @@ from deploy.bill import bill_of_materials
 from deploy.debian.releases import MACHINES, RELEASES, Release, target
 from deploy.debian.texts import changelog, copyright_file
 from deploy.program import CHECKOUT, HOME, PROGRAMS, install, readable_by_all
+from deploy.requirements import GPU
 from deploy.version import Build, identify
 from deploy.wheels import read_wheels
 
@@ -24,9 +25,9 @@ PACKED = f"{HOME}/package"
 DOCUMENTS = "usr/share/doc/edge-serve"
 
 
-def debian_version(build: Build, release: Release, gpu: bool = False) -> str:
+def debian_version(build: Build, release: Release, gpu: str = "") -> str:
     """Return the version of the package."""
-    return f"{build.version}-1+{release.tag}{'+cuda12' if gpu else ''}"
+    return f"{build.version}-1+{release.tag}{gpu and f'+{gpu}'}"
 
 
 def control(version: str, release: Release, arch: str, kilobytes: int) -> str:
@@ -60,7 +61,7 @@ def build(name: str, arch: str, out: Path, gpu: bool = False) -> Path:
         OSError: `out` cannot be written.
     """
     release, made = RELEASES[name], identify()
-    version = debian_version(made, release, gpu)
+    version = debian_version(made, release, GPU if gpu else "")
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="edge-serve-deb-") as folder:
         root = Path(folder) / "root"

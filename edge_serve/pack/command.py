@@ -51,7 +51,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _install(options: argparse.Namespace, root: Path) -> int:
-    wish = PackWish(options.name, source_of(options.name, options.source), options.python, options.wheels)
+    source = source_of(options.name, options.source)
+    wish = PackWish(options.name, source, options.python, options.wheels, options.gpu)
     old = os.umask(0o022)  # the service's user reads it, whatever umask the caller has
     try:
         place = install(wish, root)
@@ -107,5 +108,8 @@ def _parser() -> OptionParser:
         "--python", metavar="PATH", default=sys.executable, help="interpreter of the pack (default: that of edge-serve)"
     )
     parser.add_argument("--wheels", metavar="DIR", type=Path, help="take wheels from this directory, without a network")
+    parser.add_argument(
+        "--gpu", action="store_true", help="with the libraries for NVIDIA GPUs: CUDA 13, several GB (pytorch)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document (list)")
     return parser

@@ -26,6 +26,8 @@ from edge_serve.workers.launch.interpreter import interpreter_of
 SOURCES = Path(__file__).resolve().parents[2] / "packs"
 #: files of a source that a worker does not need
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "requirements*", MANIFEST, ENVIRONMENT)
+#: in the names of files of requirements: the libraries for NVIDIA GPUs
+GPU = "cuda13"
 #: a step may take this long, seconds: downloads of gigabytes
 _STEP_SECONDS = 3600.0
 _VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
@@ -39,12 +41,14 @@ class PackWish:
         source: the directory with the pack's `backend.py` or `model.py`, and its requirements.
         python: the interpreter of the pack.
         wheels: directory of wheels that pip takes in place of a package index; None = it asks the index.
+        gpu: with the libraries for NVIDIA GPUs.
     """
 
     name: str
     source: Path
     python: str
     wheels: Path | None = None
+    gpu: bool = False
 
 
 def source_of(name: str, given: Path | None) -> Path:
@@ -81,7 +85,7 @@ def install(wish: PackWish, root: Path) -> Path:
     with new_version(wish.name, root) as fresh:
         shutil.copytree(wish.source, fresh, ignore=_LEFT_OUT, dirs_exist_ok=True)
         version = python_version(wish.python)
-        lock = find_lock(wish.source, version, platform.machine())
+        lock = find_lock(wish.source, version, platform.machine(), wish.gpu)
         if lock is not None:
             _make_environment(fresh / ENVIRONMENT, wish, lock)
             _probe(fresh)
@@ -138,22 +142,41 @@ def python_version(python: str) -> str:
         raise InvalidArgument(f"--python {python} does not run: {error}") from error
 
 
-def find_lock(source: Path, version: str, machine: str) -> Path | None:
+def find_lock(source: Path, version: str, machine: str, gpu: bool = False) -> Path | None:
     """Return the file of requirements for a Python and a processor; None = the pack needs no environment.
 
+    Args:
+        gpu: the one with libraries for NVIDIA GPUs.
+
     Raises:
-        InvalidArgument: there are files, and none is for this Python and processor.
+        InvalidArgument: there are files, and none is for this Python and processor; or none for GPUs.
     """
+    if gpu:
+        return _find_gpu_lock(source, version)
     kinds = [f"{version}-{machine}", version, machine]
     files = [source / name for name in (*(f"requirements-{kind}.txt" for kind in kinds), "requirements.txt")]
     found = next((path for path in files if path.is_file()), None)
-    others = sorted(path.stem.removeprefix("requirements-") for path in source.glob("requirements-*.txt"))
+    kinds = [path.stem.removeprefix("requirements-") for path in source.glob("requirements-*.txt")]
+    others = sorted(kind for kind in kinds if not kind.endswith(GPU))
     if found is None and others:
         raise InvalidArgument(
             f"pack '{source.name}' has libraries for {', '.join(others)}, expected some for Python {version} on "
             f"{machine}: name another interpreter with --python"
         )
     return found
+
+
+def _find_gpu_lock(source: Path, version: str) -> Path:
+    found = source / f"requirements-{version}-{GPU}.txt"
+    if found.is_file():
+        return found
+    others = sorted(path.stem.split("-")[1] for path in source.glob(f"requirements-*-{GPU}.txt"))
+    if not others:
+        raise InvalidArgument(f"pack '{source.name}' has no libraries for NVIDIA GPUs: leave out --gpu")
+    raise InvalidArgument(
+        f"pack '{source.name}' has libraries for NVIDIA GPUs and Python {', '.join(others)}, expected some for Python "
+        f"{version}: name another interpreter with --python"
+    )
 
 
 def _make_environment(place: Path, wish: PackWish, lock: Path) -> None:

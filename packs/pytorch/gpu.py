@@ -31,8 +31,8 @@ def device_of(instance: InstanceSpec) -> torch.device | None:
     if instance.device_id >= found:
         raise Unavailable(
             f"instance '{instance.name}' is for GPU {instance.device_id}, and torch {torch.__version__} sees {found} "
-            "GPUs: install a build of torch for this machine's CUDA, or write instance_group { kind: KIND_CPU }; see: "
-            "edge-serve doctor"
+            "GPUs: edge-serve pack install pytorch --gpu, or write instance_group { kind: KIND_CPU }; see: edge-serve "
+            "doctor"
         )
     return torch.device("cuda", instance.device_id)
 

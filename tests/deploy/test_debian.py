@@ -147,7 +147,7 @@ def test_a_package_with_cuda_is_for_the_release_of_the_image(
 
 def test_a_package_with_cuda_has_a_distinct_version() -> None:
     build = Build("0.1.0+git9.abc", 0)
-    assert debian_version(build, RELEASES["trixie"], gpu=True) == "0.1.0+git9.abc-1+deb13+cuda12"
+    assert debian_version(build, RELEASES["trixie"], gpu="cuda12") == "0.1.0+git9.abc-1+deb13+cuda12"
     assert debian_version(build, RELEASES["trixie"]) == "0.1.0+git9.abc-1+deb13"
 
 

@@ -22,23 +22,29 @@ from tests.system.service import MODELS, Service
 #: packs whose library makes code at run time
 MAKES_CODE = {"openvino", "pytorch"}
 #: `make test-system` has the first; the others take longer (`make test-packs-system`)
-PACKS = ["openvino", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fil", "pytorch"))]
+PACKS = ["openvino", *(pytest.param(one, marks=pytest.mark.slow) for one in ("fil", "pytorch", "pytorch --gpu"))]
 
 
 @pytest.fixture(scope="module", params=PACKS)
-def name(request: pytest.FixtureRequest) -> str:
-    """Return the name of a pack."""
+def chosen(request: pytest.FixtureRequest) -> str:
+    """Return a pack, and which build of it."""
     given: str = request.param
     return given
 
 
 @pytest.fixture(scope="module")
-def pack(name: str, kind: str, release: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def name(chosen: str) -> str:
+    """Return the name of the pack."""
+    return chosen.split()[0]
+
+
+@pytest.fixture(scope="module")
+def pack(chosen: str, name: str, kind: str, release: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the package of the pack for the release, compressed less than one that ships."""
     folder = tmp_path_factory.mktemp("pack")
-    if name == "pytorch":
+    if chosen == "pytorch":
         need_torch(release, folder)
-    return build_pack(name, release, "amd64", folder, level=1)
+    return build_pack(name, release, "amd64", folder, gpu=chosen.endswith(" --gpu"), level=1)
 
 
 def need_torch(release: str, folder: Path) -> None:
