@@ -1,7 +1,7 @@
 """Writes deploy/requirements-*.txt with the newest wheels that pyproject.toml allows: `make lock`.
 
-The files of the packs, packs/*/requirements-*.txt, have the newest wheels that packs/*/requirements.in allows; those for
-NVIDIA GPUs come from requirements-cuda13.in. Each file has the wheels for one Python and all processors.
+The files of the packs, packs/*/requirements-*.txt, have the newest wheels that packs/*/requirements.in allows; those
+for NVIDIA GPUs come from requirements-cuda13.in. Each file has the wheels for one Python and all processors.
 `requirements-build.txt` has the wheels that build edge-serve itself.
 """
 
