@@ -33,21 +33,17 @@ class WorkerOutage:
     def lost(self, instance: int, instances: int) -> None:
         """Note that an instance, of so many `instances`, has no worker."""
         self._lost.add(instance)
-        if self._timer is None and len(self._lost) >= instances:
-            self._timer = self._loop.call_later(OUTAGE_SECONDS, self._on_timer)
+        self._update(instances)
 
     def back(self, instance: int) -> None:
         """Note that an instance has a worker again."""
         self._lost.discard(instance)
-        self.is_long = False
-        self.stop()
-        self._timer = None
+        self._end()
 
     def remove(self, instance: int, instances: int) -> None:
         """Note that an instance was removed, and so many are left."""
         self._lost.discard(instance)
-        if self._timer is None and self._lost and len(self._lost) >= instances:
-            self._timer = self._loop.call_later(OUTAGE_SECONDS, self._on_timer)
+        self._update(instances)
 
     def stop(self) -> None:
         """Cancel the timer."""
@@ -60,6 +56,17 @@ class WorkerOutage:
             f"model '{self._model}' has had no worker for {OUTAGE_SECONDS:g} s: it keeps dying or does not open "
             "again, the server's log says why"
         )
+
+    def _update(self, instances: int) -> None:
+        if not self._lost or len(self._lost) < instances:
+            self._end()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(OUTAGE_SECONDS, self._on_timer)
+
+    def _end(self) -> None:
+        self.is_long = False
+        self.stop()
+        self._timer = None
 
     def _on_timer(self) -> None:
         self.is_long = True

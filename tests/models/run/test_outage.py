@@ -73,3 +73,15 @@ def test_an_outage_after_the_stop_is_not_reported() -> None:
 
     (timer,) = here.timers
     assert timer.cancelled
+
+
+def test_the_removal_of_the_last_lost_instance_ends_it() -> None:
+    """A removed instance whose work took too long is lost after it was taken from the count."""
+    here = Scene()
+    here.absence.lost(1, 1)
+    here.absence.remove(1, 1)
+    assert here.timers[0].cancelled
+    here.absence.lost(1, 1)
+    here.timers[1].ring()
+    here.absence.remove(1, 1)
+    assert not here.absence.is_long
