@@ -182,9 +182,9 @@ class InstanceUpdate:
     async def remove(self, number: int, error: EdgeServeError | None) -> None:
         """Close an instance that has finished its work. If it took too long, `error` fails its unfinished requests."""
         await self._opened.remove(number)
-        self._release(number)
         if error is not None:
             self._opened.listener.on_lost(number, error)
+        self._release(number)
 
     def _release(self, number: int) -> None:
         if self._limited is not None:

@@ -127,7 +127,9 @@ class LimitedModel(ModelListener):
         return self._gate.limiter.rank(self._claimants[instance])
 
     def close(self) -> None:
-        """Remove all instances: the model is closed."""
+        """Remove all instances: the model is closed. Batches that wait are no longer pending."""
+        for instance in list(self._held):
+            self._take(instance)
         self._gate.remove(self._claimants.values())
         self._claimants.clear()
 
@@ -183,7 +185,9 @@ class LimitedModel(ModelListener):
 
     def on_lost(self, instance: int, error: EdgeServeError) -> None:
         """See `ModelListener`. A batch that waited for the instance fails with it."""
-        self._gate.limiter.release(self._claimants[instance])
+        claimant = self._claimants.get(instance)
+        if claimant is not None:  # else the model was closed meanwhile
+            self._gate.limiter.release(claimant)
         self._take(instance)
         self._driver.on_lost(instance, error)
         self._gate.open()

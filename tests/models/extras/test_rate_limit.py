@@ -170,6 +170,28 @@ def test_an_unloaded_model_leaves_room_and_no_trace(loop: asyncio.AbstractEventL
     assert footprint(gate) < footprint(RateLimitGate(RateLimiter())) + 10
 
 
+def test_a_closed_model_leaves_no_request_pending(loop: asyncio.AbstractEventLoop) -> None:
+    gate = RateLimitGate(RateLimiter())
+    first, second = Model(gate, "first", loop, group(R=1)), Model(gate, "second", loop, group(R=1))
+    first.ask("a")
+    second.ask("b")
+    second.limited.close()
+    second.driver.fail_all(Internal("too late"))
+
+    assert (second.driver.statistics.pending, second.driver.in_flight()) == (0, 0)
+    assert [response.error is not None for response in second.got] == [True]
+
+
+def test_a_worker_that_dies_after_its_model_was_closed_fails_its_requests(loop: asyncio.AbstractEventLoop) -> None:
+    model = Model(RateLimitGate(RateLimiter()), "m", loop, group(R=1))
+    model.ask("a")
+    model.limited.close()
+    model.opened.die()
+
+    assert [response.error is not None for response in model.got] == [True]
+    assert model.driver.in_flight() == 0
+
+
 def test_a_request_cancelled_while_it_waits_reaches_the_worker_as_cancelled(loop: asyncio.AbstractEventLoop) -> None:
     gate = RateLimitGate(RateLimiter())
     first, second = Model(gate, "first", loop, group(R=1)), Model(gate, "second", loop, group(R=1))
