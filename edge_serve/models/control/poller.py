@@ -11,12 +11,13 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 from edge_serve.aio.offload import offload
 from edge_serve.errors import EdgeServeError, Unavailable
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.models.control.registry import Registry
-from edge_serve.models.repository.repository import Repository, Snapshot
+from edge_serve.models.repository.repository import Repository, Snapshot, plain_name
 from edge_serve.records import frozen
 
 
@@ -68,10 +69,18 @@ class Watch:
         again = min((since for _, since in self._changing.values()), default=None)
         return Changes(tuple(sorted(load)), tuple(sorted(unload)), None if again is None else again + settle)
 
-    def take(self, found: Mapping[str, Snapshot], names: Collection[str]) -> Changes:
-        """Count every change of `names` as complete, however recent it is."""
+    def find_known(self, found: Mapping[str, Snapshot], name: str) -> list[str]:
+        """Return the models that `name` means, among those of a scan and those that were loaded before: with
+        namespaces, the models of this name in all repositories."""
+        return [one for one in {**found, **self._acted} if name in (one, plain_name(one))]
+
+    def take(self, found: Mapping[str, Snapshot], names: Collection[str], unreadable: Collection[str] = ()) -> Changes:
+        """Count every change of `names` as complete, however recent it is.
+
+        Models that are `unreadable` now stay as they are.
+        """
         load = [name for name in names if name in found and found[name] != self._acted.get(name)]
-        unload = [name for name in names if name not in found and name in self._acted]
+        unload = [name for name in names if name not in found and name in self._acted and name not in unreadable]
         for name in load:
             self._acted[name] = found[name]
             self._changing.pop(name, None)
@@ -100,6 +109,8 @@ log = logging.getLogger(__name__)
 
 #: how long a change must have stayed the same after a request for a scan, seconds
 SETTLE_WHEN_ASKED = 1.0
+#: how long after a scan that left out a model that is being unloaded, seconds
+_LOOK_AGAIN = 0.5
 
 
 @frozen
@@ -136,7 +147,8 @@ class Poller:
         self._wake = asyncio.Event()
         self._looking = asyncio.Lock()
         self._trouble = ""
-        self._unloading: set[asyncio.Task[None]] = set()
+        #: models whose last requests are being answered: they are looked for again after that
+        self._unloading: dict[str, asyncio.Task[None]] = {}
         self.on_settled: Callable[[], None] = lambda: None
 
     async def begin(self) -> None:
@@ -164,19 +176,21 @@ class Poller:
         """
         self._repository.retry()
         async with self._looking:
-            done = await self._reload_named(names, unload_first) if names else await self._reload_changed()
-        changed = {*done.load, *done.unload}
-        return [self._reloaded(name, name in changed, name in done.unload) for name in names or sorted(changed)]
+            wanted, done = await (self._reload_named(names, unload_first) if names else self._reload_changed())
+        if self._unloading:
+            self.ask()
+        return [self._reloaded(name, name in done.load, name in done.unload) for name in wanted]
 
-    async def _reload_named(self, names: Sequence[str], unload_first: bool) -> Changes:
-        models, _ = await self._scanned()
-        changes = self._watch.take(models, names)
-        load = [name for name in names if name in models]
+    async def _reload_named(self, names: Sequence[str], unload_first: bool) -> tuple[list[str], Changes]:
+        models, unreadable = await self._scanned()
+        wanted = list(dict.fromkeys(one for name in names for one in self._watch.find_known(models, name) or [name]))
+        changes = self._watch.take(models, wanted, unreadable)
+        load = [name for name in wanted if name in models]
         with self._registry.unloading_first(load if unload_first else ()):
             await self._act(Changes(tuple(load), changes.unload))
-        return changes
+        return wanted, changes
 
-    async def _reload_changed(self) -> Changes:
+    async def _reload_changed(self) -> tuple[list[str], Changes]:
         load: list[str] = []
         unload: list[str] = []
         while True:
@@ -186,19 +200,27 @@ class Poller:
             load += changes.load
             unload += changes.unload
             if changes.again is None:
-                return Changes(tuple(load), tuple(unload))
+                return sorted({*load, *unload}), Changes(tuple(load), tuple(unload))
             await asyncio.sleep(max(0.0, changes.again - time.monotonic()))
 
     async def _scanned(self) -> tuple[dict[str, Snapshot], set[str]]:
         found = await self._scan()
         if found is None:
             raise Unavailable(f"the model repositories cannot be read: {self._trouble}")
-        return found
+        models, unreadable = found
+        return self._leave_out_unloading(models), unreadable
+
+    def _leave_out_unloading(self, models: Mapping[str, Snapshot]) -> dict[str, Snapshot]:
+        """Return the models of a scan without those whose earlier files are being unloaded: a load would wait for that,
+        and delay all others."""
+        return {name: model for name, model in models.items() if name not in self._unloading}
 
     def _reloaded(self, name: str, changed: bool, unloaded: bool) -> ModelReload:
         reason = self._registry.why_not(name)
         versions = () if unloaded else self._registry.ready_versions(name)
-        if not (versions or unloaded or reason):
+        if name in self._unloading and not unloaded:
+            reason = "it is being unloaded, and loads again once its last request is answered"
+        elif not (versions or unloaded or reason):
             reason = f"the model repositories hold no model '{name}'"
         return ModelReload(name, versions, changed, reason)
 
@@ -240,10 +262,12 @@ class Poller:
             if found is None:
                 return None
             models, unreadable = found
-            changes = self._watch.look(models, time.monotonic(), settle, unreadable)
+            changes = self._watch.look(self._leave_out_unloading(models), time.monotonic(), settle, unreadable)
             await self._act(changes)
         if changes.again is None:
             self._registry.load_history.unreadable = ""
+            if not self._unloading.keys().isdisjoint(models):
+                return time.monotonic() + _LOOK_AGAIN
         return changes.again
 
     async def _act(self, changes: Changes) -> None:
@@ -252,8 +276,8 @@ class Poller:
             if self._registry.knows(name):
                 log.info("model %s is gone from the repository", name, extra=model_fields(name))
                 task = asyncio.get_running_loop().create_task(self._registry.unload(name), name=f"unload {name}")
-                self._unloading.add(task)  # it may take as long as its last request, and must not delay other models
-                task.add_done_callback(self._unloading.discard)
+                self._unloading[name] = task  # it may take as long as its last request, and must not delay other models
+                task.add_done_callback(partial(self._on_unloaded, name))
             else:
                 self._registry.load_history.reasons.pop(name, None)
         load = list(dict.fromkeys([*changes.load, *self._registry.find_rebound()]))
@@ -264,6 +288,9 @@ class Poller:
                 await self._registry.load_all(load, own_worker=True)
             except Exception:  # a bug must not end the polling
                 log.exception("loading what has changed failed")
+
+    def _on_unloaded(self, name: str, _: asyncio.Task[None]) -> None:
+        del self._unloading[name]
 
     async def _scan(self, *, logged: bool = True) -> tuple[dict[str, Snapshot], set[str]] | None:
         """Return `Repository.snapshots`, or None if a repository cannot be read.

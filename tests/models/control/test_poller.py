@@ -148,11 +148,21 @@ def test_an_unreadable_model_is_not_unloaded(tmp_path: Path) -> None:
     assert watch.look({}, 2.0, SETTLE) == Changes(unload=("a",))
 
 
+def test_an_unreadable_model_that_is_named_is_not_unloaded(tmp_path: Path) -> None:
+    model(tmp_path, "a", 1)
+    watch = Watch(look(tmp_path))
+
+    assert watch.take({}, ["a"], {"a"}) == Changes()
+    assert watch.take({}, ["a"]) == Changes(unload=("a",))
+
+
 class FakeRegistry:
-    """Remembers what it was told; `told` is set each time."""
+    """Remembers what it was told; `told` is set each time. An unload ends when `drained` is set."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, ...]] = []
+        self.drained = asyncio.Event()
+        self.drained.set()
         self.told = asyncio.Event()
         self.error: Exception | None = None
         self.load_history = LoadHistory()
@@ -176,6 +186,13 @@ class FakeRegistry:
 
     async def unload(self, name: str) -> None:
         self._tell("unload", name)
+        await self.drained.wait()
+
+    def why_not(self, name: str) -> str:
+        return ""
+
+    def ready_versions(self, name: str) -> tuple[str, ...]:
+        return ("1",)
 
     def _tell(self, *call: str) -> None:
         self.calls.append(call)
@@ -283,5 +300,46 @@ def test_without_an_interval_it_looks_when_asked(tmp_path: Path, monkeypatch: py
         subject.ask()
         assert await registry.next() == ("load", "a")
         running.cancel()
+
+    asyncio.run(story())
+
+
+def test_a_model_that_is_being_unloaded_delays_no_other(tmp_path: Path) -> None:
+    """Not even if its files are back; it is loaded after its last answer."""
+
+    async def story() -> None:
+        model(tmp_path, "a", 1)
+        registry = FakeRegistry()
+        registry.drained.clear()
+        subject = poller(registry, tmp_path)
+        await subject.begin()
+        running = asyncio.create_task(subject.run())
+
+        shutil.rmtree(tmp_path / "a")
+        assert await registry.next() == ("unload", "a")
+        model(tmp_path, "a", 1)
+        model(tmp_path, "b", 1)
+        assert await registry.next() == ("load", "b")
+        (told,) = await subject.reload(["a"])
+        assert told.reason == "it is being unloaded, and loads again once its last request is answered"
+        registry.drained.set()
+        assert await registry.next() == ("load", "a")
+        running.cancel()
+
+    asyncio.run(story())
+
+
+def test_a_reload_names_a_model_of_a_namespace(tmp_path: Path) -> None:
+    async def story() -> None:
+        first, second = tmp_path / "first", tmp_path / "second"
+        for root in (first, second):
+            model(root, "a", 1)
+        registry = FakeRegistry()
+        subject = Poller(Repository([first, second], namespaced=True), cast(Registry, registry), None)
+        await subject.begin()
+        model(second, "a", 2)
+        found = await subject.reload(["a"])
+        assert [(one.name, one.changed) for one in found] == [(f"{first}::a", False), (f"{second}::a", True)]
+        assert registry.calls == [("load", f"{first}::a", f"{second}::a")]
 
     asyncio.run(story())
