@@ -24,7 +24,7 @@ from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.config.model.layout import refusal_of
 from edge_serve.config.settings.table import nearest
 from edge_serve.errors import InvalidArgument, UnreadableEntry
-from edge_serve.models.repository.names import CONTROLS, has_controls, is_text
+from edge_serve.models.repository.names import CONTROLS, check_name, has_controls, is_text
 from edge_serve.models.repository.reading import READ_SECONDS, Faults, Reader, ReadStage
 from edge_serve.models.repository.walk import Row, walk
 from edge_serve.records import frozen
@@ -164,8 +164,10 @@ class Repository:
         """Return one model, by its key in `scan`.
 
         Raises:
+            InvalidArgument: no model can have this name, perhaps because it leads out of the repository.
             UnreadableEntry: its entry exists, and cannot be read.
         """
+        check_name(plain_name(name))
         roots = [root for root in self.roots if not self.namespaced or namespace_of(name) == str(root.absolute())]
         paths = {str(root / plain_name(name)): root for root in roots}
         targets = self._reader.read_all({path: partial(_target, Path(path), root) for path, root in paths.items()})

@@ -87,6 +87,17 @@ def test_one_name_in_two_repositories_is_ambiguous(tmp_path: Path) -> None:
     assert same.ambiguous
 
 
+@pytest.mark.parametrize("name", ["../outside/m", "a/../m", ".."])
+def test_no_name_leads_out_of_the_repository(tmp_path: Path, name: str) -> None:
+    """The name of a step of an ensemble comes here as it was written."""
+    model(tmp_path / "outside", "m", "1")
+    (tmp_path / "models/a").mkdir(parents=True)
+    for namespaced in (False, True):
+        repository = Repository([tmp_path / "models"], namespaced=namespaced)
+        with pytest.raises(InvalidArgument, match="must not contain path traversal characters"):
+            repository.find(repository.named(name)[0])
+
+
 def advice(name: str) -> str:
     return f"point it at the directory of a model (ln -s DIRECTORY .{name} && mv -T .{name} {name}), or remove it"
 
