@@ -17,14 +17,10 @@ from edge_serve.protocol.inference.validate import validate
 class Waiter:
     """A queued request, then the handle of the request at the new version."""
 
-    __slots__ = ("key", "on_response", "queue", "request", "rows", "ticket")
+    __slots__ = ("on_response", "queue", "request", "ticket")
 
-    def __init__(
-        self, queue: SwapQueue, request: InferRequest, rows: int, key: Hashable, on_response: OnResponse
-    ) -> None:
-        self.queue = queue
-        self.request, self.rows, self.key = request, rows, key
-        self.on_response = on_response
+    def __init__(self, queue: SwapQueue, request: InferRequest, on_response: OnResponse) -> None:
+        self.queue, self.request, self.on_response = queue, request, on_response
         self.ticket: Ticket | None = None
 
     def cancel(self) -> None:
@@ -56,7 +52,7 @@ class SwapQueue(Runner):
 
     def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Ticket:
         """Queue a request, or submit it to the new version if that is loaded."""
-        waiter = Waiter(self, request, rows, shape_key, on_response)
+        waiter = Waiter(self, request, on_response)
         if self._deliver is not None:
             self._deliver(waiter)
         elif len(self._waiters) >= self._most:
@@ -97,15 +93,12 @@ class SwapQueue(Runner):
         return len(self._waiters)
 
     def _send(self, target: Served, waiter: Waiter) -> None:
-        request, rows, key = waiter.request, waiter.rows, waiter.key
         try:
-            # a request that was reshaped for the old version was validated before, and has other shapes now
-            if request.validated is None or request.validated.inputs != target.signature.inputs:
-                rows, key = validate(request, target.signature), target.key_of(request)
+            validate(waiter.request, target.signature)
         except EdgeServeError as error:
             self._refuse(error, waiter)
             return
-        waiter.ticket = (target.cache or target.runner).submit(request, rows, key, waiter.on_response)
+        waiter.ticket = target.submit(waiter.request, waiter.on_response)
 
     def _refuse(self, error: EdgeServeError, waiter: Waiter) -> None:
         request = waiter.request

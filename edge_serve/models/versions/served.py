@@ -125,16 +125,21 @@ class Served:
         self._reshapes_outputs = any(spec.reshape is not None for spec in self.signature.outputs.values())
 
     def submit(self, request: InferRequest, on_response: OnResponse) -> Ticket:
-        """Queue a request that was validated against this version's signature."""
+        """Queue a request that was validated against this version's signature.
+
+        While the version is swapped, the request stays as the client sent it: its successor may have other shapes.
+        """
         if request.lease is not None and request.lease.arena is not self.arena:
             for tensor in request.inputs:  # the version was swapped while the body arrived: send it as plain bytes
                 tensor.offset = -1
+        if self.swapping:
+            return self.runner.submit(request, request.rows, None, on_response)
         key = self.key_of(request)
         if self._reshapes_inputs:
             reshape_inputs(request, self.signature)
         if self._reshapes_outputs:
             on_response = self._reshaped(on_response)
-        runner = self.runner if self.cache is None or self.leaving or self.swapping else self.cache
+        runner = self.runner if self.cache is None or self.leaving else self.cache
         return runner.submit(request, request.rows, key, on_response)
 
     def submit_part(self, request: InferRequest, on_response: OnResponse, trace: Trace) -> Ticket:

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
+import pytest
+
+from edge_serve.config.model.text import parse_model_config
+from edge_serve.config.signature import signature_of
 from edge_serve.errors import Cancelled, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse
-from edge_serve.messages.signature import Signature
+from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.models.control.swap_queue import SwapQueue
+from edge_serve.models.run.runner import Runner
+from edge_serve.models.run.statistics import new_statistics
 from edge_serve.models.versions.served import Served
+from edge_serve.protocol.inference.validate import validate
+
+FLAT = (
+    'name: "m" input { name: "X" data_type: TYPE_FP32 dims: [ 4 ] } output { name: "Y" data_type: TYPE_FP32 dims: 4 }'
+)
+SQUARE = FLAT.replace("dims: [ 4 ]", "dims: [ 4 ] reshape { shape: [ 2, 2 ] }")
+SQUARE_ANSWERS = FLAT.replace("dims: 4", "dims: [ 2, 2 ] reshape { shape: 4 }")
+LARGER = SQUARE + ' input { name: "Z" data_type: TYPE_FP32 dims: 1 optional: true }'
 
 
 class Target:
@@ -18,15 +31,16 @@ class Target:
 
     def __init__(self) -> None:
         self.ids: list[str] = []
+        self.shapes: list[tuple[int, ...]] = []
         self.cancelled = 0
         self.held = False
 
     def submit(
         self, request: InferRequest, rows: int, key: Hashable, on_response: Callable[[InferResponse], None]
     ) -> Target:
-        assert (rows, key) == (1, "key")
         self.ids.append(request.id)
-        on_response(InferResponse("m", "2", request.id))
+        self.shapes.append(request.inputs[0].shape)
+        on_response(InferResponse("m", "2", request.id, outputs=[InferTensor("Y", DataType.FP32, (4,), bytes(16))]))
         return self
 
     def cancel(self) -> None:
@@ -40,12 +54,37 @@ class Target:
         return ()
 
 
-def served(target: Target, signature: Any) -> Served:
-    return cast(Served, SimpleNamespace(runner=target, cache=None, signature=signature, key_of=lambda _: "new key"))
+def served(runner: Target | SwapQueue, text: str = FLAT) -> Served:
+    config = parse_model_config(text)
+    signature = signature_of(config, "m", 1, {})
+    return Served("m", "1", config, signature, cast(Runner, runner), new_statistics(), None, None, 0.0, None)
 
 
 def request(id: str) -> InferRequest:
-    return InferRequest("m", id=id, validated=cast(Signature, SimpleNamespace(inputs={})))
+    return InferRequest("m", id=id, inputs=[InferTensor("X", DataType.FP32, (4,), bytes(16))])
+
+
+@pytest.mark.parametrize(("old", "new", "shape"), [
+    (FLAT, SQUARE, (2, 2)), (SQUARE, FLAT, (4,)), (SQUARE, SQUARE, (2, 2)), (SQUARE, LARGER, (2, 2)),
+])  # fmt: skip
+def test_a_waiting_request_gets_the_shapes_of_the_new_version(old: str, new: str, shape: tuple[int, ...]) -> None:
+    answers: list[InferResponse] = []
+    queue, target = SwapQueue("m", 2), Target()
+    stand_in, waiting = served(Target(), old).stand_in(queue), request("1")
+    validate(waiting, stand_in.signature)
+    stand_in.submit(waiting, answers.append)
+    queue.submit_all(served(target, new))
+    assert [one.error for one in answers] == [None]
+    assert target.shapes == [shape]
+
+
+@pytest.mark.parametrize(("old", "new", "shape"), [(FLAT, SQUARE_ANSWERS, (2, 2)), (SQUARE_ANSWERS, FLAT, (4,))])
+def test_its_answer_has_the_shapes_of_the_new_version(old: str, new: str, shape: tuple[int, ...]) -> None:
+    answers: list[InferResponse] = []
+    queue = SwapQueue("m", 2)
+    served(Target(), old).stand_in(queue).submit(request("1"), answers.append)
+    queue.submit_all(served(Target(), new))
+    assert [one.outputs[0].shape for one in answers] == [shape]
 
 
 def test_waiting_requests_run_in_order_before_later_ones() -> None:
@@ -60,7 +99,7 @@ def test_waiting_requests_run_in_order_before_later_ones() -> None:
     second.cancel()
     assert [(one.id, type(one.error)) for one in answers[1:]] == [("2", Cancelled)]
     assert not first.set_paused(True)  # nothing comes that could be held
-    queue.submit_all(served(target, SimpleNamespace(inputs={})))
+    queue.submit_all(served(target))
     queue.submit(request("4"), 1, "key", answers.append)
     assert first.set_paused(True)
     assert target.held
