@@ -37,11 +37,11 @@ def packs() -> list[str]:
 
 
 @readable_by_all()
-def build_pack(name: str, release_name: str, arch: str, out: Path, gpu: bool = False, level: int = 9) -> Path:
+def build_pack(name: str, release_name: str, arch: str, out: Path, gpu: bool = False, level: int | None = None) -> Path:
     """Build the package of a pack for a release in `out`, for NVIDIA GPUs if `gpu` is true. Return its path.
 
     Args:
-        level: of zstd, which dpkg-deb compresses with.
+        level: of zstd, which dpkg-deb compresses with; None = that of a package that ships.
 
     Raises:
         InvalidArgument: the pack has no wheels for the release and the processor.
@@ -62,7 +62,7 @@ def build_pack(name: str, release_name: str, arch: str, out: Path, gpu: bool = F
         scripts = {one: _script(one, name) for one in _SCRIPTS}
         control_files(root, control(package, version, release, arch, kilobytes(root)), scripts)
         path = out / f"{package}_{version}_{arch}.deb"
-        pack_tree(root, path, made.epoch, level)
+        pack_tree(root, path, made.epoch, level or (3 if gpu else 9))
     return path
 
 
