@@ -12,7 +12,7 @@ import pytest
 from edge_serve.messages.tensors import Array
 from tests.packs.network.libraries import NETWORK
 from tests.packs.network.photographs import pictures
-from tests.packs.openvino.test_served import infer
+from tests.packs.scenes.client import infer
 from tests.server.running import Running
 
 REFERENCE = "reference"

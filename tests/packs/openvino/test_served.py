@@ -7,10 +7,9 @@ import os
 import re
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -20,10 +19,10 @@ from tritonclient import http
 from tritonclient.utils import InferenceServerException
 
 from edge_serve.commands.check import run as check
-from edge_serve.messages.tensors import Array
 from tests.backends.onnx_models import FLOAT, STRING, add_sub, identity, node, save
 from tests.packs.environments import backends_with
 from tests.packs.openvino.tensorflow_files import LITE_INPUT, expected, graph, lite, write_saved_model
+from tests.packs.scenes.client import infer
 from tests.server.running import Running, running
 
 WEIGHTS = np.random.default_rng(7).normal(size=(6, 4)).astype(np.float32)
@@ -190,27 +189,6 @@ def models(tmp_path_factory: pytest.TempPathFactory, backends: Path) -> Path:
 def server(models: Path, backends: Path) -> Iterator[Running]:
     with running(f"--model-repository={models}", f"--backend-directory={backends}", limit=60) as started:
         yield started
-
-
-def infer(server: Running, model: str, inputs: Mapping[str, Array], **options: Any) -> dict[str, Array]:
-    """Send a request with binary tensors; the outputs."""
-    client = http.InferenceServerClient(server.url, network_timeout=60, connection_timeout=60)
-    types = {
-        "bfloat16": "BF16",
-        "object": "BYTES",
-        "bool": "BOOL",
-        "float16": "FP16",
-        "float32": "FP32",
-        "float64": "FP64",
-    }
-    given = []
-    for name, array in inputs.items():
-        datatype = options.pop(f"type_{name}", "") or types.get(array.dtype.name, array.dtype.name.upper())
-        given.append(http.InferInput(name, list(array.shape), datatype))
-        given[-1].set_data_from_numpy(array)
-    result = client.infer(model, given, **options)
-    client.close()
-    return {output["name"]: result.as_numpy(output["name"]) for output in result.get_response()["outputs"]}
 
 
 @pytest.mark.parametrize(("model", "name"), [("graph", "x"), ("saved", "x"), ("from_triton", "x"), ("ir", "x:0")])

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from tritonclient import http
+from tritonclient import grpc, http
 from tritonclient.utils import shared_memory
 
 from edge_serve.messages.tensors import Array
@@ -62,3 +62,36 @@ def region(server: Running, size: int = 1 << 16) -> Iterator[Region]:
             yield made
         finally:
             made.close()
+
+
+_TYPES = {
+    "bfloat16": "BF16",
+    "object": "BYTES",
+    "bool": "BOOL",
+    "float16": "FP16",
+    "float32": "FP32",
+    "float64": "FP64",
+}
+
+
+def infer(
+    server: Running, model: str, inputs: Mapping[str, Array], *, over_grpc: bool = False, **options: Any
+) -> dict[str, Array]:
+    """Send a request with binary tensors; the outputs.
+
+    Args:
+        options: of the client's `infer`; `type_X` is the type of input X, where the array does not tell it.
+    """
+    library = grpc if over_grpc else http
+    given = []
+    for name, array in inputs.items():
+        datatype = options.pop(f"type_{name}", "") or _TYPES.get(array.dtype.name, array.dtype.name.upper())
+        given.append(library.InferInput(name, list(array.shape), datatype))
+        given[-1].set_data_from_numpy(array)
+    if over_grpc:
+        with grpc.InferenceServerClient(server.wait_for_log(r"gRPC on (\S+)")[1]) as client:
+            result = client.infer(model, given, client_timeout=60, **options)
+            return {output.name: result.as_numpy(output.name) for output in result.get_response().outputs}
+    with http.InferenceServerClient(server.url, network_timeout=60, connection_timeout=60) as client:
+        result = client.infer(model, given, **options)
+        return {output["name"]: result.as_numpy(output["name"]) for output in result.get_response()["outputs"]}

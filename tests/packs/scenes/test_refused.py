@@ -10,8 +10,8 @@ import pytest
 
 from tests.packs.environments import backends_with
 from tests.packs.fil.test_served import add_model
-from tests.packs.openvino.test_served import infer
 from tests.packs.pytorch import torch_models
+from tests.packs.scenes.client import infer
 from tests.packs.scenes.repository import FIL, PACKS, ROWS, SCORES, TORCH, model, tensors
 from tests.server.running import running
 
