@@ -120,7 +120,8 @@ class ModelReload:
     Attributes:
         versions: the versions that serve now.
         changed: whether its files had changed, so that it was loaded or unloaded.
-        reason: why its last load failed, or why no version serves; "" = it serves as its files say.
+        reason: why its last load failed, its files cannot be read, or no version serves; "" = it serves as its files
+            say.
     """
 
     name: str
@@ -216,7 +217,7 @@ class Poller:
         return {name: model for name, model in models.items() if name not in self._unloading}
 
     def _reloaded(self, name: str, changed: bool, unloaded: bool) -> ModelReload:
-        reason = self._registry.why_not(name)
+        reason = self._registry.why_not(name) or self._repository.faults.get(name, "")
         versions = () if unloaded else self._registry.ready_versions(name)
         if name in self._unloading and not unloaded:
             reason = "it is being unloaded, and loads again once its last request is answered"

@@ -329,6 +329,23 @@ def test_a_model_that_is_being_unloaded_delays_no_other(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+def test_a_reload_of_an_unreadable_model_says_why(tmp_path: Path) -> None:
+    async def story() -> None:
+        root = tmp_path / "models"
+        root.mkdir()
+        (root / "a").symlink_to(model(tmp_path / "releases", "r1", 1))
+        registry = FakeRegistry()
+        subject = poller(registry, root, None)
+        await subject.begin()
+        (tmp_path / "releases/r1").rename(tmp_path / "releases/r2")
+        (told,) = await subject.reload(["a"])
+        assert (told.versions, told.changed) == (("1",), False)
+        assert "r1', which does not exist" in told.reason
+        assert registry.calls == []
+
+    asyncio.run(story())
+
+
 def test_a_reload_names_a_model_of_a_namespace(tmp_path: Path) -> None:
     async def story() -> None:
         first, second = tmp_path / "first", tmp_path / "second"
