@@ -50,7 +50,7 @@ _edge_serve() {
             build) words="--help --output --model-repository --cache --cache-mb --timing-cache --device --plugin --fp --opt-shapes --version-compatible --hardware-compatible --dla-core --optimization-level --workspace-mb --json" ;;
             convert) words="--help --onnx --inputs --precisions --onnx-for --keep --max-batch --rtol --model-repository --opt-shapes --version-compatible --hardware-compatible --dla-core --optimization-level --workspace-mb --json" ;;
             init) words="--help --onnx --python --ensemble --model-repository" ;;
-            pack) words="--help --backend-directory --from --python --wheels --json" ;;
+            pack) words="--help --backend-directory --from --python --wheels --gpu --json" ;;
             status) words="--help --admin-socket --url --token-file --ca-cert --json" ;;
             top) words="--help --admin-socket --url --token-file --ca-cert --interval" ;;
             doctor) words="--help --json" ;;

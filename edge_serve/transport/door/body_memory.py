@@ -59,17 +59,17 @@ class Claim:
         return self._memory._grow(self, -(-total // step) * step, total)
 
     def check_time(self, received: int, now_ns: int, rate: int, wait: float) -> EdgeServeError | None:
-        """Return the error for a body that waited too long, or arrives too slowly while others wait; else None.
+        """Return the error for a body that waited too long, or arrives too slowly while others lack memory; else None.
 
         Called at intervals while the body is incomplete.
 
         Args:
             received: bytes received so far, by any count that grows with them.
-            rate: bytes per second that a sender has to reach while others wait; 0 = no limit.
+            rate: bytes per second that a sender has to reach while others lack memory; 0 = no limit.
             wait: seconds for which the body may wait.
         """
         memory = self._memory
-        if self.granted and not (rate and memory.is_short):
+        if self.granted and not (rate and memory.is_short(now_ns)):
             self._window = None
             return None
         if self._window is None:
@@ -157,11 +157,18 @@ class BodyMemory:
         #: incomplete chunked bodies, by age
         self._growing: dict[int, Claim] = {}
         self._ages = 0
+        #: refusals for lack of memory that `is_short` has seen, and until when they count
+        self._evicted = 0
+        self._short_until_ns = 0
 
-    @property
-    def is_short(self) -> bool:
-        """Whether bodies wait for memory, so that slow senders are refused."""
-        return bool(self._waiting)
+    def is_short(self, now_ns: int) -> bool:
+        """Return whether bodies wait for memory, or were refused lately, so that slow senders are refused.
+
+        Bodies without a length do not wait: their clients were told to try again.
+        """
+        if self.refused["evicted"] != self._evicted:
+            self._evicted, self._short_until_ns = self.refused["evicted"], now_ns + 2 * _WINDOW_NS
+        return bool(self._waiting) or now_ns < self._short_until_ns
 
     @property
     def waiting(self) -> int:
@@ -220,7 +227,7 @@ class BodyMemory:
     def _refuse_slow(self, rate: int) -> RequestTimeout:
         self.refused["slow"] += 1
         return RequestTimeout(
-            f"upload aborted: slower than {rate} bytes/s while other requests waited for memory; send faster, or retry "
+            f"upload aborted: slower than {rate} bytes/s while other requests lacked memory; send faster, or retry "
             "later"
         )
 

@@ -87,7 +87,7 @@ class ConnectionLimits:
         unsent: unsent bytes of one connection, beyond which its answers wait.
         receive_buffer: bytes of the buffer that all connections share. A large body is received straight into its
             place, except for the bytes that arrive in this buffer together with its beginning.
-        body_rate: bytes per second below which a sender is refused while other requests wait for memory; 0 = none.
+        body_rate: bytes per second below which a sender is refused while other requests lack memory; 0 = none.
         memory_wait: for which a body may wait for memory.
         write_timeout: in which the client must read at least one more byte.
         handshake_timeout: from the start of a connection to the end of its TLS handshake.

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from edge_serve.errors import Overloaded
-from edge_serve.protocol.http1.errors import ContentTooLarge
+from edge_serve.protocol.http1.errors import ContentTooLarge, RequestTimeout
 from edge_serve.transport.door.body_memory import STEP, BodyMemory, Claim, ClaimedLease
 from tests.leases import Slot
 
@@ -33,7 +33,7 @@ def test_oldest_first_and_whole() -> None:
     first, second = asker.claim(60), asker.claim(40)
     large, small = asker.claim(70, "large"), asker.claim(10, "small")
     assert (first.granted, second.granted, large.granted, small.granted) == (True, True, False, False)
-    assert memory.is_short
+    assert memory.is_short(0)
     second.release()
     assert asker.woken == []  # 40 would be enough for the small one, which is younger
     first.release()
@@ -41,7 +41,7 @@ def test_oldest_first_and_whole() -> None:
     assert memory.used == 80
     large.release()
     small.release()
-    assert (memory.used, memory.waiting, memory.is_short) == (0, 0, False)
+    assert (memory.used, memory.waiting, memory.is_short(0)) == (0, 0, False)
 
 
 def test_one_that_leaves_makes_room_in_the_queue() -> None:
@@ -95,6 +95,23 @@ def test_a_complete_body_is_not_refused_any_more() -> None:
         old.grow(STEP + 1)
     assert other.evicted == []
     assert memory.used == 2 * STEP
+
+
+def test_a_refused_body_makes_slow_ones_give_way() -> None:
+    """Bodies of unknown length do not wait, so no other sign tells that they lack memory."""
+    memory, second, rate = BodyMemory(2 * STEP), 10**9, 1000
+    asker = Asker(memory)
+    slow, fast, chunked = asker.claim(STEP), asker.claim(STEP // 2), asker.growing()
+    assert slow.check_time(0, 0, rate, 60) is None
+    assert slow.check_time(1, 9 * second, rate, 60) is None
+    with pytest.raises(Overloaded):
+        chunked.grow(1)
+    chunked.release()
+    for claim in (slow, fast):
+        assert claim.check_time(2, 10 * second, rate, 60) is None
+    assert isinstance(slow.check_time(3, 16 * second, rate, 60), RequestTimeout)
+    assert fast.check_time(6 * rate + 2, 16 * second, rate, 60) is None
+    assert slow.check_time(3, 31 * second, rate, 60) is None, "the others may have found room"
 
 
 def test_a_lease_gives_its_claim_back_once() -> None:
