@@ -61,10 +61,14 @@ def _is_text(raw: bytes) -> bool:
     return True
 
 
+#: a string that does not end is one piece: the search would begin again at each of its quotes
+_STRING_OR_INF = re.compile(r'("(?:[^"\\]|\\.)*(?:"|\\?\Z))|Inf(?!inity)', re.DOTALL)
+
+
 def _parse_with_nan(raw: bytes) -> Any:
     text = raw.decode()
     if "Inf" in text:
-        text = re.sub(r'("(?:[^"\\]|\\.)*")|Inf(?!inity)', lambda m: m[1] or "Infinity", text)
+        text = _STRING_OR_INF.sub(lambda m: m[1] or "Infinity", text)
     value = json.loads(text, parse_int=_parse_int)
     if r"\ud" in text.lower():  # may hold half a surrogate pair, which no reply could carry
         json.dumps(value, ensure_ascii=False).encode()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from typing import Any
 
 import pytest
@@ -73,6 +74,15 @@ def test_nan_and_infinity_are_numbers() -> None:
     assert math.isnan(values[0])
     assert values[1:6] == [math.inf, -math.inf, math.inf, -math.inf, 1]
     assert values[6:] == ["NaN Inf", '"Inf']
+
+
+@pytest.mark.parametrize("end", ["", "\\"])
+def test_a_string_without_an_end_is_refused_in_linear_time(end: str) -> None:
+    text = '{"a":Inf,"b":"' + '\\"' * 20_000 + end  # 5 s, when the time was quadratic
+    started = time.process_time()
+    with pytest.raises(Internal):
+        json_text.parse(text.encode())
+    assert time.process_time() - started < 0.5
 
 
 def test_endless_digits_become_a_double_as_in_rapidjson() -> None:
