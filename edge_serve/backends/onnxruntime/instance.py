@@ -9,13 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from edge_serve.backends.base import BackendRequest, Reply, Timing
+from edge_serve.backends.base import BackendRequest, DeviceLost, Reply, Timing
 from edge_serve.backends.onnxruntime import session as sessions
 from edge_serve.backends.onnxruntime.plan import BindingPlan, input_of, not_joined, wrong_rows
+from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.messages import ragged
 from edge_serve.messages.tensors import Array, DataType, InferTensor, from_array, join, split, to_array
 
 _BYTES = DataType.BYTES
+#: bytes that strings of fixed width may take, though they had far fewer in the request
+_MOST_PADDED = 16 * 1024 * 1024
 
 
 class SharedSession:
@@ -66,16 +69,29 @@ class OnnxInstance:
         self._names: list[str] = []
 
     def execute(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
-        """One reply per request; a failing run fails them all."""
+        """One reply per request; a failing run fails them all, unless a request has text that is not UTF-8."""
         if len(batch) == 1:
             return [self._execute_one(batch[0], timing)]
         if not self._plan.batches:
             return [self._execute_one(request, timing) for request in batch]
-        return self._execute_joined(batch, timing)
+        try:
+            feed = self._join_inputs(batch)
+        except UnicodeDecodeError:
+            return [self._answer_alone(request, timing) for request in batch]
+        return self._execute_joined(batch, feed, timing)
+
+    def _answer_alone(self, request: BackendRequest, timing: Timing) -> Reply:
+        """Answer a request without others, whose run its text cannot fail."""
+        try:
+            return self._execute_one(request, timing)
+        except DeviceLost:
+            raise
+        except EdgeServeError as error:
+            return Reply(error=error)
 
     def _execute_one(self, request: BackendRequest, timing: Timing) -> Reply:
         plan, inputs = self._plan, request.inputs
-        feed: dict[str, Any] = {tensor.name: _array(tensor, tensor.name in plan.scalars) for tensor in inputs}
+        feed: dict[str, Any] = {tensor.name: _array(tensor, tensor.name in plan.scalars, True) for tensor in inputs}
         if plan.flattened or plan.batch_inputs:
             for name in plan.flattened & feed.keys():
                 feed[name] = feed[name].reshape(-1)
@@ -96,18 +112,27 @@ class OnnxInstance:
             outputs.append(self._tensor(name, array))
         return Reply(outputs)
 
-    def _execute_joined(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
+    def _join_inputs(self, batch: Sequence[BackendRequest]) -> dict[str, Any]:
+        """Return the inputs of a batch.
+
+        Raises:
+            UnicodeDecodeError: a request has text that is not UTF-8.
+        """
         plan = self._plan
         feed: dict[str, Any] = {}
         for index, first in enumerate(batch[0].inputs):
             name = first.name
-            parts = [_array(input_of(request, index, name), False) for request in batch]
+            parts = [_array(input_of(request, index, name), False, False) for request in batch]
             try:
                 feed[name] = ragged.flatten(parts) if name in plan.flattened else join(parts)
             except ValueError as error:
                 raise not_joined(name, [part.shape for part in parts]) from error
         if plan.batch_inputs:
             feed.update({name: array for name, _, array in plan.made_inputs(batch)})
+        return feed
+
+    def _execute_joined(self, batch: Sequence[BackendRequest], feed: dict[str, Any], timing: Timing) -> list[Reply]:
+        plan = self._plan
         timing.input_end_ns = time.monotonic_ns()
         names = plan.wanted(batch)
         arrays = self._run(names, feed)
@@ -149,27 +174,48 @@ class OnnxInstance:
         del self._session
 
 
-def _array(tensor: InferTensor, scalar: bool) -> Array:
-    """The values of an input, a view where they lie aligned, with strings as the library wants them."""
+def _array(tensor: InferTensor, scalar: bool, any_text: bool) -> Array:
+    """The values of an input, a view where they lie aligned, with strings as the library wants them.
+
+    Raises:
+        UnicodeDecodeError: a string is not UTF-8, without `any_text`.
+        InvalidArgument: strings that are not UTF-8 would take too much memory.
+    """
     datatype, shape = tensor.datatype, () if scalar else tensor.shape
     if datatype is _BYTES:
-        return _text_array(to_array(tensor.data, _BYTES, shape))
+        strings = to_array(tensor.data, _BYTES, shape)
+        try:
+            return _text_array(strings)
+        except UnicodeDecodeError:
+            if not any_text:
+                raise
+            return _padded(strings, tensor)
     array: Array = np.ndarray(shape, datatype.numpy, tensor.data)
     return array if array.flags.aligned else array.copy()
 
 
 def _text_array(array: Array) -> Array:
-    """Return the elements (bytes) as `str`, which ONNX Runtime takes; if one is not UTF-8, an array of fixed width.
-
-    ONNX's strings end at a zero byte, as they do in Triton.
-    """
+    """Return the elements (bytes) as `str`, which ONNX Runtime takes. Raises UnicodeDecodeError."""
     elements = array.ravel().tolist()
-    try:
-        text = np.empty(len(elements), dtype=object)
-        text[:] = [element.decode() for element in elements]
-    except UnicodeDecodeError:
-        text = np.array(elements, dtype=np.bytes_)
+    text = np.empty(len(elements), dtype=object)
+    text[:] = [element.decode() for element in elements]
     return text.reshape(array.shape)
+
+
+def _padded(array: Array, tensor: InferTensor) -> Array:
+    """Return the elements (bytes) in an array of fixed width, the only one in which ONNX Runtime takes any bytes.
+
+    A string ends at its first zero byte, as in Triton. Each gets one: the library reads to it, also beyond the width.
+    """
+    width = max(map(len, array.flat)) + 1
+    size, most = array.size * width, max(_MOST_PADDED, 4 * len(tensor.data))
+    if size > most:
+        raise InvalidArgument(
+            f"input '{tensor.name}' has text that is not UTF-8: its {array.size} strings take {size} bytes, each with "
+            f"the length of the longest, expected at most {most}; send UTF-8, or fewer or shorter strings"
+        )
+    padded: Array = array.astype(f"S{width}")
+    return padded
 
 
 def _split(name: str, array: Array, rows: Sequence[int]) -> list[Array]:

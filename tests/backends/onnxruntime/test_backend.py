@@ -250,14 +250,53 @@ def test_strings(file: Path, open_model: Opener) -> None:
     assert [values(first), values(second)] == [{"Y": texts[:1].tolist()}, {"Y": texts[1:].tolist()}]
 
 
-def test_bytes_that_are_no_text_reach_the_model(file: Path, open_model: Opener) -> None:
-    # Y = the position of X among the keys that the model was trained with
+def label_encoder(file: Path) -> None:
+    """Y = the position of X among the keys that the model was trained with."""
     keys = {"keys_strings": ["a", "b"], "values_int64s": [1, 2], "default_int64": 0}
     nodes = [models.node("LabelEncoder", ["X"], ["Y"], domain="ai.onnx.ml", **keys)]
-    models.save(file, nodes, {"X": (models.STRING, ["N"])}, {"Y": (TensorProto.INT64, ["N"])})
-    config = {"input": [io("X", "TYPE_STRING", -1)], "output": [io("Y", "TYPE_INT64", -1)]}
-    (reply,) = execute(open_model(config), one(np.array([b"\xff\xfe", b"b", b"a"], object)))
-    assert values(reply) == {"Y": [0, 2, 1]}
+    models.save(file, nodes, {"X": (models.STRING, ["N", 1])}, {"Y": (TensorProto.INT64, ["N", 1])})
+
+
+LABELS = {
+    "max_batch_size": 8,
+    "input": [io("X", "TYPE_STRING", 1)],
+    "output": [io("Y", "TYPE_INT64", 1)],
+}
+
+
+def strings(*elements: bytes) -> BackendRequest:
+    return one(np.array([elements], object).T)
+
+
+def test_bytes_that_are_no_text_reach_the_model(file: Path, open_model: Opener) -> None:
+    label_encoder(file)
+    instance = open_model(LABELS)
+    assert values(*execute(instance, strings(b"\xff\xfe", b"b", b"a"))) == {"Y": [[0], [2], [1]]}
+    assert values(*execute(instance, strings(b"b", b"\xff", b"a"))) == {"Y": [[2], [0], [1]]}  # all of the same length
+
+
+def test_bytes_that_are_no_text_leave_the_rest_of_the_batch_as_it_is(file: Path, open_model: Opener) -> None:
+    label_encoder(file)
+    replies = execute(open_model(LABELS), strings(b"a"), strings(b"\xff", b"b"), strings(b"b"))
+    assert [values(reply) for reply in replies] == [{"Y": [[1]]}, {"Y": [[0], [2]]}, {"Y": [[2]]}]
+
+
+def test_text_that_the_library_cannot_return_fails_its_request_alone(file: Path, open_model: Opener) -> None:
+    models.identity(file, models.STRING)
+    first, second, third = execute(open_model({}, complete=True), strings(b"a"), strings(b"\xff"), strings(b"b"))
+    assert isinstance(second.error, Internal)
+    assert [values(first), values(third)] == [{"Y": [[b"a"]]}, {"Y": [[b"b"]]}]
+
+
+def test_one_long_string_takes_its_memory_once(file: Path, open_model: Opener) -> None:
+    label_encoder(file)
+    long, instance = b"\xff" * 100_000, open_model(LABELS)
+    assert values(*execute(instance, strings(long, *[b"a"] * 9)))["Y"] == [[0], *[[1]] * 9]
+    with pytest.raises(InvalidArgument, match="'X' has text that is not UTF-8: its 170 strings take 17000170 bytes"):
+        execute(instance, strings(long, *[b""] * 169))
+    first, second = execute(instance, strings(b"a"), strings(long, *[b""] * 169))
+    assert values(first) == {"Y": [[1]]}
+    assert isinstance(second.error, InvalidArgument)
 
 
 def test_unaligned_inputs(file: Path, open_model: Opener) -> None:
