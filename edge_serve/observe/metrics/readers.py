@@ -143,7 +143,7 @@ def summary(
             if recent is None or not model.options.summaries or cache not in (None, model.series.cache_enabled):
                 continue
             total = duration(model.stats)
-            values = recent_microseconds(recent, 1, model.now_ns)
+            values = recent_microseconds(recent, index, model.now_ns)
             yield from summary_samples(model.labels, model.options.quantiles, values, total.count, total.ns // 1000)
 
     return read

@@ -16,12 +16,13 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from edge_serve.models.run.statistics import new_statistics, record_success
 from edge_serve.observe.metrics import page as page_module
 from edge_serve.observe.metrics.gpu import THROTTLE_REASONS, GpuReading, no_gpus
 from edge_serve.observe.metrics.options import MetricsOptions, parse_options
 from edge_serve.observe.metrics.page import Page
-from edge_serve.observe.metrics.source import CustomFamily, CustomSample, Readiness
-from tests.observe.metrics.conftest import MS, FakeClock, FakeSource, rendered
+from edge_serve.observe.metrics.source import CustomFamily, CustomSample, ModelSeries, Readiness
+from tests.observe.metrics.conftest import MS, FakeClock, FakeSource, FakeVersion, rendered
 from tests.prometheus import eventually, prometheus
 
 ALL = MetricsOptions(summaries=True, histograms=True)
@@ -118,6 +119,22 @@ def test_summaries_forget_after_the_window_and_skip_cached_request_time(source: 
     summary = parsed(rendered(page))["nv_inference_request_summary_us"]
     assert all(math.isnan(v) for (name, _), v in summary.items() if "_us_" not in name)
     assert [v for (name, _), v in summary.items() if name.endswith("_count")] == [2]
+
+
+def test_each_summary_is_of_its_own_part_of_the_request(clock: FakeClock) -> None:
+    stats = new_statistics(summaries=True, histograms=False)
+    record_success(stats, 1, (0,), (1 * MS, 3 * MS, 7 * MS, 15 * MS), 31 * MS)
+    source = FakeSource([ModelSeries("m", "1", {}, stats, FakeVersion())])
+    families = parsed(rendered(Page(source, ALL, no_gpus, clock)))
+    medians = {
+        part: value
+        for part in ("request", "queue", "compute_input", "compute_infer", "compute_output")
+        for (_, labels), value in families[f"nv_inference_{part}_summary_us"].items()
+        if ("quantile", "0.5") in labels
+    }
+    assert medians == {
+        "request": 31_000, "queue": 1_000, "compute_input": 2_000, "compute_infer": 4_000, "compute_output": 8_000,
+    }  # fmt: skip
 
 
 def test_options_remove_families(source: FakeSource, clock: FakeClock) -> None:
