@@ -26,6 +26,8 @@ _LENGTH = struct.Struct("<I")
 MAX_CORRELATION_ID = 128
 #: more dimensions than any tensor has; multiplying a million of them would take hours
 MAX_RANK = 255
+#: bytes of an array; NumPy counts those of an empty one without its dimensions of zero
+_MAX_BYTES = 2**63 - 1
 
 
 def prefix(request_id: str) -> str:
@@ -181,6 +183,8 @@ def check_size(tensor: InferTensor, shape: Shape, model: str, request_id: str) -
         InvalidArgument: with Triton's text.
     """
     count = element_count(shape)
+    if not count:
+        _check_empty(tensor, model, request_id)
     if tensor.datatype is DataType.BYTES:
         if is_unseen(tensor.data):  # the worker checks each element
             if 4 * count > len(tensor.data):
@@ -194,6 +198,16 @@ def check_size(tensor: InferTensor, shape: Shape, model: str, request_id: str) -
         raise InvalidArgument(
             f"{prefix(request_id)}input byte size mismatch for input '{tensor.name}' for model '{model}'. Expected "
             f"{count * tensor.datatype.size}, got {len(tensor.data)}"
+        )
+
+
+def _check_empty(tensor: InferTensor, model: str, request_id: str) -> None:
+    """Check that an empty tensor can be an array: no bytes tell how large the dimensions beside a zero may be."""
+    others = element_count([dim for dim in tensor.shape if dim])
+    if others * (tensor.datatype.size or 8) > _MAX_BYTES:  # BYTES become pointers
+        raise InvalidArgument(
+            f"{prefix(request_id)}shape {shape_text(tensor.shape)} of input '{tensor.name}' for model '{model}' is too "
+            f"large for an empty tensor: its other dimensions must make up at most {_MAX_BYTES} bytes"
         )
 
 

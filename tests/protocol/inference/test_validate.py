@@ -151,6 +151,17 @@ def test_byte_sizes() -> None:
 STRINGS = join_bytes([b"a", b"", b"bcd"])
 
 
+@pytest.mark.parametrize("datatype", [DataType.INT32, DataType.BYTES])
+def test_an_empty_tensor_has_dimensions_that_an_array_can_have(datatype: DataType) -> None:
+    model = signature(TensorSpec("A", datatype, (-1, -1)))
+    for huge in (2**61, 2**64 - 1):
+        text = refusal(request(tensor("A", (1, 0, huge), datatype, b"")), model)
+        assert text.startswith(f"[request id: <id_unknown>] shape [1,0,{huge}] of input 'A' for model 'm' is too large")
+    empty = tensor("A", (1, 0, 2**60 - 1), datatype, b"")
+    assert validate(request(empty), model) == 1
+    assert empty.array().size == 0
+
+
 @pytest.mark.parametrize(
     ("data", "count", "message"),
     [
