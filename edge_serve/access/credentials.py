@@ -124,6 +124,8 @@ def _replace(path: Path, text: str) -> None:
 
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
+#: not inside a word: without its end, a rule would fit more certificates
+_COMMENT = re.compile(r"(?:^|\s)#.*")
 _PART = re.compile(r"([A-Za-z][A-Za-z0-9.]*)=((?:[^,\\]|\\.)+)")
 
 
@@ -161,7 +163,7 @@ def parse_certificate_roles(text: str) -> CertificateRoles:
     """
     rules = []
     for number, line in enumerate(text.splitlines(), 1):
-        words = line.partition("#")[0].split(None, 1)
+        words = _COMMENT.sub("", line).split(None, 1)
         if not words:
             continue
         try:

@@ -108,6 +108,22 @@ def test_certificate_rule_matches_exact_subject_or_fingerprint(rule: str, fits: 
     assert roles.role_of(CAMERA) is (Role.INFER if fits else Role.NONE)
 
 
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("CN=cam#3,O=Acme", "cam#3"),
+        (r"CN=cam \#3,O=Acme", "cam #3"),
+        ("CN=cam,O=Acme #3", "cam"),
+        ("CN=cam,O=Acme\t# 3", "cam"),
+    ],
+)
+def test_a_comment_does_not_begin_inside_a_word(line: str, name: str) -> None:
+    roles = parse_certificate_roles(f"admin {line}")
+    for one in ("cam", "cam#3", "cam #3"):
+        given = roles.role_of(Certificate("ab" * 32, frozenset({("CN", one), ("O", "Acme")})))
+        assert given is (Role.ADMIN if one == name else Role.NONE)
+
+
 def test_the_highest_role_counts() -> None:
     roles = parse_certificate_roles(f"read CN=camera-3\nadmin sha256:{'ab' * 32}\ninfer CN=camera-3\nread CN=camera-4")
     assert roles.role_of(CAMERA) is Role.ADMIN
