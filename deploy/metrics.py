@@ -14,7 +14,7 @@ Any other path answers 200 with an empty body and any other method 405, as Trito
 Model metrics are read at scrape time; gauges of the CPU and the GPU are at most `--metrics-interval-ms` old.
 A family without a series prints nothing, and the series of a model vanish when its version is unloaded.
 
-A series with the label `model` has `model`, `version` and the model's `metric_tags` with `_` in front;
+A series with the label `model` has `model`, `version` and the model's `metric_tags` with one `_` in front;
 `gpu_uuid` when its instances are on one GPU. `reason` is one of {reasons}; all four are always there.
 
 `--metrics-config` (repeatable):

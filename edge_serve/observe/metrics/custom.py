@@ -27,7 +27,7 @@ MAX_SERIES = 10_000
 #: share of them below which the log says that there is room again
 _ROOM_AGAIN = 0.95
 _KINDS = ("counter", "gauge", "histogram")
-_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 @slotted

@@ -64,14 +64,15 @@ Reader = Callable[[Scrape], Iterable[Sample]]
 def model_labels(series: ModelSeries) -> dict[str, str]:
     """model, version, gpu_uuid (one GPU), namespace (`--model-namespacing`) and metric_tags with `_` in front.
 
-    Characters of a tag that a label name may not have become `_`: one such tag would make Prometheus drop the page.
+    Characters of a tag that a label name may not have become `_`, and it gets no second `_` in front: one label like
+    `__name__` would make Prometheus drop the page.
     """
     labels = {"model": series.name, "version": series.version}
     if series.gpu_uuid:
         labels["gpu_uuid"] = series.gpu_uuid
     if series.namespace is not None:
         labels["namespace"] = series.namespace
-    labels.update((f"_{_NOT_IN_A_LABEL.sub('_', tag)}", value) for tag, value in series.tags.items())
+    labels.update(("_" + _NOT_IN_A_LABEL.sub("_", tag).lstrip("_"), value) for tag, value in series.tags.items())
     return labels
 
 

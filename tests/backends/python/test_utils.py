@@ -248,6 +248,10 @@ def test_faulty_families_and_series(recorded: RecordingHost) -> None:
         (lambda: MetricFamily("test f", "d", MetricFamily.GAUGE), "Invalid metric name"),
         (lambda: counter.Metric(labels={"a": 1}), "attempt to access JSON non-string as string"),  # type: ignore[dict-item]
         (lambda: counter.Metric(labels=5), "Labels must be a dictionary."),  # type: ignore[arg-type]
+        (lambda: counter.Metric(labels={"my-label": "a"}), "Invalid label name 'my-label': use letters"),
+        (lambda: counter.Metric(labels={"a": "a", "": "a"}), "Invalid label name ''"),
+        (lambda: counter.Metric(labels={"__name__": "a"}), "Invalid label name '__name__'"),
+        (lambda: histogram.Metric(labels={"le": "1"}, buckets=[1]), "Invalid label name 'le': it is the label of a"),
         (lambda: counter.Metric(buckets=[1]), "Unexpected buckets found."),
         (lambda: histogram.Metric(), "Missing required buckets."),
         (lambda: histogram.Metric(buckets=[2, 1]), "Bucket Boundaries must be strictly sorted"),
@@ -255,6 +259,8 @@ def test_faulty_families_and_series(recorded: RecordingHost) -> None:
     for make, text in faults:
         with pytest.raises(TritonModelException, match=text):
             make()
+    assert recorded.updates == []
+    counter.Metric(labels={"le": "1", "_a": "b"})
     with pytest.raises(TypeError):
         MetricFamily("test_f", "d", 0)  # type: ignore[arg-type]  # the point
 

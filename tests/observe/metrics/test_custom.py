@@ -45,6 +45,7 @@ def test_a_histogram_without_bounds_has_the_bucket_of_all(bounds: object) -> Non
     [
         {"labels": {"a-b": "x"}},
         {"labels": {"": "x"}},
+        {"labels": {"__name__": "x"}},
         {"labels": {"a": "x", "1b": "x"}},
         {"kind": "histogram", "labels": {"le": "x"}},
         {"kind": "histogram", "bounds": (2, 1)},

@@ -172,10 +172,10 @@ def test_custom_families_merge_and_cannot_break_the_page(clock: FakeClock) -> No
 
 
 def test_a_metric_tag_that_is_no_label_name_does_not_break_the_page(source: FakeSource, clock: FakeClock) -> None:
-    source.series = [replace(source.series[0], tags={"my-tag": "1", "1st": "2"})]
+    source.series = [replace(source.series[0], tags={"my-tag": "1", "1st": "2", "_name__": "3"})]
     families = parsed(rendered(Page(source, MetricsOptions(), no_gpus, clock)))
     ((_, labels),) = families["nv_inference_count"]
-    assert dict(labels) == {"_my_tag": "1", "_1st": "2", "model": "plain", "version": "1"}
+    assert dict(labels) == {"_my_tag": "1", "_1st": "2", "_name__": "3", "model": "plain", "version": "1"}
 
 
 def test_gpus_are_read_once_per_interval(source: FakeSource, clock: FakeClock) -> None:

@@ -17,6 +17,7 @@ from edge_serve.backends import host
 from edge_serve.backends.python.api.errors import MODULE, TritonModelException
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 # Reentrant: the garbage collector may call __del__ while a method holds it.
 _lock = threading.RLock()
 
@@ -212,7 +213,19 @@ class MetricFamily:
             raise TritonModelException(
                 "Error when creating Metric: labels must be strings: attempt to access JSON non-string as string"
             )
+        self._check_names(labels)
         return Metric(self, labels, self._bounds(buckets))
+
+    def _check_names(self, labels: Mapping[str, str]) -> None:
+        """Refuse labels that Prometheus could not read, which end Triton's process."""
+        for name in labels:
+            if not _LABEL.fullmatch(name):
+                advice = "use letters, digits and _, with neither a digit nor __ in front"
+            elif name == "le" and self._family.kind is MetricKind.HISTOGRAM:
+                advice = "it is the label of a histogram's buckets, use another one"
+            else:
+                continue
+            raise TritonModelException(f"Error when creating Metric: Invalid label name '{name}': {advice}")
 
     def _bounds(self, buckets: Sequence[float] | None) -> tuple[float, ...]:
         if self._family.kind is not MetricKind.HISTOGRAM:
