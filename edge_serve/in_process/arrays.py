@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,7 +31,7 @@ def tensor_of(name: str, value: Any, spec: TensorSpec | None) -> InferTensor:
             raw = datatype is DataType.BF16 and array.dtype == DataType.BF16.numpy  # NumPy has no type for it
             found = datatype if raw else from_numpy_type(array.dtype)
         else:
-            array, found = np.asarray(value, dtype=datatype.numpy), datatype  # BYTES: objects
+            array, found = _convert(value, datatype), datatype
         data = b"" if found is None else from_array(array, found)
     except (ValueError, TypeError, OverflowError) as error:
         raise InvalidArgument(
@@ -39,6 +40,32 @@ def tensor_of(name: str, value: Any, spec: TensorSpec | None) -> InferTensor:
     if found is None:
         raise InvalidArgument(f"input '{name}' has NumPy type {array.dtype}, which models have no type for")
     return InferTensor(name, found, array.shape, data)
+
+
+def _convert(value: Any, datatype: DataType) -> Array:
+    """Convert a value that is no array, unless NumPy would take its numbers or strings for others.
+
+    Raises:
+        ValueError, TypeError, OverflowError: it does not fit the type.
+    """
+    wanted = datatype.numpy
+    if datatype is DataType.BYTES:
+        return np.asarray(value, dtype=wanted)
+    array: Array = np.asarray(value)
+    found, whole = array.dtype, wanted.kind in "iu"
+    fits = not array.size or np.can_cast(found, wanted, "same_kind") or (whole and found.kind in "iu")
+    if not fits and wanted.kind in "iuf" and found.kind in "fO":  # NumPy's types for [2**63, 1] and [2**70]
+        array = np.asarray(value, dtype=object)
+        kind = numbers.Integral if whole else numbers.Real
+        fits = all(isinstance(one, kind) for one in array.flat)
+    if not fits:
+        raise TypeError(f"found values of NumPy type {found}, which could change in it; convert them first")
+    if whole and array.size:
+        least, most, info = int(array.min()), int(array.max()), np.iinfo(wanted)
+        if least < info.min or most > info.max:
+            raise ValueError(f"found {least} to {most}, expected {info.min} to {info.max}")
+    with np.errstate(over="ignore"):  # a double beyond FP32 becomes infinity, as over HTTP
+        return array.astype(wanted, copy=False)
 
 
 def outputs_of(response: InferResponse) -> Outputs:
