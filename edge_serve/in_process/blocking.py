@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import CancelledError
-from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 from edge_serve.errors import Unavailable
@@ -25,15 +24,16 @@ class Session:
         addresses: see `AsyncSession`.
     """
 
-    def __init__(self, made: AbstractAsyncContextManager[AsyncSession]) -> None:
-        self._made = made
-        self._closed = False
+    def __init__(self, start: Callable[[], Coroutine[Any, Any, AsyncSession]]) -> None:
+        self._closed = self._closing = False
         self._submitting = threading.Lock()
+        #: the thread that closes has it; that thread itself may call again, as from the handler of a signal
+        self._close_lock = threading.RLock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="edge-serve", daemon=True)
         self._thread.start()
         try:
-            self._session = self._run(made.__aenter__())
+            self._session = self._run(start())
         except BaseException:
             self._stop()
             raise
@@ -69,11 +69,18 @@ class Session:
         return self._run(self._session.models())
 
     def close(self) -> None:
-        """Answer the accepted requests, then stop the server; the end of `with` does this."""
-        try:
-            self._run(self._made.__aexit__(None, None, None))
-        finally:
-            self._stop()
+        """Answer the accepted requests, then stop the server; the end of `with` does this.
+
+        The first call does it. Those of other threads wait until it has, and later ones do nothing.
+        """
+        with self._close_lock:
+            if self._closing:
+                return
+            self._closing = True
+            try:
+                self._run(self._session.close())
+            finally:
+                self._stop()
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
         with self._submitting:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 
 from edge_serve import server
 from edge_serve.config.settings.server import parse_argv
 from edge_serve.config.settings.table import flag_of
-from edge_serve.errors import Internal
+from edge_serve.errors import AlreadyExists, Internal
 from edge_serve.in_process.blocking import Session
 from edge_serve.in_process.session import AsyncSession, end
 
@@ -17,7 +18,7 @@ _DEFAULTS: dict[str, object] = {"allow_http": False, "allow_grpc": False, "allow
 
 
 class Server:
-    """The settings of a server; each `with` or `async with` starts a new one.
+    """The settings of a server; each `with` or `async with` starts a new one, one at a time.
 
     All models of the repositories are loaded at the start, and others may be loaded and unloaded while it runs, unless
     `load_model` or `model_control_mode` say otherwise.
@@ -40,16 +41,54 @@ class Server:
             chosen.setdefault("load_model", "*")
         argv = [f"{flag_of(name)}={text}" for name, value in chosen.items() for text in _written(value)]
         self._config = parse_argv(argv, {})
-        self._running: list[AsyncSession] = []
-        self._sessions: list[Session] = []
+        #: acquired while the server runs
+        self._running = threading.Lock()
+        self._async_session: AsyncSession
+        self._session: Session
 
     async def __aenter__(self) -> AsyncSession:
         """Start the server.
 
         Raises:
+            AlreadyExists: it runs already.
             EdgeServeError: a model did not load (not with `exit_on_error=False`), or a repository cannot be read.
             OSError: a door cannot be opened.
         """
+        self._acquire()
+        try:
+            self._async_session = await self._start()
+        except BaseException:
+            self._running.release()
+            raise
+        return self._async_session
+
+    async def __aexit__(self, *exception: object) -> None:
+        try:
+            await self._async_session.close()
+        finally:
+            self._running.release()
+
+    def __enter__(self) -> Session:
+        """Start the server in a thread. Raises the errors of `__aenter__`."""
+        self._acquire()
+        try:
+            self._session = Session(self._start)
+        except BaseException:
+            self._running.release()
+            raise
+        return self._session
+
+    def __exit__(self, *exception: object) -> None:
+        try:
+            self._session.close()
+        finally:
+            self._running.release()
+
+    def _acquire(self) -> None:
+        if not self._running.acquire(blocking=False):
+            raise AlreadyExists("this Server is running: make another Server to run two at the same time")
+
+    async def _start(self) -> AsyncSession:
         running = server.ServerProcess(self._config)
         try:
             failures = await running.start()
@@ -58,21 +97,7 @@ class Server:
         except BaseException:
             await end(running)
             raise
-        session = AsyncSession(running)
-        self._running.append(session)
-        return session
-
-    async def __aexit__(self, *exception: object) -> None:
-        await self._running.pop().close()
-
-    def __enter__(self) -> Session:
-        """Start the server in a thread. Raises the errors of `__aenter__`."""
-        session = Session(self)
-        self._sessions.append(session)
-        return session
-
-    def __exit__(self, *exception: object) -> None:
-        self._sessions.pop().close()
+        return AsyncSession(running)
 
 
 def _written(value: object) -> list[str]:

@@ -18,7 +18,15 @@ import pytest
 
 import edge_serve
 from edge_serve import AsyncSession, Server, Session
-from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable, Unsupported
+from edge_serve.errors import (
+    AlreadyExists,
+    EdgeServeError,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    Unavailable,
+    Unsupported,
+)
 from edge_serve.in_process import responses
 from edge_serve.in_process.session import Options
 from edge_serve.messages.tensors import Array
@@ -345,6 +353,77 @@ def test_a_session_that_is_over_says_so(tmp_path: Path) -> None:
         next(stream)
     with made as again:  # a new server
         assert again.ready("add_sub")
+
+
+class Ending(AsyncSession):
+    """A session without a server, whose end takes a moment."""
+
+    def __init__(self) -> None:
+        self.addresses, self.closed = {}, 0
+
+    async def close(self) -> None:
+        await asyncio.sleep(0.01)
+        self.closed += 1
+
+
+def test_a_session_is_closed_once() -> None:
+    ending = Ending()
+
+    async def start() -> AsyncSession:
+        return ending
+
+    session, seen = Session(start), list[int]()
+
+    def close() -> None:
+        session.close()
+        seen.append(ending.closed)
+
+    threads = [threading.Thread(target=close) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    session.close()
+
+    assert seen == [1, 1, 1]  # each call ended after the session
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_session_closed_early_leaves_the_programs_error(tmp_path: Path) -> None:
+    python_model(tmp_path, "add_sub")
+
+    def work() -> None:
+        with Server(tmp_path) as server:
+            server.close()
+            _ = 1 / 0
+
+    async def main() -> None:
+        async with Server(tmp_path) as server:
+            await server.close()
+            _ = 1 / 0
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(main())
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_server_runs_once_at_a_time(tmp_path: Path) -> None:
+    made = Server(tmp_path, load_model=[], model_control_mode="explicit")
+    text = "this Server is running: make another Server"
+
+    async def main() -> None:
+        with pytest.raises(AlreadyExists, match=text):
+            await made.__aenter__()
+
+    with made as server:
+        with pytest.raises(AlreadyExists, match=text):
+            made.__enter__()
+        asyncio.run(main())
+        assert server.ready()
+    with made as again:
+        assert again.ready()
 
 
 def test_importing_the_package_stays_cheap() -> None:
