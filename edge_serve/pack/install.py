@@ -24,8 +24,11 @@ from edge_serve.workers.launch.interpreter import interpreter_of
 
 #: the files of our packs, in a checkout
 SOURCES = Path(__file__).resolve().parents[2] / "packs"
-#: files of a source that a worker does not need
-_LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "requirements*", MANIFEST, ENVIRONMENT)
+#: files of a source that a worker does not need: in every directory, and of the pack as a whole
+_COMPILED = shutil.ignore_patterns("__pycache__", "*.pyc")
+_OF_THE_SOURCE = shutil.ignore_patterns(
+    "requirements.txt", "requirements-*.txt", "requirements*.in", MANIFEST, ENVIRONMENT
+)
 #: in the names of files of requirements: the libraries for NVIDIA GPUs
 GPU = "cuda13"
 #: a step may take this long, seconds: downloads of gigabytes
@@ -83,7 +86,7 @@ def install(wish: PackWish, root: Path) -> Path:
     if mode & 0o555 != 0o555:  # only its owner may change it
         root.chmod(mode | 0o555)
     with new_version(wish.name, root) as fresh:
-        shutil.copytree(wish.source, fresh, ignore=_LEFT_OUT, dirs_exist_ok=True)
+        _copy_files(wish.source, fresh)
         version = python_version(wish.python)
         lock = find_lock(wish.source, version, platform.machine(), wish.gpu)
         if lock is not None:
@@ -92,6 +95,14 @@ def install(wish: PackWish, root: Path) -> Path:
         _finish(fresh, wish.name, version, lock)
         switch(fresh, root / wish.name)
     return root / wish.name
+
+
+def _copy_files(source: Path, place: Path) -> None:
+    def ignore(folder: str, names: list[str]) -> set[str]:
+        left_out = _COMPILED(folder, names)
+        return left_out | _OF_THE_SOURCE(folder, names) if folder == str(source) else left_out
+
+    shutil.copytree(source, place, ignore=ignore, dirs_exist_ok=True)
 
 
 def remove(name: str, root: Path) -> None:

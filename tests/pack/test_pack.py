@@ -113,6 +113,18 @@ def test_a_pack_without_requirements_has_no_environment(tmp_path: Path, capfd: p
     assert "ok  own " in capfd.readouterr().out
 
 
+def test_files_of_the_pack_are_installed_whatever_their_names(tmp_path: Path) -> None:
+    source, root = make_source(tmp_path / "sources", source="class Backend: pass\n"), tmp_path / "backends"
+    own = {"requirements.py", "requirements_of_the_model/a.txt", "data/requirements.txt", "data/pack.json", "a/venv/b"}
+    for name in (*own, "pack.json", "requirements-2.7.in", "venv/a", "data/__pycache__/a.pyc"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text("of the source")
+    assert pack(root, "install", "own", f"--from={source}") == 0
+    installed = root / "own"
+    copied = {path for path in installed.rglob("*") if path.is_file() and path.read_text() == "of the source"}
+    assert {str(path.relative_to(installed)) for path in copied} == own
+
+
 def test_the_service_may_read_a_pack_whatever_umask_installed_it(tmp_path: Path) -> None:
     source = make_source(tmp_path / "sources", source="class Backend: pass\n")
     old = os.umask(0o077)
