@@ -31,6 +31,8 @@ def run(arguments: Sequence[str]) -> int:
         parser.error(f"pack {options.action} needs the name of a pack: {', '.join(PACKS)}")
     root = Path(options.backend_directory).absolute()
     try:
+        if root.exists() and not root.is_dir():
+            return fail(f"'{root}' is not a directory: name that of the packs with --backend-directory")
         if options.action == "list":
             return _list(root, as_json=options.json)
         if options.action == "remove":

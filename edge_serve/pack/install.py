@@ -18,7 +18,7 @@ from pathlib import Path
 from edge_serve import __version__
 from edge_serve.backends.packs import ENVIRONMENT, MANIFEST, NAME, PACKS, find_pack, is_built_in
 from edge_serve.errors import Internal, InvalidArgument, NotFound, Unavailable
-from edge_serve.pack.versions import new_version, switch, take_away
+from edge_serve.pack.versions import is_version_link, new_version, switch, take_away
 from edge_serve.records import frozen
 from edge_serve.workers.launch.interpreter import interpreter_of
 
@@ -81,10 +81,12 @@ def install(wish: PackWish, root: Path) -> Path:
         OSError: the directory cannot be written.
     """
     _check_place(wish.name, root)
+    if root.resolve().is_relative_to(wish.source.resolve()):
+        raise InvalidArgument(
+            f"'{root}' is inside '{wish.source}', whose files would be copied there again and again: name another "
+            "directory with --backend-directory"
+        )
     root.mkdir(parents=True, exist_ok=True)
-    mode = root.stat().st_mode
-    if mode & 0o555 != 0o555:  # only its owner may change it
-        root.chmod(mode | 0o555)
     with new_version(wish.name, root) as fresh:
         _copy_files(wish.source, fresh)
         version = python_version(wish.python)
@@ -102,7 +104,11 @@ def _copy_files(source: Path, place: Path) -> None:
         left_out = _COMPILED(folder, names)
         return left_out | _OF_THE_SOURCE(folder, names) if folder == str(source) else left_out
 
-    shutil.copytree(source, place, ignore=ignore, dirs_exist_ok=True)
+    try:
+        shutil.copytree(source, place, ignore=ignore, dirs_exist_ok=True)
+    except shutil.Error as error:  # its text is a list of tuples
+        reason = error.args[0][0][2]
+        raise InvalidArgument(f"the files of '{source}' cannot be copied: {reason}") from error
 
 
 def remove(name: str, root: Path) -> None:
@@ -113,7 +119,7 @@ def remove(name: str, root: Path) -> None:
         OSError: it cannot be removed.
     """
     place = root / name
-    if not NAME.match(name) or not (place.is_symlink() or _is_pack(name, root)):
+    if not NAME.match(name) or not (is_version_link(place) or _is_pack(name, root)):
         raise NotFound(f"there is no pack '{name}' in '{root}': edge-serve pack list shows what is there")
     take_away(place)
 
@@ -129,7 +135,7 @@ def _check_place(name: str, root: Path) -> None:
     if is_built_in(name):
         raise InvalidArgument(f"no pack can have the name '{name}': edge-serve has a backend of this name itself")
     place = root / name
-    if place.exists() and not place.is_symlink() and not _is_pack(name, root):
+    if place.exists() and not is_version_link(place) and not _is_pack(name, root):
         raise InvalidArgument(
             f"'{place}' is no pack of edge-serve, and installing would delete it: move it away, or name another "
             "directory with --backend-directory"

@@ -53,6 +53,18 @@ def switch(version: Path, link: Path) -> None:
     os.sync()  # before older versions are removed: after a power cut the link must not name one of them
 
 
+def is_version_link(link: Path) -> bool:
+    """Return whether a path is a link that `switch` made, also when its version is gone."""
+    version = Path(os.path.realpath(link))
+    home = version.parent
+    return (
+        link.is_symlink()
+        and version.name == link.name
+        and home.name.startswith(f".{link.name}-")
+        and home.parent == Path(os.path.realpath(link.parent))
+    )
+
+
 def take_away(link: Path, *, links: bool = True) -> None:
     """Make the server find no version; `links` = False: unless it is a link, which `switch` replaces.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -136,18 +135,63 @@ def test_the_service_may_read_a_pack_whatever_umask_installed_it(tmp_path: Path)
     assert {oct(path.stat().st_mode & 0o055) for path in places} <= {"0o55", "0o44"}
 
 
-def test_a_directory_of_another_user_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_was_there_keeps_its_mode(tmp_path: Path) -> None:
     source, root = make_source(tmp_path / "sources", source="class Backend: pass\n"), tmp_path / "backends"
-    root.mkdir(mode=0o755)
-    change = Path.chmod
-
-    def of_the_owner(path: Path, mode: int) -> None:
-        if path == root:
-            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
-        change(path, mode)
-
-    monkeypatch.setattr(Path, "chmod", of_the_owner)
+    root.mkdir(mode=0o700)
     assert pack(root, "install", "own", f"--from={source}") == 0
+    assert root.stat().st_mode & 0o777 == 0o700
+
+
+def test_links_to_other_directories_stay(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source, root = make_source(tmp_path / "sources", source="class Backend: pass\n"), tmp_path / "backends"
+    for folder in (root, tmp_path / "other", tmp_path / ".own-1/own"):
+        folder.mkdir(parents=True)
+    for target in ("../other", "../.own-1/own"):
+        (root / "own").symlink_to(target)
+        assert pack(root, "remove", "own") == 1
+        assert "there is no pack 'own' in" in capfd.readouterr().err
+        assert pack(root, "install", "own", f"--from={source}") == 1
+        assert f"'{root / 'own'}' is no pack of edge-serve" in capfd.readouterr().err
+        assert os.readlink(root / "own") == target
+        (root / "own").unlink()
+    (root / "own").symlink_to(source)  # a pack that was made by hand
+    assert pack(root, "remove", "own") == 0
+    assert source.is_dir()
+
+
+def test_a_link_to_a_version_that_is_gone_can_be_removed(tmp_path: Path) -> None:
+    (tmp_path / "own").symlink_to(".own-1/own")
+    assert pack(tmp_path, "remove", "own") == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pack_is_not_copied_into_itself(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source = make_source(tmp_path / "sources", source="class Backend: pass\n")
+    before = sorted(source.rglob("*"))
+    assert pack(source / "backends", "install", "own", f"--from={source}") == 1
+    assert f"'{source}/backends' is inside '{source}'" in capfd.readouterr().err
+    assert sorted(source.rglob("*")) == before
+
+
+def test_a_file_that_cannot_be_copied_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source = make_source(tmp_path / "sources", source="class Backend: pass\n")
+    for name in ("first", "second"):
+        (source / name).symlink_to("nowhere")
+    assert pack(tmp_path / "backends", "install", "own", f"--from={source}") == 1
+    said = capfd.readouterr().err
+    assert said.startswith(
+        f"edge-serve: the files of '{source}' cannot be copied: [Errno 2] No such file or directory: '"
+    )
+    assert said.count("\n") == 1
+    assert list((tmp_path / "backends").iterdir()) == []
+
+
+@pytest.mark.parametrize("action", ["list", "install", "remove"])
+def test_a_backend_directory_that_is_a_file(tmp_path: Path, action: str, capfd: pytest.CaptureFixture[str]) -> None:
+    source = make_source(tmp_path / "sources", source="class Backend: pass\n")
+    (tmp_path / "file").touch()
+    assert pack(tmp_path / "file", action, "own", f"--from={source}") == 1
+    assert f"'{tmp_path}/file' is not a directory: name that of the packs" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
