@@ -60,7 +60,8 @@ def to_canonical_json(value: object) -> bytes:
 def _depth(data: bytes) -> int:
     """Return the nesting depth of brackets outside of strings."""
     deepest = depth = 0
-    bare = re.sub(rb'"(?:[^"\\]|\\.)*"', b"", data, flags=re.DOTALL)
+    # a string that does not end is one piece: the search would begin again at each of its quotes
+    bare = re.sub(rb'"(?:[^"\\]|\\.)*(?:"|\\?\Z)', b"", data, flags=re.DOTALL)
     for byte in re.findall(rb"[\[\]{}]", bare):
         depth += 1 if byte in b"[{" else -1
         deepest = max(deepest, depth)

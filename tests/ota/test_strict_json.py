@@ -19,3 +19,11 @@ def test_a_member_that_is_there_twice_is_found_at_once_among_many() -> None:
     with pytest.raises(Untrusted, match="has the member '59999' twice"):
         parse(text.encode(), "it", 1024 * 1024)
     assert time.process_time() - started < 5
+
+
+@pytest.mark.fault("T14")
+def test_a_string_without_an_end_is_refused_in_linear_time() -> None:
+    started = time.process_time()
+    with pytest.raises(Untrusted, match="it is not JSON"):
+        parse(b'{"a":"' + b'\\"' * 20_000, "it", 1024 * 1024)
+    assert time.process_time() - started < 0.5
