@@ -22,6 +22,8 @@ from ota.strict_json import to_canonical_json
 
 #: facts that change while the system stays the same
 _PASSING = ("memory_bytes",)
+#: the publisher's labels among the facts
+_LABEL = "label."
 
 
 class ThisDevice:
@@ -62,7 +64,7 @@ class ThisDevice:
             text = f"the document of {own} is for the key {found.fingerprint[:16]}..., and this device has "
             hint = "two devices have this name, or the key was replaced: add this device under a name of its own"
             raise Untrusted(f"{text}{self.identity.fingerprint[:16]}...: {hint}")
-        self._labels = {f"label.{label}": value for label, value in found.labels.items()}
+        self._labels = {f"{_LABEL}{label}": value for label, value in found.labels.items()}
         return found
 
     def facts(self) -> Mapping[str, str]:
@@ -83,11 +85,15 @@ class ThisDevice:
         return self._facts
 
     def fingerprint(self) -> str:
-        """Return a digest of the facts, "" = unknown. When the digest changes, a bad release may be tried again."""
+        """Return a digest of the facts, "" = unknown. When the digest changes, a bad release may be tried again.
+
+        Labels do not count: they describe no hardware and no program, and are unknown before `document`.
+        """
         try:
-            facts = {key: value for key, value in self.facts().items() if key not in _PASSING}
+            found = self.facts()
         except ServerError:
             return ""
+        facts = {key: value for key, value in found.items() if key not in _PASSING and not key.startswith(_LABEL)}
         return hashlib.sha256(to_canonical_json(facts)).hexdigest()[:16]
 
     def fits_beside(self, memory_bytes: int) -> bool:

@@ -107,6 +107,16 @@ def test_facts_are_those_of_the_real_doctor_and_the_labels_of_the_device(tmp_pat
     assert len(subject.fingerprint()) == 16
 
 
+@pytest.mark.fault("R6")
+def test_the_fingerprint_is_the_same_before_and_after_the_document_is_read(tmp_path: Path) -> None:
+    """An operator's rollback reads no document, and the next run does."""
+    subject = ThisDevice(settings(tmp_path, device="dev-1"), load_identity(tmp_path / "identity"))
+    before = subject.fingerprint()
+    subject.document(trust({"devices/dev-1.json": document("dev-1", labels={"site": "a"})}))
+    assert subject.facts()["label.site"] == "a"
+    assert subject.fingerprint() == before != ""
+
+
 def test_a_doctor_without_facts_is_one_clear_error(tmp_path: Path) -> None:
     identity = load_identity(tmp_path / "identity")
     subject = ThisDevice(settings(tmp_path, edge_serve="/bin/echo"), identity)
