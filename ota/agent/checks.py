@@ -28,16 +28,14 @@ def check_code(components: Components, manifest: Manifest, variant: Variant) -> 
     Raises:
         Untrusted: with the first such file.
     """
-    for model in sorted(manifest.models):
-        entries = manifest.files_of(variant, model)
+    models = {model: manifest.files_of(variant, model) for model in sorted(manifest.models)}
+    configs = {model: _configs(components.layout, entries) for model, entries in models.items()}
+    # one model of a release could load the files of another one
+    scanned = any(runs_engines(data) for found in configs.values() for data in found.values())
+    for model, entries in models.items():
         what = f"{manifest.bundle} {manifest.release}: {model}"
-        configs = {
-            one.path: files.read(components.layout.blob(one.sha256), _MOST_CONFIG) or b""
-            for one in entries
-            if one.path.lower().endswith(".pbtxt")
-        }
-        found = find_code_files(entries, configs, what)
-        if any(runs_engines(data, f"{what}: {path}") for path, data in configs.items()):
+        found = find_code_files(entries, configs[model], what)
+        if scanned:
             found += [(one, "it has a compiled engine") for one in _with_engines(components.layout, entries)]
         for one, reason in found:
             approved = components.trust.target(code_target(manifest.family, one.sha256))
@@ -46,6 +44,14 @@ def check_code(components: Components, manifest: Manifest, variant: Variant) -> 
                     f"{what}: {one.path} runs as code ({reason}), and the role engines does not list it: "
                     "have that role sign it, or leave it out of the release"
                 )
+
+
+def _configs(layout: StateLayout, entries: Sequence[FileEntry]) -> dict[str, bytes]:
+    return {
+        one.path: files.read(layout.blob(one.sha256), _MOST_CONFIG) or b""
+        for one in entries
+        if one.path.lower().endswith(".pbtxt")
+    }
 
 
 def _with_engines(layout: StateLayout, entries: Sequence[FileEntry]) -> Iterator[FileEntry]:

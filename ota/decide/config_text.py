@@ -22,7 +22,8 @@ _TOKEN = re.compile(
     |(?P<word>[-+]?[A-Za-z0-9_.][A-Za-z0-9_.+-]*)""",
     re.VERBOSE,
 )
-_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+#: escapes that this parser and that of the server read alike; the server also knows numbers and names of characters
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "'": "'", "\\": "\\"}
 _CLOSES = {"{": "}", "<": ">"}
 
 
@@ -72,11 +73,11 @@ class _Tokens:
                 self.refuse()
             self.kind, self.value, self._at = str(found.lastgroup), found[0], found.end()
 
-    def refuse(self) -> NoReturn:
+    def refuse(self, why: str = "is not expected here") -> NoReturn:
         """Raise Untrusted with the line number."""
         line = self._text.count("\n", 0, self._at) + 1
         shown = self.value or self._text[self._at : self._at + 20]
-        raise Untrusted(f"{self._what}, line {line}: {shown!r} is not expected here")
+        raise Untrusted(f"{self._what}, line {line}: {shown!r} {why}")
 
 
 def _message(tokens: _Tokens, path: str, closing: str, depth: int) -> Iterator[Field]:
@@ -118,18 +119,17 @@ def _value(tokens: _Tokens, path: str, depth: int, *, colon: bool) -> Iterator[F
     elif tokens.kind == "text" and colon:
         text = ""
         while tokens.kind == "text":  # adjacent strings are one
-            text += _unquoted(tokens.value)
+            text += _unquoted(tokens)
             tokens.next()
         yield Field(path, text)
     else:
         tokens.refuse()
 
 
-def _unquoted(quoted: str) -> str:
+def _unquoted(tokens: _Tokens) -> str:
     def replace(found: re.Match[str]) -> str:
-        body = found[1]
-        if body[0] == "x":
-            return chr(int(body[1:], 16))
-        return chr(int(body, 8) & 255) if body[0] in "01234567" else _ESCAPES.get(body, body)
+        if found[1] not in _ESCAPES:
+            tokens.refuse(f"has the escape {found[0]}: write the character itself")
+        return _ESCAPES[found[1]]
 
-    return re.sub(r"\\(x[0-9A-Fa-f]{1,2}|[0-7]{1,3}|.)", replace, quoted[1:-1])
+    return re.sub(r"\\(.)", replace, tokens.value[1:-1])

@@ -36,6 +36,26 @@ def test_an_engine_inside_an_onnx_file_is_code(device: Device) -> None:
     assert device.run()["det"].release == 17
 
 
+@pytest.mark.fault("T9", "U6")
+def test_an_engine_in_the_file_of_another_model_of_the_release_is_code(device: Device) -> None:
+    """The configuration of a model with the provider could name that file."""
+    models = {"det": {"config.pbtxt": TENSORRT, "17/model.onnx": b"."}, "post": files_of("post", 17)}
+    models["post"]["17/model.onnx"] = b"EPContext"
+    device.publish(release=17, models=models)
+    with pytest.raises(Untrusted, match=r"post: 17/model.onnx runs as code \(it has a compiled engine\)"):
+        device.run()
+
+
+@pytest.mark.fault("T9", "U6")
+def test_a_configuration_with_odd_escapes_runs_if_the_role_engines_lists_it(device: Device) -> None:
+    config = TENSORRT + rb'default_model_filename: "\155odel.onnx"'
+    device.publish(release=17, models={"det": {"config.pbtxt": config, "17/model.onnx": b"."}})
+    with pytest.raises(Untrusted, match=r"config.pbtxt runs as code \(.* has the escape"):
+        device.run()
+    device.trust.documents[f"engines/vision/{sha256(config)}"] = config
+    assert device.run()["det"].release == 17
+
+
 @pytest.mark.fault("T9", "T10")
 def test_a_family_runs_no_code_that_is_approved_for_another_one(device: Device) -> None:
     code = b"import pickle"

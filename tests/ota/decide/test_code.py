@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from edge_serve.config.model.text import parse_model_config
 from ota.decide.code import find_code_field, find_code_files, is_data, runs_engines
 from ota.decide.config_text import fields_of
 from ota.documents.manifest import FileEntry
@@ -43,8 +44,6 @@ def test_every_configuration_of_the_demo_repository_is_read() -> None:
     [
         'backend: "python"',
         'backend: "pyt" "hon"',
-        r'backend: "\160ython"',
-        r'backend: "\x70ython"',
         "backend: 'onnxruntime' backend: 'python'",
         'platform: "tensorrt_plan"',
         'platform: "pytorch_libtorch"',
@@ -78,6 +77,31 @@ def test_a_configuration_that_runs_code_is_found(line: str) -> None:
 
 @pytest.mark.fault("U6")
 @pytest.mark.parametrize(
+    "line",
+    [
+        r'backend: "\160ython"',
+        r'backend: "\x70ython"',
+        r'parameters { key: "session.optimized_model_\u0066ilepath" value { string_value: "x" } }',
+        r'parameters { key: "session.collect_node_memory_stats_to_\U00000066ile" value { string_value: "x" } }',
+        r'default_model_filename: "\u002e\u002e/\u002e\u002e/other/1/model.onnx"',
+    ],
+)
+def test_an_escape_that_only_the_server_reads_is_code(line: str) -> None:
+    config = HARMLESS.replace(b"dynamic_batching { }", b"") + line.encode()
+    assert parse_model_config(config)
+    with pytest.raises(Untrusted, match=r"has the escape \\.: write the character itself"):
+        find_code_field(config, "det")
+    [(one, reason)] = find_code_files([FileEntry("config.pbtxt", "0" * 64, 1)], {"config.pbtxt": config}, "det")
+    assert (one.path, "has the escape" in reason) == ("config.pbtxt", True)
+
+
+def test_escapes_are_read_as_the_server_reads_them() -> None:
+    config = rb"""default_model_filename: "a\"b\'c\\d\ne\tf\rg" """
+    assert fields_of(config, "det") == [("default_model_filename", parse_model_config(config).default_model_filename)]
+
+
+@pytest.mark.fault("U6")
+@pytest.mark.parametrize(
     ("config", "paths", "is_code"),
     [
         (b"", ("17/model.onnx",), False),
@@ -102,8 +126,9 @@ def test_the_server_finds_no_backend_but_onnxruntime_by_itself(
 @pytest.mark.parametrize(("name", "found"), [("tensorrt", True), ("openvino", True), ("cuda", False)])
 def test_a_provider_that_runs_engines_is_found(name: str, found: bool) -> None:
     config = f'optimization {{ execution_accelerators {{ gpu_execution_accelerator [ {{ name: "{name}" }} ] }} }}'
-    assert runs_engines(config.encode(), "det") is found
-    assert not runs_engines(HARMLESS, "det")
+    assert runs_engines(config.encode()) is found
+    assert not runs_engines(HARMLESS)
+    assert runs_engines(b"a: {"), "it cannot be read"
 
 
 @pytest.mark.parametrize(
