@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ota.agent import switch
@@ -80,6 +82,22 @@ class UpdateRecorder:
                 "and never finished: 'edge-ota retry' gives it another chance"
             )
         return self.write_stage(entry, replace(following, tries=following.tries - 1))
+
+    @contextlib.contextmanager
+    def spend_try(self, entry: Journal) -> Iterator[Journal]:
+        """Use up one try of a release for a step. An error that the release did not cause returns the try.
+
+        Raises:
+            TrialFailed: none is left.
+        """
+        entry = self.use_try(entry)
+        try:
+            yield entry
+        except OtaError as error:
+            if not error.permanent:
+                following = _next(entry)
+                self.write_stage(entry, replace(following, tries=following.tries + 1))
+            raise
 
     def record_failure(self, bundle: str, variant: str, error: OtaError) -> None:
         """Undo a release that failed permanently. For another failure, record why the release waits.

@@ -230,9 +230,10 @@ class Update:
             return entry
         if variant.build:
             self._recorder.write_status(state="building")
-            entry = self._recorder.use_try(entry)
             directories = {model: self._layout.release(model, manifest.release) for model in manifest.models}
-            if seconds := self._components.builder.build(manifest, variant, directories):
+            with self._recorder.spend_try(entry) as entry:
+                seconds = self._components.builder.build(manifest, variant, directories)
+            if seconds:
                 self._recorder.status.set_total("engine_build_seconds", seconds)
         return self._recorder.record_stage(entry, UpdateStage.READY)
 
@@ -242,8 +243,10 @@ class Update:
             return entry
         self._recorder.write_status(state="testing")
         self._components.tell(f"{manifest.bundle} {manifest.release}: testing")
-        entry = self._recorder.use_try(entry)
-        with checks.trial_repository(self._layout, manifest) as repository:
+        with (
+            self._recorder.spend_try(entry) as entry,
+            checks.trial_repository(self._layout, manifest) as repository,
+        ):
             models = sorted(manifest.models)
             self._components.trial.run(repository, models, self._components.settings.trial_timeout)
         assert entry.next is not None

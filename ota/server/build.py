@@ -5,6 +5,7 @@ The unit also finds the facts of the device (`doctor`).
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -14,12 +15,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ota.errors import OtaError, ServerError, TrialFailed, UsageError
+from ota.errors import NoSpace, OtaError, ServerError, TrialFailed, UsageError
 from ota.server import doctor
 from ota.server.unit import ask_child, ask_unit, check_below, read_request, refusal, standard_streams, write_answer
 
 #: length of a plan's name in the directory of the unit
 _KEY = 64
+#: in errors of `edge-serve build` for which its disk, not the release, is the reason
+_FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT), "MB of free disk")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class UnitBuild:
 
         Raises:
             TrialFailed: the build failed; the same file fails again on this device.
-            ServerError: the build could not be run, or took too long.
+            ServerError: the build could not be run, took too long, or had no space.
         """
         found = (
             ask_unit(self._path, asdict(request), request.limit)
@@ -68,7 +71,7 @@ class UnitBuild:
         )
         if found.get("ok") is not True or not isinstance(found.get("plan"), str):
             text = f"the build of {Path(request.onnx).name} failed: {found.get('error') or 'it gave no reason'}"
-            if found.get("reason") is not None:  # an error of the unit itself
+            if found.get("reason") is not None:  # an error of the unit itself, or a full disk
                 raise ServerError(text)
             raise TrialFailed(text)
         plan = Path(found["plan"])
@@ -104,7 +107,9 @@ def build(program: str, request: BuildRequest, place: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         found = {"error": errors.splitlines()[-1] if errors else f"it ended with {status}"}
     if status or not plan.is_file():
-        return {"ok": False, "error": found.get("error") or f"it ended with {status} and no plan"}
+        text = str(found.get("error") or f"it ended with {status} and no plan")
+        reason = {"reason": NoSpace.reason} if any(one in text for one in _FULL) else {}
+        return {"ok": False, "error": text, **reason}
     return {"ok": True, "plan": str(plan), "seconds": found.get("seconds")}
 
 

@@ -129,7 +129,11 @@ def test_another_driver_or_option_is_another_plan(tmp_path: Path, program: str) 
 @pytest.mark.fault("V3")
 @pytest.mark.parametrize(
     ("content", "error", "reason"),
-    [(b"breaks", TrialFailed, "node 7: no implementation"), (b"dies", TrialFailed, "ended with 137")],
+    [
+        (b"breaks", TrialFailed, "node 7: no implementation"),
+        (b"dies", TrialFailed, "ended with 137"),
+        (b"full", ServerError, "the disk is full"),
+    ],
 )
 def test_a_build_that_fails_is_one_clear_error(
     tmp_path: Path, program: str, content: bytes, error: type[Exception], reason: str

@@ -14,6 +14,7 @@ from ota.errors import (
     FetchError,
     NoSpace,
     Occupied,
+    OtaError,
     ServerError,
     TrialFailed,
     Unsuitable,
@@ -331,6 +332,36 @@ def test_a_trial_that_kills_the_agent_is_started_a_limited_number_of_times(devic
     with pytest.raises(TrialFailed, match="was started 3 times"):
         device.run()
     assert "failed on this device" in device.run()["det"].waiting_for
+
+
+@pytest.mark.fault("D1")
+@pytest.mark.parametrize("failure", [ServerError("the socket trial.sock cannot be used"), NoSpace("plan: disk full")])
+def test_a_trial_that_cannot_be_held_uses_up_no_try(device: Device, failure: OtaError) -> None:
+    device.publish(release=17)
+    device.trial.failure = failure
+    for _ in range(5):
+        with pytest.raises(type(failure)):
+            device.run()
+    device.trial.failure = None
+    assert device.run()["det"].release == 17
+
+
+@pytest.mark.fault("D1")
+def test_a_build_for_which_the_disk_has_no_space_uses_up_no_try(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class FullDisk:
+        def build(self, *arguments: object) -> float:
+            raise NoSpace("plans/x.plan: No space left on device")
+
+    build = [{"model": "det", "onnx": "17/model.onnx", "plan": "17/model.plan"}]
+    device.publish(release=17, variants=[{"id": "trt", "kind": "onnx-build", "priority": 1, "build": build}])
+    with monkeypatch.context() as patched:
+        patched.setattr("tests.ota.device.FakeBuilder", FullDisk)
+        for _ in range(5):
+            with pytest.raises(NoSpace):
+                device.run(by_hand=False)
+    assert device.run(by_hand=False)["det"].release == 17
 
 
 def test_a_pause_stops_updates_but_not_a_probation(device: Device) -> None:

@@ -20,6 +20,9 @@ data = arguments.onnx.read_bytes()
 if data == b"breaks":
     print(json.dumps({"ok": False, "error": "node 7: no implementation"}))
     sys.exit(1)
+if data == b"full":
+    print(json.dumps({"ok": False, "error": "plan cannot be written: No space left on device; the disk is full"}))
+    sys.exit(1)
 if data == b"dies":
     sys.exit(137)
 with arguments.cache.with_name("builds.log").open("a") as log:
