@@ -93,7 +93,8 @@ def choose(
     """Return the release that a device should run.
 
     A denied release never runs, also while the rollout is paused. Then come the pin, the pause, the start time, the
-    steps. A device that has the wanted release keeps it.
+    steps. A device that has the wanted release keeps it. A device without any gets the release before the wanted one
+    where a denial, the pause, or the steps keep the wanted one from it.
 
     Args:
         active: the release that serves; 0 = none.
@@ -116,7 +117,7 @@ def _release(
     if device.device in wish.pin:
         return wish.pin[device.device], "this device is pinned to it"
     if wish.paused:
-        return active, f"the rollout of release {wish.want} is paused"
+        return active or wish.previous, f"the rollout of release {wish.want} is paused"
     if active == wish.want:
         return active, "it is the wanted release"
     start = start_time(wish, device, spread_seconds)
@@ -136,7 +137,7 @@ def _before(wish: BundleRollout, active: int) -> int:
 
 def _allowed(wish: BundleRollout, active: int, denied: int) -> tuple[int, str]:
     """Return the release to run in place of a denied one."""
-    if denied != active and active not in wish.deny:
+    if active and denied != active and active not in wish.deny:
         return active, f"release {denied} is denied"
     if wish.previous and wish.previous not in wish.deny:
         return wish.previous, f"release {wish.previous} is the one before"

@@ -71,13 +71,16 @@ def test_a_device_outside_the_rollout_keeps_its_release_or_returns_to_the_one_be
 def test_pause_pin_deny_and_an_older_wish() -> None:
     assert choose(WISH, LAB, 16, NOW).release == 17
     paused = replace(WISH, paused=True)
-    assert (choose(paused, LAB, 16, NOW).release, choose(paused, LAB, 0, NOW).release) == (16, 0)
+    assert (choose(paused, LAB, 16, NOW).release, choose(paused, LAB, 0, NOW).release) == (16, 16)
     pinned = replace(paused, pin={"dev-1": 15})
     assert (choose(pinned, LAB, 16, NOW).release, choose(pinned, fleet(1)[0], 16, NOW).release) == (15, 16)
     assert choose(replace(WISH, want=15, previous=17), LAB, 17, NOW).release == 15
 
     denied = replace(WISH, deny=frozenset({17}))
     assert (choose(denied, LAB, 16, NOW).release, choose(denied, LAB, 17, NOW).release) == (16, 16)
+    for one in (denied, replace(denied, paused=True), replace(denied, pin={"dev-1": 17})):
+        assert choose(one, LAB, 0, NOW).release == 16, "a new device gets the release before"
+    assert choose(replace(denied, previous=0), LAB, 0, NOW).release == 0
     assert choose(replace(denied, paused=True), LAB, 17, NOW).release == 16, "a pause keeps no denied release"
     assert choose(replace(denied, pin={"dev-1": 17}), LAB, 17, NOW).release == 16
     everything = choose(replace(WISH, deny=frozenset({16, 17})), LAB, 17, NOW)
