@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from ota.decide.probation import ProbationLimits, ProbationVerdict, VersionStatistics, judge
 from ota.errors import ServerError
+from ota.server.admin_client import LOAD_SECONDS
 from ota.settings import AgentSettings
 from ota.store.journal import Journal
 
@@ -36,8 +38,8 @@ class StatusProbation:
         self._server = server
         self._settings = settings
         self._memory_bytes = memory_bytes or {}
-        #: (model, version) -> monotonic time since which it has not served
-        self._unready: dict[tuple[str, str], float] = {}
+        #: (model, version) -> whether it is loading, and the monotonic time since which it has not served so
+        self._unready: dict[tuple[str, str], tuple[bool, float]] = {}
 
     def interval(self) -> float:
         """Return the seconds between two judgements."""
@@ -96,7 +98,7 @@ class StatusProbation:
         settings = self._settings
         return ProbationLimits(
             settings.probation_seconds, settings.probation_requests, settings.most_failures, settings.most_slower,
-            memory_bytes=self._memory_bytes.get(model, 0),
+            loading_seconds=LOAD_SECONDS, memory_bytes=self._memory_bytes.get(model, 0),
         )  # fmt: skip
 
     def _watched(self, document: Mapping[str, Any], model: str, version: str, now: float) -> VersionStatistics:
@@ -105,11 +107,10 @@ class StatusProbation:
         if figures.ready:
             self._unready.pop((model, version), None)
             return figures
-        since = self._unready.setdefault((model, version), now)
-        return VersionStatistics(
-            figures.requests, figures.failures, figures.counts, figures.restarts, figures.memory_bytes, False,
-            now - since, figures.reason,
-        )  # fmt: skip
+        loading, since = self._unready.get((model, version), (figures.loading, now))
+        since = since if loading is figures.loading else now
+        self._unready[model, version] = figures.loading, since
+        return replace(figures, unready_seconds=now - since)
 
 
 def figures_of(document: Mapping[str, Any], model: str, version: str) -> VersionStatistics:
@@ -141,6 +142,7 @@ def _figures(document: Mapping[str, Any], model: str, version: str) -> VersionSt
         memory_bytes=int(row.get("memory_bytes") or 0),
         ready=row.get("condition") in _SERVES,
         reason=str(row.get("reason") or row.get("condition") or ""),
+        loading=row.get("condition") == "loading",
     )
 
 

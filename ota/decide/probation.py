@@ -42,6 +42,7 @@ class VersionStatistics:
             one has no end.
         restarts: of its worker processes.
         ready: it serves now; unready_seconds: for how long it has not.
+        loading: the server loads it, as after a restart; `unready_seconds` then counts from the start of the load.
     """
 
     requests: int = 0
@@ -52,6 +53,7 @@ class VersionStatistics:
     ready: bool = True
     unready_seconds: float = 0.0
     reason: str = ""
+    loading: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class ProbationLimits:
     most_failures: float = 0.02
     most_slower: float = 1.5
     unready_seconds: float = 30.0
+    loading_seconds: float = 900.0
     memory_bytes: int = 0
 
 
@@ -92,7 +95,7 @@ def judge(
 def _trouble(
     before: VersionStatistics, now: VersionStatistics, bounds: Sequence[float], limits: ProbationLimits
 ) -> str:
-    if now.unready_seconds > limits.unready_seconds:
+    if now.unready_seconds > (limits.loading_seconds if now.loading else limits.unready_seconds):
         return f"it has not served for {now.unready_seconds:.0f} s: {now.reason or 'no reason is known'}"
     if now.restarts:
         return f"its worker process died {now.restarts} times"
@@ -148,5 +151,5 @@ def since(start: VersionStatistics, now: VersionStatistics) -> VersionStatistics
     failures, restarts = max(0, now.failures - start.failures), max(0, now.restarts - start.restarts)
     return VersionStatistics(
         now.requests - start.requests, failures, counts, restarts, now.memory_bytes, now.ready, now.unready_seconds,
-        now.reason,
+        now.reason, now.loading,
     )  # fmt: skip

@@ -18,6 +18,8 @@ from ota.errors import ServerError
 MOST_ANSWER = 32 * 1024 * 1024
 #: seconds for a response that needs no load
 QUICK = 5.0
+#: seconds for the load of a bundle
+LOAD_SECONDS = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class AdminClient:
         load_limit: seconds that a reload may take.
     """
 
-    def __init__(self, address: str, load_limit: float = 900.0) -> None:
+    def __init__(self, address: str, load_limit: float = LOAD_SECONDS) -> None:
         self._address = address
         self._load_limit = load_limit
 

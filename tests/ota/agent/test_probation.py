@@ -96,6 +96,20 @@ def test_a_release_that_does_not_serve_is_bad_after_half_a_minute() -> None:
     assert subject.judge(entry(), NOW + 41)[0] is ProbationVerdict.WAIT
 
 
+@pytest.mark.fault("L4")
+def test_a_release_that_the_server_loads_again_has_the_time_of_a_load() -> None:
+    """The service was restarted during the probation."""
+    server = FakeServer(row(condition="loading"))
+    subject = StatusProbation(server, SETTINGS)
+    assert [subject.judge(entry(), NOW + seconds)[0] for seconds in (1, 40, 900)] == [ProbationVerdict.WAIT] * 3
+    server.rows = [row(condition="unready", reason="it warms up")]
+    assert [subject.judge(entry(), NOW + seconds)[0] for seconds in (901, 930)] == [ProbationVerdict.WAIT] * 2
+    assert subject.judge(entry(), NOW + 932)[0] is ProbationVerdict.BAD
+    server.rows = [row(condition="loading")]
+    assert subject.judge(entry(), NOW + 940)[0] is ProbationVerdict.WAIT
+    assert subject.judge(entry(), NOW + 1841) == (ProbationVerdict.BAD, "det: it has not served for 901 s: loading")
+
+
 def test_a_server_that_does_not_answer_gives_no_verdict_and_no_baseline() -> None:
     server = FakeServer(row())
     server.error = ServerError("no edge-serve answers")
