@@ -20,6 +20,8 @@ from ota.settings import AgentSettings, read_settings
 from ota.store.directories import become_owner
 
 INTERRUPTED = 130
+#: as in edge-ota.service: the group of edge-serve reads releases and the status, also those of a root with umask 077
+_UMASK = 0o027
 #: commands that stay root: the publisher's, and the one that must not trust files of the agent's user
 _AS_CALLER = ("publish", "verify-system")
 EXIT_STATUS = (
@@ -57,6 +59,7 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         settings = read_settings(flags, file=Path(arguments.config) if arguments.config else None)
     if arguments.command not in _AS_CALLER:
+        os.umask(_UMASK)
         become_owner(settings.state_dir)
     status: int = _module(arguments.command).run(arguments, settings)
     return status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -16,6 +17,15 @@ LIBRARIES = ("/usr/lib/softhsm/libsofthsm2.so", "/usr/lib/x86_64-linux-gnu/softh
 #: of the software tokens
 PIN = "1234"
 TOKENS = ("edge", "device")
+UMASK = os.umask(0o022)
+os.umask(UMASK)
+
+
+@pytest.fixture(autouse=True)
+def umask() -> Iterator[None]:
+    """Restore the umask, which commands of the agent set."""
+    yield
+    os.umask(UMASK)
 
 
 @pytest.fixture

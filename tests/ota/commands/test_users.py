@@ -52,6 +52,17 @@ def test_root_becomes_the_owner_of_the_state(tmp_path: Path, monkeypatch: pytest
     assert as_user(NOBODY, "resume", "--state-dir", str(state))[0] == 0
 
 
+def test_the_umask_of_root_does_not_count(layout: StateLayout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """edge-serve reads by its group, and the shell of root may have umask 077."""
+    monkeypatch.setenv("EDGE_OTA_CONFIG", "/nowhere")
+    os.umask(0o077)
+    assert as_user(0, "pause", "--state-dir", str(layout.state_dir))[0] == 0
+    assert {one.name: oct(one.stat().st_mode & 0o777) for one in (layout.pause, layout.history)} == {
+        layout.pause.name: "0o640",
+        layout.history.name: "0o640",
+    }
+
+
 @pytest.mark.parametrize("command", ["status", "history", "verify", "gc", "pause", "retry"])
 def test_a_stranger_gets_one_sentence(
     layout: StateLayout, repository: Path, monkeypatch: pytest.MonkeyPatch, command: str
