@@ -57,12 +57,17 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.command == "verify-system":  # the agent's user may own the settings file
         settings = read_settings(flags, {}, Path(os.devnull))
     else:
-        settings = read_settings(flags, file=Path(arguments.config) if arguments.config else None)
+        warn = _warn if arguments.command == "boot" else None  # it must check links with half of the settings, too
+        settings = read_settings(flags, file=Path(arguments.config) if arguments.config else None, warn=warn)
     if arguments.command not in _AS_CALLER:
         os.umask(_UMASK)
         become_owner(settings.state_dir)
     status: int = _module(arguments.command).run(arguments, settings)
     return status
+
+
+def _warn(text: str) -> None:
+    print(f"edge-ota: {text}", file=sys.stderr)
 
 
 class _Parser(argparse.ArgumentParser):

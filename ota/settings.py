@@ -5,10 +5,11 @@ Precedence: flag, environment (`EDGE_OTA_URL`), the file (`URL=...` lines in /et
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -107,22 +108,28 @@ class AgentSettings:
 
 
 def read_settings(
-    flags: Mapping[str, str], environ: Mapping[str, str] | None = None, file: Path | None = None
+    flags: Mapping[str, str],
+    environ: Mapping[str, str] | None = None,
+    file: Path | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> AgentSettings:
     """Return the settings in effect.
 
     Args:
         flags: name of a setting -> the text of its flag.
         file: the settings file; None = `EDGE_OTA_CONFIG`, else the packaged one, which are empty if not there.
+        warn: receives the message about each wrong setting, whose default then counts; None = raise it.
 
     Raises:
         UsageError: no such file, an unknown name, or a value of the wrong kind; the message names the place.
     """
     environ = os.environ if environ is None else environ
-    if file is not None and not os.path.lexists(file):
-        raise UsageError(f"--config: {file} does not exist; expected lines such as URL=https://ota.example")
     path = file or Path(environ.get(f"{PREFIX}CONFIG", FILE))
-    found = {name: (text, f"{path}, line {line}") for name, (text, line) in _read_file(path).items()}
+    found: dict[str, tuple[str, str]] = {}
+    with _warned(warn):
+        if file is not None and not os.path.lexists(file):
+            raise UsageError(f"--config: {file} does not exist; expected lines such as URL=https://ota.example")
+        found = {name: (text, f"{path}, line {line}") for name, (text, line) in _read_file(path, warn).items()}
     found |= {
         name[len(PREFIX) :].lower(): (text, name)
         for name, text in environ.items()
@@ -132,13 +139,25 @@ def read_settings(
     known = {one.name: one for one in fields(AgentSettings)}
     values = {}
     for name, (text, place) in found.items():
-        if name not in known:
-            raise UsageError(f"{place}: unknown setting {name.upper()}{_nearest(name, list(known))}")
-        values[name] = _value(known[name].default, text, place)
+        with _warned(warn):
+            if name not in known:
+                raise UsageError(f"{place}: unknown setting {name.upper()}{_nearest(name, list(known))}")
+            values[name] = _value(known[name].default, text, place)
     return AgentSettings(**values)
 
 
-def _read_file(path: Path) -> dict[str, tuple[str, int]]:
+@contextlib.contextmanager
+def _warned(warn: Callable[[str], None] | None) -> Iterator[None]:
+    """Report a wrong setting to `warn`, if there is one, instead of raising it."""
+    try:
+        yield
+    except UsageError as error:
+        if warn is None:
+            raise
+        warn(f"{error.message}; this is ignored")
+
+
+def _read_file(path: Path, warn: Callable[[str], None] | None) -> dict[str, tuple[str, int]]:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -151,11 +170,11 @@ def _read_file(path: Path) -> dict[str, tuple[str, int]]:
         if not line or line.startswith(("#", ";")):
             continue
         name, equals, value = line.partition("=")
-        if not equals or not re.fullmatch("[A-Z][A-Z0-9_]*", name.strip()):
-            raise UsageError(
-                f"{path}, line {number}: {line[:60]!r} is not a setting; expected NAME=value, such as URL=https://ota.example"
-            )
-        found[name.strip().lower()] = (value.strip().strip('"'), number)
+        with _warned(warn):
+            if not equals or not re.fullmatch("[A-Z][A-Z0-9_]*", name.strip()):
+                text = f"{path}, line {number}: {line[:60]!r} is not a setting"
+                raise UsageError(f"{text}; expected NAME=value, such as URL=https://ota.example")
+            found[name.strip().lower()] = (value.strip().strip('"'), number)
     return found
 
 

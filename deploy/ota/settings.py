@@ -12,8 +12,8 @@ _HEAD = f"""\
 
 Each setting is a line `NAME=value` of `{FILE}`, a variable `{PREFIX}NAME` of the environment, or a flag
 of every command of a device: `RATE_LIMIT` is `--rate-limit`. A flag wins over the environment, and that over the file.
-`{PREFIX}CONFIG` or `--config` names another file. An unknown name is an error. `edge-ota publish` has flags only:
-`edge-ota publish SUBCOMMAND --help`.
+`{PREFIX}CONFIG` or `--config` names another file. An unknown name is an error; `edge-ota boot` alone ignores it, with
+a warning. `edge-ota publish` has flags only: `edge-ota publish SUBCOMMAND --help`.
 
 | setting | value | default | what it is |
 |---|---|---|---|

@@ -13,6 +13,7 @@ import pytest
 
 from ota.agent import status_file
 from ota.agent.boot import Boot
+from ota.cli import main
 from ota.decide.probation import ProbationVerdict
 from ota.errors import ServerError, TrialFailed
 from ota.store import bad, journal, links
@@ -185,6 +186,35 @@ def test_the_command_is_quick_and_needs_no_tuf(device: Device) -> None:
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=environment, check=False
     )
     assert (found.returncode, found.stderr) == (0, "edge-ota: det: 2 of the starts of release 17 are left\n")
+
+
+@pytest.mark.fault("L5")
+def test_wrong_lines_of_the_settings_do_not_stop_the_boot_step(
+    device: Device, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = device.root / "edge-ota.conf"
+    lines = ["RATE_LIMT=5", "no setting", f"STATE_DIR={device.layout.state_dir}", "TRIES=three"]
+    config.write_text("\n".join([*lines, f"MODEL_REPOSITORY={device.repository}"]))
+    monkeypatch.setenv("EDGE_OTA_CONFIG", str(config))
+    assert main(["boot"]) == 0
+    complaints = capsys.readouterr().err.splitlines()
+    assert complaints.pop() == "edge-ota: det: 2 of the starts of release 17 are left"
+    for number, text in (1, "RATE_LIMT; did you mean RATE_LIMIT?"), (2, "'no setting' is not"), (4, "found 'three'"):
+        (one,) = (one for one in complaints if f"edge-ota.conf, line {number}: " in one)
+        assert text in one
+        assert one.endswith("; this is ignored")
+    assert main(["status"]) == 2, "other commands refuse them"
+
+
+def test_settings_that_cannot_be_read_do_not_stop_the_boot_step(
+    device: Device, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EDGE_OTA_CONFIG", str(device.root))
+    monkeypatch.setenv("EDGE_OTA_STATE_DIR", str(device.layout.state_dir))
+    monkeypatch.setenv("EDGE_OTA_MODEL_REPOSITORY", str(device.repository))
+    for left, flags in (2, []), (1, ["--config", "/nowhere"]):
+        assert main(["boot", *flags]) == 0
+        assert f"{left} of the starts of release 17 are left" in capsys.readouterr().err
 
 
 def test_nothing_happens_where_nothing_was_ever_installed(tmp_path: Path) -> None:
