@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -41,10 +42,16 @@ def parse(data: bytes, what: str, most_bytes: int) -> dict[str, Any]:
     def constant(text: str) -> NoReturn:
         raise Untrusted(f"{what} contains {text}, which is not a JSON number")
 
+    def fraction(text: str) -> float:
+        found = float(text)
+        if not math.isfinite(found):
+            raise Untrusted(f"{what} contains {text[:40]}, which is too large a number")
+        return found
+
     if _depth(data) > MOST_DEPTH:
         raise Untrusted(f"{what} is nested deeper than {MOST_DEPTH} levels")
     try:
-        found = json.loads(data, object_pairs_hook=pairs, parse_constant=constant)
+        found = json.loads(data, object_pairs_hook=pairs, parse_constant=constant, parse_float=fraction)
     except (ValueError, RecursionError) as error:
         raise Untrusted(f"{what} is not JSON: {error}") from None
     if not isinstance(found, dict):

@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from tuf.api.metadata import TargetFile
 
@@ -351,7 +352,7 @@ def fingerprint_of(path: Path) -> str:
         pem = data.lstrip().startswith(b"-----BEGIN PUBLIC")
         load = serialization.load_pem_public_key if pem else serialization.load_der_public_key
         key = load(data)
-    except ValueError:
+    except (ValueError, UnsupportedAlgorithm):
         raise Untrusted(f"{path} is not a public key in PEM or DER") from None
     der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     return hashlib.sha256(der).hexdigest()

@@ -27,3 +27,10 @@ def test_a_string_without_an_end_is_refused_in_linear_time() -> None:
     with pytest.raises(Untrusted, match="it is not JSON"):
         parse(b'{"a":"' + b'\\"' * 20_000, "it", 1024 * 1024)
     assert time.process_time() - started < 0.5
+
+
+@pytest.mark.fault("T14")
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "Infinity"])
+def test_a_number_that_is_not_finite_is_refused(number: str) -> None:
+    with pytest.raises(Untrusted, match="it contains"):
+        parse(f'{{"x-a": [{number}]}}'.encode(), "it", 1024)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -115,7 +115,7 @@ def verify_report(sealed: SealedReport, where: str) -> VerifiedReport:
 def _key(pem: str) -> tuple[object, str]:
     try:
         key = serialization.load_pem_public_key(pem.encode())
-    except ValueError:
+    except (ValueError, UnsupportedAlgorithm):
         return None, ""
     der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     return key, hashlib.sha256(der).hexdigest()

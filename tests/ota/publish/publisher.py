@@ -14,6 +14,14 @@ from ota.trust.floors import Floors
 
 PASSPHRASE = "correct horse battery staple"
 CONFIG = b'name: "det"\nplatform: "onnxruntime_onnx"\nmax_batch_size: 8\n'
+#: public keys whose algorithm or curve the library does not know
+UNKNOWN_KEYS = {
+    name: f"-----BEGIN PUBLIC KEY-----\n{key}\n-----END PUBLIC KEY-----\n"
+    for name, key in {
+        "algorithm": "MC0wCAYGKoUDAgITAyEAa2tra2tra2tra2tra2tra2tra2tra2tra2tra2tra2s=",
+        "curve": "MEIwFAYHKoZIzj0CAQYJKyQDAwIIAQEBAyoABGtra2tra2tra2tra2tra2tra2tra2tra2tra2tra2tra2tra2tra2s=",
+    }.items()
+}
 
 
 class Publisher:

@@ -17,7 +17,7 @@ from ota.documents.rollout import read_rollout
 from ota.errors import NotInRepository
 from ota.publish.keys import KeyProblem, Secrets
 from ota.publish.workspace import acquire_lock
-from tests.ota.publish.publisher import PASSPHRASE, Publisher, device, one_sentence
+from tests.ota.publish.publisher import PASSPHRASE, UNKNOWN_KEYS, Publisher, device, one_sentence
 
 MANIFEST = manifest_target("det", "det", 1)
 
@@ -157,8 +157,9 @@ def test_each_device_has_its_own_name_and_key(published: Publisher) -> None:
     assert published.do("device list") == f"dev-1: b prod {'ab' * 8}\n"  # it moves, and keeps its key
     published.do("device remove", "dev-1")
     assert published.do("device list") == ""
-    (published.base / "device.pub").write_text("nonsense")
-    assert "not a public key" in published.refused("device add", "dev-3", *add, status=4)
+    for text in ("nonsense", *UNKNOWN_KEYS.values()):
+        (published.base / "device.pub").write_text(text)
+        assert "not a public key" in published.refused("device add", "dev-3", *add, status=4)
     assert "expected a name" in published.refused("device add", "../x", "--fleet", "a", "--ring", "lab")
     assert "expected local times such as" in published.refused(
         "rollout start", "a", "det", 1, "lab=1", "--window", "25:00-26:00"

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from ota.documents.device import DeviceDocument
 from tests.ota.faulty_server import FaultyServer
 from tests.ota.publish.fleet import Fleet, Simulated, fingerprint
-from tests.ota.publish.publisher import PASSPHRASE, Publisher
+from tests.ota.publish.publisher import PASSPHRASE, UNKNOWN_KEYS, Publisher
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +137,22 @@ def test_forged_and_foreign_reports_count_for_nothing(fleet: Fleet) -> None:
     (doubt,) = fleet.report()["doubts"]
     assert doubt == "reports that do not count, because the device was added without --key: dev-0077"
     assert "warning: " in fleet.publisher.run("report", fleet.place, "--dir", fleet.publisher.dir) + fleet.publisher.err
+
+
+@pytest.mark.fault("T9")
+def test_a_report_that_no_program_can_read_hides_no_other_one(fleet: Fleet) -> None:
+    fleet.update()
+    one = fleet.devices[0]
+    good = json.loads(one.seal(one.report(time.time())))
+    put(fleet, "number.json", json.dumps(good).replace('"signed": {', '"signed": {"x-a": 1e999, ').encode())
+    for name, key in UNKNOWN_KEYS.items():
+        put(fleet, f"{name}.json", json.dumps({**good, "public_key": key}).encode())
+    found = fleet.report()
+    assert found["releases"] == {"det": {"2": 6}}
+    algorithm, curve, number = sorted(found["problems"])
+    assert "algorithm.json: the key is neither Ed25519 nor ECDSA" in algorithm
+    assert "curve.json: the key is neither Ed25519 nor ECDSA" in curve
+    assert "number.json contains 1e999" in number
 
 
 def test_reports_of_a_web_server(fleet: Fleet) -> None:
