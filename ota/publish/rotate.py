@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from tuf.api.metadata import DelegatedRole, Delegations, Root, Signed, Targets
 
-from ota.errors import UsageError
+from ota.errors import OtaError, StoreError, UsageError
 from ota.publish.change import (
     MetadataChange,
     MissingSignatures,
@@ -221,19 +221,20 @@ def renew(workspace: Workspace, state: RepositoryState, roles: Sequence[str], no
 
 @dataclass(frozen=True, slots=True)
 class RefreshResult:
-    """The result of `refresh`: the signed roles, those to sign soon, and those that have expired."""
+    """The result of `refresh`: the signed roles, those to sign soon, those that have expired, and why others failed."""
 
     signed: list[str]
     warnings: list[str]
     expired: list[str]
+    failure: OtaError | None = None
 
 
 def refresh(workspace: Workspace, state: RepositoryState, also: Sequence[str], now: float) -> RefreshResult:
     """Sign timestamp. If half of their life is over, also snapshot, rollout (if its keys are here), and the roles in
-    `also`.
+    `also` without a waiting change. Where these cannot be signed, devices still get a new timestamp.
 
     Raises:
-        KeyProblem: a key that must be here is not.
+        KeyProblem: the key of timestamp or snapshot is not here.
     """
     for role in also:
         check_role(state, role)
@@ -243,7 +244,7 @@ def refresh(workspace: Workspace, state: RepositoryState, also: Sequence[str], n
     renewed = [
         role
         for role in old
-        if role in also or (role == ROLLOUT and role not in busy and has_enough_keys(workspace, state, role))
+        if role not in busy and (role in also or (role == ROLLOUT and has_enough_keys(workspace, state, role)))
     ]
     warnings: list[str] = []
     expired: list[str] = []
@@ -253,14 +254,20 @@ def refresh(workspace: Workspace, state: RepositoryState, also: Sequence[str], n
             said = f"{role} expires in {left:.0f} days" if left > 0 else f"{role} expired {-left:.0f} days ago"
             (warnings if left > 0 else expired).append(f"{said}: sign it again with 'edge-ota publish renew {role}'")
     useless = any(remaining_life(_payload(state, role), 1, now) <= 0 for role in (ROOT, TARGETS) if role not in renewed)
+    failure: OtaError | None = None
     if renewed and not useless:
-        waiting = [one.role for one in renew(workspace, state, renewed, now)]
-        if not waiting:
-            return RefreshResult([*renewed, SNAPSHOT, TIMESTAMP], warnings, expired)
-        warnings.append(f"{join_names(waiting)} waits for signatures of keys that are not here: 'publish request'")
+        try:
+            waiting = [one.role for one in renew(workspace, state, renewed, now)]
+            if not waiting:
+                return RefreshResult([*renewed, SNAPSHOT, TIMESTAMP], warnings, expired)
+            warnings.append(f"{join_names(waiting)} waits for signatures of keys that are not here: 'publish request'")
+        except StoreError:
+            raise  # a part may be published
+        except OtaError as error:
+            failure = error
     snapshot = _is_past_half(workspace, state, SNAPSHOT, now)
     publish_freshness(workspace, state, RepositoryState(list(state.roots), dict(state.roles)), now, snapshot=snapshot)
-    return RefreshResult([SNAPSHOT, TIMESTAMP] if snapshot else [TIMESTAMP], warnings, expired)
+    return RefreshResult([SNAPSHOT, TIMESTAMP] if snapshot else [TIMESTAMP], warnings, expired, failure)
 
 
 def _is_past_half(workspace: Workspace, state: RepositoryState, role: str, now: float) -> bool:

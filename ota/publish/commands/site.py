@@ -52,7 +52,9 @@ def _refresh(arguments: argparse.Namespace) -> int:
         for warning in done.warnings:
             print(f"warning: {warning}", file=sys.stderr)
         if done.expired:
-            raise Untrusted("; ".join(done.expired))
+            raise Untrusted("; ".join([*done.expired, *([done.failure.message] if done.failure else [])]))
+        if done.failure:
+            raise done.failure
     return 0
 
 

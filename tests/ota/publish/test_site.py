@@ -72,6 +72,29 @@ def test_refresh_signs_what_is_past_half_of_its_life(published: Publisher, monke
     assert "models-det" not in published.err
 
 
+def test_a_waiting_change_of_a_role_does_not_stop_the_timestamp(
+    published: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published.run("key", "alice")
+    published.do("rotate", "models-det", "--add", "alice.pub.json")
+    published.do("rotate", "models-det", "--threshold", 2)
+    at(monkeypatch, 50)
+    assert published.do("refresh", "--also", "models-det") == (
+        "published: rollout, snapshot and timestamp signed again\n"
+    )
+    assert "warning: models-det expires in 40 days" in published.err
+
+
+def test_a_key_that_cannot_be_read_does_not_stop_the_timestamp(
+    published: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (published.dir / "keys/rollout-1.pem").write_text("nonsense")
+    now = at(monkeypatch, 8)
+    assert published.do("refresh", status=1) == "published: snapshot and timestamp signed again\n"
+    assert "rollout-1.pem" in one_sentence(published.err)
+    assert device(published, "dev", now).target(manifest_target("det", "det", 1)) is not None
+
+
 def test_an_expired_role_is_named(published: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
     now = at(monkeypatch, 200)
     published.do("refresh", status=4)
