@@ -155,13 +155,13 @@ def _has(path: Path, data: bytes) -> bool:
 
 
 def put_blob(repository: Path, sha256: str, source: Path) -> bool:
-    """Add a blob to the repository, verified. Return False if it is already there.
+    """Add a blob to the repository, verified. Return False if it is already there. A damaged one is replaced.
 
     Raises:
         Untrusted: the source has other bytes.
     """
     target = repository / blob_path(sha256)
-    if target.is_file() and target.stat().st_size == source.stat().st_size:
+    if target.is_file() and files.sha256_of(target)[0] == sha256:
         return False
     if files.sha256_of(source)[0] != sha256:
         raise Untrusted(f"{source} is damaged: its SHA-256 is not {sha256}; make the bundle again")

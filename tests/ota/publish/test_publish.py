@@ -84,6 +84,14 @@ def test_a_bundle_with_a_damaged_blob_is_not_published(published: Publisher) -> 
         device(published, "dev", time.time()).document(manifest_target("det", "det", 2), 10**6)
 
 
+def test_a_damaged_blob_of_the_repository_is_replaced_by_the_next_release_with_it(published: Publisher) -> None:
+    damaged = published.repository / blob_path(hashlib.sha256(b"det 1").hexdigest())
+    damaged.unlink()  # a hard link to the blob of the bundle
+    damaged.write_bytes(b"det X")
+    published.release(2, weights=b"det 1")
+    assert damaged.read_bytes() == b"det 1"
+
+
 def test_the_rollout_of_a_fleet(published: Publisher) -> None:
     published.release(2)
     published.do("rollout start", "a", "det", 1, "prod=100")

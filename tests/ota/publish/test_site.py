@@ -218,6 +218,17 @@ def test_a_copy_for_usb_has_what_the_fleet_needs(fleet: Publisher, tmp_path: Pat
     assert Files(stick).get("metadata/timestamp.json", 10**6)
 
 
+def test_a_damaged_blob_on_a_stick_is_copied_again(fleet: Publisher, tmp_path: Path) -> None:
+    stick = tmp_path / "stick"
+    fleet.do("export", stick, "--fleet", "a")
+    blob = max((one for one in (stick / "blobs").rglob("*") if one.is_file()), key=lambda one: one.stat().st_size)
+    good = blob.read_bytes()
+    blob.unlink()  # a hard link to the blob of the repository
+    blob.write_bytes(b"X" + good[1:])
+    assert f"3 blobs, {len(good)} new bytes" in fleet.do("export", stick, "--fleet", "a")
+    assert blob.read_bytes() == good
+
+
 def test_a_stick_that_is_full(fleet: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr("ota.publish.export.shutil.disk_usage", lambda path: usage._replace(free=1000))
