@@ -46,7 +46,7 @@ class BlobFetcher:
 
     Args:
         sources: the mirrors, in the order in which they are tried.
-        apply: an operator asked for it: hours and the metered link do not count.
+        apply: an operator asked for it: hours, the metered link, and an earlier full disk do not count.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class BlobFetcher:
         *,
         apply: bool = False,
     ) -> None:
-        self._settings, self._layout = settings, layout
+        self._settings, self._layout, self._clock, self._apply = settings, layout, clock, apply
         self._mirrors = Mirrors(sources, clock)
         self._pace = DownloadLimiter(settings, clock, apply=apply)
         self._index = ChunkIndex()
@@ -68,7 +68,8 @@ class BlobFetcher:
         transferred.
 
         Raises:
-            NoSpace: the disk or the quota has no room for what is missing, or had none and did not grow.
+            NoSpace: the disk or the quota has no room for what is missing, or had none in the last day and did not
+                grow.
         """
         absent = self._find_absent(entries)
         if not absent:
@@ -76,7 +77,7 @@ class BlobFetcher:
         there = {one.sha256: self._begun(one) for one in absent}
         missing = sum(one.size - there[one.sha256] for one in absent)
         room = disk_space.measure(self._layout, self._settings.quota, self._settings.reserve)
-        disk_space.check(self._layout, room, missing, len(absent))
+        disk_space.check(self._layout, room, missing, len(absent), self._clock.now(), by_hand=self._apply)
         index = ChunkIndex.stored(self._layout)
         pieces = ((piece, there[one.sha256]) for one in absent for piece in pieces_of(one))
         return sum(
@@ -105,7 +106,7 @@ class BlobFetcher:
             for one in absent:
                 self._fetch(one)
         except NoSpace:
-            disk_space.record_failure(self._layout)
+            disk_space.record_failure(self._layout, self._clock.now())
             raise
         disk_space.remove_failure(self._layout)
         self._pace.finish()

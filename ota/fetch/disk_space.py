@@ -23,6 +23,8 @@ MARGIN = 0.1
 RESERVED_INODES = 64
 #: after a write failed for lack of space, so many more bytes must be free before a retry
 GROWTH_BYTES = 64 * MB
+#: seconds; after so long the reason may be another one, and a retry costs little
+LONGEST_WAIT = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,26 +88,32 @@ def has_grown(failed_at: int, free: int, missing: int) -> bool:
     return free >= failed_at + min(missing, GROWTH_BYTES)
 
 
-def check(layout: StateLayout, room: DiskSpace, missing: int, count: int) -> None:
-    """Refuse files that do not fit, or for which an earlier write found the disk full.
+def check(layout: StateLayout, room: DiskSpace, missing: int, count: int, now: float, *, by_hand: bool = False) -> None:
+    """Refuse files that do not fit, or for which a write of the last day found the disk full.
+
+    Args:
+        now: seconds since the epoch.
+        by_hand: an operator asked, who may have ended the reason of that failure.
 
     Raises:
         NoSpace: with the figures, and what to do.
     """
     if reason := reason_not_to_fit(room, missing, count):
         raise NoSpace(f"{layout.state_dir}: no space: {reason}")
-    failed_at = _read_failure(layout)
+    failed_at = None if by_hand else _read_failure(layout, now)
     if missing and failed_at is not None and not has_grown(failed_at, room.free, missing):
         raise NoSpace(
             f"{layout.state_dir}: the disk took no more bytes when {_mb(failed_at)} were free (a quota of the file "
-            f"system?), and {_mb(room.free)} are now: free {_mb(min(missing, GROWTH_BYTES))} there"
+            f"system?), and {_mb(room.free)} are now: free {_mb(min(missing, GROWTH_BYTES))} there, "
+            "or run 'edge-ota apply' to try at once"
         )
 
 
-def record_failure(layout: StateLayout) -> None:
+def record_failure(layout: StateLayout, now: float) -> None:
     """Record that a write failed for lack of space. If even this write fails, the disk is visibly full."""
     with contextlib.suppress(OtaError):
-        files.write_durably(layout.no_space, to_canonical_json({"free": measure(layout, 0, 0).free}))
+        record = {"free": measure(layout, 0, 0).free, "time": int(now)}
+        files.write_durably(layout.no_space, to_canonical_json(record))
 
 
 def remove_failure(layout: StateLayout) -> None:
@@ -115,10 +123,13 @@ def remove_failure(layout: StateLayout) -> None:
             files.unlink(layout.no_space)
 
 
-def _read_failure(layout: StateLayout) -> int | None:
+def _read_failure(layout: StateLayout, now: float) -> int | None:
     try:
         data = files.read(layout.no_space, 1000)
-        return None if data is None else Members(parse(data, "no_space.json", 1000), "no_space.json").integer("free")
+        if data is None:
+            return None
+        members = Members(parse(data, "no_space.json", 1000), "no_space.json")
+        return members.integer("free") if 0 <= now - members.integer("time", 0) < LONGEST_WAIT else None
     except OtaError:
         return None
 
