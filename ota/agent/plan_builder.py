@@ -6,6 +6,7 @@ disk, or that comes from another device, has no valid seal and is built again.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import math
@@ -147,11 +148,17 @@ def _copy(source: Path, target: Path) -> None:
         descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise ServerError(f"the plan {source} cannot be read: {error.strerror or error}") from error
-    with files.wrap_errors(target), open(descriptor, "rb") as made, files.create(fresh, FILE_MODE) as file:
+    with files.wrap_errors(target), open(descriptor, "rb") as made:
         if os.fstat(descriptor).st_size > MOST_PLAN:
             raise ServerError(f"the plan {source} has more than {MOST_PLAN >> 30} GiB: it is not used")
-        while block := made.read(_BLOCK):
-            files.write(file, fresh, block)
-        files.fsync(file, fresh)
-        files.rename(fresh, target)
+        try:
+            with files.create(fresh, FILE_MODE) as file:
+                while block := made.read(_BLOCK):
+                    files.write(file, fresh, block)
+                files.fsync(file, fresh)
+            files.rename(fresh, target)
+        except OSError:  # most of all a full disk, which the part would keep full
+            with contextlib.suppress(OSError):
+                files.unlink(fresh)
+            raise
         files.sync_directory(target.parent)

@@ -123,9 +123,11 @@ def _garbage(layout: StateLayout, marked: Reachable, now: float) -> Iterator[Pat
 
 
 def _old_plans(layout: StateLayout, now: float) -> Iterator[Path]:
-    """Yield plans that no release has as a hard link, each with its seal."""
+    """Yield plans that no release has as a hard link, each with its seal, and copies of plans that were cut off."""
     for one in _inside(layout.plans):
         found = one.lstat()
+        if one.suffix == ".new" and not _is_young(one, now):
+            yield one
         if one.suffix == ".plan" and found.st_nlink == 1 and now - found.st_mtime > PLAN_SECONDS:
             yield from (path for path in (one, one.with_suffix(".seal")) if path.exists())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -10,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from ota import files
 from ota.agent.plan_builder import PlanBuilder, plan_key
 from ota.documents.manifest import FileEntry, Manifest, PlanBuild, Variant, read_manifest
-from ota.errors import ServerError, TrialFailed, Untrusted, UsageError
+from ota.errors import NoSpace, ServerError, TrialFailed, Untrusted, UsageError
 from ota.layout import StateLayout
 from ota.server.build import UnitBuild
 from ota.server.unit import ask_unit
@@ -242,6 +244,25 @@ def test_a_plan_that_fills_the_disk_is_not_copied(
     monkeypatch.setattr("ota.agent.plan_builder.MOST_PLAN", 10)
     with pytest.raises(ServerError, match="it is not used"):
         Scene(tmp_path, program).build()
+
+
+@pytest.mark.fault("D1")
+@pytest.mark.parametrize("kind", ["write", "fsync", "rename"])
+def test_a_copy_of_a_plan_that_fails_takes_no_space(
+    tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    scene = Scene(tmp_path, program)
+
+    def fail(operation: files.DiskOperation) -> None:
+        if operation.kind == kind and operation.path.endswith(".plan.new"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), operation.path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "point", fail)
+        with pytest.raises(NoSpace):
+            scene.build()
+    assert list(scene.layout.plans.glob(".*")) == []
+    assert scene.build() == 1.5
 
 
 @pytest.mark.parametrize(("member", "value"), [("plan", "config.pbtxt"), ("timeout_seconds", 86_400)])

@@ -90,6 +90,16 @@ def test_a_bundle_without_a_journal_keeps_its_links(layout: StateLayout, reposit
     assert kept(layout) == [16]
 
 
+def test_a_plan_whose_copy_was_cut_off_is_removed(layout: StateLayout, repository: Path) -> None:
+    serve(layout, repository, release=16)
+    layout.plans.mkdir()
+    part, young = layout.plans / ".a.plan.new", layout.plans / ".b.plan.new"
+    part.write_bytes(b"native")
+    age(layout.state_dir, time.time() - 2 * HOUR)
+    young.write_bytes(b"native")
+    assert garbage.collect(layout, repository, time.time()).paths == (str(part),)
+
+
 def test_a_plan_that_no_release_uses_stays_for_a_month(layout: StateLayout, repository: Path) -> None:
     serve(layout, repository, release=16)
     layout.plans.mkdir()
