@@ -9,8 +9,8 @@ from dataclasses import replace
 from ota.agent import switch
 from ota.agent.components import Components
 from ota.agent.status_file import StatusFile
-from ota.errors import NoSpace, OtaError, TrialFailed, Untrusted
-from ota.store import journal
+from ota.errors import NoSpace, OtaError, Postponed, TrialFailed, Untrusted
+from ota.store import journal, pause
 from ota.store.history import HistoryEvent
 from ota.store.journal import Journal, NextRelease, UpdateStage
 
@@ -46,6 +46,23 @@ class UpdateRecorder:
         switch.record_event(
             self._components, HistoryEvent(self.now(), event, bundle, release, variant, message=message)
         )
+
+    def read_pause(self) -> str:
+        """Return why updates are paused, with the way out; "" = they are not. The status file shows the same."""
+        found = pause.read(self._components.layout)
+        text = f"updates are paused{f' ({found.why})' if found.why else ''}: 'edge-ota resume'" if found else ""
+        if text != self.status.document.get("paused"):
+            self.write_status(paused=text)
+        return text
+
+    def check_pause(self) -> None:
+        """Stop an update before its next step if an operator has paused updates during the run.
+
+        Raises:
+            Postponed: with the way out.
+        """
+        if text := self.read_pause():
+            raise Postponed(text)
 
     def write_stage(self, entry: Journal, following: NextRelease | None) -> Journal:
         """Write a journal in which the next release is at another stage."""

@@ -20,7 +20,7 @@ from ota.documents.manifest import FileEntry, Manifest, Variant
 from ota.documents.names import SYSTEM
 from ota.documents.rollout import Rollout
 from ota.errors import NoSpace, OtaError, Postponed, ServerError, TrialFailed
-from ota.store import directories, garbage, journal, pause, releases
+from ota.store import directories, garbage, journal, releases
 from ota.store.bad import ANY_VARIANT
 from ota.store.journal import Journal, NextRelease, UpdateStage
 from ota.store.lock import acquire_lock
@@ -94,6 +94,7 @@ class Update:
 
     def update(self, rollout: Rollout, bundle: str) -> BundleOutcome:
         """Update one bundle to the release that this device should run."""
+        self._recorder.check_pause()
         self._system.check_models_may_change()
         wish, entry = rollout.models[bundle], journal.read(self._layout, bundle) or Journal(bundle)
         if entry.next is not None and entry.next.stage is UpdateStage.PROBATION and entry.next.release in wish.deny:
@@ -113,11 +114,13 @@ class Update:
             self._fetch(entry, manifest, variant, sha256)
             checks.check_code(self._components, manifest, variant)
             entry = self._install(entry, manifest, variant, sha256)
+            self._recorder.check_pause()
             entry = self._build(entry, manifest, variant)
             beside = self._components.device.fits_beside(variant.memory_bytes)
             entry = self._try(entry, manifest) if beside else entry
             if not choice.may_switch and not self._options.now:
                 return self._wait(entry, choice.why)
+            self._recorder.check_pause()
             entry = self._switch(entry, beside=beside)
         except Postponed:
             raise
@@ -149,12 +152,10 @@ class Update:
     # ---- the steps --------------------------------------------------------------------------------------------------
 
     def _is_paused(self) -> bool:
-        found = pause.read(self._layout)
-        text = f"updates are paused{f' ({found.why})' if found.why else ''}: 'edge-ota resume'" if found else ""
-        self._recorder.write_status(paused=text)
-        if found:
+        text = self._recorder.read_pause()
+        if text:
             self._components.tell(text)
-        return found is not None
+        return bool(text)
 
     def look(self) -> Rollout:
         """Refresh the metadata for a command that changes nothing else."""
@@ -202,6 +203,7 @@ class Update:
         self._recorder.write_status(state="downloading")
 
         def progress(done: int, total: int) -> None:
+            self._recorder.check_pause()
             self._components.tell.progress(f"{manifest.bundle} {manifest.release}", done, total)
             self._recorder.status.bundle(
                 self._recorder.now(), entry, progress={"done_bytes": done, "total_bytes": total}

@@ -49,6 +49,7 @@ def _acquire(layout: StateLayout, descriptor: int, patience: float) -> None:
                 pid, _, command = os.pread(descriptor, 200, 0).decode(errors="replace").strip().partition(" ")
                 owner = f"'edge-ota {command}' (process {pid})" if command else "another edge-ota"
                 raise AlreadyRunning(
-                    f"{owner} works on {layout.state_dir}: wait until it ends, or see 'edge-ota status'"
+                    f"{owner} works on {layout.state_dir}: wait until it ends, or stop a run of the timer with "
+                    "'systemctl stop edge-ota', and repeat this command"
                 ) from None
             time.sleep(_AGAIN)

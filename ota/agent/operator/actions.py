@@ -7,13 +7,17 @@ from dataclasses import replace
 from ota.agent import switch
 from ota.agent.components import Components
 from ota.documents.names import SYSTEM
-from ota.errors import StoreError, TrialFailed, UsageError, Withdrawn
+from ota.errors import AlreadyRunning, StoreError, TrialFailed, UsageError, Withdrawn
 from ota.layout import StateLayout
 from ota.store import bad, history, journal, pause, releases
 from ota.store.bad import ANY_VARIANT
 from ota.store.history import HistoryEvent
 from ota.store.journal import Journal, NextRelease, UpdateStage
+from ota.store.lock import acquire_lock
 from ota.store.pause import Pause
+
+#: seconds to wait for a run that is at work
+_PATIENCE = 2.0
 
 
 def roll_back(components: Components, bundle: str, why: str) -> Journal:
@@ -67,18 +71,29 @@ def retry(layout: StateLayout, bundle: str, release: int, now: float) -> int:
     return count
 
 
-def pause_updates(layout: StateLayout, why: str, now: float) -> None:
-    """Pause updates. Models keep serving, and a release in probation is still judged."""
+def pause_updates(layout: StateLayout, why: str, now: float) -> bool:
+    """Pause updates, also those of a run that is at work: it ends before its next step. Models keep serving, and a
+    release in probation is still judged. Return whether the history has it: not if a run is at work.
+    """
     pause.write(layout, Pause(now, why))
-    history.append(layout, HistoryEvent(now, "paused", message=why))
+    return _note(layout, "pause", HistoryEvent(now, "paused", message=why))
 
 
 def resume_updates(layout: StateLayout, now: float) -> bool:
     """Resume updates. Return whether they were paused."""
     was_paused = pause.remove(layout)
     if was_paused:
-        history.append(layout, HistoryEvent(now, "resumed"))
+        _note(layout, "resume", HistoryEvent(now, "resumed"))
     return was_paused
+
+
+def _note(layout: StateLayout, command: str, event: HistoryEvent) -> bool:
+    try:
+        with acquire_lock(layout, command, _PATIENCE):
+            history.append(layout, event)
+    except AlreadyRunning:
+        return False
+    return True
 
 
 def _journal(layout: StateLayout, bundle: str) -> Journal:

@@ -79,6 +79,7 @@ class SystemUpdate:
             Unsuitable: this device is not of the image, or the version is not for it.
             Postponed: it waits. OtaError: it failed.
         """
+        self._recorder.check_pause()
         state = read_state(self._root)
         entry = as_journal(state, self._layout)
         choice = self._choose(rollout, entry)
@@ -137,6 +138,7 @@ class SystemUpdate:
         self._recorder.write_status(state="downloading")
 
         def progress(done: int, total: int) -> None:
+            self._recorder.check_pause()
             self._components.tell.progress(f"{SYSTEM} {version}", done, total)
             self._write_status(progress={"done_bytes": done, "total_bytes": total})
 
@@ -176,6 +178,7 @@ class SystemUpdate:
 
     def _install(self, document: SystemDocument) -> str:
         """Hand a version to the root side. The machine restarts, and may end this process, right after the answer."""
+        self._recorder.check_pause()
         version = document.version
         self._recorder.write_status(state="switching")
         self._recorder.record_event("switching", SYSTEM, version)

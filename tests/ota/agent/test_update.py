@@ -380,6 +380,32 @@ def test_a_pause_stops_updates_but_not_a_probation(device: Device) -> None:
     assert device.run()["det"].release == 18
 
 
+PAUSED = "updates are paused (the line is inspected): 'edge-ota resume'"
+
+
+@pytest.mark.parametrize(("step", "stage"), [("download", UpdateStage.PLANNED), ("trial", UpdateStage.TESTED)])
+def test_a_pause_during_a_run_stops_it_before_the_next_step(
+    device: Device, monkeypatch: pytest.MonkeyPatch, step: str, stage: UpdateStage
+) -> None:
+    def pause_now(*arguments: object) -> None:
+        pause.write(device.layout, pause.Pause(NOW, "the line is inspected"))
+
+    device.publish(release=17, models={"det": {**files_of("det", 17), "17/weights.bin": b"more"}})
+    device.publish("seg", 1)
+    with monkeypatch.context() as patched:
+        if step == "download":
+            patched.setattr(device.tell, "progress", pause_now)
+        else:
+            patched.setattr(device.trial, "run", pause_now)
+        found = device.run()
+    assert {one.waiting_for for one in found.values()} == {PAUSED}
+    assert status(device)["paused"] == PAUSED
+    assert device.server.serving == {"det": 16}
+    assert device.journal().next.stage is stage  # type: ignore[union-attr]  # it is on its way
+    pause.remove(device.layout)
+    assert {bundle: one.release for bundle, one in device.run().items()} == {"det": 17, "seg": 1}
+
+
 @pytest.mark.fault("L6")
 def test_when_the_release_before_does_not_load_the_one_before_that_serves(device: Device) -> None:
     device.publish(release=17)

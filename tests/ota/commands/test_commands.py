@@ -88,6 +88,17 @@ def test_a_pause_is_shown_with_the_command_that_ends_it(device: Site) -> None:
     assert device.json("status")["paused"] is None
 
 
+def test_a_pause_does_not_wait_for_a_run(device: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ota.agent.operator.actions._PATIENCE", 0.0)
+    with acquire_lock(StateLayout(device.state), "apply"):
+        assert "updates are paused" in device.run("pause", "--why", "the line is inspected")
+        assert device.err == "a run is at work: it ends before its next step; the history lacks this pause\n"
+        assert device.json("status")["paused"]["why"] == "the line is inspected"
+        assert "updates go on" in device.run("resume")
+        device.run("rollback", "det", status=9)
+        assert "systemctl stop edge-ota" in device.err
+
+
 @pytest.mark.fault("X1")
 def test_a_release_on_a_stick_passes_the_same_checks(device: Site) -> None:
     """A copy of the repository, without any web server."""

@@ -20,6 +20,7 @@ def test_a_second_agent_names_the_first_and_a_dead_one_leaves_no_lock(layout: St
     ):
         pass
     assert refused.value.exit_status == 9
+    assert "stop a run of the timer with 'systemctl stop edge-ota', and repeat this command" in refused.value.message
     code = (
         "import os; from pathlib import Path; from ota.layout import StateLayout\n"
         "from ota.store.lock import acquire_lock\n"

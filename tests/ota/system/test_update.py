@@ -13,7 +13,7 @@ from ota.agent.boot import Boot
 from ota.decide.probation import ProbationVerdict
 from ota.documents.names import rollout_target, system_target
 from ota.errors import FetchError, NoSpace, OtaError, ServerError, Unsuitable, Untrusted
-from ota.store import bad, garbage, history
+from ota.store import bad, garbage, history, pause
 from ota.strict_json import to_canonical_json
 from tests.ota.bundles import sha256
 from tests.ota.device import LATER, NOW, Device
@@ -117,6 +117,17 @@ def test_the_status_file_and_the_history_show_the_system(device: SystemDevice, a
     device.waits(now=True)
     assert asked == [{"op": "install", "version": 2}]
     assert len(device.fetcher.fetched) == 3
+
+
+def test_a_pause_during_the_download_stops_the_run(
+    device: SystemDevice, asked: list[Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(device.tell, "progress", lambda *arguments: pause.write(device.layout, pause.Pause(NOW)))
+        assert device.waits() == "updates are paused: 'edge-ota resume'"
+    assert (len(device.fetcher.fetched), asked) == (2, [])
+    pause.remove(device.layout)
+    assert device.waits() == "2 is installed, and the device restarts into it"
 
 
 def test_the_window_of_the_device_counts_if_the_rollout_has_none(tmp_path: Path) -> None:
