@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ota import files as disk
 from ota.agent.components import Components
@@ -18,7 +18,7 @@ from ota.documents import rollout as rollouts
 from ota.documents.manifest import FileEntry, Manifest, Variant
 from ota.documents.names import floor_target, manifest_target, rollout_target
 from ota.documents.rollout import BundleRollout, Rollout
-from ota.errors import NotInRepository, Postponed, RolledBack, Unsuitable, Untrusted
+from ota.errors import NotInRepository, Postponed, RolledBack, Unsuitable, Untrusted, UsageError
 from ota.store import bad
 from ota.store.journal import Journal
 
@@ -34,6 +34,18 @@ def wanted(components: Components) -> Rollout:
     found = rollouts.read_rollout(components.trust.document(path, rollouts.MOST_BYTES), device.fleet)
     components.trust.raise_floor(f"serial/{device.fleet}", path, found.serial)
     return found
+
+
+def check_bundles(rollout: Rollout, asked: Iterable[str]) -> None:
+    """Refuse bundles that the fleet does not have.
+
+    Raises:
+        UsageError: with those that it has.
+    """
+    for bundle in asked:
+        if bundle not in rollout.models:
+            known = ", ".join(sorted(rollout.models)) or "none"
+            raise UsageError(f"the fleet of this device has no bundle {bundle!r}; it has: {known}")
 
 
 def choose(components: Components, rollout: Rollout, bundle: str, entry: Journal) -> ReleaseChoice:

@@ -68,7 +68,8 @@ class Update:
         """Update all bundles to the releases that this device should run, and then its system.
 
         Raises:
-            OtaError: before any bundle: busy, disk, repository, trust. An error of one bundle is in its outcome.
+            OtaError: before any bundle: busy, disk, repository, trust, a wrong name. An error of one bundle is in its
+                outcome.
         """
         with acquire_lock(self._layout, command):
             directories.prepare(self._layout)
@@ -82,6 +83,7 @@ class Update:
                 if self._is_paused():
                     return list(outcomes.values())
                 rollout = self.refresh()
+                desired.check_bundles(rollout, (one for one in self._options.only if one != SYSTEM))
                 for bundle in sorted(rollout.models):
                     asked = not self._options.only or bundle in self._options.only
                     if asked and (bundle not in outcomes or outcomes[bundle].error is None):

@@ -6,10 +6,10 @@ import argparse
 import json
 
 from ota.agent.compose import open_components
+from ota.agent.desired import check_bundles
 from ota.agent.operator.plan import explain
 from ota.agent.update import Update
 from ota.commands.check import document, shown
-from ota.errors import UsageError
 from ota.settings import AgentSettings
 from ota.store import directories
 from ota.store.lock import acquire_lock
@@ -28,9 +28,7 @@ def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     with open_components(settings, by_hand=True) as components, acquire_lock(components.layout, "explain"):
         directories.prepare(components.layout)
         rollout = Update(components).look()
-        if arguments.bundle not in rollout.models:
-            known = ", ".join(sorted(rollout.models)) or "none"
-            raise UsageError(f"the fleet of this device has no bundle {arguments.bundle!r}; it has: {known}")
+        check_bundles(rollout, [arguments.bundle])
         planned, judged = explain(components, rollout, arguments.bundle)
         facts = dict(components.device.facts())
     if arguments.json:

@@ -43,7 +43,15 @@ class PlannedUpdate:
 
 
 def plan(components: Components, rollout: Rollout, only: Sequence[str], *, detailed: bool) -> list[PlannedUpdate]:
-    """Return the effect of a run. `detailed` also reads manifests and checks the disk space."""
+    """Return the effect of a run. `detailed` also reads manifests and checks the disk space.
+
+    Args:
+        only: bundles, or SYSTEM; () = all.
+
+    Raises:
+        UsageError: the fleet does not have one of them.
+    """
+    desired.check_bundles(rollout, (one for one in only if one != SYSTEM))
     found = [
         _plan(components, rollout, bundle, detailed) for bundle in sorted(rollout.models) if not only or bundle in only
     ]

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from ota.agent.operator.plan import plan
+from ota.agent.update import Update
 from ota.decide.probation import ProbationVerdict
 from ota.errors import (
     FetchError,
@@ -19,6 +21,7 @@ from ota.errors import (
     TrialFailed,
     Unsuitable,
     Untrusted,
+    UsageError,
 )
 from ota.server.trial import UnitTrial
 from ota.store import bad, history, pause
@@ -378,6 +381,19 @@ def test_a_pause_stops_updates_but_not_a_probation(device: Device) -> None:
     assert status(device)["paused"] == "updates are paused (the line is inspected): 'edge-ota resume'"
     pause.remove(device.layout)
     assert device.run()["det"].release == 18
+
+
+def test_a_bundle_that_the_fleet_does_not_have_is_refused(device: Device) -> None:
+    device.publish(release=17)
+    with pytest.raises(UsageError, match="the fleet of this device has no bundle 'detx'; it has: det"):
+        device.run(only=("det", "detx"))
+    assert device.journal().active == 16
+    assert status(device)["state"] == "idle"
+    rollout = Update(device.parts()).refresh()
+    with pytest.raises(UsageError, match="no bundle 'detx'"):
+        plan(device.parts(), rollout, ["detx"], detailed=False)
+    assert [one.wanted for one in plan(device.parts(), rollout, ["det", "system"], detailed=False)] == [17]
+    assert device.run(only=("system",))["det"].release == 16
 
 
 PAUSED = "updates are paused (the line is inspected): 'edge-ota resume'"
