@@ -20,6 +20,8 @@ FILE = Path("/etc/edge-ota/edge-ota.conf")
 PREFIX = "EDGE_OTA_"
 #: variables of `edge-ota publish`, which no device has
 PUBLISH_PREFIX = "EDGE_OTA_PUBLISH_"
+#: least values of numbers, if more than 0: without a try, or with every release too slow, no release could become good
+LEAST: Mapping[str, int] = {"tries": 1, "most_slower": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +93,11 @@ class AgentSettings:
         float, SettingDoc("share of requests that may fail more than with the release before", "SHARE")
     ] = 0.02
     most_slower: Annotated[
-        float, SettingDoc("how many times longer executions may take (99 %) than with the release before")
+        float, SettingDoc("how many times longer executions may take (99 %) than with the release before, at least 1")
     ] = 1.5
     tries: Annotated[
-        int, SettingDoc("starts of the service that a release in probation survives before it is rolled back")
+        int,
+        SettingDoc("starts of the service that a release in probation survives before it is rolled back, at least 1"),
     ] = 3
     system_window: Annotated[
         str, SettingDoc("local hours for updates of the system, such as 02:00-05:00, if the rollout names none")
@@ -142,7 +145,7 @@ def read_settings(
         with _warned(warn):
             if name not in known:
                 raise UsageError(f"{place}: unknown setting {name.upper()}{_nearest(name, list(known))}")
-            values[name] = _value(known[name].default, text, place)
+            values[name] = _value(known[name].default, text, place, LEAST.get(name, 0))
     return AgentSettings(**values)
 
 
@@ -178,7 +181,7 @@ def _read_file(path: Path, warn: Callable[[str], None] | None) -> dict[str, tupl
     return found
 
 
-def _value(default: Any, text: str, place: str) -> Any:
+def _value(default: Any, text: str, place: str, least: int) -> Any:
     try:
         if isinstance(default, bool):
             return {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}[text.lower()]
@@ -186,13 +189,15 @@ def _value(default: Any, text: str, place: str) -> Any:
             return tuple(text.split())
         if isinstance(default, (int, float)):
             value = type(default)(text)
-            if not 0 <= value < 1e15:
+            if not least <= value < 1e15:
                 raise ValueError
             return value
     except (ValueError, KeyError):
-        kind = "true or false" if isinstance(default, bool) else "a number of at least 0"
+        kind = "true or false" if isinstance(default, bool) else f"a number of at least {least}"
         raise UsageError(f"{place}: found {text[:60]!r}, expected {kind}") from None
-    return type(default)(text) if isinstance(default, str) else Path(text)
+    if isinstance(default, str):
+        return text
+    return Path(text).absolute()  # links into the state directory must work from everywhere
 
 
 def _nearest(name: str, known: list[str]) -> str:
