@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -68,6 +69,20 @@ def _files_in(directory: Path) -> set[str]:
     for folder, _, names in os.walk(directory):
         found.update(str(Path(folder, name).relative_to(directory)) for name in names)
     return found
+
+
+def remove_part(layout: StateLayout, damage: Damage) -> bool:
+    """Remove a file that an interrupted write left in a release. Return whether the damage is such a file.
+
+    No path of a manifest begins with a dot.
+    """
+    path = layout.release(damage.model, damage.release) / damage.path
+    if not (path.name.startswith(".") and path.name.endswith(".new")):
+        return False
+    with files.wrap_errors(path), contextlib.suppress(FileNotFoundError):  # a repair replaces that of its own file
+        files.unlink(path)
+        files.sync_directory(path.parent)
+    return True
 
 
 def discard(layout: StateLayout, found: Iterable[Damage]) -> list[str]:

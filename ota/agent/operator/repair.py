@@ -36,6 +36,9 @@ def repair(components: Components, found: Iterable[Damage]) -> list[Damage]:
     found = list(found)
     scrub.discard(components.layout, found)
     for damage in found:
+        if scrub.remove_part(components.layout, damage):
+            components.tell(f"{damage.model} {damage.release}: {damage.path}: removed")
+            continue
         record = releases.read_record(components.layout.release(damage.model, damage.release))
         if record is not None and damage.path in record.built:
             _rebuild(components, record)

@@ -73,8 +73,12 @@ def test_bits_that_rot_are_found_and_repaired(device: Site) -> None:
     assert "model.py: has the SHA-256" in device.out
     assert "'edge-ota verify --repair' fetches them again" in device.err
     assert device.json("verify", status=5)["damage"][0]["model"] == "det"
+    parts = [file.parent / ".model.py.new", file.parent / ".other.py.new"]  # repairs that a power cut ended
+    for part in parts:
+        part.write_bytes(good[:9])
     assert "no damaged files" in device.run("verify", "--repair")
     assert file.read_bytes() == good
+    assert not any(part.exists() for part in parts)
 
 
 def test_a_pause_is_shown_with_the_command_that_ends_it(device: Site) -> None:

@@ -28,3 +28,13 @@ def test_bits_that_changed_on_disk_are_found(layout: StateLayout) -> None:
     assert not layout.blob(good).exists()
     (directory / RECORD).write_bytes(b"{}")
     assert [str(one) for one in scrub.scrub(layout, [("det", 17)])] == ["det 17: its record is missing or damaged"]
+
+
+def test_a_file_that_an_interrupted_write_left_is_removed(layout: StateLayout) -> None:
+    install(layout)
+    directory = layout.release("det", 17)
+    for path in ("..release.json.new", "17/.model.onnx.new", "17/planted.so"):
+        (directory / path).write_bytes(b"half")
+    found = list(scrub.scrub(layout, [("det", 17)]))
+    assert [scrub.remove_part(layout, one) for one in found] == [True, True, False]
+    assert [one.path for one in scrub.scrub(layout, [("det", 17)])] == ["17/planted.so"]
