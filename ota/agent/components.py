@@ -27,6 +27,9 @@ class TrustedMetadata(Protocol):
     def refresh(self) -> None:
         """Fetch and verify the metadata."""
 
+    def is_refreshed(self) -> bool:
+        """Return whether this run has verified the metadata, so that documents need no refresh."""
+
     def target(self, path: str) -> tuple[str, int] | None:
         """Return the SHA-256 and length of a target; None = not listed."""
 

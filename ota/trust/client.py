@@ -96,6 +96,10 @@ class TrustClient:
             raise type(worst)(f"{worst.message} (all {len(failures)} mirrors failed)") from worst
         raise worst
 
+    def is_refreshed(self) -> bool:
+        """Return whether a refresh succeeded, so that targets and documents need no other one."""
+        return self._updater is not None
+
     def target(self, path: str) -> SignedTarget | None:
         """Return hash and length of a target; None = the role that may list it does not.
 

@@ -45,6 +45,10 @@ class ExpiryCheckedTrust:
             raise Expired(found.doubt)
         clock_floor.record_time(self._clock.now(), self._floors, certain=self._kept and not found.unset)
 
+    def is_refreshed(self) -> bool:
+        """Return whether the metadata of this run is verified, so that documents need no refresh."""
+        return self._trust.is_refreshed()
+
     def target(self, path: str) -> tuple[str, int] | None:
         """Return SHA-256 and length of a target; None = not listed."""
         return self._trust.target(path)

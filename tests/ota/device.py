@@ -56,10 +56,16 @@ class FakeTrust:
     code: set[str] = field(default_factory=set)
     failure: OtaError | None = None
     unset: bool = False
+    refreshed: bool = False
 
     def refresh(self) -> None:
+        self.refreshed = False
         if self.failure is not None:
             raise self.failure
+        self.refreshed = True
+
+    def is_refreshed(self) -> bool:
+        return self.refreshed
 
     def target(self, path: str) -> tuple[str, int] | None:
         data = self.documents.get(path)

@@ -108,6 +108,9 @@ class Reporter:
         return True
 
     def _rollout(self) -> Rollout | None:
+        """Return the rollout document if this run has refreshed the metadata; a report is worth no other refresh."""
+        if self._components.settings.report_url == NOWHERE or not self._components.trust.is_refreshed():
+            return None
         try:
             return desired.wanted(self._components)
         except OtaError:
@@ -124,9 +127,10 @@ class Reporter:
         """Return the state with the next counter and the newest facts."""
         counter = max([state.counter, *outbox.waiting(self._layout)]) + 1
         fleet, ring = state.fleet, state.ring
-        with contextlib.suppress(OtaError):
-            document = self._components.device.document(self._components.trust)
-            fleet, ring = document.fleet, document.ring
+        if rollout is not None:
+            with contextlib.suppress(OtaError):
+                document = self._components.device.document(self._components.trust)
+                fleet, ring = document.fleet, document.ring
         url = rollout.report_url if rollout else state.url
         return replace(state, counter=counter, url=url, fleet=fleet, ring=ring, facts=self._facts(state))
 

@@ -156,6 +156,26 @@ def test_a_run_that_ends_with_an_error_reports_it(device: Device, server: Report
     assert newest(server).clock_unset
 
 
+@pytest.mark.parametrize("kind", ["failed", "paused"])
+def test_a_report_of_a_run_without_metadata_fetches_none(
+    device: Device, server: ReportServer, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A second refresh would take as long as the first one, and no other command could start."""
+    device.trust.refreshed = False
+    monkeypatch.setattr(device.trust, "document", lambda *arguments: pytest.fail("a document was asked for"))
+    monkeypatch.setattr(device.facts, "document", lambda *arguments: pytest.fail("a document was asked for"))
+    if kind == "paused":
+        pause.write(device.layout, pause.Pause(NOW))
+        run(device)
+    else:
+        device.trust.failure = FetchError("the repository is gone")
+        with pytest.raises(FetchError):
+            run(device)
+    found = newest(server)
+    assert (found.paused, found.error) == ((True, "") if kind == "paused" else (False, "fetch"))
+    assert (found.fleet, found.ring, det(server).release) == ("plant", "prod", 16)
+
+
 def test_nothing_leaves_without_a_place_or_where_the_operator_forbids_it(tmp_path: Path, server: ReportServer) -> None:
     device = Device(tmp_path)
     device.publish(release=16)
