@@ -205,8 +205,9 @@ def address(url: str, device: str, key: str, counter: int = 0) -> str:
     Args:
         key: the first 8 digits of the fingerprint of the device's key.
     """
+    url = url.replace("{counter}", str(counter))
     if "{device}" in url or "{key}" in url:
-        return url.replace("{device}", device).replace("{key}", key).replace("{counter}", str(counter))
+        return url.replace("{device}", device).replace("{key}", key)
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -305,6 +305,7 @@ def test_the_address_of_a_report() -> None:
     assert address("https://r.example/x", "dev", "ab") == "https://r.example/x/dev.ab.json"
     assert address("https://r.example/x?sig=1", "dev", "ab") == "https://r.example/x/dev.ab.json?sig=1"
     assert address("https://r.example/{key}/{device}-{counter}", "dev", "ab", 7) == "https://r.example/ab/dev-7"
+    assert address("https://r.example/{counter}", "dev", "ab", 7) == "https://r.example/7/dev.ab.json"
 
 
 @pytest.mark.parametrize("wrong", ["ftp://x", "reports", "http://", "http://[", "http://x:99999999"])
