@@ -14,6 +14,7 @@ from ota.documents.device import DeviceDocument
 from ota.documents.manifest import FileEntry, Manifest, Variant
 from ota.layout import StateLayout
 from ota.server.admin_client import ServerReload
+from ota.server.doctor import DOCTOR_SECONDS
 from ota.settings import AgentSettings
 from ota.store.journal import Journal
 
@@ -83,8 +84,10 @@ class Device(Protocol):
     def facts(self) -> Mapping[str, str]:
         """Return the facts that variants are matched with."""
 
-    def fingerprint(self) -> str:
-        """Return a digest of the facts. When it changes, a bad release may be tried again."""
+    def fingerprint(self, limit: float = DOCTOR_SECONDS) -> str:
+        """Return a digest of the facts, "" = unknown after `limit` seconds. Another one is another chance for a bad
+        release.
+        """
 
     def fits_beside(self, memory_bytes: int) -> bool:
         """Return whether `memory_bytes` are available beside the serving release."""

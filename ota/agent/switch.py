@@ -6,11 +6,15 @@ from dataclasses import replace
 
 from ota.agent.components import Components, ModelServer
 from ota.agent.recovery import begin_undo, end_undo
-from ota.errors import OtaError, ServerError, TrialFailed
+from ota.errors import OtaError, ServerError, StoreError, TrialFailed, Withdrawn
+from ota.server.doctor import DOCTOR_SECONDS
 from ota.store import bad, history, journal, links
 from ota.store.bad import ANY_VARIANT, BadRelease
 from ota.store.history import HistoryEvent
 from ota.store.journal import Journal, NextRelease, UpdateStage
+
+#: seconds for the facts before a rollback, while the bad release serves
+_FACTS_SECONDS = 10.0
 
 
 def switch(components: Components, entry: Journal, following: NextRelease, *, unload_first: bool = False) -> Journal:
@@ -82,9 +86,13 @@ def undo(components: Components, entry: Journal, error: OtaError, variant: str =
     """
     following = entry.next
     assert following is not None
-    record_failure(components, entry.bundle, following.release, variant, error)
     if following.stage not in (*journal.SWITCHED, UpdateStage.UNDOING):
+        record_failure(components, entry.bundle, following.release, variant, error)
         return write_stage(components, entry, None)
+    try:
+        record_failure(components, entry.bundle, following.release, variant, error, _FACTS_SECONDS)
+    except StoreError as failure:  # the bad release must not serve on for it
+        components.tell(f"the bad list lacks {entry.bundle} {following.release}: {failure.message}")
     record_event(
         components,
         HistoryEvent(
@@ -144,10 +152,16 @@ def _named(release: int) -> str:
     return f"release {release}" if release else "no release"
 
 
-def record_failure(components: Components, bundle: str, release: int, variant: str, error: OtaError) -> None:
-    """Put a failure on the bad list: permanently, or for a time."""
+def record_failure(
+    components: Components, bundle: str, release: int, variant: str, error: OtaError, limit: float = DOCTOR_SECONDS
+) -> None:
+    """Put a failure on the bad list: permanently, or for a time.
+
+    Args:
+        limit: seconds for the facts of the device; without them, no other facts give the release another chance.
+    """
     now = components.clock.now()
-    fingerprint = components.device.fingerprint()
+    fingerprint = "" if isinstance(error, Withdrawn) else components.device.fingerprint(limit)
     found = BadRelease(bundle, release, variant, fingerprint, error.reason, error.message, now, error.permanent)
     bad.save(components.layout, bad.load(components.layout).add(found))
     if error.permanent:

@@ -16,22 +16,23 @@ from ota.server.unit import ask_child, ask_unit
 #: the request for facts to the unit for builds
 REQUEST = {"facts": True}
 #: seconds for `edge-serve doctor`; each of its checks also has a limit
-_SECONDS = 120.0
+DOCTOR_SECONDS = 120.0
 
 
-def device_facts(path: str, program: str) -> dict[str, str]:
+def device_facts(path: str, program: str, limit: float = DOCTOR_SECONDS) -> dict[str, str]:
     """Return the facts of this device.
 
     Args:
         path: the socket of the unit for builds; "" = a child process finds them.
         program: `edge-serve`, for the child process.
+        limit: seconds.
 
     Raises:
-        ServerError: doctor did not print them, or the unit cannot be used.
+        ServerError: doctor did not print them in time, or the unit cannot be used.
     """
     if not path:
-        return doctor_facts(program)
-    found = ask_unit(path, REQUEST, _SECONDS)
+        return doctor_facts(program, limit)
+    found = ask_unit(path, REQUEST, limit)
     if found.get("ok") is not True:
         raise ServerError(f"the facts of this device are unknown: {found.get('error') or 'the unit gave no reason'}")
     return _facts(
@@ -39,13 +40,13 @@ def device_facts(path: str, program: str) -> dict[str, str]:
     )
 
 
-def doctor_facts(program: str) -> dict[str, str]:
+def doctor_facts(program: str, limit: float = DOCTOR_SECONDS) -> dict[str, str]:
     """Return the facts of `edge-serve doctor --json`, which runs as a child.
 
     Raises:
         ServerError: it did not print them.
     """
-    status, output, errors = ask_child([program, "doctor", "--json"], _SECONDS)
+    status, output, errors = ask_child([program, "doctor", "--json"], limit)
     reason = errors.splitlines()[-1] if errors else "no facts in what it printed"
     text = f"'{program} doctor --json' ended with {status}: {reason}; is edge-serve too old?"
     try:

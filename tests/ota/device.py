@@ -136,6 +136,7 @@ class FakeDevice:
     known: Mapping[str, str] = field(default_factory=dict)
     room: bool = True
     print: str = "facts-1"
+    limits: list[float] = field(default_factory=list)
 
     def document(self, trust: TrustedMetadata) -> DeviceDocument:
         return DeviceDocument("dev-1", "plant", "prod")
@@ -146,7 +147,8 @@ class FakeDevice:
     def known_facts(self) -> Mapping[str, str]:
         return self.known
 
-    def fingerprint(self) -> str:
+    def fingerprint(self, limit: float = 120.0) -> str:
+        self.limits.append(limit)
         return self.print
 
     def fits_beside(self, memory_bytes: int) -> bool:

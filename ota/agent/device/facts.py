@@ -16,7 +16,7 @@ from ota.documents import device as device_document
 from ota.documents.device import DeviceDocument
 from ota.documents.names import device_target, name
 from ota.errors import NotInRepository, ServerError, Untrusted, UsageError
-from ota.server.doctor import device_facts
+from ota.server.doctor import DOCTOR_SECONDS, device_facts
 from ota.settings import AgentSettings
 from ota.strict_json import to_canonical_json
 
@@ -67,15 +67,18 @@ class ThisDevice:
         self._labels = {f"{_LABEL}{label}": value for label, value in found.labels.items()}
         return found
 
-    def facts(self) -> Mapping[str, str]:
+    def facts(self, limit: float = DOCTOR_SECONDS) -> Mapping[str, str]:
         """Return the facts of `edge-serve doctor --json`, the version of this agent, and the labels of the device.
 
+        Args:
+            limit: seconds for doctor, which runs once.
+
         Raises:
-            ServerError: doctor did not print them, or the unit that runs it cannot be used.
+            ServerError: doctor did not print them in time, or the unit that runs it cannot be used.
         """
         if not self._facts:
             self._facts = {
-                **device_facts(self._settings.build_socket, self._settings.edge_serve),
+                **device_facts(self._settings.build_socket, self._settings.edge_serve, limit),
                 "edge_ota": agent_version(),
             }
         return {**self._facts, **self._labels}
@@ -84,13 +87,16 @@ class ThisDevice:
         """Return the facts if this run has read them, else {}."""
         return self._facts
 
-    def fingerprint(self) -> str:
+    def fingerprint(self, limit: float = DOCTOR_SECONDS) -> str:
         """Return a digest of the facts, "" = unknown. When the digest changes, a bad release may be tried again.
 
         Labels do not count: they describe no hardware and no program, and are unknown before `document`.
+
+        Args:
+            limit: seconds for doctor, if it did not run yet.
         """
         try:
-            found = self.facts()
+            found = self.facts(limit)
         except ServerError:
             return ""
         facts = {key: value for key, value in found.items() if key not in _PASSING and not key.startswith(_LABEL)}

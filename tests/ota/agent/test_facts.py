@@ -125,6 +125,14 @@ def test_a_doctor_without_facts_is_one_clear_error(tmp_path: Path) -> None:
     assert subject.fingerprint() == ""
 
 
+def test_a_doctor_that_hangs_leaves_the_fingerprint_unknown(tmp_path: Path) -> None:
+    program = tmp_path / "slow"
+    program.write_text("#!/bin/sh\nsleep 60\n")
+    program.chmod(0o755)
+    subject = ThisDevice(settings(tmp_path, edge_serve=str(program)), load_identity(tmp_path / "identity"))
+    assert subject.fingerprint(0.2) == ""
+
+
 def test_the_unit_for_builds_finds_the_facts(tmp_path: Path) -> None:
     """It sees the GPUs, and the agent does not."""
     path = tmp_path / "build.sock"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from ota import files
+from ota.agent.operator import actions
 from ota.agent.operator.plan import plan
 from ota.agent.update import Update
 from ota.decide.probation import ProbationVerdict
@@ -126,6 +129,35 @@ def test_a_release_that_fails_its_probation_is_rolled_back_as_a_whole(device: De
     assert "rolled_back 19" in events(device)
     assert status(device)["counters"]["rollbacks"] == 1
     assert "probation" in device.outcomes()["det"].waiting_for
+
+
+@pytest.mark.fault("L4")
+def test_neither_the_facts_nor_the_bad_list_hold_up_a_rollback(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    device.publish(release=19)
+    device.probation.verdicts = [(ProbationVerdict.BAD, "slow")]
+
+    def full(operation: files.DiskOperation) -> None:
+        if operation.kind == "rename" and operation.target == str(device.layout.bad):
+            raise OSError(errno.ENOSPC, "No space left on device", operation.path)
+
+    monkeypatch.setattr(files, "point", full)
+    with pytest.raises(TrialFailed, match="failed its probation"):
+        device.run()
+    assert device.server.serving == {"det": 16}
+    assert (device.journal().active, device.journal().next) == (16, None)
+    assert any(line.startswith("the bad list lacks det 19: ") for line in device.tell.lines)
+    assert device.facts.limits[-1] == 10.0
+
+
+@pytest.mark.fault("R6")
+def test_a_release_that_an_operator_rolled_back_waits_for_retry_whatever_the_facts_are(device: Device) -> None:
+    device.publish(release=17)
+    device.run()
+    assert actions.roll_back(device.parts(), "det", "it misses red parts").active == 16
+    device.facts.print = "facts-2"
+    assert "operator: rolled back by the operator: it misses red parts" in device.run()["det"].waiting_for
+    actions.retry(device.layout, "det", 17, NOW)
+    assert device.run()["det"].release == 17
 
 
 def test_a_bundle_of_models_is_tried_switched_and_rolled_back_as_a_whole(tmp_path: Path) -> None:
