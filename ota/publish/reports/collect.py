@@ -76,7 +76,10 @@ def collect(places: Sequence[str], devices: Mapping[str, DeviceDocument]) -> Col
             _sort_in(found, one, devices.get(one.report.device))
     found.genuine.sort(key=lambda one: (one.report.time, one.report.counter))
     for one in found.genuine:
-        found.newest[one.report.device] = one.report
+        newest = found.newest.get(one.report.device)
+        # the clock of a device may be set back, and the chain of its reports is not
+        if newest is None or one.report.link not in newest.chain:
+            found.newest[one.report.device] = one.report
     return found
 
 

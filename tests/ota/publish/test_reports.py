@@ -101,6 +101,21 @@ def test_a_restored_disk_and_a_cloned_one_show(fleet: Fleet) -> None:
     assert "a disk was cloned" in doubt
 
 
+@pytest.mark.fault("K1")
+@pytest.mark.parametrize("name", ["a.json", "z.json"])
+def test_the_newest_report_is_the_last_of_its_chain_whatever_the_clock_of_the_device_says(
+    fleet: Fleet, name: str
+) -> None:
+    fleet.update(lambda name, release: True)
+    put(fleet, name, next(fleet.place.glob("dev-0000.*")).read_bytes())
+    one = fleet.devices[0]
+    one.bad = ()
+    one.update(fleet.rollout(), lambda name, release: False, time.time(), time.time())
+    put(fleet, f"{one.name}.{fingerprint(one.key)[:8]}.json", one.seal(one.report(time.time() - 3600)))
+    found = fleet.report()
+    assert (found["releases"], found["doubts"]) == ({"det": {"1": 5, "2": 1}}, [])
+
+
 def test_a_copy_of_an_old_report_changes_nothing(fleet: Fleet) -> None:
     fleet.update(lambda name, release: True)
     old = {one.name: one.read_bytes() for one in fleet.place.iterdir()}
