@@ -347,10 +347,12 @@ def recover(workspace: Workspace, repository: Path, root: bytes) -> RepositorySt
 
 
 def copy_documents(source: Path, target: Path) -> None:
-    """Copy the missing documents and blobs."""
+    """Copy the missing documents and blobs, and those that an interrupted copy cut off."""
     for path in sorted([*source.glob("targets/**/*"), *source.glob("blobs/**/*")]):
         there = target / path.relative_to(source)
-        if path.is_file() and not there.exists():
+        if path.is_file() and not (there.is_file() and there.stat().st_size == path.stat().st_size):
             files.make_directory(there.parent)
+            fresh = there.with_name(f".{there.name}.new")
             with files.wrap_errors(there):
-                shutil.copyfile(path, there)
+                shutil.copyfile(path, fresh)
+                files.rename(fresh, there)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import http.client
 import io
 import re
@@ -262,6 +263,30 @@ def test_a_restored_backup_continues_from_the_state_of_the_web_server(fleet: Pub
     for path in (tmp_path / "web/metadata").glob("*.targets.json"):
         path.unlink()
     assert "targets.json does not exist" in fleet.refused(*recover, status=5)
+
+
+def test_a_recovery_that_was_interrupted_is_completed(
+    fleet: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web = tmp_path / "web"
+    shutil.copytree(fleet.repository, web)
+    shutil.rmtree(fleet.repository / "blobs")
+    recover = ("recover", "--repository", web, "--root", fleet.dir / "root.json")
+
+    def cut_off(source: Path, target: Path) -> None:
+        target.write_bytes(source.read_bytes()[:-1])
+        raise OSError(errno.ENOSPC, "No space left on device", str(target))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ota.publish.verify.shutil.copyfile", cut_off)
+        fleet.refused(*recover, status=5)
+    assert [one for one in (fleet.repository / "blobs").rglob("*") if one.is_file() and one.name[0] != "."] == []
+    blob = next(one for one in (web / "blobs").rglob("*") if one.is_file())
+    torn = fleet.repository / blob.relative_to(web)
+    torn.parent.mkdir(parents=True, exist_ok=True)
+    torn.write_bytes(blob.read_bytes()[:-1])
+    fleet.do(*recover)
+    fleet.do("verify")
 
 
 @pytest.fixture
