@@ -182,6 +182,8 @@ def test_many_devices_at_once(published: Publisher) -> None:
     assert published.do("device list") == f"a-1: a lab site=hall-3 no key\na-2: a prod {'ab' * 8}\n"
     assert "a-1 is a device of the fleet a already" in published.refused("device import", table)
     published.do("device import", table, "--change")
+    table.write_text(table.read_text(), encoding="utf-8-sig")  # as a spreadsheet saves it
+    published.do("device import", table, "--change")
     table.write_text("device,fleet\na-3,a\n")
     assert "line 2: there is no column 'ring'" in published.refused("device import", table)
     table.write_text("device,fleet,ring\na 3,a,x\n")
