@@ -16,7 +16,6 @@ from urllib.parse import quote
 from ota import files
 from ota.errors import OtaError
 from ota.fetch.http import HttpOptions, HttpSource
-from ota.trust import clock_floor
 from ota.trust.client import TrustClient
 from ota.trust.floors import Floors
 from ota.trust.roots import MOST_METADATA, factory_root
@@ -68,9 +67,8 @@ def _init(metadata_dir: Path, root: Path) -> None:
 def _update(arguments: argparse.Namespace) -> None:
     directory: Path = arguments.metadata_dir
     floors = Floors([directory / "floors" / "first.json", directory / "floors" / "second.json"])
-    reading = clock_floor.judge(time.time(), floors, synchronized=True, built=0.0)
     source = _TwoServers(arguments.metadata_url, arguments.target_base_url)
-    trust = TrustClient(directory, factory_root(directory / "factory_root"), source, floors, reading.now)
+    trust = TrustClient(directory, factory_root(directory / "factory_root"), source, floors, time.time())
     trust.refresh()
     for name in arguments.target_name if arguments.command == "download" else []:
         data = trust.document(name, MOST_TARGET)

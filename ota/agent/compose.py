@@ -67,7 +67,7 @@ def _components(settings: AgentSettings, directory: Path | None, tell: ProgressO
     grace = settings.allow_expired_days * 86400 if directory else 0.0
     if grace:
         tell(f"metadata that expired up to {settings.allow_expired_days:g} days ago is accepted (ALLOW_EXPIRED_DAYS)")
-    trust = TrustClient(layout.metadata, root, sources, floors, clock.now(), grace=grace)
+    trust = TrustClient(layout.metadata, root, sources, floors, max(system.now(), clock_floor.BUILT), grace=grace)
     server = AdminClient(settings.admin_socket)
     known, public_key = public_identity(layout.identity)
     device = ThisDevice(settings, open_identity(settings, layout.identity))

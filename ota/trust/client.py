@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tuf.api import exceptions
-from tuf.api.metadata import Metadata, Root, Signed, TargetFile
+from tuf.api.metadata import Metadata, Root, Signed, TargetFile, Timestamp
 from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
 
 from ota import files
@@ -67,11 +67,15 @@ class TrustClient:
         self._root = root
         self._sources: list[RepositorySource] = list(source) if isinstance(source, Sequence) else [source]
         self._floors = floors
-        self._now = min(max(now, floors.issued, floors.good_time), _LATEST)
+        self._system_now = now
+        self._now = self._floored_now()
         self._grace = grace
         self._had_metadata = (metadata_dir / "timestamp.json").exists()
         self._updater: Updater | None = None
         self._seen: dict[str, Signed] = {}
+
+    def _floored_now(self) -> float:
+        return min(max(self._system_now, self._floors.issued, self._floors.good_time), _LATEST)
 
     def refresh(self) -> None:
         """Fetch and verify the metadata of root, timestamp, snapshot, and targets. Check the floors, and raise them.
@@ -180,13 +184,23 @@ class TrustClient:
                             f"the repository has more than {MOST_ROOTS} new roots; this run got to {last}, run it again"
                         )
                         raise FetchError(text) from error
-                    raise
+                    if not self._discard_issued(updater):
+                        raise
+                    updater = self._updater_of(source)
+                    updater.refresh()
                 self._accept(updater)
             finally:
                 self._sync(before)
             self._note_lost()
             self._floors.save()
             self._updater = updater
+
+    def _discard_issued(self, updater: Updater) -> bool:
+        """Discard the time of a timestamp whose keys the newest root no longer has. Return whether there was one."""
+        role = updater._trusted_set.root.roles[Timestamp.type]
+        found = self._floors.discard_issued(role.keyids, role.threshold)
+        self._now = self._floored_now()
+        return found
 
     def _updater_of(self, source: RepositorySource) -> Updater:
         version = Metadata[Root].from_bytes(self._root).signed.version
@@ -221,9 +235,10 @@ class TrustClient:
             self._check_unchanged(one)
             self._floors.check(f"role/{one.role}", one.signed.version, one.keys, one.threshold)
         issued_at = issue_time(updater._trusted_set)
+        signed_by = updater._trusted_set.root.roles[Timestamp.type]
         for one in verified:
             self._floors.raise_to(f"role/{one.role}", one.signed.version, one.keys, one.threshold)
-        self._floors.issued = max(self._floors.issued, issued_at)
+        self._floors.raise_issued(issued_at, signed_by.keyids, signed_by.threshold)
 
     def _check_unchanged(self, one: VerifiedRole) -> None:
         """Refuse other metadata for a role that was already verified in this run.

@@ -44,7 +44,9 @@ class Floors:
 
     Attributes:
         found: whether a place had readable floors.
-        issued: when the newest timestamp was signed; good_time: the last time that the clock was believed (epoch).
+        issued: when the newest timestamp was signed, by its own statement; good_time: the last time that the clock was
+            believed (epoch).
+        issued_keys: the keys that could sign that timestamp; none = unknown, `issued` always counts.
         lost: when this device noticed that it had metadata, and no floors (epoch); 0 = never.
         warnings: sentences about places that could not be read or written.
 
@@ -56,6 +58,7 @@ class Floors:
         self._places = tuple(places)
         self._floors: dict[str, list[Floor]] = {}
         self.issued = self.good_time = self.lost = 0.0
+        self.issued_keys: frozenset[str] = frozenset()
         self.found = False
         self.warnings: list[str] = []
         self._stored: dict[Path, bytes | None] = {}
@@ -92,6 +95,23 @@ class Floors:
         if value >= self.floor(name, keys, threshold):
             self._floors[name] = [Floor(value, frozenset(keys))]
 
+    def discard_issued(self, keys: Collection[str], threshold: int) -> bool:
+        """Discard the time of the newest timestamp if its keys no longer suffice. Return whether they did not.
+
+        With a stolen key it may lie ahead by the life of the other roles, and timestamps of the new keys would be
+        expired until then.
+        """
+        if not self.issued or Floor(0, self.issued_keys).applies(keys, threshold):
+            return False
+        self.issued, self.issued_keys = 0.0, frozenset()
+        return True
+
+    def raise_issued(self, issued: float, keys: Collection[str], threshold: int) -> None:
+        """Raise the time of the newest timestamp, which `keys` signed."""
+        self.discard_issued(keys, threshold)
+        if issued >= self.issued:
+            self.issued, self.issued_keys = issued, frozenset(keys)
+
     def values(self) -> dict[str, int]:
         """Return each floor by name, for status."""
         return {name: self.floor(name) for name in sorted(self._floors)}
@@ -122,6 +142,7 @@ class Floors:
         body = {
             "schema": SCHEMA,
             "issued": self.issued,
+            "issued_keys": sorted(self.issued_keys),
             "good_time": self.good_time,
             "lost": self.lost,
             "floors": {
@@ -157,11 +178,13 @@ class Floors:
                 f"{place} has schema {schema}, and this edge-ota reads {SCHEMA}: install the newer edge-ota again"
             )
         issued, good, lost = (members.number(name) for name in ("issued", "good_time", "lost"))
+        keys = members.array("issued_keys", [], most=1024)
         found = {
             name: list(_floors_of(items, place)) for name, items in members.table("floors", most=MOST_FLOORS).items()
         }
-        self.issued, self.good_time = max(self.issued, issued), max(self.good_time, good)
-        self.lost = max(self.lost, lost)
+        if issued > self.issued:
+            self.issued, self.issued_keys = issued, frozenset(str(key) for key in keys)
+        self.good_time, self.lost = max(self.good_time, good), max(self.lost, lost)
         for name, floors in found.items():
             for one in floors:
                 self._merge_floor(name, one)

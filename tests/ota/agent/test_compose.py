@@ -10,6 +10,7 @@ import pytest
 from ota.agent.compose import open_components
 from ota.errors import Expired, RolledBack
 from ota.settings import AgentSettings
+from ota.trust.floors import Floors
 from tests.ota.faulty_server import FaultyServer
 from tests.ota.simulator import DAY, Repository
 
@@ -45,3 +46,29 @@ def test_a_recently_expired_stick_is_accepted_if_an_operator_allows_it(tmp_path:
     (tmp_path / "stick" / "metadata" / "timestamp.json").write_bytes(old)
     with pytest.raises(RolledBack):
         refresh(100)
+
+
+@pytest.mark.fault("T4")
+def test_a_time_that_a_stolen_timestamp_key_signed_ends_with_that_key(tmp_path: Path) -> None:
+    repository = Repository(now=time.time())
+    (tmp_path / "root.json").write_bytes(repository.root())
+    settings = AgentSettings(
+        root=tmp_path / "root.json", state_dir=tmp_path / "state", floor_copy=tmp_path / "copy.json"
+    )
+
+    def refresh() -> None:
+        repository.dump(tmp_path / "stick")
+        with open_components(settings, by_hand=True, directory=tmp_path / "stick") as parts:
+            parts.trust.refresh()
+
+    refresh()
+    floors = Floors([tmp_path / "state/floors.json"])
+    floors.issued += 13 * DAY
+    floors.save()
+    repository.publish_timestamp()
+    with pytest.raises(Expired):
+        refresh()
+    repository.rotate("timestamp")
+    repository.publish_root()
+    repository.publish_timestamp()
+    refresh()

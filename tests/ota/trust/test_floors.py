@@ -76,14 +76,30 @@ def test_the_higher_of_each_value_counts(places: tuple[Path, Path]) -> None:
     _set(places[1:], "role/b", 9, OLD)
     for place, issued in zip(places, (100.0, 200.0), strict=True):
         floors = Floors([place])
-        floors.issued, floors.good_time = issued, 300.0 - issued
+        floors.raise_issued(issued, OLD, 1)
+        floors.good_time = 300.0 - issued
         floors.save()
     floors = Floors(places)
     floors.save()
 
     assert floors.values() == {"role/a": 5, "role/b": 9}
-    assert (floors.issued, floors.good_time) == (200.0, 200.0)
+    assert (floors.issued, set(floors.issued_keys), floors.good_time) == (200.0, OLD, 200.0)
     assert places[0].read_bytes() == places[1].read_bytes()
+
+
+@pytest.mark.fault("T4")
+def test_the_time_of_a_timestamp_counts_while_its_keys_suffice(places: tuple[Path, Path]) -> None:
+    floors = Floors(places)
+    floors.raise_issued(900.0, OLD, 1)
+    floors.save()
+    floors = Floors(places)
+    assert (floors.discard_issued({"k1", "k2"}, 1), floors.issued) == (False, 900.0)
+    floors.raise_issued(500.0, {"k1", "k2"}, 1)
+    assert (floors.issued, set(floors.issued_keys)) == (900.0, OLD)
+    floors.raise_issued(500.0, NEW, 1)
+    assert (floors.issued, set(floors.issued_keys)) == (500.0, NEW)
+    floors.issued_keys = frozenset()  # of an edge-ota that did not store them
+    assert (floors.discard_issued(OTHER, 1), floors.issued) == (False, 500.0)
 
 
 @pytest.mark.fault("T4", "K3")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ota.errors import RolledBack, Untrusted
-from tests.ota.simulator import Repository
+from ota.errors import Expired, RolledBack, Untrusted
+from tests.ota.simulator import DAY, Repository
 from tests.ota.trust.device import MANIFEST, Device, refused
 
 #: higher than a version gets by itself, and what a JSON number holds exactly
@@ -266,6 +266,37 @@ def test_an_issued_time_far_ahead_is_a_lie(repository: Repository, device: Devic
 
     refused(device, repository, Untrusted, "issued at 2099-01-01T00:00:00Z, when root has expired")
     assert device.floors().issued == 0
+
+
+@pytest.mark.fault("T4")
+@pytest.mark.parametrize("is_copy_old", [False, True])
+def test_an_issued_time_ahead_ends_with_the_keys_of_the_timestamp(
+    repository: Repository, device: Device, is_copy_old: bool
+) -> None:
+    """A stolen key can set it ahead by the life of the snapshot, when all timestamps of the new keys have expired."""
+    honest = repository.copy()
+    ahead = repository.now + 13 * DAY
+    repository.signed["timestamp"].expires = repository.signed["snapshot"].expires
+    repository.signed["timestamp"].unrecognized_fields["x-issued"] = "2026-11-14T00:00:00Z"
+    repository.publish_timestamp()
+    device.run(repository)
+    assert device.floors().issued == ahead
+    backup = device.places[1].read_bytes()
+    honest.signed["timestamp"].version = 10
+    honest.publish_timestamp()
+    refused(device, honest, Expired, "timestamp.json is expired")
+
+    honest.rotate("timestamp")
+    honest.publish_root()
+    honest.publish_timestamp()
+    trust = device.run(honest)
+    assert trust.document(MANIFEST, 1000) == b'{"release": 1}'
+    assert device.floors().issued == honest.now
+    assert trust.expires()["timestamp"] == pytest.approx(3 * DAY)
+    if is_copy_old:
+        device.places[1].write_bytes(backup)
+        device.run(honest)
+        assert device.floors().issued == honest.now
 
 
 @pytest.mark.fault("T7")
