@@ -40,6 +40,8 @@ class StatusProbation:
         self._memory_bytes = memory_bytes or {}
         #: (model, version) -> whether it is loading, and the monotonic time since which it has not served so
         self._unready: dict[tuple[str, str], tuple[bool, float]] = {}
+        #: bundle -> process ID and uptime of the server as they were last, and its restarts since the first judgement
+        self._servers: dict[str, tuple[object, float, int]] = {}
 
     def interval(self) -> float:
         """Return the seconds between two judgements."""
@@ -84,6 +86,9 @@ class StatusProbation:
             }
         except ServerError as error:
             return ProbationVerdict.WAIT, error.message
+        restarts = self._count_restarts(entry.bundle, document)
+        if restarts and restarts >= following.tries:  # a switch may have used up all tries
+            return ProbationVerdict.BAD, f"edge-serve was started again {restarts} times while it was new"
         for model, figures in watched.items():
             bounds = _floats(document.get("duration_bounds_seconds"))
             before = _stored(entry.baseline.get(model))
@@ -93,6 +98,20 @@ class StatusProbation:
             if reasons := [reason for outcome, reason in outcomes if outcome is wanted]:
                 return wanted, "; ".join(reasons)
         return ProbationVerdict.GOOD, "; ".join(reason for _, reason in outcomes)
+
+    def _count_restarts(self, bundle: str, document: Mapping[str, Any]) -> int:
+        """Return how often the server was started since the first judgement of a bundle.
+
+        The boot step, which counts starts otherwise, gets no lock while the agent watches.
+        """
+        server = document.get("server")
+        uptime = server.get("uptime_seconds") if isinstance(server, Mapping) else None
+        if not isinstance(server, Mapping) or not isinstance(uptime, (int, float)):
+            return 0
+        pid, last, restarts = self._servers.get(bundle, (server.get("pid"), uptime, 0))
+        restarts += pid != server.get("pid") or uptime < last
+        self._servers[bundle] = server.get("pid"), uptime, restarts
+        return restarts
 
     def _limits(self, model: str) -> ProbationLimits:
         settings = self._settings

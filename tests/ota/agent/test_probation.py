@@ -35,11 +35,13 @@ class FakeServer:
         self.rows = list(rows)
         self.workers: list[dict[str, Any]] = []
         self.error: ServerError | None = None
+        self.server: object = {"pid": 7, "uptime_seconds": 900.0}
 
     def status(self) -> dict[str, Any]:
         if self.error is not None:
             raise self.error
-        return {"models": self.rows, "workers": self.workers, "duration_bounds_seconds": [0.01, 0.1]}
+        members = {"workers": self.workers, "duration_bounds_seconds": [0.01, 0.1]}
+        return {"models": self.rows, "server": self.server, **members}
 
 
 def entry(*models: str, **members: Any) -> Journal:
@@ -108,6 +110,37 @@ def test_a_release_that_the_server_loads_again_has_the_time_of_a_load() -> None:
     server.rows = [row(condition="loading")]
     assert subject.judge(entry(), NOW + 940)[0] is ProbationVerdict.WAIT
     assert subject.judge(entry(), NOW + 1841) == (ProbationVerdict.BAD, "det: it has not served for 901 s: loading")
+
+
+@pytest.mark.fault("L5")
+def test_starts_of_the_server_that_the_boot_step_could_not_count_are_counted() -> None:
+    server = FakeServer(row(requests=100))
+    subject = StatusProbation(server, SETTINGS)
+    assert subject.judge(entry(), NOW + 1)[0] is ProbationVerdict.WAIT
+    for pid, uptime in ((8, 901.0), (8, 903.0), (8, 1.0)):  # two starts: another process, and a container's process 1
+        server.server = {"pid": pid, "uptime_seconds": uptime}
+        assert subject.judge(entry(), NOW + 2)[0] is ProbationVerdict.WAIT
+    server.server = {"pid": 9, "uptime_seconds": 1.0}
+    other = replace(entry(), bundle="seg")
+    assert subject.judge(other, NOW + 3)[0] is ProbationVerdict.WAIT, "each bundle has starts of its own"
+    assert subject.judge(entry(), NOW + 3) == (
+        ProbationVerdict.BAD, "edge-serve was started again 3 times while it was new",
+    )  # fmt: skip
+
+
+def test_a_release_whose_switch_used_up_all_tries_is_judged_like_any_other() -> None:
+    following = entry().next
+    assert following is not None
+    assert verdict(FakeServer(row(requests=100)), 61, replace(entry(), next=replace(following, tries=0))) is (
+        ProbationVerdict.GOOD
+    )
+
+
+@pytest.mark.parametrize("found", [None, 7, {}, {"uptime_seconds": "x"}])
+def test_a_server_without_an_uptime_is_no_fault(found: object) -> None:
+    server = FakeServer(row(requests=100))
+    server.server = found
+    assert verdict(server, 61) is ProbationVerdict.GOOD
 
 
 def test_a_server_that_does_not_answer_gives_no_verdict_and_no_baseline() -> None:
