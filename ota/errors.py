@@ -120,6 +120,10 @@ class ServerError(OtaError):
     exit_status = 8
 
 
+class NotHeld(ServerError):
+    """A trial or a build could not be held, for a reason of this device: its unit is not there, or the disk is full."""
+
+
 class AlreadyRunning(OtaError):
     """Another edge-ota works on the same state directory."""
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from ota.agent import switch
 from ota.agent.components import Components
 from ota.agent.status_file import StatusFile
-from ota.errors import NoSpace, OtaError, Postponed, TrialFailed, Untrusted
+from ota.errors import NoSpace, NotHeld, OtaError, Postponed, TrialFailed, Untrusted
 from ota.store import journal, pause
 from ota.store.history import HistoryEvent
 from ota.store.journal import Journal, NextRelease, UpdateStage
@@ -102,7 +102,9 @@ class UpdateRecorder:
 
     @contextlib.contextmanager
     def spend_try(self, entry: Journal) -> Iterator[Journal]:
-        """Use up one try of a release for a step. An error that the release did not cause returns the try.
+        """Use up one try of a release for a step, which returns it where the device has no space or no unit for it.
+
+        A step that hangs, or whose process dies, may do so because of the release.
 
         Raises:
             TrialFailed: none is left.
@@ -110,10 +112,9 @@ class UpdateRecorder:
         entry = self.use_try(entry)
         try:
             yield entry
-        except OtaError as error:
-            if not error.permanent:
-                following = _next(entry)
-                self.write_stage(entry, replace(following, tries=following.tries + 1))
+        except (NoSpace, NotHeld):
+            following = _next(entry)
+            self.write_stage(entry, replace(following, tries=following.tries + 1))
             raise
 
     def record_failure(self, bundle: str, variant: str, error: OtaError) -> None:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ota.errors import NoSpace, OtaError, ServerError, TrialFailed, UsageError
+from ota.errors import NoSpace, NotHeld, OtaError, ServerError, TrialFailed, UsageError
 from ota.server import doctor
 from ota.server.unit import ask_child, ask_unit, check_below, read_request, refusal, standard_streams, write_answer
 
@@ -62,7 +62,8 @@ class UnitBuild:
 
         Raises:
             TrialFailed: the build failed; the same file fails again on this device.
-            ServerError: the build could not be run, took too long, or had no space.
+            NotHeld: it had no space, or its unit is not there.
+            ServerError: the build could not be run, or took too long.
         """
         found = (
             ask_unit(self._path, asdict(request), request.limit)
@@ -71,7 +72,9 @@ class UnitBuild:
         )
         if found.get("ok") is not True or not isinstance(found.get("plan"), str):
             text = f"the build of {Path(request.onnx).name} failed: {found.get('error') or 'it gave no reason'}"
-            if found.get("reason") is not None:  # an error of the unit itself, or a full disk
+            if found.get("reason") == NoSpace.reason:
+                raise NotHeld(text)
+            if found.get("reason") is not None:  # an error of the unit itself
                 raise ServerError(text)
             raise TrialFailed(text)
         plan = Path(found["plan"])

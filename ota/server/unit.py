@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ota.errors import OtaError, ServerError, UsageError
+from ota.errors import NotHeld, OtaError, ServerError, UsageError
 
 MOST_REQUEST = 64 * 1024
 MOST_ANSWER = 16 * 1024 * 1024
@@ -39,6 +39,7 @@ def ask_unit(
         hint: what an operator does if the socket cannot be used.
 
     Raises:
+        NotHeld: the socket cannot be used.
         ServerError: it does not start, does not answer in time, or answers with no JSON object.
     """
     end = time.monotonic() + limit + START_SECONDS
@@ -52,7 +53,7 @@ def ask_unit(
     except TimeoutError:
         raise ServerError(f"the unit behind {path} did not answer within {limit:g} s: see its journal") from None
     except OSError as error:
-        raise ServerError(f"the socket {path} cannot be used: {error.strerror or error}; {hint}") from error
+        raise NotHeld(f"the socket {path} cannot be used: {error.strerror or error}; {hint}") from error
     return _object(write_answer, f"the unit behind {path}")
 
 

@@ -18,6 +18,7 @@ from ota.decide.probation import ProbationVerdict
 from ota.errors import (
     FetchError,
     NoSpace,
+    NotHeld,
     Occupied,
     OtaError,
     ServerError,
@@ -369,8 +370,19 @@ def test_a_trial_that_kills_the_agent_is_started_a_limited_number_of_times(devic
     assert "failed on this device" in device.run()["det"].waiting_for
 
 
+def test_a_trial_that_hangs_is_started_a_limited_number_of_times(device: Device) -> None:
+    device.publish(release=17)
+    device.trial.failure = ServerError("'edge-serve check ...' did not end within 600 s and was killed")
+    for _ in range(3):
+        with pytest.raises(ServerError):
+            device.run()
+    with pytest.raises(TrialFailed, match="was started 3 times"):
+        device.run()
+    assert device.server.serving == {"det": 16}
+
+
 @pytest.mark.fault("D1")
-@pytest.mark.parametrize("failure", [ServerError("the socket trial.sock cannot be used"), NoSpace("plan: disk full")])
+@pytest.mark.parametrize("failure", [NotHeld("the socket trial.sock cannot be used"), NoSpace("plan: disk full")])
 def test_a_trial_that_cannot_be_held_uses_up_no_try(device: Device, failure: OtaError) -> None:
     device.publish(release=17)
     device.trial.failure = failure
