@@ -68,6 +68,15 @@ async def _in_worker(coroutine: Coroutine[Any, Any, Any]) -> Any:
             os._exit(0)
 
 
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a loop until it is stopped. `sys.exit()` in a task leaves `run_forever`; the other tasks continue."""
+    while True:
+        try:
+            return loop.run_forever()
+        except (SystemExit, KeyboardInterrupt):
+            continue  # the task has the exception
+
+
 class EventLoop:
     """A loop that other threads hand coroutines to."""
 
@@ -102,7 +111,7 @@ class EventLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = self._new_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name=f"{self._name} loop", daemon=True)
+                self._thread = threading.Thread(target=_run, args=(self._loop,), name=f"{self._name} loop", daemon=True)
                 self._thread.start()
             return self._loop
 

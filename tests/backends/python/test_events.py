@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
@@ -111,3 +112,21 @@ def test_a_model_may_choose_another_kind_of_loop(events: EventLoop) -> None:
         assert events.run(kind(), alone=True) is _Loop
     finally:
         asyncio.set_event_loop_policy(before)
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_sys_exit_in_a_task_does_not_end_the_loop(events: EventLoop) -> None:
+    async def leave() -> None:
+        sys.exit(3)
+
+    async def leave_in_background() -> None:
+        task = asyncio.create_task(leave())
+        await asyncio.wait([task])
+        with pytest.raises(SystemExit):
+            task.result()
+
+    with pytest.raises(SystemExit, match="3"):
+        events.run(leave(), alone=True)
+    events.run(leave_in_background(), alone=True)
+    events.run(asyncio.sleep(0), alone=True)
