@@ -248,7 +248,7 @@ class PythonInstance:
     async def _watch(self, coroutine: Any, senders: list[InferenceResponseSender]) -> None:
         try:
             await coroutine
-        except Exception as error:
+        except BaseException as error:  # also CancelledError: a stream that was cut must not look complete
             self._fail_streams(error, senders, None)
 
     def _fail_streams(

@@ -365,6 +365,24 @@ def test_async_decoupled_runs_on_after_execute(scene: PythonScene) -> None:
     assert reply.outputs[0].array().tolist() == [2]
 
 
+def test_an_async_decoupled_execute_that_is_cancelled_fails_its_stream(scene: PythonScene) -> None:
+    source = """
+    import asyncio
+
+    class TritonPythonModel:
+        async def execute(self, requests):
+            asyncio.current_task().cancel()
+            await asyncio.sleep(0)
+    """
+    stream = Stream()
+    run(scene.open(source, DECOUPLED), request(number(), send=stream))
+    assert stream.ended.wait(10)
+    ((reply, final),) = stream.got
+    assert reply is not None
+    assert final
+    assert error_of(reply).startswith(f"{FAILED}CancelledError: \n")
+
+
 def test_cancellation_is_seen_by_request_and_sender(scene: PythonScene) -> None:
     body = """
     seen = [requests[0].is_cancelled(), requests[0].get_response_sender().is_cancelled()]
