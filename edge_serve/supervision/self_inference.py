@@ -137,11 +137,14 @@ class SelfInference:
             return
         except Unavailable:  # the disk does not answer
             return
+        behind = served.runner.in_flight()
         try:
             figures = await converse(past_cache, sample, request, min(self._interval, PATIENCE))
             if figures.problems:
                 error = EdgeServeError("; ".join(figures.problems))
         except EdgeServeError as failure:
+            if behind:  # as in `_ask`
+                return
             error = failure
         patient.answered = _answers(served)
         patient.turn += error is None  # a sample that fails is asked again
@@ -154,7 +157,7 @@ class SelfInference:
                 served.sick, served.sickness = False, ""
                 log.info("model %s answers again", served.name, extra=_about(served))
         elif isinstance(error, (Unavailable, Cancelled)):
-            return  # refused by its queue, or its worker was lost, which is handled elsewhere
+            return  # refused by its queue, behind others there, or its worker was lost, which is handled elsewhere
         elif not patient.proven:
             self._excuse(served, patient, error.message)
         elif served.opened is not None:
@@ -229,9 +232,12 @@ async def _ask(served: Served, question: InferRequest, seconds: float) -> EdgeSe
     past_cache = _past_cache(served)
     if past_cache is None:
         return Unavailable("it is being swapped")
+    behind = served.runner.in_flight()
     ticket = past_cache.submit(question, on_response)
     try:
         return await asyncio.wait_for(asyncio.shield(done), seconds)
     except asyncio.TimeoutError:
         ticket.cancel()
+        if behind:  # clients' requests before it may take longer; `HangWatch` finds those that hang
+            return Unavailable(f"it waited {seconds:g} s behind other requests")
         return EdgeServeError(f"no answer came within {seconds:g} s")

@@ -130,6 +130,21 @@ def test_a_model_that_has_traffic_is_not_asked(tmp_path: Path) -> None:
         assert counter(server, "nv_inference_request_success", "busy") == 6
 
 
+@pytest.mark.parametrize("golden", [False, True])
+def test_a_model_that_computes_for_longer_than_the_interval_is_not_restarted(tmp_path: Path, golden: bool) -> None:
+    slow = f"        if a[0, 0] == 7: time.sleep({4 * INTERVAL})\n        return replies"
+    code = "import time\n" + ADD_SUB.replace("        return replies", slow)
+    directory = python_model(tmp_path / "models", "slow", code)
+    if golden:
+        add_sub(directory)
+    with running(f"--model-repository={tmp_path}/models", f"--self-inference-interval-secs={INTERVAL}") as server:
+        while counter(server, "nv_inference_request_success", "slow") < 2:
+            time.sleep(INTERVAL / 4)
+        assert server.add_sub("slow", 7)[0] == 200, server.log()
+        assert counter(server, "edge_serve_self_inference_failures_total", "slow") == 0
+        assert counter(server, "edge_serve_worker_restarts_total", "slow") == 0
+
+
 def test_an_unexpected_error_ends_neither_the_round_nor_those_after_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
