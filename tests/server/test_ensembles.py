@@ -31,6 +31,19 @@ class TritonPythonModel:
             answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", total + 1)]))
         return answers
 """
+#: OUT = A + 1, computed in A itself
+BUMP = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            value = request.inputs()[0].as_numpy()
+            value += 1
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", value.copy())]))
+        return answers
+"""
 ADD_FACE = """
 backend: "python"
 input { name: "A" data_type: TYPE_FP32 dims: [ -1 ] }
@@ -78,12 +91,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     root: Path = tmp_path_factory.mktemp("models")
     python_model(root, "add", ADD, ADD_FACE)
     python_model(root, "more", ADD, ADD_FACE)
+    python_model(root, "bump", BUMP, ADD_FACE)
     python_model(root, "repeat", REPEAT, f"{ADD_FACE} model_transaction_policy {{ decoupled: true }}")
     ensemble(root, "deep", chain(50))
     wide = [("add", {"A": "X"}, f"w{i}") for i in range(25)]
     sums = [("more", {"A": f"s{i - 1}" if i else "X", "B": f"w{i}"}, f"s{i}" if i < 24 else "Y") for i in range(25)]
     ensemble(root, "wide", wide + sums)
     ensemble(root, "two", [("add", {"A": "X"}, "t"), ("more", {"A": "t", "B": "t"}, "Y")])
+    twice = [("bump", {"A": "X"}, "t"), ("bump", {"A": "t"}, "u"), ("add", {"A": "t", "B": "u"}, "Y")]
+    ensemble(root, "twice", twice)
     ensemble(root, "stream", [("repeat", {"A": "X"}, "t"), ("add", {"A": "t"}, "u"), ("more", {"A": "u"}, "Y")])
     ensemble(root, "circle", [("add", {"A": "X", "B": "b"}, "a"), ("more", {"A": "a"}, "b"), ("add", {"A": "b"}, "Y")])
     ensemble(root, "itself", [("itself", {"A": "X"}, "Y")])
@@ -133,6 +149,12 @@ def test_fifty_steps_one_after_the_other(server: Running, count: int) -> None:
 def test_fifty_steps_side_by_side(server: Running, count: int) -> None:
     """25 times X + 1, and a sum over all of them and X."""
     np.testing.assert_array_equal(infer(server, "wide", np.arange(count) % 100), 26 * (np.arange(count) % 100) + 50)
+
+
+@pytest.mark.parametrize("count", [4, 100_000])
+def test_a_model_that_writes_to_its_input_does_not_change_it_for_others(server: Running, count: int) -> None:
+    """X + 1 of the first step is an input of the second, of the same model, and of the third."""
+    np.testing.assert_array_equal(infer(server, "twice", np.zeros(count)), np.full(count, 4))
 
 
 def test_large_tensors_between_steps_are_lent_not_copied(server: Running) -> None:

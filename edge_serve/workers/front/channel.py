@@ -148,7 +148,9 @@ class Channel:
     def _place(self, requests: Sequence[InferRequest], pending: PendingBatch) -> tuple[Sequence[InferRequest], Moves]:
         """Large inputs in other models' arenas are lent, those in ordinary memory moved."""
         if self.exports is not None:
-            own, export = self._link.arena, self.exports.export
+            # other requests may read a tensor that lies in the model's own arena, too
+            own = None if self._link.layout.writes else self._link.arena
+            export = self.exports.export
             requests = [
                 replace(
                     request, inputs=export(request.inputs, own), outputs=self.exports.export_places(request.outputs)

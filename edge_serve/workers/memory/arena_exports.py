@@ -1,8 +1,9 @@
 """Lends a worker process the arenas of other models and clients' shared memory regions, without a copy.
 
 The worker receives the descriptor of such an arena once, and maps it for reading only: a model can neither disturb
-another model's tensors nor keep its memory. The place of such a tensor in an EXECUTE frame is its offset and, above it,
-the arena's number. Regions travel in the same way and are numbered together with the arenas.
+another model's tensors nor keep its memory. The arena of a model that writes to its inputs is lent to its own worker in
+the same way, for tensors that other requests may read. The place of such a tensor in an EXECUTE frame is its offset
+and, above it, the arena's number. Regions travel in the same way and are numbered together with the arenas.
 """
 
 from __future__ import annotations
@@ -40,8 +41,13 @@ class ArenaExports:
         self._regions: weakref.WeakKeyDictionary[Region | CudaRegion, int] = weakref.WeakKeyDictionary()
         self._endings: dict[int, weakref.finalize[..., Region | CudaRegion]] = {}
 
-    def export(self, inputs: Sequence[InferTensor], own: Arena) -> list[InferTensor]:
-        """The inputs of a request to a model with the arena `own`; handles have become places that the worker knows."""
+    def export(self, inputs: Sequence[InferTensor], own: Arena | None) -> list[InferTensor]:
+        """Return the inputs of a request; handles have become places that the worker knows.
+
+        Args:
+            own: the arena that the worker has writable; None = the model may write to its inputs, so they are lent for
+                reading only wherever they lie.
+        """
         exported = [self._place(tensor, own) if type(tensor) is Handle else tensor for tensor in inputs]
         return [self._shared(tensor) if type(tensor) is Shared else tensor for tensor in exported]
 
@@ -72,7 +78,7 @@ class ArenaExports:
         del self._endings[number]
         self._send(frame(FrameKind.ARENA_GONE, number), ())
 
-    def _place(self, tensor: Handle, own: Arena) -> InferTensor:
+    def _place(self, tensor: Handle, own: Arena | None) -> InferTensor:
         arena, place = tensor.arena, tensor.place
         if arena is not own:
             number = self._number(arena) if isinstance(arena, Arena) else 0
