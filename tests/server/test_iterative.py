@@ -18,12 +18,34 @@ from tests.server.sequence_models import CONTROLS, COUNT_DOWN, THIRD_TIME, event
 DECOUPLED = "model_transaction_policy { decoupled: true }"
 
 
+#: adds 1 to its input, and answers with that in the third run
+BUMP = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            value = request.inputs()[0].as_numpy()
+            value += 1
+            self.runs = 1 if request.flags() & 1 else self.runs + 1
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", value[:, :2].copy())]))
+            if self.runs < 3:
+                request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+                answers[-1] = None
+        return answers
+"""
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     root: Path = tmp_path_factory.mktemp("models")
     sequence_model(root, "count_down", COUNT_DOWN, f"iterative_sequence: true {CONTROLS}", DECOUPLED)
     sequence_model(root, "oldest", COUNT_DOWN, "iterative_sequence: true oldest { }", DECOUPLED)
     sequence_model(root, "third", THIRD_TIME, f"iterative_sequence: true direct {{ }} {CONTROLS}")
+    sequence_model(root, "bump", BUMP, "iterative_sequence: true")
+    config = root / "bump/config.pbtxt"
+    config.write_text(config.read_text().replace("dims: [ 1 ]", "dims: [ -1 ]"))
     sequence_model(root, "plain", THIRD_TIME, CONTROLS)
     sequence_model(root, "plain_stream", COUNT_DOWN, "", DECOUPLED)
     with running(f"--model-repository={root}") as started:
@@ -64,6 +86,18 @@ def test_a_model_that_answers_once_may_take_several_runs(server: Running) -> Non
 
     assert status == 200, body
     assert json.loads(body)["outputs"][0]["data"] == [5, 3]  # IN, START and CORRID, in each run
+
+
+@pytest.mark.parametrize("count", [2, 10_000])
+def test_each_run_gets_the_inputs_as_the_client_sent_them(server: Running, count: int) -> None:
+    value = {"name": "IN", "shape": [1, count], "datatype": "INT32", "parameters": {"binary_data_size": 4 * count}}
+    head = json.dumps({"inputs": [value]}).encode()
+    headers = {"Inference-Header-Content-Length": str(len(head))}
+
+    status, body = server.request("POST", "/v2/models/bump/infer", head + bytes(4 * count), headers=headers)
+
+    assert status == 200, body
+    assert json.loads(body)["outputs"][0]["data"] == [1, 1]
 
 
 def test_a_client_that_disconnects_ends_the_runs(server: Running) -> None:

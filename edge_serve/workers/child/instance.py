@@ -134,6 +134,8 @@ class Instance:
         self._socket = sock
         self._layout = layout
         self._arena = arena
+        # read-only if a request may run again: a model that writes to an input writes to a copy of its own then
+        self._input_arena = arena.toreadonly() if layout.reruns else arena
         self._imports = imports
         self._mismatches = mismatches
         self._cancellations = Cancellations()
@@ -171,7 +173,7 @@ class Instance:
         layout, marks = self._layout, self._cancellations.marks
         send = self._send_partial if layout.decoupled else None
         try:
-            batch = decode_execute(layout, received, self._arena, marks, send, self._imports)
+            batch = decode_execute(layout, received, self._input_arena, marks, send, self._imports)
         except Exception as fault:  # no memory, say
             self._refuse(received, fault)
             return 0

@@ -131,6 +131,7 @@ class TensorLayout:
         row_bytes: an upper bound of the outputs of one row; 0 = unknown.
         shape_tensors: inputs that have no batch dimension.
         cached: its answers may be kept (`response_cache`), so they say what they depend on.
+        reruns: a request may run several times with the same inputs (`iterative_sequence`).
         writes: users' code gets its inputs, and may write to them.
         on_device: its instances in this worker take inputs in the memory of a GPU; set by the worker.
         counts_rows: users' code returns a batch, which may have another number of rows than the request.
@@ -151,6 +152,7 @@ class TensorLayout:
         "output_blocks",
         "output_index",
         "outputs",
+        "reruns",
         "row_bytes",
         "shape_tensors",
         "writes",
@@ -172,6 +174,7 @@ class TensorLayout:
         self.decoupled = bool((config.get("model_transaction_policy") or {}).get("decoupled", False))
         self.cached = bool((config.get("response_cache") or {}).get("enable", False))
         self.writes = config.get("backend") == "python" or config.get("runtime") == "model.py"
+        self.reruns = bool(sequences.get("iterative_sequence", False))
         self.on_device = False
         self.counts_rows = self.writes and self.batches
         self.row_bytes = _row_bytes(config)
