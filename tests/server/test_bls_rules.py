@@ -168,6 +168,34 @@ def test_a_model_that_is_unloaded_is_answered_what_it_still_waits_for(server: Ru
     until(signs / "cancelled")
 
 
+CALLS_IN_BACKGROUND = """
+    def initialize(self, args):
+        self.ends = threading.Event()
+        self.thread = threading.Thread(target=self.call)
+
+    def execute(self, requests):
+        self.thread.start()
+        return [text("started")]
+
+    def call(self):
+        while not self.ends.wait(0.001):
+            ask("double", np.zeros(50_000)).exec()
+
+    def finalize(self):
+        time.sleep(0.1)
+        self.ends.set()
+        self.thread.join(20)
+        print("finalize: it has ended")
+"""
+
+
+def test_a_thread_that_calls_with_large_tensors_does_not_cut_off_the_end_of_its_model(server: Running) -> None:
+    said(server, "calls_in_background")
+    assert server.post("/v2/repository/models/calls_in_background/unload")[0] == 200
+    server.wait_for_log("finalize: it has ended")
+    assert "was killed" not in server.log()
+
+
 STREAMS = """
     async def execute(self, requests):
         for request in requests:
@@ -210,6 +238,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, signs: Path) -> Iterator[Ru
     model(root, "passes", PASSES, output="Y")
     model(root, "threads", THREADS)
     model(root, "background", BACKGROUND)
+    model(root, "calls_in_background", CALLS_IN_BACKGROUND)
     model(root, "streams", STREAMS, more=DECOUPLED)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BLS_SIGNS", str(signs))

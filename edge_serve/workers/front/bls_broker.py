@@ -30,6 +30,7 @@ from edge_serve.workers.wire.frames import Frame, FrameError, FrameKind, failed_
 from edge_serve.workers.wire.layout import INLINE, padded
 
 _NO_BYTES = memoryview(b"")
+_CLOSED = "the model that called has been closed"
 
 
 #: takes a JSON object, or why there is none
@@ -130,8 +131,8 @@ class InboundCall:
         """The caller is being closed, or dead: tell it so, and throw away what still comes."""
         self.cancel()
         if not self.deaf:
-            gone = Cancelled("the model that called has been closed")
-            self._broker.send(encode_response(self._number, InferResponse("", "", error=gone), [], OutputSlot()))
+            gone = InferResponse("", "", error=Cancelled(_CLOSED))
+            self._broker.send(encode_response(self._number, gone, [], OutputSlot()))
             self.deaf = True
 
     def _answer(self, response: InferResponse) -> None:
@@ -260,9 +261,12 @@ class BlsBroker:
     def _memory(self, question: dict[str, Any], answer: Answer) -> None:
         """Answer with a slot in a model's arena for the inputs of a call."""
         model, nbytes = question.get("model"), question.get("nbytes")
-        caller = self.caller_of(model) if type(model) is int else None
-        if caller is None or type(model) is not int or type(nbytes) is not int or nbytes <= 0:
+        if type(model) is not int or type(nbytes) is not int or nbytes <= 0:
             raise FrameError("found a question for memory with a wrong model or size")
+        caller = self.caller_of(model)
+        if caller is None:  # it is being closed
+            answer(Cancelled(_CLOSED))
+            return
         try:
             slot = caller.arena.allocate(nbytes)
         except EdgeServeError as full:
@@ -294,10 +298,10 @@ class BlsBroker:
     def _on_infer(self, received: Frame) -> None:
         callers: list[Caller] = []
 
-        def arena_of(model: int) -> memoryview:
+        def arena_of(model: int) -> memoryview | None:
             caller = self.caller_of(model)
             if caller is None:
-                return _NO_BYTES
+                return None if model else _NO_BYTES
             callers.append(caller)
             return caller.arena.view
 
@@ -307,16 +311,22 @@ class BlsBroker:
         asked = InboundCall(self, received.id, question.call, question.model, callers[0] if callers else None)
         if question.token:
             kept = self._kept.pop(question.token, None)
-            if kept is None:
+            if kept is not None:
+                asked.lease = kept[0]
+            elif callers:  # a model that was closed has lost its slots
                 raise FrameError(f"found slot {question.token}, which was not given")
-            asked.lease = kept[0]
         self._asked[received.id] = asked
-        if self.hooks.infer is None:
-            if asked.lease is not None:
-                asked.lease.release()
-            asked.refuse(Unsupported("models may not call other models here"))
+        if question.model and not callers:  # a thread of a model that is being closed
+            self._refuse(asked, Cancelled(_CLOSED))
+        elif self.hooks.infer is None:
+            self._refuse(asked, Unsupported("models may not call other models here"))
         else:
             self.hooks.infer(asked)
+
+    def _refuse(self, asked: InboundCall, error: EdgeServeError) -> None:
+        if asked.lease is not None:
+            asked.lease.release()
+        asked.refuse(error)
 
     def _on_rest(self, received: Frame) -> None:
         """Unless an answer is on its way, which will wake the instance."""

@@ -91,6 +91,8 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._policy = RestartPolicy()
         self._parts: list[ModelPlacement] = []
+        #: parts that open for the first time, which may call other models before their answer to OPEN is read
+        self._opening: list[ModelPlacement] = []
         #: models among them; 0 = to be counted
         self._shares = 0
         self._turning: set[str] = set()
@@ -156,8 +158,8 @@ class Worker:
         return process
 
     def _caller(self, number: int) -> Caller | None:
-        """The opened part with this number, to its broker."""
-        part = next((part for part in self._parts if part.number == number), None)
+        """The part with this number, to its broker, unless it is being closed."""
+        part = next((part for part in (*self._parts, *self._opening) if part.number == number), None)
         return Caller(part.link.arena, part.link.listener, part.channels) if part is not None else None
 
     # ---- models ---------------------------------------------------------------------------------------------------
@@ -186,7 +188,11 @@ class Worker:
         Raises:
             EdgeServeError: the model does not load.
         """
-        await self._open(part)
+        self._opening.append(part)
+        try:
+            await self._open(part)
+        finally:
+            self._opening.remove(part)
         self._parts.append(part)
         self._shares = 0
 

@@ -220,7 +220,6 @@ def test_a_model_does_not_wait_for_itself() -> None:
     "data",
     [
         json_frame(FrameKind.CALL, 1, {"do": "load_model", "model_name": ["a", "list"]}),
-        json_frame(FrameKind.CALL, 1, {"do": "memory", "model": 8, "nbytes": 1}),
         json_frame(FrameKind.CALL, 1, {"do": "memory", "model": 7, "nbytes": -1}),
         json_frame(FrameKind.CALL, 1, {"do": "memory", "model": "7", "nbytes": 1}),
         encode_call(1, ModelCall("other", -1, [], ["Y"]), [], 7, 5),
@@ -230,6 +229,23 @@ def test_a_worker_that_breaks_the_rules_is_found_out(data: bytes) -> None:
     def work(scene: Scene) -> None:
         with pytest.raises(FrameError):
             scene.receive(data)
+
+    play(work)
+
+
+def test_calls_of_a_model_that_is_being_closed_are_refused() -> None:
+    def work(scene: Scene) -> None:
+        scene.receive(json_frame(FrameKind.CALL, 3, {"do": "memory", "model": 7, "nbytes": 5000}))
+        token = scene.sent[-1].json()["token"]
+        scene.broker.caller_of = lambda number: None
+        scene.receive(json_frame(FrameKind.CALL, 4, {"do": "memory", "model": 7, "nbytes": 5000}))
+        assert scene.sent[-1].kind == FrameKind.FAILED
+        call = ModelCall("other", -1, [values(LARGE)], ["Y"])
+        for number in (1, 2):  # once the model is closed, its slots are gone
+            scene.receive(encode_call(number, call, [0], 7, token))
+            assert isinstance(scene.response()[0].error, Cancelled)
+            assert scene.budget.used == 0
+        assert scene.asked == []
 
     play(work)
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from edge_serve.workers.front import worker as worker_module
+from edge_serve.workers.front.worker import Worker
 from edge_serve.workers.wire.frames import FrameKind
 from tests.workers.harness import run, serving, survives
 from tests.workers.hostile import Said, run_hostile_processes
@@ -57,6 +58,26 @@ def test_a_worker_comes_back_once_the_machine_can_fork_again(
     with caplog.at_level(logging.ERROR):
         run(work())
     assert len([line for line in caplog.messages if "cannot start" in line]) == 1
+
+
+def test_a_model_may_call_others_before_the_answer_to_its_load_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    callers: list[object] = []
+    original = Worker._load
+
+    async def load(self: Worker, kind: int, question: dict[str, Any], *more: Any) -> dict[str, Any]:
+        answer = await original(self, kind, question, *more)
+        callers.append(self._broker.caller_of(question["model"]))
+        return answer
+
+    async def work() -> None:
+        monkeypatch.setattr(Worker, "_load", load)
+        async with serving(tmp_path):
+            assert len(callers) == 1
+            assert callers[0] is not None
+
+    run(work())
 
 
 def test_a_model_whose_worker_cannot_be_started_is_closed_at_once(tmp_path: Path, no_forks: pytest.MonkeyPatch) -> None:

@@ -41,11 +41,12 @@ class Question:
     token: int
 
 
-def decode_call(received: Frame, arena_of: Callable[[int], memoryview]) -> Question:
+def decode_call(received: Frame, arena_of: Callable[[int], memoryview | None]) -> Question:
     """The question in an INFER frame. Everything is checked.
 
     Args:
-        arena_of: the arena of the calling model with this number; empty when it has none.
+        arena_of: the arena of the calling model with this number; empty when it has none, None = the model is not
+            open, and the inputs are not read.
 
     Raises:
         FrameError: the worker wrote something else.
@@ -55,7 +56,8 @@ def decode_call(received: Frame, arena_of: Callable[[int], memoryview]) -> Quest
         start = CALL_HEAD.size + text_size
         about = parse_json(received.payload[CALL_HEAD.size : start])
         call = _call(about, flags)
-        call.inputs = read_tensors(received, about["names"], start, block_size, arena_of(model))
+        if (arena := arena_of(model)) is not None:
+            call.inputs = read_tensors(received, about["names"], start, block_size, arena)
     except PARSE_ERRORS as error:
         raise FrameError(f"a call cannot be read: {type(error).__name__}: {error}") from error
     return Question(call, model, token)
