@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 from weakref import WeakValueDictionary
@@ -52,17 +53,18 @@ class _Answer:
 
     def __init__(self) -> None:
         self.reply: Reply | None = None
-        self._settled = threading.Event()
+        # Not an Event: a finalizer may deliver in the thread that is about to wait.
+        self._settled: SimpleQueue[None] = SimpleQueue()
 
     def deliver(self, reply: Reply | None, final: bool) -> None:
         """A response, or the end of the sender."""
         if reply is not None:
             self.reply = reply
-        self._settled.set()
+        self._settled.put(None)
 
     def wait(self) -> Reply | None:
         """The response; None once the sender has been dropped without one."""
-        self._settled.wait()
+        self._settled.get()
         return self.reply
 
 

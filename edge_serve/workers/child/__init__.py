@@ -12,7 +12,7 @@ mismatch        compares a model's outputs with its configuration, and reports e
 own_threads     threads that run no code of a model
 paused_streams  streams of a decoupled model that wait for a slow client
 pipelined       an instance that begins a batch while the one before runs: two threads (ADR 26)
-process         setup of every child process: control channel, signals, limits, log
+process         setup of every child process: control channel, sender of frames, signals, limits, log
 remote          questions and messages from the worker to the front end
 states          implicit state of sequences
 """

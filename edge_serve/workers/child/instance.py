@@ -33,6 +33,7 @@ from edge_serve.workers.child.memory.output_room import OutputRoom
 from edge_serve.workers.child.memory.shared_request import SharedRequest
 from edge_serve.workers.child.mismatch import Mismatches
 from edge_serve.workers.child.paused_streams import PausedStreams
+from edge_serve.workers.child.process import FrameSender
 from edge_serve.workers.wire.frames import HEADER, HEADER_SIZE, NEED, FrameKind, frame
 from edge_serve.workers.wire.layout import INLINE, TensorLayout
 from edge_serve.workers.wire.polling_wait import PollingWait
@@ -142,7 +143,7 @@ class Instance:
         #: why the process cannot go on; "" = it can
         self._lost = ""
         self._paused = PausedStreams()
-        self._send_lock = threading.Lock()
+        self._send = FrameSender(sock).send
         self._tokens = itertools.count(1)
         self._asked: dict[int, tuple[threading.Event, list[tuple[int, int, str]]]] = {}
 
@@ -307,10 +308,6 @@ class Instance:
         if final:
             self._cancellations.close(key)
 
-    def _send(self, data: bytes) -> None:
-        with self._send_lock:
-            self._socket.sendall(data)
-
     def _need(self, batch_id: int, nbytes: int) -> tuple[int, int, int]:
         token = next(self._tokens)
         event, answer = self._asked[token] = threading.Event(), []
@@ -324,7 +321,7 @@ class Instance:
 
     def disconnect(self) -> None:
         """Close the channel in a forked child. The lock is replaced, because its owner was not copied by the fork."""
-        self._send_lock = threading.Lock()
+        self._send = FrameSender(self._socket).send
         self._paused = PausedStreams()
         self._socket.close()
 

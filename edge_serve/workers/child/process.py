@@ -11,7 +11,9 @@ import socket
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from edge_serve.workers.child.lifetime_guard import LifetimeGuard
 from edge_serve.workers.child.remote import Remote
@@ -26,26 +28,57 @@ _MOST_DESCRIPTORS = 253  # SCM_MAX_FD
 OOM_STEP = 500
 
 
+class FrameSender:
+    """Sends whole frames on a socket, from any thread.
+
+    The garbage collector may run a finalizer in the middle of `send`, and the finalizer may send a frame, too: that
+    frame follows the one that is being sent.
+    """
+
+    __slots__ = ("_later", "_lock", "_sending", "_socket")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._lock = threading.RLock()
+        self._sending = False
+        self._later: deque[bytes] = deque()
+
+    def send(self, data: bytes) -> None:
+        """Send a frame.
+
+        Raises:
+            OSError: the front end is gone.
+        """
+        with self._lock:
+            if self._sending:  # by this thread
+                self._later.append(data)
+                return
+            self._sending = True
+            try:
+                self._socket.sendall(data)
+                while self._later:
+                    self._socket.sendall(self._later.popleft())
+            finally:
+                self._sending = False
+
+
 class Control:
     """The control channel: any thread sends, one receives."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self._lock = threading.Lock()
+        self._sender = FrameSender(sock)
         self._splitter = Splitter()
         self.descriptors: list[int] = []
 
     def send(self, data: bytes) -> None:
         """Send a whole frame; nothing happens when the front end is gone."""
-        try:
-            with self._lock:
-                self._socket.sendall(data)
-        except OSError:
-            pass
+        with suppress(OSError):
+            self._sender.send(data)
 
     def disconnect(self) -> None:
         """Close the channel in a forked child. The lock is replaced, because its owner was not copied by the fork."""
-        self._lock = threading.Lock()
+        self._sender = FrameSender(self._socket)
         self._socket.close()
 
     def receive(self) -> list[Frame] | None:
