@@ -44,6 +44,7 @@ class Tensor:
 
         Raises:
             TypeError: not a name and a NumPy array.
+            AttributeError: a masked array, whose `data` is no buffer.
             TritonModelException: the name is empty, or no Triton type has this dtype.
         """
         if not isinstance(name, str) or not isinstance(array, np.ndarray):
@@ -58,6 +59,9 @@ class Tensor:
             if array.dtype.kind not in "OS":
                 raise TritonModelException(_unsupported(name, array))
             datatype = _BYTES
+        if type(array) is not np.ndarray and not isinstance(array.data, memoryview):
+            kind = type(array).__name__
+            raise AttributeError(f"Tensor '{name}' is a {kind}, expected a plain array: use array.filled(value)")
         self._name = name
         self._datatype = datatype
         self._array = array if array.flags.c_contiguous else np.ascontiguousarray(array)

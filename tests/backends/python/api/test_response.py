@@ -81,6 +81,15 @@ def test_other_layouts_are_written_in_order() -> None:
     assert (empty.shape, bytes(empty.data)) == ((0, 3), b"")
 
 
+@pytest.mark.parametrize("dtype", [np.int32, object])
+def test_a_masked_array_is_refused_where_the_tensor_is_made(dtype: type) -> None:
+    masked: Any = np.ma.masked_array(np.array([7, 8], dtype), [False, True])
+    with pytest.raises(AttributeError, match=r"Tensor 'Y' is a MaskedArray, .* array\.filled\(value\)"):
+        Tensor("Y", masked)
+    assert Tensor("Y", masked.filled(0)).as_wire().shape == (2,)
+    assert Tensor("Y", np.array([7, 8]).view(np.recarray)).as_wire().array().tolist() == [7, 8]
+
+
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [
