@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from edge_serve.backends.cuda.device_data import is_on_device
 from edge_serve.errors import Internal, InvalidArgument
 from edge_serve.messages.tensors import Buffer
 from edge_serve.workers.child.memory.cuda_client_region import CudaClientRegion
@@ -94,12 +95,15 @@ class ClientRegion:
         )
 
     def write(self, offset: int, data: Buffer) -> None:
-        """Put `data` into the client's memory.
+        """Copy bytes of the host or of a GPU into the client's memory.
 
         Raises:
             InvalidArgument: the file has become too small.
             Internal: the system has no memory for it.
+            DeviceLost: the device cannot be used any more. CudaError: the copy from it failed.
         """
+        if is_on_device(data):
+            data = data.on_host()
         view = memoryview(data).cast("B")
         self._check(offset, len(view))
         try:

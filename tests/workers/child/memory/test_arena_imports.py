@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 
+from edge_serve.backends.cuda import device_data
+from edge_serve.backends.cuda.device_data import upload
 from edge_serve.errors import Internal, InvalidArgument
+from edge_serve.messages.tensors import Buffer
 from edge_serve.workers.child.memory.arena_imports import COPIED_BYTES, ClientRegion
+from tests.backends.cuda.counting import CountingCuda
 
 PAGE = 4096
 LARGE = COPIED_BYTES + PAGE
@@ -73,6 +78,15 @@ def test_outputs_are_written_into_the_file(tmp_path: Path, count: int) -> None:
         made.write(2 * PAGE - 4, np.arange(first, count + first, dtype="<i4").data)
         found = np.fromfile(tmp_path / "k", "<i4", count, offset=2 * PAGE - 4)
         assert found.tolist() == list(range(first, count + first))
+
+
+def test_outputs_on_a_gpu_are_written_into_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = CountingCuda()
+    monkeypatch.setattr(device_data, "process_cuda", lambda: cuda)
+    made = region(tmp_path / "k")
+    values = np.arange(LARGE // 4, dtype="<i4")
+    made.write(PAGE, cast(Buffer, upload(values.tobytes(), 0)))
+    assert np.fromfile(tmp_path / "k", "<i4", LARGE // 4, offset=PAGE).tolist() == values.tolist()
 
 
 @pytest.mark.parametrize("size", [1, LARGE])
