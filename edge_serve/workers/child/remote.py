@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from edge_serve.backends.host import Cancel, MetricUpdate, ModelCall, OnReply
-from edge_serve.errors import Unsupported
+from edge_serve.errors import InvalidArgument, Unsupported
 from edge_serve.workers.child.calling import Calling
 from edge_serve.workers.child.own_threads import model_has_threads
-from edge_serve.workers.wire.frames import LOG_CHARACTERS, Frame, FrameKind, error_of, json_frame
+from edge_serve.workers.wire.frames import LOG_CHARACTERS, LONGEST, Frame, FrameKind, error_of, json_frame
 
 #: levels of `backends.host.LEVELS` as numbers of `logging`
 _LEVELS = {"VERBOSE": 10, "INFO": 20, "WARNING": 30, "ERROR": 40}
@@ -102,12 +102,18 @@ class Remote:
         """Send a CALL and wait for its result.
 
         Raises:
-            EdgeServeError: the front end refused.
+            EdgeServeError: the front end refused, or would take the question for a broken frame.
         """
         self._check_answered()
         number = next(self._questions)
+        data = json_frame(FrameKind.CALL, number, question)
+        if len(data) > LONGEST:
+            raise InvalidArgument(
+                f"{question['do']} has {len(data)} bytes with files in base64, expected at most {LONGEST}: write large "
+                "files into the model repository"
+            )
         event, answer = self._waiting[number] = threading.Event(), []
-        self._send(json_frame(FrameKind.CALL, number, question))
+        self._send(data)
         event.wait()
         received = answer[0]
         if received.kind == FrameKind.FAILED:
