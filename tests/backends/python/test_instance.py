@@ -132,6 +132,15 @@ def test_the_traceback_shows_only_the_models_code(scene: PythonScene) -> None:
     assert error_of(reply) == f"{FAILED}{text}\n\nAt:\n  {path}(7): execute\n"
 
 
+def test_a_string_that_is_no_text_is_reported_with_its_tensor(scene: PythonScene) -> None:
+    (reply,) = scene.execute(
+        r"return [pb_utils.InferenceResponse([pb_utils.Tensor('OUTPUT0', np.array(['\ud800'], object))])]"
+    )
+    text = error_of(reply).removeprefix(FAILED)
+    assert text.startswith("UnicodeEncodeError: 'utf-8' codec can't encode character '\\ud800' in position 0: ")
+    assert text.endswith("surrogates not allowed in tensor 'OUTPUT0', expected bytes or text that UTF-8 can encode")
+
+
 @pytest.mark.parametrize(
     ("code", "expected"),
     [

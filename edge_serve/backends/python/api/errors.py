@@ -16,8 +16,8 @@ from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, triton_code, with_
 #: The module that Triton's classes say they come from; it shows in `type(x)` and in error texts.
 MODULE = "c_python_backend_utils"
 
-#: files of frames that lead to no line of a model: the backend's own, and those that any import passes through
-_HIDDEN = (f"{Path(__file__).parents[1]}/", "<frozen importlib.")
+#: files of frames that lead to no line of a model: the server's own, and those that any import passes through
+_HIDDEN = (f"{Path(__file__).parents[3]}/", "<frozen importlib.")
 _RESUMED = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 _NO_TERMINAL = (

@@ -124,14 +124,18 @@ class Tensor:
         return array
 
     def as_wire(self) -> tensors.InferTensor:
-        """The same for the channel: a view of the array, except for BYTES."""
+        """The same for the channel: a view of the array, except for BYTES.
+
+        Raises:
+            UnicodeEncodeError: a string has half a surrogate pair.
+        """
         array = self._array
         if array is None:
             assert self._wire is not None
             return self._wire
         shape: Shape = array.shape
         if self._datatype is _BYTES:
-            return tensors.InferTensor(self._name, _BYTES, shape, _join_bytes(array))
+            return tensors.InferTensor(self._name, _BYTES, shape, _join_bytes(self._name, array))
         data = array.data.cast("B") if array.size else b""
         return tensors.InferTensor(self._name, self._datatype, shape, data)
 
@@ -255,13 +259,17 @@ def _unsupported(name: str, array: Array) -> str:
     return f"NumPy dtype is not supported. Tensor '{name}' is {dtype}, expected {advice}"
 
 
-def _join_bytes(array: Array) -> bytes:
+def _join_bytes(name: str, array: Array) -> bytes:
     elements = array.ravel(order="C").tolist()
     try:
-        return tensors.join_bytes(elements)
-    except InvalidArgument:
-        # Triton writes anything else as its str().
-        return tensors.join_bytes(e if isinstance(e, bytes) else str(e) for e in elements)
+        try:
+            return tensors.join_bytes(elements)
+        except InvalidArgument:
+            # Triton writes anything else as its str().
+            return tensors.join_bytes(e if isinstance(e, bytes) else str(e) for e in elements)
+    except UnicodeEncodeError as error:
+        error.reason += f" in tensor '{name}', expected bytes or text that UTF-8 can encode"
+        raise
 
 
 Tensor.__module__ = _GpuTensor.__module__ = MODULE
