@@ -95,11 +95,13 @@ class EventLoop:
         """
         import asyncio
 
-        self._selector.awaited = alone
+        if alone:  # `is_ready` runs beside it, and must not change this
+            self._selector.awaited = True
         try:
             return asyncio.run_coroutine_threadsafe(_in_worker(coroutine), self._started()).result()
         finally:
-            self._selector.awaited = False
+            if alone:
+                self._selector.awaited = False
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Run it in the background."""

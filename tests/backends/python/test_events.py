@@ -64,6 +64,17 @@ def test_an_idle_report_is_repeated_if_the_host_could_not_know(host: Host, event
     assert host.times == 3
 
 
+@pytest.mark.timeout(10)
+def test_a_call_of_another_thread_does_not_end_the_reports(host: Host, events: EventLoop) -> None:
+    async def wait() -> str:
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        threading.Thread(target=lambda: (events.run(asyncio.sleep(0)), loop.call_soon_threadsafe(ended.set))).start()
+        await ended.wait()
+        return await woken_once_told(host)
+
+    assert events.run(wait(), alone=True) == "woken"
+
+
 def test_a_timer_is_no_rest(host: Host, events: EventLoop) -> None:
     events.run(asyncio.sleep(0.1), alone=True)
     assert host.times == 0
