@@ -7,9 +7,10 @@ import os
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from edge_serve.backends.base import InstanceSpec
+from edge_serve.backends.base import InstanceSpec, Reply
 from edge_serve.errors import Internal
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import DataType, InferTensor
@@ -49,6 +50,7 @@ class TritonPythonModel:
 """
 
 CONFIG = {"name": "echo", "backend": "python"}
+FACE = (("input", ["IN"]), ("output", ["OUT", "SAME"]))
 
 
 def test_each_instance_has_its_own_process_and_main_thread(tmp_path: Path) -> None:
@@ -85,6 +87,82 @@ def test_each_instance_has_its_own_process_and_main_thread(tmp_path: Path) -> No
         arena.close()
 
     run(work())
+
+
+#: answers with the first and the last value of the request before, which it keeps
+KEEPS = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    kept = None
+
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            answer = np.array([-1, -1] if self.kept is None else self.kept[[0, -1]], np.int32)
+            self.kept = request.inputs()[0].as_numpy()[1:]
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", answer)]))
+        return answers
+"""
+#: answers with its input, and whether that lies in the arena
+PASSES_ON = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    {execute}(self, requests):
+        answers = []
+        for request in requests:
+            value = request.inputs()[0].as_numpy()
+            if value[0] == 1:
+                raise ValueError("the first one fails")
+            answer = pb_utils.Tensor("OUT", np.array([lent(value.ctypes.data)], np.int32))
+            answers.append(pb_utils.InferenceResponse([answer, pb_utils.Tensor("SAME", value[:])]))
+        return answers
+
+def lent(address):
+    for line in open("/proc/self/maps"):
+        first, end = (int(text, 16) for text in line.split()[0].split("-"))
+        if first <= address < end:
+            return "edge-serve:" in line
+"""
+
+
+async def answers_to_large_requests(directory: Path, code: str) -> list[Reply]:
+    """Return the replies to four requests of 100000 equal numbers, 1 to 4, which get the same slot."""
+    (directory / "1").mkdir()
+    (directory / "1" / "model.py").write_text(code)
+    workers, arena, listener = Workers(), Arena("m", Budget(1 << 24)), Recorder()
+    face = {key: [{"name": name, "data_type": "TYPE_INT32", "dims": [-1]} for name in names] for key, names in FACE}
+    model = await workers.open(spec(directory, CONFIG | face), "python", [InstanceSpec("echo_0")], listener, arena)
+    replies = []
+    for number in range(1, 5):
+        data = np.full(100_000, number, np.int32).tobytes()
+        inputs = [InferTensor("IN", DataType.INT32, (100_000,), data)]
+        model.execute(0, number, [InferRequest("echo", inputs=inputs)])
+        answer = await listener.reply()
+        for tensor in answer.replies[0].outputs:
+            tensor.data = bytes(tensor.data)
+        if answer.lease is not None:
+            answer.lease.release()
+        replies += answer.replies
+    await model.close()
+    arena.close()
+    return replies
+
+
+def test_a_large_input_that_a_model_keeps_does_not_change(tmp_path: Path) -> None:
+    replies = run(answers_to_large_requests(tmp_path, KEEPS))
+    assert [values(reply) for reply in replies] == [[-1, -1], [1, 1], [2, 2], [3, 3]]
+
+
+@pytest.mark.parametrize("execute", ["def execute", "async def execute"])
+def test_large_inputs_are_not_copied_for_a_model_that_keeps_none(tmp_path: Path, execute: str) -> None:
+    replies = run(answers_to_large_requests(tmp_path, PASSES_ON.replace("{execute}", execute)))
+    assert replies[0].error is not None
+    assert [values(reply) for reply in replies[1:]] == [[True]] * 3
+    assert [values(reply, 1)[-1] for reply in replies[1:]] == [2, 3, 4]
 
 
 def test_questions_about_health_share_one_is_ready_and_one_that_hangs_delays_nothing(tmp_path: Path) -> None:

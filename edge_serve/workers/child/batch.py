@@ -14,6 +14,7 @@ from edge_serve.messages.infer import NULL_SEQUENCE_SLOT, Parameter
 from edge_serve.messages.tensors import DataType, InferTensor, Shape, zero_data
 from edge_serve.records import slotted
 from edge_serve.workers.child.memory.arena_imports import ArenaImports
+from edge_serve.workers.child.memory.input_arena import InputArena
 from edge_serve.workers.child.memory.output_room import OutputRoom
 from edge_serve.workers.child.memory.shared_request import SharedRequest
 from edge_serve.workers.child.mismatch import Mismatches
@@ -83,7 +84,7 @@ class Batch:
 def decode_execute(
     layout: TensorLayout,
     frame: bytearray,
-    arena: memoryview,
+    arena: memoryview | InputArena,
     cancelled: set[int],
     send: Callable[[int, int, Reply | None, bool], None] | None = None,
     imports: ArenaImports | None = None,
@@ -146,7 +147,7 @@ def _read_inputs(
     described: list[Described],
     base: int,
     view: memoryview,
-    arena: memoryview,
+    arena: memoryview | InputArena,
     shared: SharedRequest | None,
     imports: ArenaImports | None,
 ) -> tuple[list[InferTensor], SharedRequest | None]:
@@ -179,7 +180,9 @@ def _imported(name: str, datatype: DataType, shape: Shape, data: memoryview, whe
     return InferTensor(name, datatype, shape, bytearray(data) if unaligned else data)
 
 
-def _in_arena(name: str, datatype: DataType, shape: Shape, arena: memoryview, where: int, size: int) -> InferTensor:
+def _in_arena(
+    name: str, datatype: DataType, shape: Shape, arena: memoryview | InputArena, where: int, size: int
+) -> InferTensor:
     """A view, or a copy of what is not aligned: a binary tensor starts anywhere in a body."""
     if datatype.size > 1 and where % datatype.size:
         return InferTensor(name, datatype, shape, bytearray(arena[where : where + size]))

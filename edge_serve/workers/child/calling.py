@@ -21,6 +21,7 @@ from edge_serve.backends.host import Cancel, ModelCall, OnReply
 from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, Internal
 from edge_serve.messages.tensors import Buffer, InferTensor
 from edge_serve.records import slotted
+from edge_serve.workers.child.memory.input_arena import InputArena
 from edge_serve.workers.child.own_threads import OwnThread
 from edge_serve.workers.wire.calls import (
     BLOCKING,
@@ -107,17 +108,22 @@ class CallerArena:
 
     Args:
         number: of the model, as the front end opened it.
+        inputs: the arena as its inputs see it.
     """
 
-    def __init__(self, number: int, arena: memoryview) -> None:
+    def __init__(self, number: int, arena: memoryview, inputs: memoryview | InputArena) -> None:
         self.number = number
         self.arena = arena
         self._start = _address(arena)
+        self._inputs = inputs if isinstance(inputs, InputArena) else None
 
     def place_of(self, data: Buffer) -> int:
         """Where `data` lies in the arena; -1 = elsewhere."""
-        where = _address(data) - self._start
-        return where if where >= 0 and where + len(data) <= len(self.arena) else -1
+        address = _address(data)
+        where = address - self._start
+        if where >= 0 and where + len(data) <= len(self.arena):
+            return where
+        return self._inputs.place_of(address, len(data)) if self._inputs is not None else -1
 
 
 def _address(data: Buffer) -> int:

@@ -29,6 +29,7 @@ from edge_serve.workers.child.batch import (
 )
 from edge_serve.workers.child.cancellations import Cancellations
 from edge_serve.workers.child.memory.arena_imports import ArenaImports
+from edge_serve.workers.child.memory.input_arena import InputArena
 from edge_serve.workers.child.memory.output_room import OutputRoom
 from edge_serve.workers.child.memory.shared_request import SharedRequest
 from edge_serve.workers.child.mismatch import Mismatches
@@ -116,6 +117,7 @@ class Instance:
         number: of the channel, as control frames name it.
         imports: memory of other models.
         mismatches: reports outputs that differ from the configuration; None = nothing does.
+        inputs: the arena as inputs see it; None = as outputs do.
     """
 
     def __init__(
@@ -128,6 +130,7 @@ class Instance:
         backend: BackendInstance,
         imports: ArenaImports | None = None,
         mismatches: Mismatches | None = None,
+        inputs: memoryview | InputArena | None = None,
     ) -> None:
         self.name = name
         self.number = number
@@ -135,8 +138,7 @@ class Instance:
         self._socket = sock
         self._layout = layout
         self._arena = arena
-        # read-only if a request may run again: a model that writes to an input writes to a copy of its own then
-        self._input_arena = arena.toreadonly() if layout.reruns else arena
+        self.inputs = arena if inputs is None else inputs
         self._imports = imports
         self._mismatches = mismatches
         self._cancellations = Cancellations()
@@ -174,7 +176,7 @@ class Instance:
         layout, marks = self._layout, self._cancellations.marks
         send = self._send_partial if layout.decoupled else None
         try:
-            batch = decode_execute(layout, received, self._input_arena, marks, send, self._imports)
+            batch = decode_execute(layout, received, self.inputs, marks, send, self._imports)
         except Exception as fault:  # no memory, say
             self._refuse(received, fault)
             return 0
@@ -189,15 +191,20 @@ class Instance:
             times = (start, timing.input_end_ns or ready, timing.output_start_ns or clock())
         if batch.shared is not None:
             self._write_shared(batch.shared, batch.wanted, replies)
+        batch_id, poll_us = batch.id, batch.poll_us
         data = self._encode(batch, replies, times)
-        self._send(data)
         if layout.decoupled:
+            self._send(data)
             self._close_failed(batch, replies)
         else:
-            self._cancellations.done(batch.id)
+            if type(self.inputs) is InputArena:
+                del batch, replies
+                self.inputs.end_batch()
+            self._send(data)
+            self._cancellations.done(batch_id)
         if self._lost:
             end_worker(self._lost)
-        return batch.poll_us
+        return poll_us
 
     def _write_shared(
         self, requests: Mapping[int, SharedRequest], wanted: Sequence[Sequence[str] | None], replies: list[Reply]

@@ -33,6 +33,7 @@ from edge_serve.workers.child.calling import CallerArena
 from edge_serve.workers.child.forks import Forks
 from edge_serve.workers.child.instance import Instance, end_worker
 from edge_serve.workers.child.memory.arena_imports import ArenaImports
+from edge_serve.workers.child.memory.input_arena import InputArena
 from edge_serve.workers.child.mismatch import Mismatches
 from edge_serve.workers.child.own_threads import OwnThread
 from edge_serve.workers.child.pipelined import kind_of
@@ -243,11 +244,13 @@ class Main:
 
     def _open(self, question: int, value: dict[str, Any], descriptors: list[int]) -> None:
         sockets = [socket.socket(fileno=fd) for fd in descriptors[1:]]
-        arena = _map(descriptors[0])
         number = value["model"]
 
         def load() -> bytes:
-            instances = self._load(value, sockets, arena)
+            try:
+                instances = self._load(value, sockets, descriptors[0])
+            finally:
+                os.close(descriptors[0])
             return json_frame(FrameKind.OPENED, question, {"seats": [instance.seats for instance in instances]})
 
         if not self._answer_load(question, load):
@@ -258,8 +261,8 @@ class Main:
         if loaded.in_main:
             loaded.instances[0].run()
 
-    def _load(self, value: dict[str, Any], sockets: list[socket.socket], arena: memoryview) -> list[Instance]:
-        spec = _spec(value["spec"])
+    def _load(self, value: dict[str, Any], sockets: list[socket.socket], arena_fd: int) -> list[Instance]:
+        spec, arena = _spec(value["spec"]), _map(arena_fd)
         spec.arena = ArenaMemory(arena, partial(self.remote.pin, value["model"]))
         specs = [InstanceSpec(one["name"], one["kind"], one["device_id"]) for one in value["instances"]]
         beside = self._loaded.get(value["beside"])
@@ -272,7 +275,15 @@ class Main:
         mismatches = Mismatches(spec, partial(self.remote.warn_once, value["model"]))
         instances = [
             kind_of(executor, layout)(
-                one["name"], one["channel"], sock, layout, arena, executor, self._imports, mismatches
+                one["name"],
+                one["channel"],
+                sock,
+                layout,
+                arena,
+                executor,
+                self._imports,
+                mismatches,
+                _inputs(layout, arena, arena_fd),
             )
             for one, sock, executor in zip(value["instances"], sockets, executors, strict=True)
         ]
@@ -285,7 +296,7 @@ class Main:
         self._loaded[value["model"]] = LoadedModel(backend, instances, threads, in_main, closing)
         self._instances.update((instance.number, instance) for instance in instances)
         if in_main:
-            self.remote.calling.home = CallerArena(value["model"], arena)
+            self.remote.calling.home = CallerArena(value["model"], arena, instances[0].inputs)
         for thread in threads.values():  # before the answer: CLOSE may follow at once, and joins them
             thread.start()
         return instances
@@ -385,10 +396,15 @@ def _spec(value: dict[str, Any]) -> ModelSpec:
 
 
 def _map(fd: int) -> memoryview:
-    try:
-        return memoryview(mmap.mmap(fd, os.fstat(fd).st_size))
-    finally:
-        os.close(fd)
+    return memoryview(mmap.mmap(fd, os.fstat(fd).st_size))
+
+
+def _inputs(layout: TensorLayout, arena: memoryview, arena_fd: int) -> memoryview | InputArena:
+    """Return the arena as the inputs of one instance see it. A decoupled model has them until its stream ends."""
+    if not layout.writes or layout.decoupled:
+        return arena.toreadonly() if layout.reruns else arena
+    view = _map(arena_fd)
+    return InputArena(view.toreadonly() if layout.reruns else view, arena)
 
 
 def main(arguments: list[str]) -> None:

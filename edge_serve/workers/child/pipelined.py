@@ -96,7 +96,7 @@ class PipelinedInstance(Instance):
         start = time.monotonic_ns()
         try:
             marks = self._cancellations.marks
-            batch = decode_execute(self._layout, received, self._input_arena, marks, None, self._imports)
+            batch = decode_execute(self._layout, received, self.inputs, marks, None, self._imports)
         except Exception as fault:  # no memory, say
             self._refuse(received, fault)
             self._answered()
