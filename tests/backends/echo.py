@@ -189,6 +189,7 @@ class EchoBackend:
 
     def complete_config(self, spec: ModelSpec) -> dict[str, Any]:
         """The configuration, with one INT32 pair of tensors where it names none."""
+        self._on_close = _parameter(spec, "on_close")
         _misbehave(_parameter(spec, "on_describe"))
         pair = [{"name": "INPUT0", "data_type": "TYPE_INT32", "dims": [-1]}]
         completed = dict(spec.config)

@@ -87,6 +87,18 @@ def test_a_model_opens_in_the_worker_that_described_it(tmp_path: Path) -> None:
     run(work())
 
 
+def test_a_model_that_is_described_and_not_opened_is_closed_in_a_shared_worker(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path) as served:
+            other = spec(tmp_path, config(on_close="exit"))
+            await served.workers.describe(other, "echo")
+            await served.workers.release_reserved(other)
+            assert "ended with exit status 9" in (await served.listener.lost()).message
+            await served.listener.back()
+
+    run(work())
+
+
 def test_models_of_a_backend_share_a_worker_by_default(tmp_path: Path) -> None:
     async def work() -> None:
         workers = Workers()

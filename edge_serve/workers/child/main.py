@@ -88,6 +88,7 @@ class Main:
         self.remote = Remote(control.send)
         self._acts: dict[int, Callable[[Frame], None]] = {
             FrameKind.DESCRIBE: self._on_describe,
+            FrameKind.DISCARD: self._on_discard,
             FrameKind.OPEN: self._on_open,
             FrameKind.CLOSE: self._on_close,
             FrameKind.HEALTH: self._on_health,
@@ -234,6 +235,12 @@ class Main:
             return json_frame(FrameKind.DESCRIBED, question, {"config": completed})
 
         return self._answer_load(question, describe)
+
+    def _on_discard(self, received: Frame) -> None:
+        value = received.json()
+        backend = self._described.pop((value["name"], value["version"]), None)
+        if backend is not None:
+            self._start(received.id, False, backend.close)
 
     def _on_open(self, received: Frame) -> None:
         value = received.json()

@@ -145,6 +145,8 @@ class Workers:
         """The model that was described will not be opened."""
         worker = self._take_reserved(spec)
         if worker is not None:
+            if worker.claims > 1:  # else it ends
+                worker.discard_described(spec)
             await self.release(worker)
 
     def _expire(self, spec: ModelSpec) -> None:

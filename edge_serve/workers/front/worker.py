@@ -33,7 +33,7 @@ from edge_serve.workers.front.restart import LONGEST_WITHOUT_GPU, RestartPolicy,
 from edge_serve.workers.launch.cgroups import ControlGroup
 from edge_serve.workers.launch.interpreter import Environment
 from edge_serve.workers.launch.spawn import Spawned
-from edge_serve.workers.wire.frames import Frame, FrameError, FrameKind
+from edge_serve.workers.wire.frames import Frame, FrameError, FrameKind, json_frame
 
 log = logging.getLogger(__name__)
 
@@ -176,6 +176,12 @@ class Worker:
         if not isinstance(config, dict):
             raise self._broke(spec.name, f"found {type(config).__name__}, expected a configuration")
         return config
+
+    def discard_described(self, spec: ModelSpec) -> None:
+        """Let the process close the backend of a model that was described and will not be opened."""
+        if not self.process.exited.done():
+            value = {"name": spec.name, "version": spec.version}
+            self.process.send(json_frame(FrameKind.DISCARD, 0, value))
 
     def _broke(self, model: str, found: str) -> Internal:
         """Kill the process because it broke the protocol. Return the error for a model that it loads."""

@@ -71,6 +71,7 @@ class FrameKind(IntEnum):
     RESUME = 11  # -> control: it need not wait any more
     REGION = 12  # -> control: a client's shared memory; descriptor: its file; the id is its number among the arenas
     CUDA_REGION = 13  # -> control: the same of a GPU's memory; a handle instead of a descriptor
+    DISCARD = 14  # -> a model that was described will not be opened
     HELLO = 16  # <- started
     DESCRIBE = 17  # -> complete this configuration
     DESCRIBED = 18  # <-
