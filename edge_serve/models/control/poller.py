@@ -180,7 +180,8 @@ class Poller:
             wanted, done = await (self._reload_named(names, unload_first) if names else self._reload_changed())
         if self._unloading:
             self.ask()
-        return [self._reloaded(name, name in done.load, name in done.unload) for name in wanted]
+        changed = {*done.load, *done.unload}
+        return [self._reloaded(name, name in changed, name in done.unload) for name in wanted]
 
     async def _reload_named(self, names: Sequence[str], unload_first: bool) -> tuple[list[str], Changes]:
         models, unreadable = await self._scanned()

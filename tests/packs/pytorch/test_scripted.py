@@ -524,9 +524,8 @@ def test_kind_model_leaves_the_devices_to_the_model(file: Path, open_model: Open
 def test_a_gpu_that_torch_does_not_see_is_named(file: Path, open_model: Open) -> None:
     models.save_script(models.AddSub(), file)
 
-    with pytest.raises(
-        Unavailable, match=r"instance 'm_0' is for GPU 0, and torch 2.* sees 0 GPUs: install a build of"
-    ):
+    text = r"instance 'm_0' is for GPU 0, and torch 2.* sees 0 GPUs: edge-serve pack install pytorch --gpu, or write"
+    with pytest.raises(Unavailable, match=text):
         open_model(ADD_SUB, kind="GPU")
 
 
