@@ -19,6 +19,8 @@ from .gpu import failure
 from .instance import datatype_of
 from .signature import TensorPlaces
 
+#: more rows than any batch has; torch writes several kinds of infinity for a dimension without a limit
+_ENDLESS = 2**31
 #: torch keeps the state of a load in the process, and refuses a second one beside it
 _LOADING = threading.Lock()
 
@@ -86,6 +88,15 @@ def found_tensors(program: Any, declared: Sequence[str] = ()) -> tuple[list[Foun
     inputs, outputs = ([values.get(name) for name in names] for names in sides)
     input_names, output_names = _leaves(program)
     return _found("input", inputs, input_names, declared), _found("output", outputs, output_names, declared)
+
+
+def most_rows(program: Any) -> int:
+    """Return the most rows that a batch may have; 0 = the program does not say."""
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    inputs = [values.get(name) for name in program.graph_signature.user_inputs]
+    rows = [value.shape[0] for value in inputs if isinstance(value, torch.Tensor) and value.dim()]
+    ranges = [program.range_constraints.get(one.node.expr) for one in rows if isinstance(one, torch.SymInt)]
+    return min((int(found.upper) for found in ranges if found is not None and found.upper < _ENDLESS), default=0)
 
 
 def _leaves(program: Any) -> tuple[list[str], list[str]]:

@@ -127,6 +127,14 @@ class Opener:
         program, self._program = self._program, None
         if program is None or (device is not None and device.type != "cpu"):
             program = exported.load(self._path, spec.name, device)
+        most, wanted = exported.most_rows(program), int(spec.config.get("max_batch_size", 0))
+        if 0 < most < wanted:
+            host.log(
+                "WARNING",
+                f"model '{spec.name}': max_batch_size is {wanted}, and the program takes batches of at most {most}: "
+                f"larger ones fail, also those that the server joins; write max_batch_size: {most}, or export the "
+                f'model with torch.export.Dim("batch", max={wanted})',
+            )
         model = exported.ExportedModel(program, spec.config)
         _check_tensors(spec.config, model.signature, *exported.found_tensors(program))
         return model

@@ -16,11 +16,12 @@ from edge_serve.backends.base import BackendInstance, BackendRequest, InstanceSp
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
 from edge_serve.messages.tensors import Array, DataType
 from packs.pytorch.backend import PyTorchBackend
-from tests.backends.hosting import model_spec, request, tensor
+from tests.backends.hosting import RecordingHost, installed, model_spec, request, tensor
 from tests.packs.pytorch import torch_models as models
 
 import torch  # isort: skip
 from packs.pytorch.compiled import limits_in, load as load_compiled  # isort: skip
+from packs.pytorch.exported import load as load_exported, most_rows  # isort: skip
 
 EXPORTED, COMPILED = "exported", "compiled"
 KINDS = [EXPORTED, pytest.param(COMPILED, marks=pytest.mark.slow)]  # it calls a compiler
@@ -89,6 +90,23 @@ def test_requests_are_joined_and_taken_apart(add_sub: Path, names: tuple[str, ..
         assert [values(reply) for reply in replies] == [
             {names[2]: [[2.0] * 4] * rows, names[3]: [[4.0] * 4] * rows} for rows in (1, 2)
         ]
+
+
+@pytest.mark.parametrize(("most", "warns"), [(8, False), (9, True)])
+def test_a_larger_batch_than_the_program_takes_is_a_warning(tmp_path: Path, most: int, warns: bool) -> None:
+    shapes = {"dynamic_shapes": ({0: BATCH}, {0: BATCH})}
+    directory = saved(tmp_path, EXPORTED, models.AddSub(), (torch.zeros(2, 4), torch.zeros(2, 4)), **shapes)
+    made = {"max_batch_size": most, "input": [io("INPUT__0", 4), io("INPUT__1", 4)], "output": [io("OUTPUT__0", 4)]}
+    with installed(host := RecordingHost()):
+        opened(directory, made)
+    text = "max_batch_size is 9, and the program takes batches of at most 8: larger ones fail"
+    assert any(text in line for _, line in host.lines) is warns
+
+
+def test_a_program_without_a_limit_takes_any_batch(tmp_path: Path) -> None:
+    shapes = {"dynamic_shapes": ({0: torch.export.Dim.DYNAMIC}, {0: torch.export.Dim.DYNAMIC})}
+    directory = saved(tmp_path, EXPORTED, models.AddSub(), (torch.zeros(2, 4), torch.zeros(2, 4)), **shapes)
+    assert most_rows(load_exported(directory / "1/model.pt2", "m", None)) == 0
 
 
 @pytest.mark.slow
