@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -47,7 +47,7 @@ from edge_serve.models.load.device_memory import DeviceMemory
 from edge_serve.models.load.loading import Loader, LoaderOptions
 from edge_serve.models.load.memory import Memory
 from edge_serve.models.repository.names import shown
-from edge_serve.models.repository.repository import Repository, plain_name
+from edge_serve.models.repository.repository import FoundModel, Repository, plain_name
 from edge_serve.models.versions.unloading_versions import join_names
 from edge_serve.observe.log.log import LogControl
 from edge_serve.observe.metrics.custom import CustomMetrics
@@ -326,19 +326,20 @@ class ServerProcess:
             return []
         try:
             failures = loading.result()
+            found = await self._registry.scan()  # in mode explicit nothing has read the repositories before
         except EdgeServeError as error:
             if config.exit_on_error:
                 raise
             self._registry.load_history.unreadable = error.message
             log.error("%s; --exit-on-error=false: the server is live, and not ready until it can be read", error)
-            failures = []
+            failures, found = [], {}
         self.service.started = True
         await self._frontends.let_in()
         serves = not (failures and config.exit_on_error) or bool(self._supervisor.safe_mode)
         if serves:
             await self._supervisor.start_ends()
         if not self._registry.load_history.unreadable:
-            await self._log_table()
+            await self._log_table(found)
             if serves:
                 self._log_ready(time.monotonic() - started)
         self._loaded.set()
@@ -392,8 +393,8 @@ class ServerProcess:
     def _found_gpus(self) -> tuple[Gpu, ...]:
         return self._devices.at_start.found
 
-    async def _log_table(self) -> None:
-        entries = self._registry.index(ready_only=False, found=await self._registry.scan())
+    async def _log_table(self, found: Mapping[str, FoundModel]) -> None:
+        entries = self._registry.index(ready_only=False, found=found)
         rows = await gathered((shown(entry.name), entry.version, entry.state, entry.reason) for entry in entries)
         for root in () if rows else self._repository.roots:
             log.warning("%s", advice_on_repository(root) or f"there is no model in '{root}'")

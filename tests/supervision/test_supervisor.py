@@ -114,7 +114,7 @@ def test_a_required_model_that_no_client_has_loaded_yet_keeps_nothing_from_start
         assert box.wait_for(lambda message: message.get("STATUS") == "1 model ready")
 
 
-@pytest.mark.parametrize("mode", [pytest.param("poll", marks=pytest.mark.slow), "none"])
+@pytest.mark.parametrize("mode", [pytest.param("poll", marks=pytest.mark.slow), "none", "explicit"])
 def test_an_unreadable_repository_is_reported_and_served_when_it_can_be_read(tmp_path: Path, mode: str) -> None:
     python_model(tmp_path / "aside", "good")
     repository = tmp_path / "models"
@@ -135,6 +135,8 @@ def test_an_unreadable_repository_is_reported_and_served_when_it_can_be_read(tmp
         (tmp_path / "aside").rename(repository)
         if mode == "none":
             server.process.send_signal(signal.SIGHUP)
+        elif mode == "explicit":
+            assert server.post("/v2/repository/models/good/load")[0] == 200
         assert box.wait_for(lambda message: message.get("STATUS") == "1 model ready")
         assert server.get("/v2/health/ready")[0] == 200
         assert server.add_sub("good")[0] == 200
