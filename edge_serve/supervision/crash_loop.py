@@ -3,8 +3,8 @@
 A death counts when the process ended without having said so while the machine stayed up, or when models failed to load
 and the settings made that the end. A clean end (SIGTERM) clears the deaths before it. The third in a row, with less
 than `STABLE_SECONDS` of service between them, has consequences: the models that were loading each time are left out;
-or those that were at work each time; or, when there is no such model or that did not help, all. So at the latest the
-seventh start serves health, metrics and the reasons.
+or those that were at work each time that this was observed; or, when there is no such model or that did not help, all.
+So at the latest the seventh start serves health, metrics and the reasons.
 
 No model is left out for good. All are tried again when the machine boots, and within one boot after the time that
 `retry_ns` says. A try that ends in a death leaves the same models out again at once; one that serves for
@@ -41,10 +41,10 @@ class StartPhase(Enum):
 @frozen
 class Suspects:
     """The models that may have caused a crash: those that were loading (or failed to), and those that were
-    executing."""
+    executing (None = this was not observed)."""
 
     loading: tuple[str, ...] = ()
-    busy: tuple[str, ...] = ()
+    busy: tuple[str, ...] | None = None
 
 
 @frozen
@@ -125,12 +125,16 @@ _NO_HELP = f"the service died {DEATHS} times in a row again, without the models 
 
 
 def _guilty(deaths: Sequence[Suspects], known: Mapping[str, str]) -> tuple[list[str] | None, str]:
-    """Return the models present at every crash, and a description; None if no model was present at all of them."""
-    suspects = {"loading": [one.loading for one in deaths], "at work": [one.busy for one in deaths]}
+    """Return the models present at every crash, and a description; None if no model was present at all of them.
+
+    The first process of a series does not observe which models are at work. One crash alone accuses no model.
+    """
+    observed = [one.busy for one in deaths if one.busy is not None]
+    suspects = {"loading": [one.loading for one in deaths], "at work": observed if len(observed) > 1 else [()]}
     for what, groups in suspects.items():
         names = set(groups[0]).intersection(*groups[1:]) - known.keys()
         if names:
-            return sorted(names), f"it was {what} each time when the service died {len(deaths)} times in a row"
+            return sorted(names), f"it was {what} each time when the service died {len(groups)} times in a row"
     return None, f"the service died {len(deaths)} times in a row, and nothing says which model did it"
 
 
@@ -178,4 +182,5 @@ def from_text(text: str) -> Record:
 
 
 def _suspects(value: dict[str, Any]) -> Suspects:
-    return Suspects(tuple(map(str, value["loading"])), tuple(map(str, value["busy"])))
+    busy = value["busy"]
+    return Suspects(tuple(map(str, value["loading"])), None if busy is None else tuple(map(str, busy)))

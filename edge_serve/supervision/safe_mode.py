@@ -115,13 +115,13 @@ class CrashWatch:
         if settled and self._ready_ns is None:
             self._ready_ns = now_ns
         record = self._record
-        if record.deaths or record.helpless or record.trying:  # else the file is not worth its writes
-            self._record = replace(record, now=Suspects(record.now.loading, tuple(busy)))
-            if self._ready_ns is not None and now_ns - self._ready_ns > STABLE_SECONDS * 1e9:
-                self._record = stable(self._record)
-                if record.trying:
-                    log.info("safe mode is over: the service has run for %g s with %s", STABLE_SECONDS,
-                             ", ".join(record.left_out))  # fmt: skip
+        in_series = record.deaths or record.helpless or record.trying  # else the file is not worth a write each second
+        self._record = replace(record, now=Suspects(record.now.loading, tuple(busy) if in_series else None))
+        if in_series and self._ready_ns is not None and now_ns - self._ready_ns > STABLE_SECONDS * 1e9:
+            self._record = stable(self._record)
+            if record.trying:
+                log.info("safe mode is over: the service has run for %g s with %s", STABLE_SECONDS,
+                         ", ".join(record.left_out))  # fmt: skip
         due = retry_ns(self._record, self._others)
         if settled and due is not None and now_ns >= due:
             self._try_again()
@@ -142,7 +142,7 @@ class CrashWatch:
 
     def fail(self, names: Sequence[str]) -> None:
         """The process ends because these models did not load."""
-        self._end(StartPhase.FAILED, Suspects(tuple(names)))
+        self._end(StartPhase.FAILED, Suspects(tuple(names), ()))
 
     def end(self) -> None:
         """The process ends because it is to."""

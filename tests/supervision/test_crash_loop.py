@@ -30,7 +30,7 @@ MODELS = ["a", "b", "c"]
 BOOT = "this boot"
 
 names = st.lists(st.sampled_from(MODELS), unique=True).map(tuple)
-suspects = st.builds(Suspects, names, names)
+suspects = st.builds(Suspects, names, st.none() | names)
 
 
 def same(name: str) -> str:
@@ -57,6 +57,22 @@ def test_models_that_loaded_at_each_crash_are_left_out() -> None:
 
 def test_models_that_executed_at_each_crash_are_left_out() -> None:
     assert set(after([Suspects((), ("c", "a")), Suspects((), ("c",)), Suspects(("b",), ("c",))]).left_out) == {"c"}
+
+
+@pytest.mark.parametrize(
+    ("busy", "left_out"),
+    [
+        ([None, ("a", "b"), ("b",)], {"b"}),
+        ([None, ("a",), ("b",)], {"a", "b", "c"}),
+        ([(), ("a",), ("a",)], {"a", "b", "c"}),
+        ([None, None, ("a",)], {"a", "b", "c"}),  # it may have been there by chance
+        ([None, None, None], {"a", "b", "c"}),
+    ],
+)
+def test_a_death_at_which_work_was_not_observed_acquits_no_model(
+    busy: list[tuple[str, ...] | None], left_out: set[str]
+) -> None:
+    assert set(after([Suspects((), one) for one in busy]).left_out) == left_out
 
 
 def test_all_suspects_are_left_out_if_no_model_was_there_each_time() -> None:

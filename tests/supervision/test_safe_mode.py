@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +25,15 @@ from edge_serve.models.control.registry import Registry
 from edge_serve.models.load.load_history import LoadHistory
 from edge_serve.models.repository.repository import Repository
 from edge_serve.server import ServerProcess
-from edge_serve.supervision.crash_loop import RETRY_FIRST, Record, StartPhase, Suspects, as_text, from_text
+from edge_serve.supervision.crash_loop import (
+    RETRY_FIRST,
+    STABLE_SECONDS,
+    Record,
+    StartPhase,
+    Suspects,
+    as_text,
+    from_text,
+)
 from edge_serve.supervision.safe_mode import FILE, LOCK, CrashWatch
 from tests.server.running import ADD_SUB, PATIENCE, Running, python_model, running, start
 from tests.supervision.manager import find_ports, mailbox, ready, supervised
@@ -36,6 +45,7 @@ KILLS = (
 )
 
 
+SECOND = 10**9
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 #: of a service that died twice, and a third time since, while no model was loading
 THREE_DEATHS = Record(BOOT, StartPhase.ALIVE, deaths=(Suspects(), Suspects()))
@@ -140,9 +150,8 @@ def test_the_command_lists_models_left_out_and_deletes_the_record(
 
 def test_a_missing_state_directory_is_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
-    registry = cast(Registry, SimpleNamespace(load_history=LoadHistory(), served=list))
     for directory in (tmp_path / "a" / "b", tmp_path / "file" / "b"):
-        watch = CrashWatch(registry, Repository([tmp_path]))
+        watch = watch_of(tmp_path)
         asyncio.run(watch.begin(directory, 0))
         watch.end()
 
@@ -151,6 +160,43 @@ def test_a_missing_state_directory_is_made(tmp_path: Path, caplog: pytest.LogCap
         f"crashes are not counted: cannot open or make {tmp_path}/file/b: Not a directory; --state-directory must name "
         "a directory that the server may write"
     ]
+
+
+def watch_of(models: Path) -> CrashWatch:
+    """The record of a server whose models are loaded."""
+    registry = SimpleNamespace(load_history=LoadHistory(), served=list, load_at_once=lambda count: None)
+    return CrashWatch(cast(Registry, registry), Repository([models]))
+
+
+def record_of(directory: Path) -> Record:
+    return from_text((directory / FILE).read_text())
+
+
+def test_a_model_that_kills_the_service_at_work_is_left_out_alone(tmp_path: Path) -> None:
+    python_model(tmp_path / "models", "good")
+    python_model(tmp_path / "models", "kills")
+    states = [tmp_path / str(process) for process in range(4)]
+    for process, state in enumerate(states):
+        state.mkdir()
+        if process:  # the one before it died: its lock is not released in this process
+            shutil.copy(states[process - 1] / FILE, state)
+        watch = watch_of(tmp_path / "models")
+        asyncio.run(watch.begin(state, process * SECOND))
+        watch.look(process * SECOND, ["kills"])
+
+    assert [record_of(state).now.busy for state in states] == [None, ("kills",), ("kills",), ("kills",)]
+    assert record_of(states[-1]).reasons == {"kills": "it was at work each time when the service died 2 times in a row"}
+
+
+def test_work_is_observed_no_longer_than_needed(tmp_path: Path) -> None:
+    """A record of two minutes after a start must accuse no model when the service dies days later."""
+    (tmp_path / FILE).write_text(as_text(Record(BOOT, StartPhase.ALIVE)))
+    watch = watch_of(tmp_path)
+    asyncio.run(watch.begin(tmp_path, 0))
+    for seconds in (0, 1, STABLE_SECONDS + 1, STABLE_SECONDS + 2):
+        watch.look(int(seconds * SECOND), ["good"])
+
+    assert record_of(tmp_path).now.busy is None
 
 
 @pytest.mark.parametrize("flags", [[], ["--leave"]])
