@@ -154,8 +154,7 @@ def test_two_hundred_slow_uploads_share_the_memory(tmp_path: Path) -> None:
             answers = asyncio.run(flood())
         page = server.get("/metrics", server.metrics)[1].decode()
     stopped = (
-        "408 upload aborted: slower than 65536 bytes/s while other requests lacked memory; "
-        "send faster, or retry later"
+        "408 upload aborted: slower than 65536 bytes/s while other requests lacked memory; send faster, or retry later"
     )
     last = "408 the request was not complete after 30 seconds without progress"  # nobody waited any more
     print(answers, watch)
