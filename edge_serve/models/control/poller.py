@@ -1,4 +1,5 @@
-"""Follows the model repositories: at intervals (`--model-control-mode=poll`), on SIGHUP, and on a reload request.
+"""Follows the model repositories: at intervals (`--model-control-mode=poll`), on SIGHUP, on a reload request, and while
+they could not be read yet.
 
 A change counts once it has stayed the same for a while, so that a half-copied model is not loaded. A complete directory
 that was renamed into place counts at once, and so does a removal.
@@ -109,6 +110,8 @@ log = logging.getLogger(__name__)
 
 #: how long a change must have stayed the same after a request for a scan, seconds
 SETTLE_WHEN_ASKED = 1.0
+#: seconds between scans, without an interval, while the repositories could not be read since the start
+_TRY_AGAIN = 10.0
 #: how long after a scan that left out a model that is being unloaded, seconds
 _LOOK_AGAIN = 0.5
 
@@ -134,7 +137,8 @@ class Poller:
     """Scans the repositories, and has the registry load and unload what has changed.
 
     Args:
-        interval: seconds between scans, and how long a change must have stayed the same; None = scan on request only.
+        interval: seconds between scans, and how long a change must have stayed the same; None = scan on request only,
+            once the repositories could be read.
 
     Attributes:
         on_settled: called when a requested scan is done: no change is pending, and all changes are loaded.
@@ -245,7 +249,10 @@ class Poller:
             due = min((moment for moment in (self._next(), again) if moment is not None), default=None)
 
     def _next(self) -> float | None:
-        return None if self._interval is None else time.monotonic() + self._interval
+        interval = self._interval
+        if interval is None and self._registry.load_history.unreadable:
+            interval = _TRY_AGAIN
+        return None if interval is None else time.monotonic() + interval
 
     async def _asked(self, due: float | None) -> bool:
         """Wait until `due` or a request for a scan. Return whether there was a request."""

@@ -304,6 +304,34 @@ def test_without_an_interval_it_looks_when_asked(tmp_path: Path, monkeypatch: py
     asyncio.run(story())
 
 
+def test_without_an_interval_it_looks_until_the_repository_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("SETTLE_WHEN_ASKED", "_TRY_AGAIN"):
+        monkeypatch.setattr(f"edge_serve.models.control.poller.{name}", 0.02)
+
+    async def story() -> None:
+        registry = FakeRegistry()
+        registry.load_history.unreadable = "no such directory"  # the load of the start has logged that
+        subject = poller(registry, tmp_path / "models", interval=None)
+        await subject.begin()
+        running = asyncio.create_task(subject.run())
+
+        await asyncio.sleep(0.1)
+        assert caplog.messages == []
+        model(tmp_path / "models", "a", 1)
+        assert await registry.next() == ("load", "a")
+        while registry.load_history.unreadable:
+            await asyncio.sleep(0.005)
+        model(tmp_path / "models", "b", 1)
+        await asyncio.sleep(0.2)
+        running.cancel()
+
+        assert registry.calls == [("load", "a")], "from now on it looks when asked"
+
+    asyncio.run(story())
+
+
 def test_a_model_that_is_being_unloaded_delays_no_other(tmp_path: Path) -> None:
     """Not even if its files are back; it is loaded after its last answer."""
 
