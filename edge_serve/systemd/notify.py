@@ -85,24 +85,27 @@ def quiet(message: str) -> None:
 
 
 def sender(environ: Mapping[str, str]) -> Send:
-    """Return a sender: the library `systemd` (python3-systemd, systemd-python) if it is installed, else our own
-    socket."""
+    """Return a sender to `NOTIFY_SOCKET`: our own socket, or for other kinds of addresses than a path and an abstract
+    address the library `systemd` (python3-systemd, systemd-python), if it is installed.
+
+    The library blocks while the manager does not read.
+    """
     address = environ.get("NOTIFY_SOCKET", "")
     if not address:
         return quiet
+    if address[0] in "/@":
+        return socket_sender(address)
     try:
         notify: Send = importlib.import_module("systemd.daemon").notify
     except (ImportError, AttributeError):
-        return socket_sender(address)
+        log.warning("NOTIFY_SOCKET is '%s', expected a path or an abstract address: the service manager hears nothing; "
+                    "python3-systemd knows more kinds", address)  # fmt: skip
+        return quiet
     return notify
 
 
 def socket_sender(address: str) -> Send:
     """Return a sender to the datagram socket at a path, or at an abstract address, which begins with `@`."""
-    if address[0] not in "/@":
-        log.warning("NOTIFY_SOCKET is '%s', expected a path or an abstract address: the service manager hears nothing; "
-                    "python3-systemd knows more kinds", address)  # fmt: skip
-        return quiet
     path = "\0" + address[1:] if address[0] == "@" else address
 
     def send(message: str) -> None:

@@ -28,28 +28,47 @@ def test_a_name_with_a_line_break_cannot_add_an_assignment() -> None:
 
 
 @pytest.mark.parametrize("abstract", [False, True])
-def test_paths_and_abstract_addresses(tmp_path: Path, abstract: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "systemd.daemon", None)  # not installed
+def test_paths_and_abstract_addresses(tmp_path: Path, abstract: bool) -> None:
     place = Path(f"@edge-serve-test-{tmp_path.name}") if abstract else tmp_path / "notify"
     with mailbox(place) as box:
         notify.Notifier(notify.sender({"NOTIFY_SOCKET": str(place)})).notify(notify.ready("1 model ready", 1))
         assert box.next(5) == {"READY": "1", "MAINPID": "1", "STATUS": "1 model ready"}
 
 
-def test_the_library_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The messages that the library was given."""
     sent: list[str] = []
-    library = types.ModuleType("systemd.daemon")
-    library.notify = sent.append  # type: ignore[attr-defined]  # what the real one has
+    module = types.ModuleType("systemd.daemon")
+    module.notify = sent.append  # type: ignore[attr-defined]  # what the real one has
     monkeypatch.setitem(sys.modules, "systemd", types.ModuleType("systemd"))
-    monkeypatch.setitem(sys.modules, "systemd.daemon", library)
-
-    notify.Notifier(notify.sender({"NOTIFY_SOCKET": "/nowhere"})).notify("WATCHDOG=1")
-    assert sent == ["WATCHDOG=1"]
+    monkeypatch.setitem(sys.modules, "systemd.daemon", module)
+    return sent
 
 
-def test_nobody_listens_without_a_manager_or_behind_an_unknown_kind_of_address() -> None:
+def test_the_library_is_used_for_an_unknown_kind_of_address(library: list[str]) -> None:
+    notify.Notifier(notify.sender({"NOTIFY_SOCKET": "vsock:2:1234"})).notify("WATCHDOG=1")
+    assert library == ["WATCHDOG=1"]
+
+
+def test_the_library_is_not_used_where_it_would_block(tmp_path: Path, library: list[str]) -> None:
+    with mailbox(tmp_path / "notify") as box:
+        notify.Notifier(notify.sender({"NOTIFY_SOCKET": str(tmp_path / "notify")})).notify("WATCHDOG=1")
+        assert box.next(5) == {"WATCHDOG": "1"}
+    assert library == []
+
+
+def test_a_manager_that_does_not_read_blocks_no_notifier(tmp_path: Path) -> None:
+    with mailbox(tmp_path / "notify"):
+        notifier = notify.Notifier(notify.sender({"NOTIFY_SOCKET": str(tmp_path / "notify")}))
+        for number in range(1000):  # more than the queue of the socket takes
+            notifier.notify(f"STATUS={number}")
+
+
+def test_nobody_listens_without_a_manager_or_behind_an_unknown_kind_of_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "systemd.daemon", None)  # not installed
     assert notify.sender({}) is notify.quiet
-    assert notify.socket_sender("vsock:2:1234") is notify.quiet
+    assert notify.sender({"NOTIFY_SOCKET": "vsock:2:1234"}) is notify.quiet
 
 
 def test_a_message_that_cannot_be_sent_is_sent_with_the_next_in_order(tmp_path: Path) -> None:
