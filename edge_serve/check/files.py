@@ -17,6 +17,7 @@ from edge_serve.access.credentials import read_certificate_roles, read_tokens
 from edge_serve.config.settings.server import ServerConfig
 from edge_serve.door_settings import http_files
 from edge_serve.errors import EdgeServeError
+from edge_serve.models.repository.repository import may_name_model
 from edge_serve.observe.metrics.options import parse_options
 from edge_serve.transport.grpc.options import tls_of
 from edge_serve.transport.sockets.tls import make_context
@@ -60,17 +61,20 @@ def problems(config: ServerConfig, environ: Mapping[str, str], made: tuple[str, 
 
 
 def _repository(path: Path) -> Iterator[str]:
-    """Find what is no directory, and what in it the process may not read."""
+    """Find what is no directory, and what in its models the process may not read."""
     flag = "--model-repository"
     try:
-        os.scandir(path).close()
+        with os.scandir(path) as entries:
+            shown = [entry for entry in entries if may_name_model(entry.name)]
     except OSError as error:
         yield f"{flag} '{path}': {error.strerror}; expected a directory of models that may be read"
         return
     looked_at = unreadable = 0
     first = ""
-    links = [entry.path for entry in os.scandir(path) if entry.is_symlink() and os.path.isdir(entry.path)]
-    for folder, names, files in itertools.chain(os.walk(path), *map(os.walk, links)):
+    # a directory that this process may not search shows its directories, and not where its links lead
+    models = [entry.name for entry in shown if entry.is_dir(follow_symlinks=False) or os.path.isdir(entry.path)]
+    top: list[tuple[str, list[str], list[str]]] = [(str(path), models, [])]
+    for folder, names, files in itertools.chain(top, *(os.walk(path / name) for name in models)):
         looked_at += len(files)
         bad = [name for name in names if not os.access(f"{folder}/{name}", os.R_OK | os.X_OK)]
         paths = {name: f"{folder}/{name}" for name in files}

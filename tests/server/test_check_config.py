@@ -75,6 +75,22 @@ def test_every_problem_is_a_separate_line(models: Path, tmp_path: Path) -> None:
         assert text in line
 
 
+def test_entries_that_are_no_models_need_not_be_readable(models: Path) -> None:
+    for name in ("lost+found", ".git", "__pycache__"):
+        (models / name).mkdir(mode=0)
+    (models / "notes.txt").touch(0)
+    assert check(f"--model-repository={models}") == (0, ["good: this command line and environment"])
+
+    (models / "m").mkdir(mode=0)
+    status, lines = check(f"--model-repository={models}")
+    assert (status, len(lines)) == (1, 1)
+    assert f"'{models}/m' may not be read" in lines[0]
+    (models / "m").chmod(0o755)
+    models.chmod(0o600)
+    assert check(f"--model-repository={models}") == (1, lines)
+    models.chmod(0o700)
+
+
 def test_a_bad_value_is_an_error_and_ignored_flags_are_warnings(models: Path) -> None:
     status, lines = check(f"--model-repository={models}", "--http-port=x")
     assert (status, lines) == (1, ["problem: Bad option \"--http-port\": found 'x', expected an integer"])

@@ -271,12 +271,17 @@ def _list(root: Path) -> tuple[Path, list[str], list[str]]:
     """Return the resolved repository, the names of its directories, and the names of its links."""
     try:
         with os.scandir(root) as entries:
-            shown = [entry for entry in entries if not entry.name.startswith(".") and entry.name not in _NO_MODELS]
+            shown = [entry for entry in entries if may_name_model(entry.name)]
             names = [entry.name for entry in shown if entry.is_dir(follow_symlinks=False)]
             return root.resolve(), names, [entry.name for entry in shown if entry.is_symlink()]
     except OSError as error:
         hint = "expected a directory of models that this user can read" + _like(root)
         raise InvalidArgument(f"failed to read model repository '{root}': {error.strerror}; {hint}") from error
+
+
+def may_name_model(name: str) -> bool:
+    """Return whether an entry of a repository is a model if it is a directory: not if it is hidden or of a program."""
+    return not name.startswith(".") and name not in _NO_MODELS
 
 
 def _like(root: Path) -> str:
