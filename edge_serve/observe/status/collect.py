@@ -93,7 +93,11 @@ class Collector:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(PATIENCE_SECONDS, self._on_late)
             pids = [os.getpid(), *(worker.pid for worker in self._rooms.workers())]
-            threading.Thread(target=self._look, args=(loop, pids), name="status", daemon=True).start()
+            try:
+                threading.Thread(target=self._look, args=(loop, pids), name="status", daemon=True).start()
+            except RuntimeError as error:  # the limit of processes is reached
+                log.error("the machine could not be looked at: %s", error)
+                self._looked(None)
 
     def _look(self, loop: asyncio.AbstractEventLoop, pids: list[int]) -> None:
         readings = None

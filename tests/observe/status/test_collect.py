@@ -204,6 +204,22 @@ def test_a_look_that_fails_hides_nothing_else(caplog: pytest.LogCaptureFixture) 
     assert "the machine could not be looked at" in caplog.text
 
 
+def test_after_a_look_without_a_thread_the_next_reader_looks_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def story(scene: Scene) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", fail)
+            assert (await scene.read())["device"]["cores"] == 0
+        assert (await scene.read())["device"]["cores"] == 1
+
+    run(story)
+    assert caplog.messages == ["the machine could not be looked at: can't start new thread"]
+
+
 def test_the_loop_does_not_read_the_repository_again() -> None:
     async def story(scene: Scene) -> None:
         await scene.read()
