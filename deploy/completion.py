@@ -1,10 +1,10 @@
-"""Completion of the command line for bash, from the lists of commands and settings. `make docs` writes it."""
+"""Completion of the command line for bash, from the parsers of commands and the settings. `make docs` writes it."""
 
 from __future__ import annotations
 
 import contextlib
-import io
-import re
+from argparse import ArgumentParser
+from unittest import mock
 
 from edge_serve import cli
 from edge_serve.commands.help import COMMANDS
@@ -58,8 +58,8 @@ def page() -> str:
 
 
 def _options(command: str) -> list[str]:
-    """Return the options that the help of a command names."""
-    text = io.StringIO()
-    with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+    """Return the options of a command, also those that its help leaves out to fit a screen."""
+    with mock.patch.object(ArgumentParser, "print_help", autospec=True) as print_help, contextlib.suppress(SystemExit):
         cli.main([command, "--help"])
-    return re.findall(r"^  (?:-h, )?(--[a-z-]+)", text.getvalue(), re.MULTILINE)
+    parser = print_help.call_args.args[0]
+    return [flag for flag in parser._option_string_actions if flag.startswith("--")]

@@ -30,6 +30,9 @@ def test_commands_options_and_values_are_completed() -> None:
     assert completed("edge-serve", "che") == ["check", "check-config"]
     assert completed("edge-serve", "check", "--inf") == ["--infer", "--infer-timeout"]
     assert completed("edge-serve", "init", "m", "--o") == ["--onnx"]
+    assert completed("edge-serve", "build", "--fp") == ["--fp16"]
+    assert completed("edge-serve", "build", "--b") == ["--bf16", "--best"]
+    assert completed("edge-serve", "convert", "m", "--sam") == ["--samples"], "though the help leaves it out"
     assert completed("edge-serve", "--http-po") == ["--http-port"]
     assert completed("tritonserver", "--model-sto") == ["--model-store"]
     assert completed("edge-serve", "--model-control-mode", "e") == ["explicit"]
