@@ -30,6 +30,7 @@ CASES = {
     "UpdateAgentIsDead": ({}, "edge_ota_status_age_seconds", "300 300 7000 10900 14500", 4),
     "UpdateStatusIsUnreadable": ({}, "edge_ota_status_readable", "1 1 0 0", 3),
     "UpdatesDoNotSucceed": ({}, "edge_ota_last_success_timestamp", "0x40", 25),
+    "UpdatesNeverSucceeded": ({}, "edge_ota_status_readable", "1x40", 24),
     "UpdateMetadataExpires": ({"role": "timestamp"}, "edge_ota_metadata_expires_seconds", "180000x40", 27),
     "ReleaseRolledBack": ({}, "edge_ota_rollbacks_total", "0 0 1 1", 2),
     "ReleaseIsBad": ({}, "edge_ota_bad_releases", "0 0 1", 2),
@@ -85,7 +86,13 @@ def test_every_metric_exists_and_every_alert_has_a_case() -> None:
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="needs promtool: apt-get install prometheus")
 def test_alerts_fire_at_their_thresholds(tmp_path: Path) -> None:
-    found = {"rule_files": [str(RULES)], "evaluation_interval": "5m", "tests": [case(alert) for alert in CASES]}
+    succeeded = case("UpdatesNeverSucceeded")  # a device whose checks succeed is silent
+    succeeded["input_series"].append(
+        {"series": 'edge_ota_last_success_timestamp{instance="cart"}', "values": "0+300x500"}
+    )
+    succeeded["promql_expr_test"][-1]["exp_samples"] = []
+    tests = [*map(case, CASES), succeeded]
+    found = {"rule_files": [str(RULES)], "evaluation_interval": "5m", "tests": tests}
     (tmp_path / "test.yml").write_text(json.dumps(found))
     done = subprocess.run(
         ["promtool", "test", "rules", "test.yml"], cwd=tmp_path, capture_output=True, text=True, timeout=60
