@@ -84,6 +84,14 @@ def test_every_metric_exists_and_every_alert_has_a_case() -> None:
     assert set(re.findall(r"\bedge_ota_\w+", "\n".join([text, *queries()]))) <= KNOWN
 
 
+def test_the_release_that_serves_is_that_of_the_last_scrape() -> None:
+    """A query of a range also returns the series of the releases before it, and the panel shows each series."""
+    (panel,) = [one for one in json.loads(DASHBOARD.read_text())["panels"] if one["type"] == "stat"]
+    (target,) = panel["targets"]
+    assert (target["instant"], target["range"]) == (True, False)
+    assert panel["options"]["textMode"] == "name", "the value is always 1"
+
+
 @pytest.mark.skipif(not shutil.which("promtool"), reason="needs promtool: apt-get install prometheus")
 def test_alerts_fire_at_their_thresholds(tmp_path: Path) -> None:
     succeeded = case("UpdatesNeverSucceeded")  # a device whose checks succeed is silent
