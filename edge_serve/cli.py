@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import logging
@@ -32,22 +33,45 @@ _COMMANDS = {
 }
 #: exit statuses of what Ctrl-C and a closed pipe have ended, as shells count
 INTERRUPTED, BROKEN_PIPE = 130, 141
+#: exit status of a command whose output could not be written: EX_IOERR of sysexits(3)
+OUTPUT_LOST = 74
+#: errors of write(2) that are no fault of the program
+_REFUSED_WRITES = (errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program that `sys.argv` names, or edge-serve with these arguments; its exit status."""
+    _open_closed()
     try:
         if argv is None and program_of(sys.argv[0]) is TRITONSERVER:
             return _serve(sys.argv[1:], TRITONSERVER)
         status = _run(list(sys.argv[1:] if argv is None else argv))
-        if sys.stdout:  # None where it is closed
-            sys.stdout.flush()
+        sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # a reader that has read enough, as `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what the interpreter flushes at its end
+        _discard_output()
         return BROKEN_PIPE
+    except OSError as error:
+        if error.errno not in _REFUSED_WRITES or error.filename is not None:
+            raise
+        _discard_output()
+        print(f"edge-serve: cannot write the output: {error.strerror}", file=sys.stderr)
+        return OUTPUT_LOST
     return status
+
+
+def _open_closed() -> None:
+    """Open the null device in place of standard input and output that are closed, before a socket takes their place."""
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull)  # noqa: SIM115  # until the program ends
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # until the program ends
+
+
+def _discard_output() -> None:
+    """Discard what the interpreter writes to standard output at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -135,3 +135,12 @@ def test_a_reader_that_has_read_enough_is_no_traceback() -> None:
     os.close(writing)
 
     assert (done.returncode, done.stderr) == (cli.BROKEN_PIPE, "")
+
+
+def test_output_on_a_full_disk_is_no_traceback() -> None:
+    command = [sys.executable, "-m", "edge_serve", "--help"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=30)
+
+    assert done.returncode == cli.OUTPUT_LOST
+    assert done.stderr == "edge-serve: cannot write the output: No space left on device\n"

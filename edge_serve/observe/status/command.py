@@ -30,7 +30,7 @@ MEASURED_SECONDS = 1.0
 
 _STATUSES = (
     f"exit status: {READY} ready, {NOT_READY} not ready (starting, stopping, safe mode), 2 wrong use, "
-    f"{ABSENT} no server, {UNKNOWN} it does not tell, 130 Ctrl-C"
+    f"{ABSENT} no server, {UNKNOWN} it does not tell, 74 the output cannot be written, 130 Ctrl-C"
 )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,25 @@ def test_the_exit_status_says_whether_it_is_ready(ready: bool, status: int, caps
     text = capsys.readouterr().out
     assert text.startswith("edge-serve 1.2.3 on cart-7: " + ("ready" if ready else "not ready"))
     assert json.loads(text[text.index("{") :]) == made
+
+
+@pytest.mark.parametrize("name", ["status", "top"])
+def test_a_closed_standard_output_leaves_the_exit_status(name: str) -> None:
+    with serving(json.dumps(document()).encode()) as (_, target):
+        line = f"exec {sys.executable} -m edge_serve {name} --url {target.url} >&-"
+        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=30)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["status", "top"])
+def test_a_report_that_cannot_be_written_has_an_exit_status_of_its_own(name: str) -> None:
+    with serving(json.dumps(document()).encode()) as (_, target), open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "edge_serve", name, "--url", target.url]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=30)
+
+    said = "edge-serve: cannot write the output: No space left on device\n"
+    assert (done.returncode, done.stderr) == (cli.OUTPUT_LOST, said)
 
 
 def test_top_into_a_file_is_one_report(capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +134,7 @@ def test_help_names_the_exit_statuses(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_the_page_and_the_help_tell_every_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
-    known = [command.READY, command.NOT_READY, 2, client.ABSENT, client.UNKNOWN, cli.INTERRUPTED]
+    known = [command.READY, command.NOT_READY, 2, client.ABSENT, client.UNKNOWN, cli.OUTPUT_LOST, cli.INTERRUPTED]
     page = (Path(__file__).parents[3] / "docs" / "status.md").read_text()
     with pytest.raises(SystemExit):
         cli.main(["status", "--help"])

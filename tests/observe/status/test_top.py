@@ -60,12 +60,13 @@ def test_colours_do_not_count_and_are_always_ended() -> None:
 class Terminal:
     """`edge-serve top` in a terminal of its own."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, redirection: str = "") -> None:
         self._master, slave = pty.openpty()
         self.resize(30, 100)
         self.before = termios.tcgetattr(slave)
         self._slave = slave
-        command = [sys.executable, "-m", "edge_serve", "top", "--interval", "0.1", "--url", url]
+        top = [sys.executable, "-m", "edge_serve", "top", "--interval", "0.1", "--url", url]
+        command = ["sh", "-c", f'exec "$@" {redirection}', "sh", *top]
         self.process = subprocess.Popen(
             command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
@@ -144,3 +145,14 @@ def test_the_view_continues_when_the_server_was_away(scene: tuple[Terminal, Serv
     terminal.process.send_signal(signal.SIGTERM)
 
     assert terminal.ended() == 0
+
+
+def test_top_without_standard_input_is_ended_by_a_signal() -> None:
+    with serving(json.dumps(document()).encode()) as (_, target):
+        terminal = Terminal(target.url, "<&-")
+        try:
+            terminal.wait_for("q quits")
+            terminal.type(b"\x03")
+            assert terminal.ended() == 0
+        finally:
+            terminal.close()
