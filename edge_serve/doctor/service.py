@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
@@ -160,14 +161,15 @@ def examine_models(installed: Installation) -> Iterator[Finding]:
         return
     roots = [Path(path) for path in installed.config.model_repository]
     repository = Repository(roots, namespaced=installed.config.model_namespacing)
-    places = ", ".join(str(root) for root in roots)
+    places = ", ".join(map(str, roots))
     try:
         found = repository.scan()
     except EdgeServeError as error:
         yield Finding("models", error.message, False, "edge-serve check-config says more")
         return
     if found:
-        yield Finding("models", f"{len(found)} in {places}", True, f"edge-serve check {places} loads each of them")
+        command = shlex.join(["edge-serve", "check", *map(str, roots)])
+        yield Finding("models", f"{len(found)} in {places}", True, f"{command} loads each of them")
     else:
         yield Finding("models", f"none in {places}", None, "copy a model there, or: edge-serve init MODEL")
     for name, reason in list(repository.faults.items())[:_MOST_NAMED]:

@@ -151,6 +151,16 @@ def test_models_of_the_repository_are_counted_and_bad_entries_named(tmp_path: Pa
     assert missing.good is False
 
 
+def test_the_advice_for_several_repositories_is_a_command(tmp_path: Path) -> None:
+    roots = [tmp_path / "a", tmp_path / "the others"]
+    for root in roots:
+        python_model(root, f"of {root.name}")
+    config = parse_argv([f"--model-repository={root}" for root in roots], {})
+
+    (good,) = examine_models(Installation(None, {}, config))
+    assert good.advice == f"edge-serve check {tmp_path}/a '{tmp_path}/the others' loads each of them"
+
+
 def test_models_that_were_left_out_are_named(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text(as_text(Record("boot", left_out={"det": "print"}, reasons={"det": "it was loading"})))
     (tmp_path / LOCK).touch()
