@@ -472,6 +472,34 @@ def test_a_locked_door_asks_for_a_token_and_shows_it(browser: Browser, scene: Sc
         page.complaints[:] = [text for text in page.complaints if "401" not in text]
 
 
+def test_a_text_that_cannot_be_a_token_is_refused_by_the_page(browser: Browser, scene: Scene) -> None:
+    scene.answer = lambda: (200, document()) if scene.seen[-1] == "Bearer s3cret" else (401, {"error": "no token"})
+    with opened(browser, scene.url) as page:
+        shows(page, "Enter a token")
+        enter_token(page, "s3cret\u2026")
+        shows(page, "A token has ASCII letters, digits, and signs only")
+        assert page.evaluate("sessionStorage.getItem('token')") is None
+        enter_token(page, "s3cret")
+        shows(page, "cart-7")
+
+        page.evaluate("sessionStorage.setItem('token', '\u2026')")
+        page.open(f"{scene.url}/ui")
+        shows(page, "Enter a token")
+        page.complaints[:] = [text for text in page.complaints if "401" not in text]
+
+
+def test_a_browser_that_stores_nothing_shows_the_page(browser: Browser, scene: Scene) -> None:
+    scene.answer = lambda: (200, document()) if scene.seen[-1] == "Bearer s3cret" else (401, {"error": "no token"})
+    refuse = "Object.defineProperty(window, 'sessionStorage', {get() { throw new DOMException('', 'SecurityError') }})"
+    page = browser.page()
+    page.ask("Page.addScriptToEvaluateOnNewDocument", source=refuse)
+    page.open(f"{scene.url}/ui")
+    shows(page, "Enter a token")
+    enter_token(page, "s3cret")
+    shows(page, "cart-7")
+    page.close()
+
+
 @pytest.mark.parametrize(
     ("changes", "word", "reason"),
     [

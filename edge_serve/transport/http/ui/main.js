@@ -5,7 +5,7 @@ import { History } from "./history.js";
 import { Settings, mayManage, safeModeButton } from "./manage.js";
 import { ModelPage } from "./model.js";
 import { drawOverview, watchChoice } from "./overview.js";
-import { Refused, ask, hasToken, setToken } from "./server.js";
+import { Refused, ask, hasToken, isToken, setToken } from "./server.js";
 import { clock, span } from "./text.js";
 
 const PERIOD = 1000,
@@ -87,9 +87,10 @@ function askToken(refusal) {
   say($("state"), "Locked", "pill busy");
   const node = $("banner");
   if (node.querySelector("form")) return;
-  const before = hasToken() ? `The server refused the token: ${refusal}. ` : "";
+  const before = make("span", "", hasToken() ? `The server refused the token: ${refusal}. ` : "");
   const text = [
-    before + "Enter a token with the role ",
+    before,
+    "Enter a token with the role ",
     make("code", "", "read"),
     " (made by ",
     make("code", "", "edge-serve token FILE read NAME"),
@@ -103,7 +104,12 @@ function askToken(refusal) {
   input.setAttribute("aria-label", "Token with the role read");
   form.addEventListener("submit", event => {
     event.preventDefault();
-    setToken(input.value.trim());
+    const found = input.value.trim();
+    if (!isToken(found)) {
+      say(before, "A token has ASCII letters, digits, and signs only: copy the line that edge-serve token printed. ");
+      return;
+    }
+    setToken(found);
     node.replaceChildren();
     look();
   });

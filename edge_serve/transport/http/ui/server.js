@@ -1,11 +1,28 @@
 /** Requests to this server. Paths are relative to the page, so that a proxy may serve it below another path. */
 
-let token = sessionStorage.getItem("token") || "";
+/** Whether a header can carry this token: fetch throws for other letters, as if the server did not answer. */
+export const isToken = text => /^[ -~]+$/.test(text);
+
+let token = stored();
 
 export const hasToken = () => token !== "";
 export function setToken(text) {
   token = text;
-  sessionStorage.setItem("token", token);
+  try {
+    sessionStorage.setItem("token", token);
+  } catch {
+    /* the browser stores nothing: the token is kept until the page is loaded again */
+  }
+}
+
+/** The token of this tab; "" = none, or the browser stores nothing. */
+function stored() {
+  try {
+    const text = sessionStorage.getItem("token") || "";
+    return isToken(text) ? text : "";
+  } catch {
+    return "";
+  }
 }
 
 /** Where requests go, for copied commands: scheme, host, and the path before "ui". */
