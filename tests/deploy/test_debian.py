@@ -151,18 +151,39 @@ def test_a_package_with_cuda_has_a_distinct_version() -> None:
     assert debian_version(build, RELEASES["trixie"]) == "0.1.0+git9.abc-1+deb13"
 
 
-def test_removal_keeps_units_enabled_until_a_purge(tmp_path: Path) -> None:
-    (tmp_path / "systemctl").write_text(f'#!/bin/sh\necho systemctl "$@" >> {tmp_path}/log\n')
-    (tmp_path / "systemctl").chmod(0o755)
-    (tmp_path / "log").touch()
-    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    subprocess.run(["sh", CHECKOUT / "deploy/debian/prerm", "remove"], check=True, env=environ)
+def run_script(root: Path, name: str, *arguments: str) -> list[str]:
+    """Run a maintainer script below another root, under a systemd that serves without edge-ota; its commands."""
+    (root / "run/systemd/system").mkdir(parents=True, exist_ok=True)
+    active = "*is-active*edge-serve.service) echo activating ;; *is-active*edge-serve.socket) echo active ;;"
+    shell = f'#!/bin/sh\necho "$@" >>{root}/log\ncase "$*" in {active} *is-active*) echo inactive; exit 3 ;; esac\n'
+    (root / "systemctl").write_text(shell)
+    (root / "systemctl").chmod(0o755)
+    (root / "log").write_text("")
+    text = (CHECKOUT / "deploy/debian" / name).read_text().replace("/run/", f"{root}/run/").replace("/opt/", f"{root}/")
+    subprocess.run(["sh", "-c", text, name, *arguments], check=True, env={"PATH": f"{root}:/usr/bin:/bin"})
+    return (root / "log").read_text().splitlines()
 
-    said = (tmp_path / "log").read_text()
-    assert "disable" not in said
+
+def test_removal_keeps_units_enabled_until_a_purge(tmp_path: Path) -> None:
+    said = run_script(tmp_path, "prerm", "remove")
+    assert any(line.startswith("stop ") for line in said)
+    assert not any("disable" in line for line in said)
     purged = (CHECKOUT / "deploy/debian/postrm").read_text()
     units = [
         path.name for path in (CHECKOUT / "systemd").iterdir() if path.is_file() and "[Install]" in path.read_text()
     ]
     assert len(units) == 8
     assert all(f"/etc/systemd/system/*.wants/{unit}" in purged for unit in units)
+
+
+@pytest.mark.parametrize("way", ["remove", "deconfigure"])
+def test_units_run_again_when_dpkg_takes_a_removal_back(tmp_path: Path, way: str) -> None:
+    run_script(tmp_path, "prerm", way)
+    assert run_script(tmp_path, "postinst", f"abort-{way}") == ["start --no-block edge-serve.socket edge-serve.service"]
+    assert run_script(tmp_path, "postinst", f"abort-{way}") == []
+
+
+def test_an_installation_after_a_removal_starts_no_unit(tmp_path: Path) -> None:
+    run_script(tmp_path, "prerm", "remove")
+    run_script(tmp_path, "postrm", "remove")
+    assert run_script(tmp_path, "postinst", "abort-remove") == []
