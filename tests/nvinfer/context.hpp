@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 
 #include "device.hpp"
 #include "interface.hpp"
@@ -39,9 +40,42 @@ inline bool is_dynamic(const Shape &shape) {
     return false;
 }
 
+// The contexts of an engine by their profile. Before TensorRT 9 each profile has one context, if the shapes are dynamic.
+class Profiles {
+    std::mutex lock;
+    std::map<int32_t, const void *> chosen;
+    bool are_shared = STAND_IN_MAJOR >= 9;
+
+public:
+    explicit Profiles(const Plan &plan) {
+        bool dynamic = false;
+        for (auto &tensor : plan.tensors) dynamic = dynamic || is_dynamic(tensor.shape);
+        are_shared = are_shared || !dynamic;
+    }
+    // False = another context has this profile.
+    bool choose(const void *context, int32_t wanted) {
+        std::lock_guard<std::mutex> guard(lock);
+        auto found = chosen.find(wanted);
+        if (!are_shared && found != chosen.end() && found->second != context) return false;
+        remove(context);
+        chosen[wanted] = context;
+        return true;
+    }
+    void leave(const void *context) {
+        std::lock_guard<std::mutex> guard(lock);
+        remove(context);
+    }
+
+private:
+    void remove(const void *context) {
+        for (auto one = chosen.begin(); one != chosen.end();) one = one->second == context ? chosen.erase(one) : std::next(one);
+    }
+};
+
 class Context : public ContextInterface, Counted {
     const Object<EngineInterface> &engine;
     const Plan &plan;
+    Profiles &profiles;
     Logger &logger;
     void *memory, *consumed = nullptr;
     int32_t profile = 0;
@@ -75,15 +109,24 @@ class Context : public ContextInterface, Counted {
     std::string missing() const;
 
 public:
-    Context(const Object<EngineInterface> &engine, const Plan &plan, Logger &logger, void *memory)
-        : engine(engine), plan(plan), logger(logger), memory(memory) {}
-    ~Context() override { device.release(memory); }
+    Context(const Object<EngineInterface> &engine, const Plan &plan, Profiles &profiles, Logger &logger, void *memory)
+        : engine(engine), plan(plan), profiles(profiles), logger(logger), memory(memory) {
+        if (!profiles.choose(this, 0)) profile = -1;
+    }
+    ~Context() override {
+        profiles.leave(this);
+        device.release(memory);
+    }
 
     const Object<EngineInterface> &getEngine() const noexcept override { return engine; }
     int32_t getOptimizationProfile() const noexcept override { return profile; }
     bool setOptimizationProfileAsync(int32_t wanted, void *) noexcept override {
         if (wanted < 0 || size_t(wanted) >= plan.profiles.size())
             return refuse("setOptimizationProfileAsync: Error Code 3: API Usage Error");
+        if (!profiles.choose(this, wanted))
+            return refuse("setOptimizationProfileAsync: Error Code 3: Internal Error (Profile " + std::to_string(wanted) +
+                          " has been chosen by another IExecutionContext. Use another profileIndex or destroy the "
+                          "IExecutionContext that use this profile.)");
         profile = wanted;
         shapes.clear();
         return true;

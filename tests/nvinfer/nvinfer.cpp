@@ -31,6 +31,7 @@ public:
 
 class Engine : public EngineInterface, Counted {
     Plan plan;
+    Profiles profiles;
     Logger &logger;
     // of shape tensors, as the calls up to TensorRT 10 want them
     std::map<std::string, std::vector<std::vector<std::vector<int32_t>>>> values;
@@ -48,7 +49,7 @@ class Engine : public EngineInterface, Counted {
 public:
     Object<EngineInterface> *self = nullptr;
 
-    Engine(Plan content, Logger &logger) : plan(std::move(content)), logger(logger) {
+    Engine(Plan content, Logger &logger) : plan(std::move(content)), profiles(plan), logger(logger) {
         for (auto &tensor : plan.tensors)
             if (tensor.is_shape)
                 for (auto &profile : plan.profiles) {
@@ -65,7 +66,7 @@ public:
             logger.log(ERROR, "Error Code 2: OutOfMemory (no memory for the execution context)");
             return nullptr;
         }
-        return new Object<ContextInterface>(new Context(*self, plan, logger, memory));
+        return new Object<ContextInterface>(new Context(*self, plan, profiles, logger, memory));
     }
     const char *getName() const noexcept override { return plan.name.c_str(); }
     int32_t getNbOptimizationProfiles() const noexcept override { return int32_t(plan.profiles.size()); }

@@ -35,6 +35,8 @@ from edge_serve.messages.tensors import Shape
 class TensorRtBackend:
     """One version of a model: an engine for each device and DLA core that its instances are on.
 
+    Where instances cannot share an engine, each has its own.
+
     Args:
         load: returns TensorRT, once something is loaded; as `load_library` with `library` alone.
     """
@@ -85,7 +87,10 @@ class TensorRtBackend:
     def _open_one(self, spec: ModelSpec, one: InstanceSpec) -> TensorRtInstance:
         check_kind(one.kind, spec.name)
         group = group_of(spec.config, one.name)
-        loaded = self._engine(spec, one.device_id, dla_core(group, one.name, spec.name), one.name)
+        core = dla_core(group, one.name, spec.name)
+        loaded = self._engine(spec, one.device_id, core, one.name)
+        if not loaded.is_shareable:
+            del self._engines[one.device_id, core]  # the next instance loads its own
         choices = instance_profiles([str(name) for name in group.get("profile") or ()], loaded.info, one.name)
         check_tensorrt(spec.config, loaded.info, choices, one.name)
         cuda, settings = loaded.library.cuda, model_settings(spec.config)

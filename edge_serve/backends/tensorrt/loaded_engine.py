@@ -31,6 +31,14 @@ class LoadedEngine:
     engine: Any
     runtime: Any
 
+    @property
+    def is_shareable(self) -> bool:
+        """Return whether several instances may use it: before TensorRT 10 a profile has one context, but for plans
+        that were built with PROFILE_SHARING_0806. To choose another context's profile there ends the process.
+        """
+        is_old = not hasattr(self.library.module, "ExecutionContextAllocationStrategy")
+        return not (is_old and (self.info.is_dynamic or self.info.has_shape_tensors))
+
 
 def load_engine(library: Library, spec: ModelSpec, device: int, dla_core: int, instance: str) -> LoadedEngine:
     """Load the plan of a model for a device.

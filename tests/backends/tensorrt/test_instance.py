@@ -31,8 +31,9 @@ SHAPES = ((1, 4), (2, 4), (8, 4))
 
 
 @pytest.fixture
-def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostCuda]:
-    """Yield the devices of the stand-ins, which are importable in the test."""
+def host(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostCuda]:
+    """Yield the devices of the stand-ins, which are importable in the test. The parameter is TensorRT's version."""
+    monkeypatch.setenv("STAND_IN_TENSORRT", getattr(request, "param", "10.3.0"))
     monkeypatch.syspath_prepend(str(STAND_INS))
     forget()
     monkeypatch.setitem(sys.modules, "tensorrt", import_module("tensorrt"))
@@ -121,6 +122,23 @@ def test_settings_of_a_model_reach_cuda_and_tensorrt(
     assert len(backend.open(model, [InstanceSpec(f"m_0_{number}", "GPU", 0) for number in range(3)])) == 3
     assert (told["blocking"], told["strategy"], len(told["engines"])) == ({False}, {"ON_PROFILE_CHANGE"}, 1)
     assert host.stream_priority_range()[1] in told["priority"]
+
+
+@pytest.mark.parametrize("host", ["8.6.1"], indirect=True)
+@pytest.mark.parametrize(("rows", "engines"), [(-1, 2), (4, 1)], ids=["dynamic", "static"])
+def test_instances_of_8_6_have_engines_of_their_own(host: HostCuda, tmp_path: Path, rows: int, engines: int) -> None:
+    """A profile has one context there; without dynamic shapes, instances share the engine."""
+    both = [tensor("INPUT0", "INPUT", "FLOAT", (rows, 4)), tensor("OUTPUT0", "OUTPUT", "FLOAT", (rows, 4))]
+    profile = {"INPUT0": SHAPES if rows < 0 else ((4, 4),) * 3}
+    model = spec(tmp_path, plan("identity", both, [profile], version="8.6.1"))
+    backend = TensorRtBackend(partial(load_library, cuda=lambda: host))
+    model.config = backend.complete_config(model)
+    array = np.random.default_rng(1).random((4, 4)).astype(np.float32)
+
+    instances = backend.open(model, [InstanceSpec(f"m_0_{number}", "GPU", 0) for number in range(2)])
+
+    assert all((values(one.execute([request(array)], Timing())[0]) == array).all() for one in instances)
+    assert len({id(one._loaded.engine) for one in instances}) == engines
 
 
 def test_output_that_no_request_wants_is_not_copied(host: HostCuda, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import EnumMeta, IntEnum
@@ -146,6 +147,9 @@ class ICudaEngine:
         self.name = plan.get("name", "")
         self.num_layers = 1
         self._tensors: dict[str, dict[str, Any]] = {tensor["name"]: tensor for tensor in plan["tensors"]}
+        #: profile -> the context that has chosen it; before 9.0 there is one, if the shapes are dynamic
+        self._chosen: weakref.WeakValueDictionary[int, IExecutionContext] = weakref.WeakValueDictionary()
+        self._shares_profiles = MAJOR >= 9 or all(-1 not in tensor["shape"] for tensor in plan["tensors"])
         if MAJOR < 11:
             self.device_memory_size = plan.get("device_memory", 0)
         if MAJOR >= 10:
@@ -237,7 +241,9 @@ class EngineInspector:
 class IExecutionContext:
     def __init__(self, engine: ICudaEngine) -> None:
         self.engine = engine
-        self.active_optimization_profile = 0
+        self.active_optimization_profile = -1
+        if self._may_choose(0):
+            self._choose(0)
         self._memory = host.malloc(max(1, engine.plan.get("device_memory", 0)))
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._addresses: dict[str, int] = {}
@@ -253,13 +259,30 @@ class IExecutionContext:
         if not 0 <= profile_index < self.engine.num_optimization_profiles:
             self._refuse("IExecutionContext::setOptimizationProfileAsync: Error Code 3: API Usage Error")
             raise RuntimeError("Error in set optimization profile async.")  # 8.6 to 10.12 end the process here
-        self.active_optimization_profile = profile_index
+        if not self._may_choose(profile_index):
+            self._refuse(
+                "IExecutionContext::setOptimizationProfileAsync: Error Code 3: Internal Error (Profile "
+                f"{profile_index} has been chosen by another IExecutionContext. Use another profileIndex or destroy "
+                "the IExecutionContext that use this profile.)"
+            )
+            raise RuntimeError("Error in set optimization profile async.")
+        self._choose(profile_index)
         self._shapes.clear()
         return True
 
+    def _may_choose(self, profile: int) -> bool:
+        return self.engine._shares_profiles or self.engine._chosen.get(profile, self) is self
+
+    def _choose(self, profile: int) -> None:
+        if self.engine._chosen.get(self.active_optimization_profile) is self:
+            del self.engine._chosen[self.active_optimization_profile]
+        self.active_optimization_profile = profile
+        self.engine._chosen[profile] = self
+
     def set_input_shape(self, name: str, shape: Sequence[int]) -> bool:
         static = self.engine.get_tensor_shape(name)
-        profile = self.engine.plan["profiles"][self.active_optimization_profile]
+        index = self.active_optimization_profile
+        profile = self.engine.plan["profiles"][index] if index >= 0 else {}
         low, _, high = profile.get(name, (static, static, static))
         fits = len(shape) == len(low) and all(a <= n <= b for a, n, b in zip(low, shape, high, strict=True))
         if not fits:
