@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_serve.backends import host
+from edge_serve.backends.cuda.memory import memory_info
 from edge_serve.backends.tensorrt.errors import failure
 from edge_serve.backends.tensorrt.library import Library, load_plugins
 from edge_serve.backends.tensorrt.plan import AMPERE_PLUS, VERSION_COMPATIBLE, Step
@@ -182,13 +183,12 @@ def _add_profile(
 
 
 def _set_workspace(library: Library, config: Any, wanted: int) -> int:
-    """Set the size of the workspace: as wanted, but at most a share of the free memory. Return the size."""
-    free, _ = library.cuda.memory_info()
-    most = int(free * WORKSPACE_SHARE)
-    if wanted > most:
-        _log(f"workspace of {wanted >> 20} MiB was asked for, and {free >> 20} MiB of the device are free: "
-             f"{most >> 20} MiB are used")  # fmt: skip
-    workspace = min(wanted or most, most)
+    """Set the size of the workspace: as wanted; 0 = a share of the free memory. Return the size."""
+    free, total = memory_info(library.cuda)
+    workspace = min(wanted, total) if wanted else int(free * WORKSPACE_SHARE)
+    if wanted > free:
+        _log(f"workspace of {wanted >> 20} MiB was asked for, and {free >> 20} MiB of the device are free: a limit of "
+             f"{workspace >> 20} MiB is set, and the build may run out of memory")  # fmt: skip
     config.set_memory_pool_limit(library.module.MemoryPoolType.WORKSPACE, workspace)
     return workspace
 

@@ -52,19 +52,40 @@ def allocate_pinned(cuda: CudaApi, nbytes: int) -> int:
         raise OutOfMemory("cudaHostAlloc", nbytes, _free_on_host(), ADVICE) from error
 
 
+def memory_info(cuda: CudaApi) -> tuple[int, int]:
+    """Return free and total memory of the calling thread's device.
+
+    Where the host shares its memory, cudaMemGetInfo counts what the kernel caches of files as used (CUDA for Tegra,
+    "Estimating Total Allocatable Device Memory on an Integrated GPU Device").
+
+    Raises:
+        CudaError: the device does not tell.
+    """
+    free, total = cuda.memory_info()
+    if cuda.is_integrated(cuda.get_device()):
+        free = min(max(free, _available_on_host()), total)
+    return free, total
+
+
 def free_memory(cuda: CudaApi) -> str:
     """Return how much of the device's memory is free, as a clause; "" = it does not tell."""
     with suppress(CudaError):
-        free, total = cuda.memory_info()
+        free, total = memory_info(cuda)
         return f"{_size(free)} of {_size(total)} are free on the device"
     return ""
 
 
 def _free_on_host() -> str:
+    available = _available_on_host()
+    return f"{_size(available)} are available on the host" if available else ""
+
+
+def _available_on_host() -> int:
+    """Return the bytes that the kernel can give to programs; 0 = unknown."""
     with suppress(OSError):
         if found := re.search(r"MemAvailable:\s*(\d+) kB", _MEMINFO.read_text()):
-            return f"{_size(int(found[1]) * 1024)} are available on the host"
-    return ""
+            return int(found[1]) * 1024
+    return 0
 
 
 def _size(nbytes: int) -> str:
