@@ -145,6 +145,24 @@ def inputs_without_a_shape_are_named() -> None:
     session.close()
 
 
+def an_output_of_shapes_that_contradict_each_other_has_none() -> None:
+    session = Session(addsub())
+    for name, rows in (("INPUT0", 2), ("INPUT1", 3)):
+        assert session.context.set_input_shape(name, (rows, 4))
+    refused = ""
+    try:
+        tuple(session.context.get_tensor_shape("OUTPUT0"))
+    except (ValueError, RuntimeError) as error:
+        refused = f"{type(error).__name__}: {error}"
+    assert "getTensorShape: Error Code 7: Internal Error" in session.log.last
+    if MAJOR >= 11:
+        assert refused == "RuntimeError: Could not get shape for tensor 'OUTPUT0'. Is the tensor name correct?"
+    else:
+        assert refused == "ValueError: __len__() should return >= 0"
+    assert not session.context.execute_async_v3(session.stream)
+    session.close()
+
+
 def nonzero() -> Session:
     found = [tensor("INPUT0", "INPUT", "FLOAT", (-1, -1)), tensor("OUTPUT0", "OUTPUT", INDEX[0], (2, -1))]
     return Session(plan("nonzero", found, [{"INPUT0": ((1, 1), (4, 4), (8, 8))}], version=VERSION))
@@ -337,6 +355,7 @@ CHECKS = [
     profiles_have_shapes_of_their_own,
     a_profile_of_8_6_has_one_context,
     inputs_without_a_shape_are_named,
+    an_output_of_shapes_that_contradict_each_other_has_none,
     an_allocator_takes_an_output_whose_size_the_data_decide,
     an_allocator_without_memory_fails_the_run,
     shape_tensors_are_read_from_host_memory,

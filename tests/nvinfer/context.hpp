@@ -99,6 +99,12 @@ class Context : public ContextInterface, Counted {
         return false;
     }
     Shape output_shape(const Tensor &tensor) const;
+    // Whether the shapes of the inputs go together.
+    bool are_joinable() const {
+        if (plan.op != "addsub" || lacks_shape() || shape_of(input("INPUT0")) == shape_of(input("INPUT1"))) return true;
+        return refuse("getTensorShape: Error Code 7: Internal Error (condition '==' violated: broadcast dimensions must be "
+                      "conformable)");
+    }
     const void *place(const std::string &name) const {
         auto found = addresses.find(name);
         return found == addresses.end() ? nullptr : found->second;
@@ -134,7 +140,9 @@ public:
     bool setInputShape(const char *name, const Dims &dims) noexcept override;
     Dims getTensorShape(const char *name) const noexcept override {
         auto tensor = plan.find(name);
-        return !tensor ? UNKNOWN : dims_of(tensor->is_input ? shape_of(*tensor) : output_shape(*tensor));
+        if (!tensor) return UNKNOWN;
+        if (tensor->is_input) return dims_of(shape_of(*tensor));
+        return are_joinable() ? dims_of(output_shape(*tensor)) : UNKNOWN;
     }
     bool setTensorAddress(const char *name, void *address) noexcept override {
         addresses[name] = address;
@@ -276,6 +284,7 @@ inline bool Context::enqueueV3(void *stream) noexcept {
         return refuse("enqueueV3: Error Code 3: API Usage Error (Parameter check failed, condition: "
                       "mContext.profileObliviousBindings.at(profileObliviousIndex) || getPtrOrNull(mOutputAllocators, "
                       "profileObliviousIndex): [" + unset + "])");
+    if (!are_joinable()) return false;
     if (plan.op == "nonzero") {
         if (!find_nonzero(stream)) return false;
     } else {

@@ -168,7 +168,10 @@ class Context:
         for tensor in info.inputs:
             if not tensor.is_shape and not context.set_input_shape(tensor.name, tuple(shapes[tensor.name])):
                 raise self._failure(Step.RUN, self._loaded.library.errors.take())
-        return {tensor.name: tuple(context.get_tensor_shape(tensor.name)) for tensor in info.outputs}
+        try:
+            return {tensor.name: tuple(context.get_tensor_shape(tensor.name)) for tensor in info.outputs}
+        except (ValueError, RuntimeError) as error:  # there is none: len() of it up to TensorRT 10, the call from 11
+            raise self._failure(Step.RUN, self._loaded.library.errors.take()) from error
 
     def prepare(
         self, seat: int, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Sequence[int]]

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -438,6 +439,25 @@ def test_shape_output_has_separate_memory_on_an_integrated_device(
     assert bound == []
     instance.execute([request(array)], Timing())
     assert len(bound) == 1, "without the shape output it may be written to the slot"
+
+
+@pytest.mark.parametrize("host", ["10.3.0", "11.4.1"], indirect=True)
+def test_shapes_that_contradict_each_other_fail_with_tensorrts_reason(host: HostCuda, tmp_path: Path) -> None:
+    """The reason is not left for a later failure."""
+    found = [tensor(f"{way}{n}", way, "FLOAT", (-1, -1)) for way in ("INPUT", "OUTPUT") for n in (0, 1)]
+    shapes = dict.fromkeys(("INPUT0", "INPUT1"), ((1, 1), (2, 4), (8, 4)))
+    content = plan("addsub", found, [shapes], version=sys.modules["tensorrt"].__version__)
+    _, instance = opened(host, spec(tmp_path, content))
+    inputs = [request(np.ones((1, size), np.float32), f"INPUT{n}").inputs[0] for n, size in enumerate((2, 3))]
+    batch = [replace(request(np.ones((1, 4), np.float32)), inputs=inputs)]
+
+    text = r"unable to enqueue for inference.*: .*Error Code 7: .* broadcast dimensions must be conformable"
+    with pytest.raises(Internal, match=text):
+        instance.execute(batch, Timing())
+
+    assert instance._loaded.library.errors.take().errors == ()
+    with pytest.raises(Internal, match=text):  # the seat is free again
+        instance.execute(batch, Timing())
 
 
 def test_error_in_begin_costs_its_batch_and_not_the_one_that_runs(host: HostCuda, tmp_path: Path) -> None:

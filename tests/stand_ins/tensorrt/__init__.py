@@ -90,7 +90,17 @@ class IOutputAllocator:
 
 
 class Dims(tuple[int, ...]):
-    """As the genuine one: a sequence of numbers; a shape that is unknown has -1."""
+    """As the genuine one: a sequence of numbers; a dimension that is unknown is -1."""
+
+
+class _NoDims(Dims):
+    """The shape where there is none, up to TensorRT 10: its length is -1."""
+
+    def __len__(self) -> int:
+        raise ValueError("__len__() should return >= 0")
+
+    def __iter__(self) -> Any:
+        return iter([self[n] for n in range(len(self))])
 
 
 class Runtime:
@@ -296,7 +306,16 @@ class IExecutionContext:
     def get_tensor_shape(self, name: str) -> Dims:
         if name in self._shapes:
             return Dims(self._shapes[name])
-        known = {} if self.infer_shapes() else self._outputs_of(self._samples())
+        try:
+            known = {} if self.infer_shapes() else self._outputs_of(self._samples())
+        except ValueError:
+            self._refuse(
+                "IExecutionContext::getTensorShape: Error Code 7: Internal Error (condition '==' violated: broadcast "
+                "dimensions must be conformable)"
+            )
+            if MAJOR >= 11:
+                raise RuntimeError(f"Could not get shape for tensor '{name}'. Is the tensor name correct?") from None
+            return _NoDims()
         return known.get(name, self.engine.get_tensor_shape(name))
 
     def infer_shapes(self) -> list[str]:
@@ -335,7 +354,10 @@ class IExecutionContext:
             host.stream_synchronize(stream)
             shapes = {name: Dims(array.shape) for name, array in op(self._inputs()()).items()}
         else:
-            shapes = {name: self.get_tensor_shape(name) for name in names}
+            try:
+                shapes = {name: Dims(self.get_tensor_shape(name)) for name in names}
+            except (ValueError, RuntimeError):
+                return False
         targets = {name: self._target(name, shapes[name], stream) for name in names}
         if not all(targets.values()):
             return False
