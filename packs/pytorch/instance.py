@@ -77,13 +77,16 @@ class PyTorchInstance:
         return [self._execute_joined([request], timing)[0] for request in batch]
 
     def _execute_joined(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
-        with work_on(self._stream):
-            arguments = self._arguments(batch)
-            timing.input_end_ns = time.monotonic_ns()
-            results = self._run(arguments)
-            replies = self._replies(batch, results, timing)
-        if self._settings.cache_cleaning:
-            empty_cache(self._device)
+        try:
+            with work_on(self._stream):
+                arguments = self._arguments(batch)
+                timing.input_end_ns = time.monotonic_ns()
+                results = self._run(arguments)
+                replies = self._replies(batch, results, timing)
+            if self._settings.cache_cleaning:
+                empty_cache(self._device)
+        except RuntimeError as error:  # of torch: the first call after a device is lost is often the copy of an input
+            raise failure(self._model.words, error) from error
         return replies
 
     # ---- inputs --------------------------------------------------------------------------------------------------

@@ -48,7 +48,8 @@ def _sticky_text() -> re.Pattern[str]:
     """Match the same errors in the texts of libraries; "unknown error" where they name CUDA before it. Workers without
     a GPU import this file too, and are spared the compilation."""
     texts = "|".join(re.escape(text) for code, text in _STICKY.items() if code != 999)
-    return re.compile(rf"{texts}|\bCUDA (?:Runtime|Driver) \(unknown error\)", re.IGNORECASE)
+    named = r"\bCUDA (?:(?:Runtime|Driver) \(unknown error\)|error: unknown error)"  # of TensorRT, and of torch
+    return re.compile(rf"{texts}|{named}", re.IGNORECASE)
 
 
 class CudaError(Internal):

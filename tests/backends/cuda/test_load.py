@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from edge_serve.backends.cuda.api import CudaError, load_cuda
+from edge_serve.backends.cuda.api import CudaError, load_cuda, says_sticky
 from edge_serve.errors import Unavailable
 from tests.backends.cuda.host import HostCuda
 
@@ -81,3 +81,17 @@ def test_error_that_ends_the_context_is_sticky() -> None:
         721,
         810,
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "sticky"),
+    [
+        ("CUDA error: an illegal memory access was encountered", True),
+        ("CUDA error: unknown error", True),  # of torch
+        ("Error Code 1: Cuda Runtime (unknown error)", True),  # of TensorRT
+        ("an unknown error", False),
+        ("CUDA error: out of memory", False),
+    ],
+)
+def test_texts_of_libraries_that_end_the_context_are_sticky(text: str, sticky: bool) -> None:
+    assert says_sticky(text) is sticky

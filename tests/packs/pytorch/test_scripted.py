@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -280,6 +281,26 @@ def test_a_client_cannot_call_the_device_lost(file: Path, open_model: Open) -> N
     with pytest.raises(Internal, match="misaligned address") as caught:
         execute(instance, text_request("misaligned address"))
     assert not isinstance(caught.value, DeviceLost)
+
+
+@pytest.mark.parametrize("call", ["copy", "stream"])
+def test_a_device_that_was_lost_before_the_request(
+    file: Path, open_model: Open, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """The copy of an input finds it, or the change of the stream; the worker has to restart."""
+
+    def fail(*arguments: object, **options: object) -> NoReturn:
+        raise RuntimeError("CUDA error: unknown error\nCUDA kernel errors might be asynchronously reported")
+
+    models.save_script(models.Identity(), file)
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr("packs.pytorch.instance.own_stream", lambda device: "a stream")
+    monkeypatch.setattr("packs.pytorch.instance.work_on", fail if call == "stream" else lambda stream: nullcontext())
+    (instance,) = open_model(ONE)
+    monkeypatch.setattr(torch.Tensor, "to", fail)
+
+    with pytest.raises(DeviceLost, match="^PyTorch execute failure: CUDA error: unknown error$"):
+        execute(instance, request(tensor("INPUT__0", row(3)), outputs=OUT))
 
 
 def test_a_list_of_tensors_is_several_outputs(file: Path, open_model: Open) -> None:
