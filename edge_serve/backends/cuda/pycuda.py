@@ -126,7 +126,8 @@ class PyCuda:
         self._pinned: dict[int, Any] = {}
         self._streams: dict[int, Any] = {}
         self._events: dict[int, Any] = {}
-        self._opened: dict[int, Any] = {}
+        #: an object for each time that the memory was opened: the driver counts, and each of them closes it once
+        self._opened: dict[int, list[Any]] = {}
         self._numbers = itertools.count(1)
         atexit.register(self._end)
 
@@ -288,11 +289,17 @@ class PyCuda:
 
     def ipc_open(self, handle: bytes) -> int:
         made = _call("cudaIpcOpenMemHandle", driver.IPCMemoryHandle, bytearray(handle))
-        self._opened[int(made)] = made
+        with self._lock:
+            self._opened.setdefault(int(made), []).append(made)
         return int(made)
 
     def ipc_close(self, pointer: int) -> None:
-        _call("cudaIpcCloseMemHandle", _taken(self._opened, pointer, "cudaIpcCloseMemHandle", _INVALID_VALUE).close)
+        with self._lock:
+            opened = _taken(self._opened, pointer, "cudaIpcCloseMemHandle", _INVALID_VALUE)
+            made = opened.pop()
+            if opened:
+                self._opened[pointer] = opened
+        _call("cudaIpcCloseMemHandle", made.close)
 
     def _stream(self, stream: int, call: str) -> Any:
         """Return the object of a stream; None = the default stream."""

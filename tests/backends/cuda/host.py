@@ -159,6 +159,8 @@ class HostCuda:
         self._exported = ExportedMemory()
         #: memory of other processes
         self._opened = _Memory()
+        #: its address -> the handle, and how often that is open
+        self._opens: dict[int, tuple[bytes, int]] = {}
         self._pinned = _Memory()
         self._registered: dict[int, PinnedPages] = {}
         #: of `_registered`; a stream may take it while another thread has `_lock` and waits for the stream
@@ -465,7 +467,9 @@ class HostCuda:
         raise _error("cudaIpcGetMemHandle", _INVALID_VALUE)
 
     def ipc_open(self, handle: bytes) -> int:
-        """Map the memory of another process; as CUDA does not, map one's own a second time."""
+        """Map the memory of another process; as CUDA does not, map one's own a second time. A handle that is open is
+        counted, and has the same address.
+        """
         self._enter("cudaIpcOpenMemHandle")
         if not self.has_ipc:
             raise _error("cudaIpcOpenMemHandle", NOT_SUPPORTED)
@@ -474,8 +478,13 @@ class HostCuda:
         except NotExported:
             raise _error("cudaIpcOpenMemHandle", _INVALID_VALUE) from None
         with self._lock:
+            for pointer, (known, count) in self._opens.items():
+                if known == handle:
+                    self._opens[pointer] = (handle, count + 1)
+                    return pointer
             pointer = self._keep(buffer)
             self._opened.add(pointer, len(buffer))
+            self._opens[pointer] = (handle, 1)
         return pointer
 
     def ipc_close(self, pointer: int) -> None:
@@ -483,6 +492,10 @@ class HostCuda:
         with self._lock:
             if pointer not in self._opened.sizes:
                 raise _error("cudaIpcCloseMemHandle", _INVALID_VALUE)
+            handle, count = self._opens.pop(pointer)
+            if count > 1:
+                self._opens[pointer] = (handle, count - 1)
+                return
             self._drain()
             self._opened.remove(pointer)
             self._unmap(pointer)

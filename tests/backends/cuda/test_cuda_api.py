@@ -311,13 +311,16 @@ def test_size_of_an_allocation_is_known(cuda: CudaApi) -> None:
         cuda.allocation_size(address(bytes(64)))
 
 
-#: opens the memory of a handle, adds 1 to each of its bytes, and prints its size
+#: opens the memory of a handle twice, closes it once, adds 1 to each of its bytes, and prints its size
 OTHER_PROCESS = """
 import ctypes, sys
 from {module} import {make}
 cuda = {make}()
 cuda.set_device(0)
-pointer, stream = cuda.ipc_open(bytes.fromhex(sys.argv[1])), cuda.stream_create()
+handle, stream = bytes.fromhex(sys.argv[1]), cuda.stream_create()
+pointer, again = cuda.ipc_open(handle), cuda.ipc_open(handle)
+assert pointer == again
+cuda.ipc_close(again)
 size = cuda.allocation_size(pointer)
 host = (ctypes.c_ubyte * size)()
 cuda.memcpy_async(ctypes.addressof(host), pointer, size, stream)

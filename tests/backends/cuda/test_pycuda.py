@@ -48,6 +48,25 @@ def test_error_that_pycuda_reports_by_its_text_alone_has_its_code(monkeypatch: p
         cuda.begin_capture(0)
 
 
+def test_memory_that_is_opened_twice_is_mapped_until_it_is_closed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver counts; an object of PyCUDA closes the memory once, at the latest when it is deleted."""
+    cuda = over_stand_in(monkeypatch, "pycuda").PyCuda()
+    cuda.set_device(0)
+    memory = cuda.malloc(KIB)
+    handle = cuda.ipc_handle(memory)
+    pointer = cuda.ipc_open(handle)
+    assert cuda.ipc_open(handle) == pointer
+
+    cuda.ipc_close(pointer)
+    assert cuda.allocation_size(pointer) == KIB
+    cuda.ipc_close(pointer)
+
+    for call in (cuda.allocation_size, cuda.ipc_close):
+        with pytest.raises(CudaError, match="cudaErrorInvalidValue"):
+            call(pointer)
+    cuda.free(memory)
+
+
 def test_stand_in_has_the_names_of_pycuda() -> None:
     genuine = pytest.importorskip("pycuda.driver", reason="pycuda needs a driver", exc_type=ImportError)
     tree = ast.parse((STAND_INS / "pycuda/driver.py").read_text())
