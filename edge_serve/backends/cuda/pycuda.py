@@ -217,7 +217,8 @@ class PyCuda:
             copy = driver.Memcpy2D()  # the one copy of PyCUDA for which the driver finds out where the memory is
             copy.set_src_unified(_buffer(source + start, size))
             copy.set_dst_unified(_buffer(target + start, size))
-            copy.width_in_bytes, copy.height = size, 1
+            copy.width_in_bytes = copy.src_pitch = copy.dst_pitch = size  # a pitch below the width is invalid
+            copy.height = 1
             if runs is None:
                 _call("cudaMemcpyAsync", copy, False)
             else:

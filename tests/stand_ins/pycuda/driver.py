@@ -263,7 +263,7 @@ def memset_d8_async(dest: int, data: int, size: int, stream: Stream | None = Non
 
 
 class Memcpy2D:
-    width_in_bytes = height = 0
+    width_in_bytes = height = src_pitch = dst_pitch = 0
 
     def set_src_unified(self, buf: Any) -> None:
         self._source = np.frombuffer(buf, np.uint8).ctypes.data
@@ -273,6 +273,8 @@ class Memcpy2D:
 
     def __call__(self, stream: Stream | bool) -> None:
         assert self.height == 1
+        if min(self.src_pitch, self.dst_pitch) < self.width_in_bytes:  # cuMemcpy2D demands it, also of a single row
+            raise LogicError("cuMemcpy2DAsync failed: invalid argument")
         number = int(stream) if isinstance(stream, Stream) else 0
         _in_context("cuMemcpy2DAsync", host.memcpy_async, self._target, self._source, self.width_in_bytes, number)
         if not isinstance(stream, Stream):  # the one without a stream is synchronous
