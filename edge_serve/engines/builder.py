@@ -13,7 +13,7 @@ from typing import Any
 
 from edge_serve.backends import host
 from edge_serve.backends.cuda.memory import memory_info
-from edge_serve.backends.tensorrt.errors import failure
+from edge_serve.backends.tensorrt.errors import QUANTIZED_ADVICE, failure
 from edge_serve.backends.tensorrt.library import Library, load_plugins
 from edge_serve.backends.tensorrt.plan import AMPERE_PLUS, VERSION_COMPATIBLE, Step
 from edge_serve.engines import timing
@@ -64,7 +64,7 @@ def build_plan(library: Library, request: EngineRequest, timing_cache: Path, rep
     inputs = [_input(network.get_input(number)) for number in range(network.num_inputs)]
     profiles = plan_profiles(inputs, options.shapes, request.hints)
     config = builder.create_builder_config()
-    flags = _set_flags(library, builder, config, options)
+    flags = _set_flags(library, builder, config, network, options)
     for profile in profiles:
         _add_profile(library, builder, config, profile, inputs, request)
     workspace = _set_workspace(library, config, options.workspace_bytes)
@@ -122,12 +122,15 @@ def _input(tensor: Any) -> NetworkInput:
     return NetworkInput(str(tensor.name), tuple(int(dim) for dim in tensor.shape), bool(tensor.is_shape_tensor))
 
 
-def _set_flags(library: Library, builder: Any, config: Any, options: EngineOptions) -> tuple[str, ...]:
-    module = library.module
+def _set_flags(library: Library, builder: Any, config: Any, network: Any, options: EngineOptions) -> tuple[str, ...]:
+    module, lenient = library.module, "BEST" in options.precisions
     wanted = [name for name in options.precisions if name != "BEST"]
     known = [name for name in wanted if hasattr(module.BuilderFlag, name)]
     if missing := [name for name in wanted if name not in known]:
-        _refuse_precision(missing[0], library.version, lenient="BEST" in options.precisions)
+        _refuse_precision(missing[0], library.version, lenient=lenient)
+    if "INT8" in known and not _is_quantized(module, network):
+        _refuse_int8(lenient=lenient)
+        known.remove("INT8")
     flags = [*known]
     if options.version_compatible:
         flags.append(VERSION_COMPATIBLE)
@@ -153,6 +156,18 @@ def _refuse_precision(name: str, version: str, *, lenient: bool) -> None:
             "decide; export the model in this precision, and build it without the option"
         )
     raise InvalidArgument(f"TensorRT {version} has no precision {name}: use another one, or a newer TensorRT")
+
+
+def _is_quantized(module: Any, network: Any) -> bool:
+    """Return whether a layer quantizes: without scales, TensorRT refuses INT8."""
+    kinds = (module.LayerType.QUANTIZE, module.LayerType.DEQUANTIZE)
+    return any(network.get_layer(number).type in kinds for number in range(network.num_layers))
+
+
+def _refuse_int8(*, lenient: bool) -> None:
+    if not lenient:
+        raise InvalidArgument(f"precision INT8 was asked for, and {QUANTIZED_ADVICE}, or build with another precision")
+    _log("the ONNX file has no Q-DQ nodes: INT8 is left out")
 
 
 def _use_dla(module: Any, builder: Any, config: Any, core: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
@@ -46,6 +47,13 @@ def add_sub(path: Path, dims: Dims = ("N", 4), kind: int = INT32) -> Path:
     """SUM = A + B, DIFFERENCE = A - B."""
     nodes = [node("Add", ["A", "B"], ["SUM"]), node("Sub", ["A", "B"], ["DIFFERENCE"])]
     return save(path, nodes, {"A": (kind, dims), "B": (kind, dims)}, {"SUM": (kind, dims), "DIFFERENCE": (kind, dims)})
+
+
+def quantized(path: Path) -> Path:
+    """Y = X, rounded to halves, by a pair of Q-DQ nodes."""
+    scale: dict[str, Array] = {"scale": np.array(0.5, np.float32), "zero": np.array(0, np.int8)}
+    nodes = [node("QuantizeLinear", ["X", *scale], ["Q"]), node("DequantizeLinear", ["Q", *scale], ["Y"])]
+    return save(path, nodes, {"X": (FLOAT, ("N", 4))}, {"Y": (FLOAT, ("N", 4))}, scale)
 
 
 def identity(path: Path, kind: int = FLOAT, dims: Dims = ("N", None)) -> Path:

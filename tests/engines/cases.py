@@ -60,6 +60,7 @@ def main() -> None:
     onnx_models.add_sub(FOLDER / "add.onnx", ("N", 4), onnx_models.FLOAT)
     (FOLDER / "broken.onnx").write_bytes((FOLDER / "add.onnx").read_bytes()[:-30])
     onnx_models.zip_map(FOLDER / "zip_map.onnx")
+    onnx_models.quantized(FOLDER / "quantized.onnx")
     (FOLDER / "file").touch()
     shapes = "--opt-shapes=A:2x4,B:2x4"
     found = {
@@ -71,6 +72,9 @@ def main() -> None:
         "fp16": outcome(request("add.onnx", f"{shapes} --fp16")),
         "bf16": outcome(request("add.onnx", f"{shapes} --bf16")),
         "best": outcome(request("add.onnx", f"{shapes} --best")),
+        "int8": outcome(request("add.onnx", f"{shapes} --int8")),
+        "quantized best": outcome(request("quantized.onnx", "--opt-shapes=X:2x4 --best")),
+        "quantized int8": outcome(request("quantized.onnx", "--opt-shapes=X:2x4 --int8")),
         "compatible": outcome(request("add.onnx", f"{shapes} --version-compatible --hardware-compatible")),
         "large workspace": outcome(request("add.onnx", f"{shapes} --workspace-mb=700")),
         "too large workspace": outcome(request("add.onnx", f"{shapes} --workspace-mb=100000")),

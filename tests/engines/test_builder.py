@@ -58,9 +58,19 @@ def test_precisions_are_flags_up_to_tensorrt_10_and_types_from_11(outcomes: dict
     assert outcomes[TEN]["bf16"]["flags"] == ["BF16"]
     assert "TensorRT 8.6.1 has no precision BF16" in outcomes[OLD]["bf16"]["error"]
     assert "from TensorRT 11 (this is 11.4.1) the types in the ONNX file decide" in outcomes[ELEVEN]["fp16"]["error"]
-    assert [outcomes[version]["best"]["flags"] for version in (OLD, TEN, ELEVEN)] == [
+    assert [outcomes[version]["quantized best"]["flags"] for version in (OLD, TEN, ELEVEN)] == [
         ["FP16", "INT8"], ["FP16", "BF16", "INT8"], [],
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("version", "others"), [(OLD, ["FP16"]), (TEN, ["FP16", "BF16"])])
+def test_int8_needs_an_onnx_file_that_is_quantized(outcomes: dict[str, Any], version: str, others: list[str]) -> None:
+    found = outcomes[version]
+    assert found["quantized int8"]["flags"] == ["INT8"]
+    assert found["int8"]["kind"] == "InvalidArgument"
+    assert re.search(r"INT8 was asked for, and .* without Q-DQ nodes .*: quantize the model", found["int8"]["error"])
+    assert found["best"]["flags"] == others
+    assert "the ONNX file has no Q-DQ nodes: INT8 is left out" in found["log"]
 
 
 @pytest.mark.parametrize("version", [OLD, TEN, ELEVEN])

@@ -206,6 +206,17 @@ def _on_implementation(match: re.Match[str], case: _Case) -> str:
     )
 
 
+#: for INT8, whose scales TensorRT does not find
+QUANTIZED_ADVICE = (
+    "an ONNX file without Q-DQ nodes (QuantizeLinear, DequantizeLinear) has no scales for it: quantize the model, as "
+    "with NVIDIA's Model Optimizer"
+)
+
+
+def _on_scales(match: re.Match[str], case: _Case) -> str:
+    return QUANTIZED_ADVICE
+
+
 def _on_memory(match: re.Match[str] | None, case: _Case) -> str:
     return f"the device ran out of memory{_sizes(case.logged, case.free)}: {_more_memory(case)}"
 
@@ -283,6 +294,7 @@ _BY_TEXT: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], _Case], str]], .
     (re.compile(r"Unable to load library: (\S*builder_resource\S*?)[:,]?(?=\s|$)"), _on_builder),
     (re.compile(r"Unable to load library: (\S*nvinfer_lean\S*?)[:,]?(?=\s|$)"), _on_lean),
     (re.compile(r"Could not find any implementation for (?:node )?(.*?)\.?\)?\s*\Z", re.DOTALL), _on_implementation),
+    (re.compile(r"no scaling factors detected|Could not find scales for tensor"), _on_scales),
     (_MEMORY, _on_memory),
     (
         re.compile(r"magic ?tag|archive size|expected size of serialized|empty memory|Version tag", re.IGNORECASE),

@@ -87,6 +87,12 @@ def said(step: Step, *errors: str, plan: Path | None = None, memory: tuple[str, 
             "CUDA initialization failure with error: 35. Please check your CUDA installation",
             "no NVIDIA driver answers, or it is older than the library needs: see: edge-serve doctor",
         ),
+        (
+            "[standardEngineBuilder.cpp::initCalibrationParams::1487] Error Code 4: Internal Error (Calibration "
+            "failure occurred with no scaling factors detected. This could be due to no int8 calibrator or insufficient"
+            " custom scales for network layers. Please see int8 sample to setup calibration correctly.)",
+            "an ONNX file without Q-DQ nodes (QuantizeLinear, DequantizeLinear) has no scales for it: quantize the",
+        ),
     ],
 )
 def test_cause_and_advice(plan: Path, error: str, advice: str) -> None:

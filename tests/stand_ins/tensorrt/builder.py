@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import onnx
 
 __all__ = [
-    "Builder", "BuilderFlag", "DeviceType", "HardwareCompatibilityLevel", "IBuilderConfig", "IHostMemory",
-    "INetworkDefinition", "IOptimizationProfile", "ITensor", "ITimingCache", "MemoryPoolType",
+    "Builder", "BuilderFlag", "DeviceType", "HardwareCompatibilityLevel", "IBuilderConfig", "IHostMemory", "ILayer",
+    "INetworkDefinition", "IOptimizationProfile", "ITensor", "ITimingCache", "LayerType", "MemoryPoolType",
     "NetworkDefinitionCreationFlag", "OnnxParser", "ParserError",
 ]  # fmt: skip
 #: onnx.TensorProto.DataType -> TensorRT's name
@@ -58,6 +58,12 @@ class BuilderFlag(Enum):
     GPU_FALLBACK = 3
     VERSION_COMPATIBLE = {8: 15, 10: 13}.get(MAJOR, 12)
     EXCLUDE_LEAN_RUNTIME = VERSION_COMPATIBLE + 1
+
+
+class LayerType(Enum):
+    ELEMENTWISE = 9
+    QUANTIZE = 33 if MAJOR < 10 else 32
+    DEQUANTIZE = QUANTIZE + 1
 
 
 class MemoryPoolType(Enum):
@@ -102,6 +108,12 @@ class ITensor:
         self.is_shape_tensor = False
 
 
+class ILayer:
+    def __init__(self, operator: str) -> None:
+        kinds = {"QuantizeLinear": LayerType.QUANTIZE, "DequantizeLinear": LayerType.DEQUANTIZE}
+        self.type = kinds.get(operator, LayerType.ELEMENTWISE)
+
+
 class INetworkDefinition:
     def __init__(self, flags: int) -> None:
         self.flags = flags
@@ -113,8 +125,16 @@ class INetworkDefinition:
     def num_inputs(self) -> int:
         return len(self.inputs)
 
+    @property
+    def num_layers(self) -> int:
+        return len(self.model.graph.node) if self.model else 0
+
     def get_input(self, index: int) -> ITensor:
         return self.inputs[index]
+
+    def get_layer(self, index: int) -> ILayer:
+        assert self.model is not None
+        return ILayer(self.model.graph.node[index].op_type)
 
 
 class ParserError:
@@ -266,6 +286,14 @@ class Builder:
             self._refuse(
                 "IBuilder::buildSerializedNetwork: Error Code 4: API Usage Error (Network has dynamic or shape inputs, "
                 "but no optimization profile has been defined.)"
+            )
+            return None
+        layers = [network.get_layer(number).type for number in range(network.num_layers)]
+        if "INT8" in {flag.name for flag in config.flags} and LayerType.QUANTIZE not in layers:
+            self._refuse(
+                "[standardEngineBuilder.cpp::initCalibrationParams::1487] Error Code 4: Internal Error (Calibration "
+                "failure occurred with no scaling factors detected. This could be due to no int8 calibrator or "
+                "insufficient custom scales for network layers. Please see int8 sample to setup calibration correctly.)"
             )
             return None
         if not self._measure(network, config):
