@@ -22,7 +22,7 @@ from edge_serve.backends.onnxruntime import session as sessions
 from edge_serve.backends.onnxruntime import settings as settings
 from edge_serve.backends.onnxruntime.external import check_external_data
 from edge_serve.backends.onnxruntime.gpu_instance import OnnxGpuInstance
-from edge_serve.backends.onnxruntime.gpu_session import NO_WAIT, GpuSession
+from edge_serve.backends.onnxruntime.gpu_session import NO_WAIT, WAIT, GpuSession
 from edge_serve.backends.onnxruntime.instance import OnnxInstance, SharedSession
 from edge_serve.backends.onnxruntime.plan import BindingPlan, make_plan
 from edge_serve.backends.onnxruntime.providers import CPU, Provider, notes, on_stream, providers
@@ -124,7 +124,8 @@ class OnnxRuntimeBackend:
             return instance
         most = int(spec.config.get("max_batch_size", 0))
         gpu.path.use(registered_memory(gpu.cuda, spec, gpu.device))
-        return OnnxGpuInstance(gpu, plan, sessions.run_options(made, NO_WAIT), _seats(spec), most)
+        options, waiting = (sessions.run_options(made, more) for more in (NO_WAIT, WAIT))
+        return OnnxGpuInstance(gpu, plan, options, waiting, _seats(spec), most)
 
     def _gpu_session(self, spec: ModelSpec, device: int) -> GpuSession | None:
         """Return a session on a stream of its own; None if the library has to copy tensors itself."""

@@ -55,6 +55,7 @@ class OnnxGpuInstance:
     """One executor, with a session of its own.
 
     Args:
+        options, waiting: of a run, as of a `SeatBinding`.
         full: max_batch_size of the model.
 
     Attributes:
@@ -65,13 +66,19 @@ class OnnxGpuInstance:
     takes_device_memory = True
 
     def __init__(
-        self, gpu: GpuSession, plan: BindingPlan, options: sessions.RunOptions | None, seats: int, full: int
+        self,
+        gpu: GpuSession,
+        plan: BindingPlan,
+        options: sessions.RunOptions | None,
+        waiting: sessions.RunOptions | None,
+        seats: int,
+        full: int,
     ) -> None:
         self._gpu = gpu
         self._cuda = gpu.cuda
         self._path = gpu.path
         self._plan = plan
-        self._bindings = [SeatBinding(gpu, options, full) for _ in range(seats)]
+        self._bindings = [SeatBinding(gpu, options, waiting, full) for _ in range(seats)]
         self._is_lost = False
         self._is_integrated = gpu.cuda.is_integrated(gpu.device)
         self.seats = seats

@@ -1,7 +1,7 @@
 """A session on a GPU that runs on a stream of its own, and its bindings to memory of the device.
 
-A run returns when it is enqueued. The library waits neither before it nor after it, so it is the caller that lets a run
-begin when its inputs are there, and that reads outputs when the stream is through.
+A run returns when it is enqueued. The library waits neither before it nor, as a rule, after it, so it is the caller
+that lets a run begin when its inputs are there, and that reads outputs when the stream is through.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ from edge_serve.records import frozen
 #: The library does not wait for the device at the end of a run. Without a graph id (-1 = no CUDA graph), the Python
 #: module of 1.32 takes 30 us to look for it.
 NO_WAIT = {"disable_synchronize_execution_providers": "1", "gpu_graph_id": "-1"}
+#: Options of one run in `RUNS_PER_WAIT`. Operators such as ScatterND put arguments in pinned memory, which the library
+#: releases only at the end of a run after which it waits (DeviceStreamCollection::CleanUp).
+WAIT = {**NO_WAIT, "disable_synchronize_execution_providers": "0"}
+RUNS_PER_WAIT = 100
 
 _LEAST_BYTES = 256
 
@@ -85,13 +89,18 @@ class SeatBinding:
     """The memory of one seat on the device for inputs, and the session's binding to it.
 
     Args:
+        options, waiting: of a run, with NO_WAIT and with WAIT.
         full: the largest number of rows of a batch; memory is allocated for as many. 0 = the model does not batch.
     """
 
-    def __init__(self, gpu: GpuSession, options: sessions.RunOptions | None, full: int) -> None:
+    def __init__(
+        self, gpu: GpuSession, options: sessions.RunOptions | None, waiting: sessions.RunOptions | None, full: int
+    ) -> None:
         self._cuda = gpu.cuda
         self._device = gpu.device
         self._options = options
+        self._waiting = waiting
+        self._runs = 0
         self._full = full
         self._session: Any = gpu.session
         self._io: Any = gpu.session.io_binding()
@@ -139,7 +148,9 @@ class SeatBinding:
         Raises:
             EdgeServeError: the library refuses or fails.
         """
-        found = sessions.run_bound(self._session, self._io, outputs, self._device, self._options)
+        self._runs += 1
+        options = self._options if self._runs % RUNS_PER_WAIT else self._waiting
+        found = sessions.run_bound(self._session, self._io, outputs, self._device, options)
         return [DevicePlace(pointer, shape) for pointer, shape in found]
 
     def close(self) -> None:

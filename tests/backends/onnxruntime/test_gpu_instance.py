@@ -17,6 +17,7 @@ from edge_serve.backends.cuda.registered_arena import RegisteredArena
 from edge_serve.backends.onnxruntime import session as sessions
 from edge_serve.backends.onnxruntime.backend import OnnxRuntimeBackend
 from edge_serve.backends.onnxruntime.gpu_instance import OnnxGpuInstance
+from edge_serve.backends.onnxruntime.gpu_session import RUNS_PER_WAIT
 from edge_serve.backends.onnxruntime.instance import OnnxInstance
 from edge_serve.backends.onnxruntime.providers import Provider
 from edge_serve.backends.onnxruntime.settings import SessionSettings
@@ -211,6 +212,17 @@ def test_memory_on_the_device_is_that_of_the_largest_batch_and_stays(scene: Scen
     for rows in (1, 8, 3):
         assert answers(instance, ask(rows, rows)) == [[[rows] * 4] * rows]
     assert scene.host.open_handles() == before
+
+
+def test_one_run_of_many_waits_so_that_the_library_releases_pinned_memory(scene: Scene) -> None:
+    instance = scene.open()
+    deferred = []
+    for value in range(3 * instance.seats * RUNS_PER_WAIT):
+        assert answers(instance, ask(value)) == [[[value] * 4]]
+        deferred.append(instance._gpu.session.deferred)
+
+    assert max(deferred) < instance.seats * RUNS_PER_WAIT
+    assert deferred.count(0) <= 3 * instance.seats, "the others do not wait"
 
 
 def test_everything_is_released_at_close(scene: Scene) -> None:

@@ -4,6 +4,7 @@ CudaApi. Workers of tests that find it in `tests/stand_ins` get the installed mo
 Device memory of the host CudaApi is memory of the process, so the CPU binds the same addresses. As on a device, outputs
 are there when the stream has got to them and not before, and what is bound to the device must lie there. As nodes do
 that a real session runs on the host, it reads inputs at once, so the caller must have waited for their copies.
+`deferred` counts the runs whose pinned memory is not released yet: a run after which the session waits releases it.
 
 The producer's name in a model is a script: `slow MS` takes the device so long, `refuse` fails as a run that the library
 refuses, `lose` loses the device in the call, and `lose later` when the stream gets there.
@@ -121,6 +122,7 @@ def session_on(host: Any, onnxruntime: Any) -> Any:
                 host.stream_synchronize(int(values.get("user_compute_stream", 0)))  # of a stream that there is
             super().__init__(path, options, providers=[one for one in providers if one[0] not in ON_GPU], **more)
             self.names = [name for name, _ in providers]
+            self.deferred = 0
 
         def get_providers(self) -> list[str]:
             names: list[str] = getattr(self, "names", None) or super().get_providers()
@@ -130,7 +132,8 @@ def session_on(host: Any, onnxruntime: Any) -> Any:
             return binding(self)
 
         def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
-            assert run_options.get_run_config_entry("disable_synchronize_execution_providers") == "1"
+            assert run_options.get_run_config_entry("gpu_graph_id") == "-1"
+            self.deferred += 1
             super().run_with_iobinding(iobinding, run_options)
             match self.get_modelmeta().producer_name.split():
                 case ["slow", milliseconds]:
@@ -145,6 +148,9 @@ def session_on(host: Any, onnxruntime: Any) -> Any:
                 case ["lose", "later"]:
                     host.run(_fault, self.stream)
             iobinding.move(self.stream)
+            if run_options.get_run_config_entry("disable_synchronize_execution_providers") == "0":
+                host.stream_synchronize(self.stream)
+                self.deferred = 0
 
     return StandInSession
 
