@@ -2,7 +2,8 @@
 
 STAND_IN_NVML names a JSON file, which is read at each call, so a test changes the boards while a server runs:
 `{"init": 18, "boards": [{"uuid": "GPU-a0...", "error": 15, "memory": [total, used], "load": 42, ...}]}`.
-A value that a board lacks is NOT_SUPPORTED. `init` and `error` are values of nvmlReturn_t that calls fail with.
+A value that a board lacks is NOT_SUPPORTED. `init` and `error` are values of nvmlReturn_t that calls fail with;
+`"lost": {"handle": 15}` or `{"uuid": 15}` has that of the calls that find a board.
 """
 
 # ruff: noqa: N802 (the names of the genuine module)
@@ -47,11 +48,18 @@ def nvmlDeviceGetCount() -> int:
     return len(_document()["boards"])
 
 
+def _fail_if_lost(handle: int, call: str) -> None:
+    if code := _document()["boards"][handle].get("lost", {}).get(call):
+        raise NVMLError(code)
+
+
 def nvmlDeviceGetHandleByIndex(index: int) -> int:
+    _fail_if_lost(index, "handle")
     return index
 
 
 def nvmlDeviceGetUUID(handle: int) -> str:
+    _fail_if_lost(handle, "uuid")
     uuid: str = _document()["boards"][handle]["uuid"]
     return uuid
 

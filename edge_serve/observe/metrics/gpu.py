@@ -126,10 +126,12 @@ class Nvml:
         self._nvml = nvml
         self._problem = ""
         nvml.nvmlInit()
-        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        self._devices = [
-            (handle, _text(nvml.nvmlDeviceGetUUID(handle)), self._millijoules(handle)) for handle in handles
-        ]
+        self._devices = []
+        for index in range(nvml.nvmlDeviceGetCount()):
+            handle = self._ask(nvml.nvmlDeviceGetHandleByIndex, index)
+            uuid = None if handle is None else self._ask(nvml.nvmlDeviceGetUUID, handle)
+            if uuid is not None:  # one that is lost has no name to be shown by, and the others are still there
+                self._devices.append((handle, _text(uuid), self._millijoules(handle)))
 
     def read(self) -> list[GpuReading]:
         return [self._read_one(*device) for device in self._devices]

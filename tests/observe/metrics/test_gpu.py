@@ -93,6 +93,13 @@ def test_vanished_device_is_reported_with_advice_and_without_values(boards: Path
     assert gpus.read()[0].problem == ""
 
 
+@pytest.mark.parametrize("call", ["handle", "uuid"])
+def test_card_that_is_lost_at_the_start_hides_no_other(boards: Path, call: str) -> None:
+    describe(boards, {**OLD, "lost": {call: 15}}, DESKTOP)
+
+    assert [gpu.uuid for gpu in Nvml(pynvml).read()] == ["GPU-8ec7"]
+
+
 def test_without_the_library_of_a_driver_pynvml_is_not_imported(
     tmp_path: Path, boards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
