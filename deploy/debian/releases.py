@@ -32,9 +32,9 @@ class Release:
 
 #: release of the image with NVIDIA's driver, and wheels of CUDA 12, which its driver 550 serves: the package for a GPU
 GPU_RELEASE = "trixie"
-GPU_WHEELS = ("onnxruntime-gpu[cuda,cudnn]<1.27", "cuda-bindings<13")
+GPU_WHEELS = ("onnxruntime-gpu[cuda,cudnn]<1.27", "cuda-bindings>=12.9.1,<13")
 
-_JETPACK = ("cuda-bindings>=12.6,<13",)
+_JETPACK = ("cuda-bindings>=12.9.1,<13",)
 
 RELEASES = {
     "bookworm": Release("deb12", "3.11", 252, 36, tested=True),

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from deploy.debian.releases import GPU_RELEASE, RELEASES
+from deploy.debian.releases import GPU_RELEASE, GPU_WHEELS, RELEASES
 from deploy.requirements import BUILD, FOLDER, Locked, joined, lock_file, read, write
 
+ROOT = Path(__file__).parents[2]
 ENTRIES = [Locked("b", "1.0", ("a" * 64, "b" * 64)), Locked("a", "2.0rc1", ("c" * 64,))]
 
 
@@ -51,6 +52,15 @@ def test_packages_for_jetpack_call_cuda_with_bindings_that_its_drivers_serve(nam
 
     assert bindings.version.startswith("12.")
     assert len(bindings.hashes) == 2
+
+
+def test_bindings_of_cuda_release_the_gil_while_a_thread_waits() -> None:
+    """They do so from 12.9.1 (release notes); before, a thread that waits for the device stops its worker."""
+    extras = re.findall(r'"(cuda-bindings[^"]*)"', (ROOT / "pyproject.toml").read_text())
+    wheels = [one for one in (*RELEASES["jammy"].wheels, *GPU_WHEELS) if one.startswith("cuda-bindings")]
+
+    assert len(extras) == 3
+    assert [one.partition(",")[0] for one in (*extras, *wheels)] == ["cuda-bindings>=12.9.1"] * 5
 
 
 def test_lock_files_name_no_index_and_every_line_is_an_entry() -> None:
