@@ -299,7 +299,7 @@ def test_a_device_that_was_lost_before_the_request(
     (instance,) = open_model(ONE)
     monkeypatch.setattr(torch.Tensor, "to", fail)
 
-    with pytest.raises(DeviceLost, match="^PyTorch execute failure: CUDA error: unknown error$"):
+    with pytest.raises(DeviceLost, match=r"^PyTorch execute failure: CUDA error: unknown error$"):
         execute(instance, request(tensor("INPUT__0", row(3)), outputs=OUT))
 
 
