@@ -132,7 +132,7 @@ class PyTorchInstance:
     def _run_with(self, threads: int, arguments: list[Any]) -> Sequence[Any]:
         try:
             self._use_threads(threads)
-            with torch.inference_mode(self._settings.inference_mode), torch.no_grad():
+            with torch.inference_mode() if self._settings.inference_mode else torch.no_grad():
                 return self._model.run(arguments)
         except EdgeServeError:
             raise
