@@ -278,7 +278,9 @@ def test_boot_retries_models_left_out_by_safe_mode(fresh: Service) -> None:
         fresh.machine.boot.kind == "nspawn"
     ):  # with a /proc of its own (ProtectProc=) the service reads the host's boot id
         boot = fresh.machine.run(f"nsenter -t {fresh.main_pid()} -m cat /proc/sys/kernel/random/boot_id").strip()
-        fresh.machine.run(f"sed -i 's/{boot}/another/' /var/lib/edge-serve/crashes.json")
+        record = "/var/lib/edge-serve/crashes.json"  # written once more when the service first sees what is at work
+        edit = f"sed -i 's/{boot}/another/' {record}; sleep 2; grep another {record}"
+        assert wait_until(lambda: fresh.machine.try_run(edit).status == 0, 20 * fresh.patience)
     fresh.machine.boot.cut()
     fresh.machine.start()
     assert wait_until(lambda: fresh.status_of("GET", "/v2/health/ready") == 200, 40 * fresh.patience)
