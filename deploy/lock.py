@@ -72,7 +72,8 @@ def lock_pack(wanted: Path) -> None:
     for release in RELEASES.values():
         reports = [_resolve(*target(release, arch).wheels(), "--requirement", str(wanted)) for arch in MACHINES]
         file = wanted.with_name(f"requirements-{release.python}{kind}.txt")
-        about = f"The wheels of the pack {wanted.parent.name}{kind} for Python {release.python}. {_HINT}"
+        devices = " and NVIDIA GPUs" if kind else ""
+        about = f"The wheels of the pack {wanted.parent.name} for Python {release.python}{devices}. {_HINT}"
         file.write_text(write(about, joined(reports, without=_UNWANTED)))
         print(file.relative_to(CHECKOUT))
 
