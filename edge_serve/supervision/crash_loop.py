@@ -134,7 +134,8 @@ def _guilty(deaths: Sequence[Suspects], known: Mapping[str, str]) -> tuple[list[
     for what, groups in suspects.items():
         names = set(groups[0]).intersection(*groups[1:]) - known.keys()
         if names:
-            return sorted(names), f"it was {what} each time when the service died {len(groups)} times in a row"
+            times = "each time" if len(groups) == len(deaths) else f"the last {len(groups)} times"
+            return sorted(names), f"it was {what} {times} when the service died {len(deaths)} times in a row"
     return None, f"the service died {len(deaths)} times in a row, and nothing says which model did it"
 
 

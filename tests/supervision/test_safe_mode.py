@@ -185,7 +185,8 @@ def test_a_model_that_kills_the_service_at_work_is_left_out_alone(tmp_path: Path
         watch.look(process * SECOND, ["kills"])
 
     assert [record_of(state).now.busy for state in states] == [None, ("kills",), ("kills",), ("kills",)]
-    assert record_of(states[-1]).reasons == {"kills": "it was at work each time when the service died 2 times in a row"}
+    reason = "it was at work the last 2 times when the service died 3 times in a row"
+    assert record_of(states[-1]).reasons == {"kills": reason}
 
 
 def test_work_is_observed_no_longer_than_needed(tmp_path: Path) -> None:
