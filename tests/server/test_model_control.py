@@ -56,6 +56,31 @@ def test_polling_loads_replaces_and_unloads(tmp_path: Path) -> None:
         assert server.get("/v2/health/ready")[0] == 200
 
 
+@pytest.mark.slow
+def test_a_model_that_hangs_while_it_loads_delays_no_other(tmp_path: Path) -> None:
+    """Nor does it keep itself from a repair, or from being removed."""
+    python_model(tmp_path, "first")
+    hangs = "import time\nprint('asleep', flush=True)\ntime.sleep(9999)\n"
+    flags = (f"--model-repository={tmp_path}", "--model-control-mode=poll", "--repository-poll-secs=1")
+    with running(*flags) as server:
+        python_model(tmp_path, "hanging", hangs)
+        server.wait_for_log(r"hanging:1: asleep")
+        python_model(tmp_path, "first", TIMES_TEN)
+        server.wait_for_log(r"(?s)model first version 1 ready.*model first version 1 ready")
+        assert first(server.add_sub("first")[1]) == 20
+
+        python_model(tmp_path, "hanging")
+        server.wait_for_log(r"'hanging' version 1: .*the load was stopped: its files have changed meanwhile")
+        server.wait_for_log(r"model hanging version 1 ready")
+        assert first(server.add_sub("hanging")[1]) == 2
+
+        python_model(tmp_path, "new", hangs)
+        server.wait_for_log(r"new:1: asleep")
+        shutil.rmtree(tmp_path / "new")
+        server.wait_for_log(r"'new' version 1: .*the load was stopped: it is gone from the repository")
+        assert server.get("/v2/health/ready")[0] == 200
+
+
 def test_sighup_looks_once(tmp_path: Path) -> None:
     repository, beside = tmp_path / "repository", tmp_path / "beside"
     directory = python_model(repository, "m", config=ALL_VERSIONS)

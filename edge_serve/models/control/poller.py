@@ -150,7 +150,10 @@ class Poller:
         self._interval = interval
         self._watch = Watch({})
         self._wake = asyncio.Event()
+        self._requested = False
         self._looking = asyncio.Lock()
+        #: each may take as long as a model that hangs, and must not delay other models
+        self._loads: set[asyncio.Task[None]] = set()
         self._trouble = ""
         #: models whose last requests are being answered: they are looked for again after that
         self._unloading: dict[str, asyncio.Task[None]] = {}
@@ -166,6 +169,7 @@ class Poller:
 
     def ask(self) -> None:
         """Request a scan as soon as possible."""
+        self._requested = True
         self._wake.set()
 
     async def reload(self, names: Sequence[str], *, unload_first: bool = False) -> list[ModelReload]:
@@ -180,29 +184,33 @@ class Poller:
             Unavailable: a repository cannot be read.
         """
         self._repository.retry()
-        async with self._looking:
-            wanted, done = await (self._reload_named(names, unload_first) if names else self._reload_changed())
+        wanted, done = await (self._reload_named(names, unload_first) if names else self._reload_changed())
         if self._unloading:
             self.ask()
         changed = {*done.load, *done.unload}
         return [self._reloaded(name, name in changed, name in done.unload) for name in wanted]
 
     async def _reload_named(self, names: Sequence[str], unload_first: bool) -> tuple[list[str], Changes]:
-        models, unreadable = await self._scanned()
-        wanted = list(dict.fromkeys(one for name in names for one in self._watch.find_known(models, name) or [name]))
-        changes = self._watch.take(models, wanted, unreadable)
+        async with self._looking:
+            models, unreadable = await self._scanned()
+            find = self._watch.find_known
+            wanted = list(dict.fromkeys(one for name in names for one in find(models, name) or [name]))
+            changes = self._watch.take(models, wanted, unreadable)
+            self._stop_outdated(changes)
         load = [name for name in wanted if name in models]
         with self._registry.unloading_first(load if unload_first else ()):
-            await self._act(Changes(tuple(load), changes.unload))
+            await self._load(load)
         return wanted, changes
 
     async def _reload_changed(self) -> tuple[list[str], Changes]:
         load: list[str] = []
         unload: list[str] = []
         while True:
-            models, unreadable = await self._scanned()
-            changes = self._watch.look(models, time.monotonic(), SETTLE_WHEN_ASKED, unreadable)
-            await self._act(changes)
+            async with self._looking:
+                models, unreadable = await self._scanned()
+                changes = self._watch.look(models, time.monotonic(), SETTLE_WHEN_ASKED, unreadable)
+                self._stop_outdated(changes)
+            await self._load(changes.load)
             load += changes.load
             unload += changes.unload
             if changes.again is None:
@@ -231,7 +239,14 @@ class Poller:
         return ModelReload(name, versions, changed, reason)
 
     async def run(self) -> None:
-        """Scan until cancelled."""
+        """Scan until cancelled; then the loads of what has changed are cancelled, too."""
+        try:
+            await self._run()
+        finally:
+            for task in self._loads:
+                task.cancel()
+
+    async def _run(self) -> None:
         due, settle = self._next(), self._interval or SETTLE_WHEN_ASKED
         asked = False
         while True:
@@ -241,7 +256,7 @@ class Poller:
                 asked = True
                 self._repository.retry()
             again = await self._look(settle)
-            if again is None:
+            if again is None and not self._loads:
                 settle = self._interval or SETTLE_WHEN_ASKED
                 if asked:
                     asked = False
@@ -255,12 +270,12 @@ class Poller:
         return None if interval is None else time.monotonic() + interval
 
     async def _asked(self, due: float | None) -> bool:
-        """Wait until `due` or a request for a scan. Return whether there was a request."""
+        """Wait until `due`, the end of a load, or a request for a scan. Return whether there was a request."""
         timeout = None if due is None else max(0.0, due - time.monotonic())
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._wake.wait(), timeout)
-        asked = self._wake.is_set()
         self._wake.clear()
+        asked, self._requested = self._requested, False
         return asked
 
     async def _look(self, settle: float) -> float | None:
@@ -272,24 +287,34 @@ class Poller:
                 return None
             models, unreadable = found
             changes = self._watch.look(self._leave_out_unloading(models), time.monotonic(), settle, unreadable)
-            await self._act(changes)
-        if changes.again is None:
+            self._stop_outdated(changes)
+        if changes.load or self._registry.find_rebound():
+            task = asyncio.get_running_loop().create_task(self._load(changes.load), name="load changed models")
+            self._loads.add(task)
+            task.add_done_callback(self._on_loaded)
+        if changes.again is None and not self._loads:
             self._registry.load_history.unreadable = ""
             if not self._unloading.keys().isdisjoint(models):
                 return time.monotonic() + _LOOK_AGAIN
         return changes.again
 
-    async def _act(self, changes: Changes) -> None:
-        """Unload the models that are gone, and load those that have changed."""
+    def _stop_outdated(self, changes: Changes) -> None:
+        """Start to unload the models that are gone, and stop the loads of files that have changed."""
+        for name in changes.load:
+            self._registry.stop_loading(name, "its files have changed meanwhile")
         for name in changes.unload:
             if self._registry.knows(name):
                 log.info("model %s is gone from the repository", name, extra=model_fields(name))
+                self._registry.stop_loading(name, "it is gone from the repository")
                 task = asyncio.get_running_loop().create_task(self._registry.unload(name), name=f"unload {name}")
                 self._unloading[name] = task  # it may take as long as its last request, and must not delay other models
                 task.add_done_callback(partial(self._on_unloaded, name))
             else:
                 self._registry.load_history.reasons.pop(name, None)
-        load = list(dict.fromkeys([*changes.load, *self._registry.find_rebound()]))
+
+    async def _load(self, changed: Collection[str]) -> None:
+        """Load the models that have changed, and the ensembles whose steps refer to others because of that."""
+        load = list(dict.fromkeys([*changed, *self._registry.find_rebound()]))
         if load:
             log.info("changed in the repository: %s", ", ".join(load))
             self._registry.load_history.readmit(load)
@@ -297,6 +322,11 @@ class Poller:
                 await self._registry.load_all(load, own_worker=True)
             except Exception:  # a bug must not end the polling
                 log.exception("loading what has changed failed")
+
+    def _on_loaded(self, task: asyncio.Task[None]) -> None:
+        """Scan again: a request for a scan is done once its changes are loaded."""
+        self._loads.discard(task)
+        self._wake.set()
 
     def _on_unloaded(self, name: str, _: asyncio.Task[None]) -> None:
         del self._unloading[name]

@@ -301,6 +301,10 @@ class Registry:
                 raise error
         self.load_history.unreadable = ""
 
+    def stop_loading(self, name: str, reason: str) -> None:
+        """See `VersionSwapper.stop_loading`."""
+        self._swapper.stop_loading(name, reason)
+
     def find_rebound(self) -> list[str]:
         """Return the ensembles whose steps would refer to other models if they were loaded now."""
         plans = [record.plan for record in self._models.values() if record.plan is not None]

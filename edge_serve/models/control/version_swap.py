@@ -62,6 +62,9 @@ class VersionSwapper:
         self._slots = asyncio.Semaphore(at_once)
         self.leaving: set[asyncio.Task[None]] = set()
         self.unloading = UnloadingVersions()
+        #: model -> the plan that is being loaded, and why that is to stop
+        self._loading: dict[str, LoadPlan] = {}
+        self._stopped: dict[str, str] = {}
         #: models whose serving versions are unloaded before the new ones load, although memory may hold both
         self.unload_first: frozenset[str] = frozenset()
         self._instance_updater = InstanceUpdater(loader, drain_seconds)
@@ -74,6 +77,16 @@ class VersionSwapper:
         """Load only versions that fit into `memory`; None = all. `most_waiting` requests may wait in a swap queue."""
         self._memory, self._most_waiting = memory, most_waiting
         self._instance_updater.memory = memory
+
+    def stop_loading(self, name: str, reason: str) -> None:
+        """Let the load of a model fail with this reason, if one is under way.
+
+        A load in a worker that other models share goes on to its end, because they would be lost with it.
+        """
+        plan = self._loading.get(name)
+        if plan is not None:
+            self._stopped[name] = reason
+            self._loader.stop(plan, reason)
 
     async def swap(self, record: ModelRecord, plan: LoadPlan, *, own_worker: bool) -> bool:
         """Load every version of `plan`. When all are loaded, they take over; when one fails, none does.
@@ -111,7 +124,12 @@ class VersionSwapper:
             known = record.versions.setdefault(version, VersionRecord(version))
             if known.state in (VersionState.GONE, VersionState.DRAINING):
                 known.move(VersionEvent.RELOADED)
-        opened = await self._open_all(record, plan, wanted, own_worker)
+        self._loading[record.name] = plan
+        try:
+            opened = await self._open_all(record, plan, wanted, own_worker)
+        finally:
+            del self._loading[record.name]
+            self._stopped.pop(record.name, None)
         failures = {v: r for v, r in zip(wanted, opened, strict=True) if isinstance(r, EdgeServeError)}
         fresh = [served for served in opened if not isinstance(served, EdgeServeError)]
         if failures:
@@ -233,12 +251,17 @@ class VersionSwapper:
     async def _try(self, plan: LoadPlan, version: int, own_worker: bool) -> Served | EdgeServeError:
         extra = model_fields(plan.name, version)
         try:
+            if plan.name in self._stopped:  # while it waited for its turn, or between two tries
+                raise Cancelled("")
             if members_of(plan.config):
                 return await self._loader.open_ensemble(plan, version, self._serving.lookup)
             return await self._loader.open(plan, version, own_worker=own_worker)
         except EdgeServeError as error:
-            log.error("failed to load '%s' version %d: %s", plan.name, version, error.as_triton(), extra=extra)
-            return error
+            stopped = self._stopped.get(plan.name)
+            failure = Cancelled(f"the load was stopped: {stopped}") if stopped else error
+            level = logging.INFO if isinstance(failure, Cancelled) else logging.ERROR
+            log.log(level, "failed to load '%s' version %d: %s", plan.name, version, failure.as_triton(), extra=extra)
+            return failure
         except Exception as error:  # a bug must not look like a model that is still loading
             log.exception("failed to load '%s' version %d", plan.name, version, extra=extra)
             return Internal(f"{type(error).__name__}: {error}")

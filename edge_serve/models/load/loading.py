@@ -195,6 +195,11 @@ class Loader:
         served.load_seconds = time.monotonic() - started
         return served
 
+    def stop(self, plan: LoadPlan, reason: str) -> None:
+        """Let `open` of versions of this plan fail, unless their worker is shared."""
+        self.builds.cancel(plan.name)
+        self._workers.stop_loading(plan.directory, reason)
+
     async def open_ensemble(self, plan: LoadPlan, version: int, lookup: Lookup) -> Served:
         """Load one version of an ensemble whose members serve. It has no worker and no memory of its own.
 

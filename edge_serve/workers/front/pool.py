@@ -183,6 +183,11 @@ class Workers:
         homes = await self.open_homes(spec, backend, dict(enumerate(instances)), link, own_worker=own_worker)
         return OpenedModel(self, link, homes)
 
+    def stop_loading(self, model_directory: Path, reason: str) -> None:
+        """Kill the processes in which a version of this model loads, and which have no other model."""
+        for worker in self._all:
+            worker.stop_loading(model_directory, reason)
+
     async def open_homes(
         self,
         spec: ModelSpec,

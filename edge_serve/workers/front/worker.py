@@ -8,6 +8,7 @@ import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from edge_serve.aio.tasks import notify, start_task
@@ -96,6 +97,8 @@ class Worker:
         #: models among them; 0 = to be counted
         self._shares = 0
         self._turning: set[str] = set()
+        #: directory of the model that loads now; of several, the last one
+        self._loading: Path | None = None
         self._numbers = itertools.count(1)
         self._ending = False
         self._log = ModelLog(self._loop, label, model_fields)
@@ -171,7 +174,7 @@ class Worker:
             EdgeServeError: why there is none.
         """
         question = {"spec": as_json(spec), "backend": backend, "in_main": self._in_main}
-        answer = await self._load(FrameKind.DESCRIBE, question, spec.name)
+        answer = await self._load(FrameKind.DESCRIBE, question, spec)
         config = answer.get("config")
         if not isinstance(config, dict):
             raise self._broke(spec.name, f"found {type(config).__name__}, expected a configuration")
@@ -214,7 +217,7 @@ class Worker:
         question = open_question(part, numbers, self._in_main)
         fds = [part.link.arena.fd, *(theirs.fileno() for _, theirs in pairs)]
         try:
-            answer = await self._load(FrameKind.OPEN, question, part.spec.name, fds)
+            answer = await self._load(FrameKind.OPEN, question, part.spec, fds)
             if process.exited.done():
                 raise Internal(f"worker {self.label} died just after it had loaded model '{part.spec.name}'")
             seats = seats_in(answer, len(numbers))
@@ -238,12 +241,21 @@ class Worker:
             part.channels[instance] = channel
         part.lost = False
 
-    async def _load(self, kind: int, question: dict[str, Any], name: str, fds: Sequence[int] = ()) -> dict[str, Any]:
-        self._turning.add(name)
+    async def _load(
+        self, kind: int, question: dict[str, Any], spec: ModelSpec, fds: Sequence[int] = ()
+    ) -> dict[str, Any]:
+        self._turning.add(spec.name)
+        self._loading = spec.model_directory
         try:
-            return await self.process.load(kind, question, name, fds, lambda: bool(self._parts))
+            return await self.process.load(kind, question, spec.name, fds, lambda: bool(self._parts))
         finally:
-            self._turning.discard(name)
+            self._turning.discard(spec.name)
+            self._loading = None
+
+    def stop_loading(self, model_directory: Path, reason: str) -> None:
+        """Kill the process if a version of this model loads in it, and no other model is there."""
+        if self._loading == model_directory and self.claims == 1:
+            self.process.kill(f"was killed while it loaded a model: {reason}")
 
     async def refusal(self, part: ModelPlacement, timeout: float) -> str:
         """Ask the model whether it is ready. Return why it is not; "" = it is.

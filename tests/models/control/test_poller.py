@@ -157,12 +157,16 @@ def test_an_unreadable_model_that_is_named_is_not_unloaded(tmp_path: Path) -> No
 
 
 class FakeRegistry:
-    """Remembers what it was told; `told` is set each time. An unload ends when `drained` is set."""
+    """Remembers what it was told; `told` is set each time. An unload ends when `drained` is set, a load when `loaded`
+    is."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, ...]] = []
+        self.stopped: list[tuple[str, str]] = []
         self.drained = asyncio.Event()
         self.drained.set()
+        self.loaded = asyncio.Event()
+        self.loaded.set()
         self.told = asyncio.Event()
         self.error: Exception | None = None
         self.load_history = LoadHistory()
@@ -182,7 +186,11 @@ class FakeRegistry:
         self._tell("load", *names)
         if self.error is not None:
             raise self.error
+        await self.loaded.wait()
         return []
+
+    def stop_loading(self, name: str, reason: str) -> None:
+        self.stopped.append((name, reason))
 
     async def unload(self, name: str) -> None:
         self._tell("unload", name)
@@ -352,6 +360,37 @@ def test_a_model_that_is_being_unloaded_delays_no_other(tmp_path: Path) -> None:
         assert told.reason == "it is being unloaded, and loads again once its last request is answered"
         registry.drained.set()
         assert await registry.next() == ("load", "a")
+        running.cancel()
+
+    asyncio.run(story())
+
+
+def test_a_model_that_hangs_while_it_loads_delays_no_other(tmp_path: Path) -> None:
+    """Its own load is stopped once its files change or are gone."""
+
+    async def story() -> None:
+        registry = FakeRegistry()
+        registry.loaded.clear()
+        subject = poller(registry, tmp_path)
+        settled = asyncio.Event()
+        subject.on_settled = settled.set
+        await subject.begin()
+        running = asyncio.create_task(subject.run())
+
+        hanging = model(tmp_path, "a", 1)
+        assert await registry.next() == ("load", "a")
+        model(tmp_path, "b", 1)
+        assert await registry.next() == ("load", "b")
+        subject.ask()
+        (hanging / "1/model.py").write_text("version = 1.1\n")
+        assert await registry.next() == ("load", "a")
+        shutil.rmtree(hanging)
+        assert await registry.next() == ("unload", "a")
+        changed, gone = "its files have changed meanwhile", "it is gone from the repository"
+        assert registry.stopped == [("a", changed), ("b", changed), ("a", changed), ("a", gone)]
+        assert not settled.is_set(), "the changes that were asked for are not loaded"
+        registry.loaded.set()
+        await asyncio.wait_for(settled.wait(), 10)
         running.cancel()
 
     asyncio.run(story())
