@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
 
@@ -38,6 +39,18 @@ def test_another_word_about_inputs_on_a_gpu_is_refused(scene: PythonScene) -> No
     with pytest.raises(Unsupported) as refused:
         scene.open(model_source("pass"), config)
     assert refused.value.message == ('Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: No\'; write "yes" or "no"')
+
+
+def test_the_calls_of_an_endless_recursion_and_a_long_text_are_cut(scene: PythonScene) -> None:
+    (reply,) = scene.execute("def again(): again()\nagain()", request(number()))
+    calls = error_of(reply).partition("At:\n")[2].splitlines()
+    assert len(calls) == 41
+    assert calls[0].endswith(": again")
+    assert re.fullmatch(r"  \.\.\. \d{3} more calls", calls[20])
+    assert calls[-1].endswith(": execute")
+    (reply,) = scene.execute("raise ValueError('x' * 1_500_000)", request(number()))
+    assert "x ... (1,500,012 characters)" in error_of(reply)
+    assert len(error_of(reply)) < 17_000
 
 
 def test_outputs_that_were_not_asked_for_are_left_out(scene: PythonScene) -> None:

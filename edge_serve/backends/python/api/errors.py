@@ -18,6 +18,8 @@ MODULE = "c_python_backend_utils"
 
 #: files of frames that lead to no line of a model: the server's own, and those that any import passes through
 _HIDDEN = (f"{Path(__file__).parents[3]}/", "<frozen importlib.")
+#: calls that are listed at each end of a longer way to the place of an error, and characters of an exception's own text
+_MOST_CALLS, _MOST_TEXT = 20, 16384
 _RESUMED = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 _NO_TERMINAL = (
@@ -97,6 +99,8 @@ def describe(error: BaseException, caller: FrameType | None) -> str:
     if isinstance(error, Refusal):
         return str(error)
     text = f"{type(error).__name__}: {error}"
+    if len(text) > _MOST_TEXT:
+        text = f"{text[:_MOST_TEXT]} ... ({len(text):,} characters)"
     if type(error).__name__ == "BdbQuit":
         text += _NO_TERMINAL
     trace = error.__traceback__
@@ -112,6 +116,8 @@ def describe(error: BaseException, caller: FrameType | None) -> str:
         # A coroutine or generator that has ended has no caller any more; Python 3.13 still tells the one it had.
         frame = None if frame.f_code.co_flags & _RESUMED else frame.f_back
         line = frame.f_lineno if frame is not None else 0
+    if len(lines) > 2 * _MOST_CALLS:  # endless recursion
+        lines[_MOST_CALLS:-_MOST_CALLS] = [f"  ... {len(lines) - 2 * _MOST_CALLS} more calls\n"]
     advice = advice_on(error, in_call=not lines)
     return with_advice(f"{text}\n\nAt:\n{''.join(lines)}" if lines else text, advice)
 
