@@ -19,6 +19,7 @@ from edge_serve.workers.wire.frames import LOG_CHARACTERS, MOST_REPORTED
 from edge_serve.workers.wire.place import own_place
 
 LONGEST_LINE = 4096
+_CUT = f" ... (cut after {LONGEST_LINE} bytes)"
 #: output of a restarted process counts as a repetition for so many seconds
 RECURS_SECONDS = 60.0
 #: lines of Python's report of a fatal signal (faulthandler) that are kept
@@ -85,6 +86,7 @@ class WorkerOutput:
         self._write = write or self._log
         self._rate = Rate(200, 1000)
         self._rest = b""
+        self._cut = False
         self._dropped = 0
         self.last: deque[str] = deque(maxlen=5)
         self.fatal: list[str] = []
@@ -109,10 +111,13 @@ class WorkerOutput:
             self.close()
             return False
         lines = (self._rest + data).split(b"\n")
+        if self._cut:  # the end of a line whose beginning is written
+            self._cut = len(lines) == 1
+            lines[0:1] = [b""] if self._cut else []
         self._rest = lines.pop()
         if len(self._rest) > LONGEST_LINE:
             lines.append(self._rest)
-            self._rest = b""
+            self._rest, self._cut = b"", True
         self._take(lines)
         return True
 
@@ -125,7 +130,7 @@ class WorkerOutput:
             if self._dropped:
                 self._write(f"({self._dropped} lines dropped: the model prints too much)")
                 self._dropped = 0
-            text = line[:LONGEST_LINE].decode(errors="replace")
+            text = line[:LONGEST_LINE].decode(errors="replace") + (_CUT if len(line) > LONGEST_LINE else "")
             self.last.append(text)
             if len(self.fatal) < _MOST_FATAL and (self.fatal or text.startswith(_FATAL)):
                 self.fatal.append(text)

@@ -40,10 +40,15 @@ def test_bytes_that_are_no_text_are_shown() -> None:
     assert lines_of(b"\xff\xfe\n") == ["��"]
 
 
-def test_an_endless_line_is_cut() -> None:
-    found = lines_of(b"x" * 60_000, b"y" * 60_000)
-    assert len(found) == 2
-    assert all(len(line) == LONGEST_LINE for line in found)
+@pytest.mark.parametrize(
+    "writes",
+    [(b"x" * 60_000, b"y" * 60_000), (b"x" * 5_000 + b"\n",), (b"x" * 5_000, b"y" * 10, b"y\n"), (b"x" * 5_000, b"\n")],
+    ids=["endless", "at once", "in pieces", "before its end"],
+)
+def test_a_long_line_is_cut_and_says_so(writes: tuple[bytes, ...]) -> None:
+    cut = "x" * LONGEST_LINE + f" ... (cut after {LONGEST_LINE} bytes)"
+    after = [b"next\n"] if writes[-1].endswith(b"\n") else []
+    assert lines_of(*writes, *after) == [cut, *(["next"] if after else [])]
 
 
 def test_a_flood_is_counted_not_written() -> None:
