@@ -1,7 +1,8 @@
 """The status document for clients that may not read the log: without log lines, reasons of errors, and paths.
 
-Log lines and reasons quote paths, and texts of models. Clients on this device, and clients with a token or a
-certificate of the role `read`, get the whole document (`access.policy.Policy.may_read_log`).
+Log lines and reasons quote paths, and texts of models; faults of a device quote its settings. Clients on this device,
+and clients with a token or a certificate of the role `read`, get the whole document
+(`access.policy.Policy.may_read_log`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ def redact(document: Document) -> Document:
         "models": [_redact_model(row) for row in document["models"]],
         "workers": [_redact_worker(row) for row in document["workers"]],
         "updates": _redact_updates(document.get("updates")),
+        "system": _redact_system(document.get("system")),
         "events": [],
         "errors": [],
         "log_hidden": True,
@@ -58,6 +60,14 @@ def _redact_updates(updates: Document | None) -> Document | None:
     hidden = {key: HIDDEN if updates[key] else "" for key in ("problem", "error", "paused")}
     bundles = [{**one, "reason": HIDDEN if one["reason"] else ""} for one in updates["bundles"]]
     return {**updates, **hidden, "bundles": bundles}
+
+
+def _redact_system(system: Document | None) -> Document | None:
+    if system is None:
+        return None
+    problem = HIDDEN if system["problem"] else ""
+    faults = [{**one, "text": f"{one['code']}: {HIDDEN}"} for one in system["faults"]]
+    return {**system, "problem": problem, "faults": faults}
 
 
 def _redact_worker(row: Document) -> Document:

@@ -232,8 +232,9 @@ def _token_mistakes(row: dict[str, Any]) -> Iterator[str]:
     if not _TOKEN_NAME.fullmatch(str(row.get("name", ""))):
         yield "name: expected up to 128 letters, digits, and _ . @ : / -"
     if row.get("role") not in ROLES:
-        close = nearest(str(row.get("role", "")), ROLES)
-        yield f"role: found {quoted(row.get('role', ''))}, expected one of {', '.join(ROLES)}{close}"
+        role = str(row.get("role", ""))
+        shown = "a token" if _TOKEN.fullmatch(role) else quoted(row.get("role", ""))
+        yield f"role: found {shown}, expected one of {', '.join(ROLES)}{nearest(role, ROLES)}"
     if ("token" in row) == ("hash" in row):
         yield "expected either token or hash"
     elif "token" in row and not _TOKEN.fullmatch(str(row["token"])):

@@ -31,7 +31,7 @@ class Key(NamedTuple):
     Attributes:
         most: entries of a list, or bytes of a file.
         text: its line in the docs.
-        secret: its value is removed from the boot partition.
+        secret: its value, or its user and password, are removed from the boot partition. No message quotes it.
     """
 
     name: str
@@ -68,7 +68,7 @@ KEYS = (
     Key("network.dns", Kind.TEXTS, "addresses of name servers; only with fixed addresses"),
     Key("network.proxy", Kind.TEXT, "proxy for updates, `http://host:port`", secret=True),
     Key("network.ntp", Kind.TEXTS, "time servers: names or addresses"),
-    Key("ota.url", Kind.TEXTS, "where updates are fetched from: one or several mirrors, tried in order"),
+    Key("ota.url", Kind.TEXTS, "where updates are fetched from: one or several mirrors, tried in order", secret=True),
     Key("ota.root", Kind.FILE, "`root.json` of the publisher. Updates start when it is there", _DOCUMENT),
     Key(
         "ota.replace_root", Kind.BOOLEAN,
@@ -131,7 +131,8 @@ def _mistakes(parsed: Parsed) -> Iterator[Mistake]:
         if not known:
             yield Mistake(line, f"unknown {_what(content)} {quoted(table)}{_nearest_table(table)}")
         elif not isinstance(content, dict):
-            yield Mistake(line, f"{table}: found {found(content)}, expected a table: write [{table}]")
+            shown = found(content, any(key.secret for key in known))
+            yield Mistake(line, f"{table}: found {shown}, expected a table: write [{table}]")
         else:
             yield from _table(parsed, table, content, {key.path[1]: key for key in known})
 
@@ -195,7 +196,8 @@ def _type(parsed: Parsed, key: Key, value: object, line: int) -> Iterator[Mistak
             where = f"{key.name}.{name}" if isinstance(value, dict) else key.name
             expected = _NAMES[element].removeprefix("the ")
             hint = _hint(key, one) if element is str else ""
-            yield Mistake(parsed.line(*key.path, name), f"{where}: found {found(one)}, expected {expected}{hint}")
+            shown = found(one, key.secret)
+            yield Mistake(parsed.line(*key.path, name), f"{where}: found {shown}, expected {expected}{hint}")
 
 
 def found(value: object, secret: bool = False) -> str:
@@ -205,8 +207,8 @@ def found(value: object, secret: bool = False) -> str:
 
 
 def _hint(key: Key, value: object) -> str:
-    if key.kind is Kind.TEXTS and isinstance(value, str) and not key.secret:
-        return f": write [{quoted(value)}]".replace("'", '"')
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and key.kind is not Kind.BOOLEAN:
+    if key.kind is Kind.TEXTS and isinstance(value, str):
+        return f": write [{quoted('...' if key.secret else value)}]".replace("'", '"')
+    if type(value) in (int, float) and key.kind is not Kind.BOOLEAN and not key.secret:
         return f': write "{value}"'
     return ""

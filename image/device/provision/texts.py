@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from image.device.provision.configuration import LABEL, without_login
+from image.device.provision.configuration import LABEL
 from image.device.provision.mistakes import quoted
 
 _HOST = re.compile(
@@ -98,15 +98,20 @@ def host_or_address(text: str) -> Iterator[str]:
 
 
 def proxy(text: str) -> Iterator[str]:
-    """Check the address of a proxy. The message does not contain its password."""
+    """Check the address of a proxy."""
     if not re.fullmatch(r"[^/?#]*//[^/?#]*/?", text) or not _is_url(text, ("http",)):
-        yield f"found {quoted(without_login(text))}, expected http://host:port"
+        yield f"found {_shown(text)}, expected http://host:port"
 
 
 def url(text: str) -> Iterator[str]:
     """Check the address of a repository of updates."""
     if re.search("[?#]", text) or not _is_url(text, ("http", "https")):
-        yield f"found {quoted(without_login(text))}, expected an address such as 'https://models.example/plant'"
+        yield f"found {_shown(text)}, expected an address such as 'https://models.example/plant'"
+
+
+def _shown(text: str) -> str:
+    """Describe a wrong address. It is not quoted, because any part of it may be a password."""
+    return "a text with '@' (in a password, write / ? # @ as %2F %3F %23 %40)" if "@" in text else "another text"
 
 
 def _is_url(text: str, schemes: tuple[str, ...]) -> bool:

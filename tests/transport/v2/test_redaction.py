@@ -18,6 +18,7 @@ def _document(**server: Any) -> dict[str, Any]:
     return {
         "server": {**about, **server}, "models": [model, {**model, "reason": ""}], "workers": [worker],
         "events": [1], "errors": [2], "device": {"cores": 2},
+        "system": {"problem": "", "name": "edge-1", "faults": [{"code": "a-1", "text": "found /a", "help": "x"}]},
     }  # fmt: skip
 
 
@@ -32,6 +33,9 @@ def test_paths_and_reasons_are_left_out_and_the_rest_is_there() -> None:
     assert [(row["name"], row["reason"]) for row in seen["models"]] == [("a", HIDDEN), ("a", "")]
     assert seen["workers"] == [{"label": "a:1", "models": ["a:1"], "pid": 7}]
     assert (seen["events"], seen["errors"], seen["log_hidden"], seen["device"]) == ([], [], True, {"cores": 2})
+    assert seen["system"] == {
+        "problem": "", "name": "edge-1", "faults": [{"code": "a-1", "text": f"a-1: {HIDDEN}", "help": "x"}],
+    }  # fmt: skip
     assert document == _document(), "it belongs to other readers too"
 
 
