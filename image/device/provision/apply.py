@@ -35,7 +35,10 @@ _TOKENS = f"{_SERVER}/tokens"
 _AGENT = f"{_OTA}/edge-ota.conf"
 _SSH = f"{STATE}/ssh/authorized_keys"
 _NETWORK = "run/systemd/network/50-edge-device.network"
+# the copy of a file in /run, and of what is set in memory
+_NETWORK_COPY = f"{STATE}/network"
 _NAME = f"{STATE}/name"
+_ZONE = f"{STATE}/timezone"
 _MOST = 4 * 1024 * 1024
 
 
@@ -70,8 +73,9 @@ def derive(configuration: Configuration, name: str) -> list[WantedFile]:
         WantedFile(_TOKENS, tokens.encode(), 0o640, group="edge-serve"),
         _agent(configuration, name),
         WantedFile(_SSH, keys.encode() or None, 0o600),
-        WantedFile(_NETWORK, _text(_network(configuration))),
+        *(WantedFile(path, _text(_network(configuration))) for path in (_NETWORK, _NETWORK_COPY)),
         WantedFile(_NAME, f"{name}\n".encode()),
+        WantedFile(_ZONE, f"{configuration.timezone}\n".encode() if configuration.timezone else None),
     ]
 
 
@@ -145,6 +149,17 @@ def name_of(configuration: Configuration, machine_id: str) -> str:
     document = device_of(configuration.files.get("ota.device"))
     default = f"edge-{hashlib.sha256(machine_id.encode()).hexdigest()[:6]}"
     return configuration.name or (document if LABEL.fullmatch(document) else "") or default
+
+
+def restore(root: Path) -> tuple[str, str]:
+    """Write the file of the network as it was at the last start. Return name and time zone of that start; "" = none.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    put([WantedFile(_NETWORK, files.read_if_there(root / _NETWORK_COPY, _MOST))], root)
+    kept = [(files.read_if_there(root / one, _MOST) or b"").decode(errors="replace").strip() for one in (_NAME, _ZONE)]
+    return kept[0] if LABEL.fullmatch(kept[0]) else "", kept[1]
 
 
 def put(wanted: Sequence[WantedFile], root: Path) -> list[str]:

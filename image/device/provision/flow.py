@@ -1,7 +1,8 @@
 """The order of provisioning: read, check everything, store, apply, remove secrets.
 
-A mistake anywhere leaves the configuration before in force. Each step can be repeated, so a power cut between any two
-of them changes nothing in the result of the next boot.
+A mistake anywhere leaves the configuration before in force. If that one is damaged or refused too, the files of the
+last start stay as they are: without them the device would serve without tokens and TLS. Each step can be repeated, so a
+power cut between any two of them changes nothing in the result of the next boot.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ def provision(place: Place) -> list[Mistake]:
 
     Each fault is reported, and none ends the program: the device serves with the configuration before.
     """
+    _restore(place)
     before = _load(place)
     mistakes: Sequence[Mistake] = ()
     accepted: _Accepted | None = None
@@ -76,14 +78,28 @@ def provision(place: Place) -> list[Mistake]:
         mistakes = error.mistakes
     except Exception as error:  # whatever a file makes this program do, the settings before apply
         mistakes = [_fault(error)]
-    configuration, stored = _in_force(place, before), False
+    refused, stored = bool(mistakes), False
+    configuration = _in_force(place, before)
     if accepted is not None:
         configuration, stored = accepted.configuration, _store(place, accepted, before)
-    _report_mistakes(place, mistakes or configuration.lost, refused=bool(mistakes))
-    _apply(place, configuration)
+    mistakes = mistakes or (configuration.lost if configuration else ())
+    _report_mistakes(place, mistakes, refused=refused)
+    if configuration is not None:
+        _apply(place, configuration)
     if accepted is not None:
         _remove_secrets(place, accepted, stored)
-    return [*(mistakes or configuration.lost)]
+    return [*mistakes]
+
+
+def _restore(place: Place) -> None:
+    """Restore what a restart loses, from the last start, before anything else is read: that may fail or be killed."""
+    try:
+        name, zone = apply.restore(place.root)
+        if name:
+            place.set_name(name)
+        _link_zone(place, zone if os.path.isfile(place.zones / zone) else "")
+    except OSError as error:
+        _report_unapplied(place, error)
 
 
 def _fault(error: Exception) -> Mistake:
@@ -102,9 +118,14 @@ def _load(place: Place) -> StoredConfiguration | None:
         found = store.load(place.state)
     except Exception as error:
         found, reason = None, _fault(error).text
-    if found is None and os.path.lexists(place.state / "current"):
+    if found is None and _was_configured(place):
         report("settings-stored", f"the stored settings cannot be read: {reason}", _HELP, run=place.reports)
     return found
+
+
+def _was_configured(place: Place) -> bool:
+    """Return whether the device ever had settings, also if they are damaged."""
+    return os.path.lexists(place.state / "current") or (place.state / "config").exists()
 
 
 def _read(place: Place, before: StoredConfiguration | None) -> _Accepted | None:
@@ -132,9 +153,10 @@ def _read(place: Place, before: StoredConfiguration | None) -> _Accepted | None:
     return _Accepted(parsed, configuration, text)
 
 
-def _in_force(place: Place, before: StoredConfiguration | None) -> Configuration:
+def _in_force(place: Place, before: StoredConfiguration | None) -> Configuration | None:
+    """Return the stored configuration: an empty one if there never was any, None if it cannot be used."""
     if before is None:
-        return Configuration()
+        return None if _was_configured(place) else Configuration()
     from image.device.provision.checks import check
 
     try:
@@ -143,7 +165,7 @@ def _in_force(place: Place, before: StoredConfiguration | None) -> Configuration
         reason = error if isinstance(error, Refused) else _fault(error).text
         text = f"the stored settings are not valid for this system: {reason}"
         report("settings-stored", text, _HELP, run=place.reports)
-        return Configuration()
+        return None
 
 
 def _store(place: Place, accepted: _Accepted, before: StoredConfiguration | None) -> bool:
@@ -180,12 +202,12 @@ def _apply(place: Place, configuration: Configuration) -> None:
     name = apply.name_of(configuration, machine_id)
     try:
         place.set_name(name)
-        _link_zone(place, configuration.timezone or "Etc/UTC")
+        _link_zone(place, configuration.timezone)
         changed = apply.put(apply.derive(configuration, name), place.root)
         if configuration.ssh_keys:
             _make_host_key(place)
     except OSError as error:
-        report("settings-not-applied", f"not all settings are applied: {error}", _HELP, run=place.reports)
+        _report_unapplied(place, error)
         return
     clear("settings-not-applied", run=place.reports)
     for path in changed:
@@ -194,11 +216,15 @@ def _apply(place: Place, configuration: Configuration) -> None:
         place.run(["systemctl", "start", "--no-block", *_OTA_UNITS], {})
 
 
+def _report_unapplied(place: Place, error: OSError) -> None:
+    report("settings-not-applied", f"not all settings are applied: {error}", _HELP, run=place.reports)
+
+
 def _link_zone(place: Place, zone: str) -> None:
-    """Make the link that /etc/localtime of the image names."""
+    """Make the link that /etc/localtime of the image names. "" = UTC."""
     path = place.root / "run/edge-device/localtime"
     files.make_directory(path.parent)
-    files.replace_link(path, str(place.zones / zone))
+    files.replace_link(path, str(place.zones / (zone or "Etc/UTC")))
 
 
 def _make_host_key(place: Place) -> None:

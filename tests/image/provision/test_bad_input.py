@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -261,6 +263,42 @@ def test_an_error_of_the_program_leaves_the_settings_in_force(
     assert "geheim" not in str(board.faults())
     assert board.names[-1] == "edge-1"
     assert "Address=10.0.0.2/24" in (board.text(NETWORK) or "")
+
+
+@pytest.mark.parametrize("stored", ["damaged", "lost", "refused"])
+def test_a_device_without_usable_settings_keeps_its_tokens_and_its_address(board: Board, stored: str) -> None:
+    token = f"[[server.tokens]]\nname = 'a'\nrole = 'infer'\nhash = 'sha256:{'0' * 64}'\n"
+    good = GOOD + "timezone = 'Europe/Berlin'\n[network]\naddress = ['10.0.0.2/24']\n" + token
+    assert board.configure(good) == []
+    before = board.files()
+    if stored == "damaged":
+        (board.state / "current/edge-serve.toml").write_bytes(b"schema = 1\n" + bytes(99))
+    elif stored == "lost":
+        (board.state / "current").unlink()
+    else:  # by the checks of a newer system
+        (board.zones / "Europe/Berlin").unlink()
+    shutil.rmtree(board.root / "run")
+    board.write(MINIMAL + good.replace("name", "nam", 1))
+    assert board.boot() != []
+    assert [code for code in board.faults() if not code.startswith("settings-1")] == ["settings-stored"]
+    assert board.names[-1] == "edge-1"
+    zone = "Etc/UTC" if stored == "refused" else "Europe/Berlin"
+    assert os.readlink(board.root / "run/edge-device/localtime") == str(board.zones / zone)
+    kept = [path for path in before if path.startswith(("etc/", "run/systemd/"))]
+    assert "etc/edge-serve/tokens" in kept
+    assert [path for path in kept if board.files().get(path) != before[path]] == []
+    (board.zones / "Europe/Berlin").touch()
+    assert board.configure(good) == []
+    assert board.files()["etc/edge-serve/tokens"] == before["etc/edge-serve/tokens"]
+
+
+def test_a_damaged_name_stops_nothing(board: Board) -> None:
+    assert board.configure(GOOD) == []
+    for name in ("name", "timezone", "network"):
+        (board.state / name).write_bytes(bytes(9))
+    assert board.boot() == []
+    assert board.names[-1] == "edge-1"
+    assert board.text(NETWORK) is None
 
 
 def test_stored_settings_that_cannot_be_read_are_reported(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
