@@ -14,7 +14,15 @@ from image.device.provision.mistakes import FILE, Mistake, Refused
 MOST_BYTES = 64 * 1024
 #: nested values need recursion, and each part of a dotted name memory for all parts before it
 _MOST_LEVELS = 100
-_QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'|#.*')
+# strings and comments as tomllib divides them; one that has no end extends as far as possible, so the time is linear
+_QUOTED = re.compile(
+    r'"""(?:\\.|[^\\])*?(?:"{3,5}|\\?\Z)'
+    r"|'''.*?(?:'{3,5}|\Z)"
+    r'|"(?:\\[^\n]|[^"\\\n])*"?'
+    r"|'[^'\n]*'?"
+    r"|#[^\n]*",
+    re.DOTALL,
+)
 _BOM = b"\xef\xbb\xbf"
 _EXPECTED = "expected a text file with at most 64 KiB"
 
@@ -102,11 +110,8 @@ def parse(data: bytes) -> Parsed:
 
 def _deep(text: str) -> bool:
     """Return whether a line has so many brackets or dots that parsing it could exhaust the stack or the memory."""
-    for line in text.splitlines():
-        rest = _QUOTED.sub("", line)
-        if rest.count("[") + rest.count("{") > _MOST_LEVELS or rest.count(".") > _MOST_LEVELS:
-            return True
-    return False
+    lines = _QUOTED.sub("", text).split("\n")
+    return any(max(line.count("[") + line.count("{"), line.count(".")) > _MOST_LEVELS for line in lines)
 
 
 def _levels(values: object) -> int:

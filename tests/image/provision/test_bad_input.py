@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from image.device import files
+from image.device.provision.mistakes import Refused
+from image.device.provision.read import parse
 from tests.image.provision.board import MINIMAL, Board
 
 GOOD = '[host]\nname = "edge-1"\n'
@@ -172,6 +174,12 @@ def test_all_mistakes_are_reported_at_once(board: Board) -> None:
             b"schema" + b".a" * 99 + b" = " + b"[\n" * 20 + b"]" * 20,
             "edge-serve.toml: found lists or tables nested too deeply, expected a table of keys",
         ),
+        pytest.param(
+            b"schema = 1\n" + b'\\"' * 32_000,
+            "edge-serve.toml, line 2: Invalid statement (column 1); expected lines such as name = \"value\"; "
+            "put quotes around text",
+            marks=pytest.mark.timeout(5),
+        ),
         (
             b"schema = 1\n[host]\nname = \"edge",
             "edge-serve.toml, line 3: Unterminated string (end of the file); "
@@ -183,6 +191,20 @@ def test_a_file_that_is_no_settings_file_is_refused(board: Board, data: bytes, m
     board.write(data)
     assert board.boot() == [message]
     assert board.text("var/lib/edge-device/name"), "the device has a name without settings"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"k\u2028it\'s"' + ".b" * 200 + ".'x' = 1\n",
+        'x = ["""\nit\'s""", {a' + ".b" * 200 + " = 1, 'x' = 2}]\n",
+        "x = ['''\n\"''', {a" + ".b" * 200 + ' = 1, "x" = 2}]\n',
+    ],
+)
+def test_names_with_many_parts_are_found_before_the_text_is_parsed(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr("tomllib.loads", lambda text: pytest.fail("their parts would need much memory"))
+    with pytest.raises(Refused, match="nested too deeply"):
+        parse(text.encode())
 
 
 @pytest.mark.parametrize(
