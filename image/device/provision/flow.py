@@ -145,6 +145,9 @@ def _read(place: Place, before: StoredConfiguration | None) -> _Accepted | None:
     parsed = read.parse(data)
     schema.require_shape(parsed)
     configuration = check(parsed, place.boot, before.secrets if before else StoredSecrets(), place.zones)
+    # not in `check`: settings that an earlier system accepted stay in force
+    if misplaced := list(secrets.find_misplaced(parsed, configuration)):
+        raise Refused(misplaced)
     text = secrets.redacted(parsed, configuration)
     if before is None or store.digest(store.content(text, configuration)) != before.digest:
         in_force = before.secrets.files.get("ota.root") if before else None

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from image.device import files
-from image.device.provision.configuration import STORED, ClientToken, Configuration, is_inline, without_login
+from image.device.provision.configuration import PAIRS, STORED, ClientToken, Configuration, is_inline, without_login
 from image.device.provision.lines import KeyPath
-from image.device.provision.mistakes import FILE
+from image.device.provision.mistakes import FILE, Mistake
 from image.device.provision.read import Parsed
 from image.device.provision.schema import KEYS, Kind
+
+_PRIVATE_KEY = b"PRIVATE KEY-----"
 
 
 def redacted(parsed: Parsed, configuration: Configuration) -> str:
@@ -60,6 +62,21 @@ def _text(parsed: Parsed, path: KeyPath) -> str | None:
         elif isinstance(value, list) and isinstance(part, int):
             value = value[part]
     return value if isinstance(value, str) else None
+
+
+def find_misplaced(parsed: Parsed, configuration: Configuration) -> Iterator[Mistake]:
+    """Yield the files beside keys, such as certificates, that have a private key too: it would stay readable.
+
+    The file that a certificate and its key share is removed with the key.
+    """
+    keys = dict(PAIRS)
+    for key in KEYS:
+        if key.secret or _PRIVATE_KEY not in configuration.files.get(key.name, b""):
+            continue
+        name, other = _text(parsed, key.path) or "", keys.get(key.name, "")
+        if not other or is_inline(name) or name != _text(parsed, (*other.split("."),)):
+            hint = f"; remove it, or name one file in both {key.name} and {other}" if other else "; remove it"
+            yield Mistake(parsed.line(*key.path), f"{key.name}: found a private key, expected none here{hint}")
 
 
 def remove(folder: Path, parsed: Parsed, text: str) -> list[str]:

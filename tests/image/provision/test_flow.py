@@ -20,6 +20,7 @@ TOKEN = "3f0123456789abcdef0123456789abcdef"
 HASH = hashlib.sha256(TOKEN.encode()).hexdigest()
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIA93+4rk2w2hFhZ6n3MMH5OJtKqQ2VqDzHg8sD+0Vx0I someone"
 PEM = "-----BEGIN PRIVATE KEY-----\ngeheim\n-----END PRIVATE KEY-----\n"
+CERT = "-----BEGIN CERTIFICATE-----\nopen\n-----END CERTIFICATE-----\n"
 
 
 @pytest.fixture(autouse=True)
@@ -144,9 +145,9 @@ token = "{TOKEN}"
 
 
 def test_secrets_in_the_text_itself_are_replaced_by_a_mark_that_stays_valid(board: Board) -> None:
-    text = f'[ota]\nurl = ["https://me:pass@a.example/x"]\nclient_cert = """{PEM}"""\nclient_key = """{PEM}"""\n'
+    text = f'[ota]\nurl = ["https://me:pass@a.example/x"]\nclient_cert = """{CERT}"""\nclient_key = """{PEM}"""\n'
     assert board.configure(text + '[network]\nproxy = "http://me:word@proxy:1"\n') == []
-    kept = (board.text("boot/edge-serve.toml") or "").replace(f'client_cert = """{PEM}"""', "")
+    kept = (board.text("boot/edge-serve.toml") or "").replace(f'client_cert = """{CERT}"""', "")
     assert "geheim" not in kept
     assert "pass" not in kept
     assert 'url = ["https://(stored)@a.example/x"]' in kept
@@ -159,6 +160,23 @@ def test_secrets_in_the_text_itself_are_replaced_by_a_mark_that_stays_valid(boar
     assert "PROXY=http://me:word@proxy:1" in agent
     assert (board.root / "etc/edge-ota/edge-ota.conf").stat().st_mode & 0o077 == 0
     assert board.text("etc/edge-ota/client.key") == PEM
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("ca = 'both.pem'", "remove it"),
+        ("client_cert = 'both.pem'\nclient_key = 'key.pem'", "remove it, or name one file in both ota.client_cert and"),
+        (f"client_cert = '''{CERT + PEM}'''\nclient_key = '''{CERT + PEM}'''", "remove it, or name one file in both"),
+    ],
+)
+def test_a_private_key_that_would_stay_on_the_boot_partition_is_refused(board: Board, line: str, hint: str) -> None:
+    board.write(CERT + PEM, "both.pem")
+    board.write(PEM, "key.pem")
+    (mistake,) = board.configure(f"[ota]\n{line}\n")
+    assert mistake.startswith("edge-serve.toml, line 3: ota.c")
+    assert f": found a private key, expected none here; {hint}" in mistake
+    assert not (board.root / "etc/edge-ota/ca.pem").exists()
 
 
 def test_a_name_that_is_quoted_and_escaped_is_a_name(board: Board) -> None:

@@ -15,6 +15,7 @@ TOKEN = "3f0123456789abcdef0123456789abcdef"
 HASH = hashlib.sha256(TOKEN.encode()).hexdigest()
 LOST = "the device has no stored value (was it reset?)"
 PEM = "-----BEGIN PRIVATE KEY-----"
+CERT = "-----BEGIN CERTIFICATE-----"
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +34,7 @@ url = ["https://me:pass@a.example", "https://b.example"]
 client_cert = "client.crt"
 client_key = "client.key"
 [server]
-tls_cert = '''{PEM}'''
+tls_cert = '''{CERT}'''
 tls_key = "{PEM}"
 [[server.tokens]]
 name = "a"
@@ -50,8 +51,8 @@ def reset(board: Board) -> None:
 
 
 def test_after_a_reset_all_but_the_lost_secrets_applies(board: Board) -> None:
-    for name in ("client.crt", "client.key"):
-        board.write(PEM, name)
+    board.write(CERT, "client.crt")
+    board.write(PEM, "client.key")
     assert board.configure(LOSING) == []
     kept = board.text("boot/edge-serve.toml")
     reset(board)
@@ -81,7 +82,7 @@ def test_after_a_reset_all_but_the_lost_secrets_applies(board: Board) -> None:
     board.write(text)
     assert board.boot() == []
     assert board.faults() == {}
-    assert board.text("etc/edge-serve/credentials/server.crt") == PEM
+    assert board.text("etc/edge-serve/credentials/server.crt") == CERT
     assert "URL=https://me:word@a.example https://b.example" in (board.text("etc/edge-ota/edge-ota.conf") or "")
     assert sorted(board.files("boot")) == ["client.crt", "edge-serve.toml"]
 
