@@ -49,6 +49,7 @@ class WantedFile(NamedTuple):
         path: without the leading /.
         data: None = there must be no such file.
         owner: name of a user; group: of the user whose group it is.
+        head: first line of a file that operators write too. Empty data leave a file without it as it is.
     """
 
     path: str
@@ -56,6 +57,7 @@ class WantedFile(NamedTuple):
     mode: int = 0o644
     owner: str = "root"
     group: str = "root"
+    head: bytes = b""
 
 
 def derive(configuration: Configuration, name: str) -> list[WantedFile]:
@@ -65,12 +67,12 @@ def derive(configuration: Configuration, name: str) -> list[WantedFile]:
         name: of the device.
     """
     given = configuration.used_files()
-    tokens = "".join(f"{one.role} sha256:{one.digest} {one.name}\n" for one in configuration.tokens)
+    tokens = (f"{one.role} sha256:{one.digest} {one.name}" for one in configuration.tokens)
     keys = "".join(f"{one}\n" for one in configuration.ssh_keys)
     return [
         *(_file(key, path, given.get(key)) for key, path in _FILES.items()),
         WantedFile(_SETTINGS, _text(_settings(configuration))),
-        WantedFile(_TOKENS, tokens.encode(), 0o640, group="edge-serve"),
+        WantedFile(_TOKENS, _text(tokens) or b"", 0o640, group="edge-serve", head=_HEAD.encode()),
         _agent(configuration, name),
         WantedFile(_SSH, keys.encode() or None, 0o600),
         *(WantedFile(path, _text(_network(configuration))) for path in (_NETWORK, _NETWORK_COPY)),
@@ -187,7 +189,10 @@ def _put(wanted: WantedFile, path: Path) -> bool:
     if wanted.data is None:
         return files.remove(path)
     owner = (_user(wanted.owner)[0], _user(wanted.group)[1])
-    if files.read_if_there(path, _MOST) == wanted.data:
+    before = files.read_if_there(path, _MOST)
+    if not wanted.data and before and not before.startswith(wanted.head):
+        return False
+    if before == wanted.data:
         found = path.stat()
         if found.st_mode & 0o777 == wanted.mode and (os.geteuid() != 0 or (found.st_uid, found.st_gid) == owner):
             return False

@@ -29,6 +29,12 @@ def _certificates_are_good(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("image.device.provision.programs._certificate", lambda *arguments: [])
 
 
+def without_head(text: str | None) -> str | None:
+    """Return the text of a derived file without its first line."""
+    assert text is None or text.startswith("# Written at each boot from edge-serve.toml")
+    return text and text.partition("\n")[2]
+
+
 def test_a_device_without_settings_gets_a_unique_name_and_utc(board: Board) -> None:
     assert board.boot() == []
     assert board.names == ["edge-" + hashlib.sha256(b"0123456789abcdef0123456789abcdef").hexdigest()[:6]]
@@ -127,7 +133,7 @@ role = "infer"
 token = "{TOKEN}"
 """
     assert board.configure(text) == []
-    assert board.text("etc/edge-serve/tokens") == f"infer sha256:{HASH} camera-3\n"
+    assert without_head(board.text("etc/edge-serve/tokens")) == f"infer sha256:{HASH} camera-3\n"
     assert board.text("etc/edge-serve/credentials/server.key") == PEM
     lines = (board.text(SETTINGS) or "").splitlines()[1:]
     assert "EDGE_SERVE_HTTP_SERVER_KEY=/run/credentials/edge-serve.service/edge-serve_server.key" in lines
@@ -142,6 +148,19 @@ token = "{TOKEN}"
     assert board.boot() == []
     assert steps
     assert [one for one in steps if f"{board.root}/run/" not in one.path + "/"] == [], "only memory is written"
+
+
+def test_tokens_that_were_made_on_the_device_stay_until_the_file_has_some(board: Board) -> None:
+    assert board.boot() == []
+    tokens = board.root / "etc/edge-serve/tokens"
+    assert tokens.read_text() == ""
+    tokens.write_text("infer sha256:0 camera-3\n")
+    assert board.boot() == []
+    assert tokens.read_text() == "infer sha256:0 camera-3\n"
+    assert board.configure(f'[[server.tokens]]\nname = "a"\nrole = "infer"\ntoken = "{TOKEN}"\n') == []
+    assert without_head(tokens.read_text()) == f"infer sha256:{HASH} a\n"
+    assert board.configure("") == []
+    assert tokens.read_text() == ""
 
 
 def test_secrets_in_the_text_itself_are_replaced_by_a_mark_that_stays_valid(board: Board) -> None:
@@ -196,7 +215,7 @@ role = "infer"
     assert '"tls_k\\u0065y" = "(stored)"' in on_esp
     assert board.boot() == []
     assert "geheim" in (board.text("etc/edge-serve/credentials/server.key") or "")
-    assert board.text("etc/edge-serve/tokens") == f"infer sha256:{HASH} a\n"
+    assert without_head(board.text("etc/edge-serve/tokens")) == f"infer sha256:{HASH} a\n"
 
 
 def test_secrets_stay_if_the_data_partition_does_not_keep_them(board: Board) -> None:
@@ -204,7 +223,7 @@ def test_secrets_stay_if_the_data_partition_does_not_keep_them(board: Board) -> 
     text = f'[[server.tokens]]\nname = "a"\nrole = "infer"\ntoken = "{TOKEN}"\n'
     assert board.configure(text) == []
     assert board.text("boot/edge-serve.toml") == MINIMAL + text
-    assert board.text("etc/edge-serve/tokens") == f"infer sha256:{HASH} a\n"
+    assert without_head(board.text("etc/edge-serve/tokens")) == f"infer sha256:{HASH} a\n"
     board.lasting = True
     assert board.boot() == []
     assert TOKEN not in (board.text("boot/edge-serve.toml") or TOKEN)
