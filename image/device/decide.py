@@ -62,7 +62,8 @@ def confirm(entries: Sequence[BootEntry], slots: Slots, running: int) -> Slots:
     previous = max((one for one in others_here if one in slots.confirmed), default=None)
     bad = {version: reason for version, reason in slots.bad.items() if version != running}
     kept = tuple(one for one in slots.confirmed if one != running and one in others_here)
-    return slots._replace(confirmed=(*kept, running), bad=bad, pending=None, previous=previous)
+    pending = slots.pending if slots.pending in others_here else None  # installed meanwhile: it waits for the restart
+    return slots._replace(confirmed=(*kept, running), bad=bad, pending=pending, previous=previous)
 
 
 def refuse_install(entries: Sequence[BootEntry], slots: Slots, running: int, version: int) -> str:

@@ -26,7 +26,8 @@ def main() -> int:
     """Run the health gate of this boot. Return 0 if the system may be confirmed."""
     boot = SlotStore()
     running = boot.running()
-    note(boot)
+    with boot.lock():
+        note(boot)
     if running in boot.load().confirmed:
         print(f"system {running} was found good before")
         return 0
@@ -95,6 +96,11 @@ def wait_for_verdict(
 
 def fall_back(boot: SlotStore, running: int, kind: str, reason: str, restart: Callable[[], None]) -> bool:
     """Condemn the running system and restart into another one. Without another one it stays, and reports the reason."""
+    with boot.lock():
+        return _fall_back(boot, running, kind, reason, restart)
+
+
+def _fall_back(boot: SlotStore, running: int, kind: str, reason: str, restart: Callable[[], None]) -> bool:
     usable = decide.others(boot.entries(), running)
     if not usable:
         text = f"system {running} is not healthy, and there is no other system to start: {reason}"

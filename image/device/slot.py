@@ -17,7 +17,16 @@ def main() -> int:
 
 
 def confirm(boot: SlotStore) -> None:
-    """Record the running version as good, and set its tries, also if its record cannot be written."""
+    """Record the running version as good, and set its tries, also if its record cannot be written.
+
+    A rollback that came first stays.
+    """
+    with boot.lock():
+        if not boot.is_leaving():
+            _confirm(boot)
+
+
+def _confirm(boot: SlotStore) -> None:
     running, entries, slots = boot.running(), boot.entries(), boot.load()
     confirmed = decide.confirm(entries, slots, running)
     failure = boot.read_failure()

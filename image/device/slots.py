@@ -8,11 +8,12 @@ the ESP keeps them when the data partition is lost.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -148,6 +149,9 @@ class SlotStore:
         self.record_copy = self.esp / "edge-slots.json"
         self.failure = self.esp / "edge-failed.json"
         self.failure_copy = self.state / "failed.json"
+        # in memory: always writable, and over with this boot
+        self._run = root / "run/edge-device"
+        self._leaving = self._run / "leaving"
 
     def running(self) -> int:
         """Return the version of the system that runs.
@@ -159,6 +163,22 @@ class SlotStore:
             if found := _IMAGE_VERSION.search((files.read_if_there(path, MOST_BYTES) or b"").decode(errors="replace")):
                 return int(found[1])
         raise ValueError("/etc/os-release has no IMAGE_VERSION: this is not the device image")
+
+    @contextlib.contextmanager
+    def lock(self, wait: bool = True) -> Iterator[None]:
+        """Lock entries and record against the other programs that change them.
+
+        Raises:
+            BlockingIOError: another program has the lock, and `wait` is false.
+        """
+        self._run.mkdir(parents=True, exist_ok=True)
+        with open(self._run / "slots.lock", "a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            yield
+
+    def is_leaving(self) -> bool:
+        """Return whether the running system was condemned in this boot, and the restart follows."""
+        return self._leaving.exists()
 
     def entries(self) -> tuple[BootEntry, ...]:
         """Return the boot entries, lowest version first. An ESP that cannot be read has none.
@@ -238,6 +258,8 @@ class SlotStore:
         """
         self.write_failure(failure)
         self.set_tries(failure.version, 0)
+        self._run.mkdir(parents=True, exist_ok=True)
+        self._leaving.touch()
 
     def set_tries(self, version: int, left: int) -> None:
         """Rename the entry of a version. A second entry of it, which a power cut in a rename can leave, is removed."""

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import select
@@ -128,10 +127,9 @@ class Requests:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        files.make_directory(self._boot.state)
-        with open(self._boot.state / "lock", "a") as lock:
+        with contextlib.ExitStack() as stack:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                stack.enter_context(self._boot.lock(wait=False))
             except BlockingIOError:
                 raise UpdateRefused("another system update is being installed: wait until it ends") from None
             yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ class Machine:
             self.run(running)
 
     def run(self, version: int) -> None:
-        """Make a version the running one."""
+        """Make a version the running one, after a restart."""
+        shutil.rmtree(self.root / "run/edge-device", ignore_errors=True)
         (self.root / "etc/os-release").write_text(f'ID=debian\nIMAGE_ID="edge"\nIMAGE_VERSION="{version}"\n')
 
     def names(self) -> list[str]:

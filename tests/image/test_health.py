@@ -276,6 +276,16 @@ def test_a_confirmed_system_gets_all_tries_back(tmp_path: Path, faults: dict[str
     assert not (machine.boot.state / "baseline.json").exists()
 
 
+def test_a_system_that_waits_for_its_restart_still_waits_after_a_confirmation(
+    tmp_path: Path, faults: dict[str, str]
+) -> None:
+    machine = Machine(tmp_path, ["edge_1+2-1.efi", "edge_2+3-0.efi"], 1, Slots((), pending=2))
+
+    slot.confirm(machine.boot)
+
+    assert machine.boot.load() == Slots((1,), pending=2)
+
+
 def test_a_good_boot_of_a_good_system_writes_nothing_but_its_entry(tmp_path: Path, faults: dict[str, str]) -> None:
     machine = Machine(tmp_path, ["edge_1+5.efi", "edge_2+5.efi"], 2, Slots((1, 2), previous=1))
     before = {path: path.stat().st_ino for path in (machine.boot.record, machine.boot.record_copy)}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from image.device import cli, files, server, system
+from image.device import cli, files, server, slot, system
 from image.device.files import FileStep
 from image.device.install import Installer, UpdateRefused
 from image.device.slots import Failure, Slots
@@ -98,8 +98,7 @@ def test_a_hostile_request_is_refused(machine: Machine, request_: dict[str, Any]
 
 
 def test_two_updates_do_not_run_at_once(machine: Machine) -> None:
-    requests = Requests(machine.boot, lambda: None, Recorded())
-    with requests._locked():
+    with machine.boot.lock():
         answer, _ = ask(machine, {"op": "install", "version": 3})
 
     assert "another system update is being installed" in answer["error"]
@@ -110,6 +109,16 @@ def test_a_rollback_condemns_the_running_version(machine: Machine) -> None:
 
     assert machine.start() == 1
     assert machine.boot.read_failure() == Failure(2, "operator", "an operator went back to system 1")
+
+
+def test_a_confirmation_after_a_rollback_changes_nothing(machine: Machine) -> None:
+    assert ask(machine, {"op": "rollback"})[1]
+    slot.confirm(machine.boot)
+
+    assert machine.names() == ["edge_1+5.efi", "edge_2+0.efi"]
+    assert machine.start() == 1
+    slot.confirm(machine.boot)
+    assert machine.names() == ["edge_1+5.efi"]
 
 
 @pytest.mark.parametrize("other", ["edge_1+0-3.efi", "edge_1+2-1.efi", None])
