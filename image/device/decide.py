@@ -87,9 +87,17 @@ def waits_for_restart(entries: Iterable[BootEntry], slots: Slots, running: int, 
     return slots.pending == version and any(one.version == version for one in others(entries, running))
 
 
-def with_pending(slots: Slots, running: int, version: int | None) -> Slots:
-    """Return the record while a version is installed: it overwrites the other one, which is no longer good."""
-    return slots._replace(pending=version, confirmed=tuple({running}.intersection(slots.confirmed)), previous=None)
+def with_pending(slots: Slots, version: int) -> Slots:
+    """Return the record while a version is installed, which is new even if it was good in a slot before.
+
+    The version in the other slot is good until its entry is removed: an installation may end before.
+    """
+    return slots._replace(pending=version, confirmed=tuple(one for one in slots.confirmed if one != version))
+
+
+def without_others(slots: Slots, running: int) -> Slots:
+    """Return the record when the other slot has no system."""
+    return slots._replace(pending=None, confirmed=tuple({running}.intersection(slots.confirmed)), previous=None)
 
 
 def target_of_rollback(entries: Iterable[BootEntry], slots: Slots, running: int) -> int | None:

@@ -140,7 +140,7 @@ class Installer:
         """Write the slot. The running system boots until the kernel has its name on the ESP, which is the last step."""
         baseline = decide.baseline_of(running, version, self._ask())
         files.replace(self._boot.state / "baseline.json", json.dumps(baseline).encode())
-        self._boot.save(decide.with_pending(slots, running, version))
+        self._boot.save(decide.with_pending(slots, version))
         # first the kernels: no entry may be left whose slot is overwritten
         self._boot.remove_entries(one for one in self._boot.entries() if one.version != running)
         sysupdate = [SYSUPDATE, f"--transfer-source={self._stage}", "--verify=no"]
@@ -149,7 +149,7 @@ class Installer:
             self._run([*sysupdate, "--instances-max=1", "vacuum"], UPDATE_SECONDS)
             self._run([*sysupdate, "update", str(version)], UPDATE_SECONDS)
         except UpdateRefused as error:
-            self._boot.save(decide.with_pending(slots, running, None))
+            self._boot.save(decide.without_others(slots, running))
             raise UpdateRefused(
                 f"system {version} could not be written: {error}; system {running} runs, and has no other system to "
                 "fall back to until an update succeeds"

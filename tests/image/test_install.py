@@ -101,7 +101,7 @@ class TestInstall:
 
         assert disk.calls == ["verify", "vacuum", "update 3"]
         assert disk.names() == ["edge_2+4-1.efi", "edge_3+3-0.efi"]
-        assert disk.boot.load() == Slots((2,), {}, 3, None)
+        assert disk.boot.load() == Slots((1, 2), {}, 3, 1)
         assert read_json(disk.boot.state / "baseline.json")["models"] == ["simple"]
         assert not (disk.boot.state / "stage").exists()
         assert disk.start() == 3
@@ -229,6 +229,8 @@ class TestInstall:
         (["edge_2+5.efi"], Slots((2,)), 3, ""),
         (["edge_2+3.efi"], Slots(), 3, ""),
         (["edge_1+5.efi", "edge_2+2-1.efi"], Slots((1,), pending=2), 3, "system 2 is being tried"),
+            if "edge_1+5.efi" in disk.names():
+                assert decide.target_of_rollback(disk.boot.entries(), disk.boot.load(), running) == 1
         (["edge_2+5.efi"], Slots((2,)), 2, "system 2 is not newer: 2 runs"),
         (["edge_2+5.efi"], Slots((2,)), 1, "system 1 is not newer: 2 runs"),
         (["edge_2+5.efi"], Slots((2,), {4: "it was slow"}), 4, r"system 4 failed on this device \(it was slow\)"),
