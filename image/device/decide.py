@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from image.device.slots import BootEntry, Failure, Slots
 
+#: seconds between two questions to the server
+POLL_SECONDS = 2.0
 #: seconds in which the server must answer, or a model that failed must be ready
 ANSWER_SECONDS = 180.0
 #: seconds that models may load: an engine may be built in that time (EDGE_SERVE_BUILD_ENGINE)
@@ -118,6 +120,13 @@ def baseline_of(running: int, version: int, status: Mapping[str, Any] | None) ->
         "live": status is not None,
         "models": sorted(ready_models(status)) if status is not None else [],
     }
+
+
+def is_settled(status: Mapping[str, Any] | None) -> bool:
+    """Return whether the server answers, and no model is about to become ready."""
+    if status is None or status["server"]["state"] in ("starting", "stopping"):
+        return False
+    return not any(one["condition"] in ("loading", "restarting") for one in status["models"])
 
 
 def ready_models(status: Mapping[str, Any]) -> set[str]:

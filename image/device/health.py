@@ -17,8 +17,6 @@ from image.device.decide import Verdict
 from image.device.restart import restart
 from image.device.slots import MOST_BYTES, TRIES, Failure, SlotStore
 
-POLL_SECONDS = 2.0
-
 Ask = Callable[[], dict[str, Any] | None]
 
 
@@ -91,7 +89,7 @@ def wait_for_verdict(
         if verdict.reason != said:
             said = verdict.reason
             print(f"waiting: {said}", flush=True)
-        sleep(POLL_SECONDS)
+        sleep(decide.POLL_SECONDS)
 
 
 def fall_back(boot: SlotStore, running: int, kind: str, reason: str, restart: Callable[[], None]) -> bool:

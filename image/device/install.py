@@ -14,6 +14,7 @@ import os
 import shutil
 import stat
 import subprocess
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -66,8 +67,15 @@ class Installer:
         ask: returns the server's status document, or None.
     """
 
-    def __init__(self, boot: SlotStore, ask: Callable[[], dict[str, Any] | None], run: Run = run) -> None:
-        self._boot, self._ask, self._run = boot, ask, run
+    def __init__(
+        self,
+        boot: SlotStore,
+        ask: Callable[[], dict[str, Any] | None],
+        run: Run = run,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._boot, self._ask, self._run, self._clock, self._sleep = boot, ask, run, clock, sleep
         self._incoming = boot.root / "var/lib/edge-ota/system"
         self._stage = boot.state / "stage"
 
@@ -124,6 +132,17 @@ class Installer:
                     f"{name} cannot be read: {error.strerror}; 'edge-ota system apply' fetches it again"
                 ) from error
 
+    def _ask_settled(self) -> dict[str, Any] | None:
+        """Return the status document once the server answers and no model loads; after a while, the one that there is.
+
+        One answer that is missing would disable the health gate of the new system, and a model that loads at this
+        moment would not count.
+        """
+        begin = self._clock()
+        while not decide.is_settled(status := self._ask()) and self._clock() - begin < decide.ANSWER_SECONDS:
+            self._sleep(decide.POLL_SECONDS)
+        return status
+
     def _check_space(self, document: Document, running: int) -> None:
         place = os.statvfs(self._boot.esp)
         old = [one for one in self._boot.entries() if one.version != running]
@@ -138,7 +157,7 @@ class Installer:
 
     def _write(self, version: int, running: int, slots: Slots) -> None:
         """Write the slot. The running system boots until the kernel has its name on the ESP, which is the last step."""
-        baseline = decide.baseline_of(running, version, self._ask())
+        baseline = decide.baseline_of(running, version, self._ask_settled())
         files.replace(self._boot.state / "baseline.json", json.dumps(baseline).encode())
         self._boot.save(decide.with_pending(slots, version))
         # first the kernels: no entry may be left whose slot is overwritten

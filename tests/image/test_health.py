@@ -101,11 +101,11 @@ def test_a_server_that_restarts_while_its_models_load_is_not_bad(silence: float)
 @pytest.mark.parametrize("first", [status({"a": "loading"}), None])
 def test_a_server_that_stays_silent_is_bad(first: dict[str, Any] | None) -> None:
     answers = itertools.chain([first], itertools.repeat(None))
-    times = itertools.count(step=health.POLL_SECONDS)
+    times = itertools.count(step=decide.POLL_SECONDS)
 
     verdict = health.wait_for_verdict(baseline("a"), lambda: next(answers), lambda: next(times), lambda _: None)
     assert verdict == Verdict("bad", "the server did not answer within 180 s")
-    assert next(times) <= decide.ANSWER_SECONDS + 3 * health.POLL_SECONDS
+    assert next(times) <= decide.ANSWER_SECONDS + 3 * decide.POLL_SECONDS
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"version": 1, "live": true, "models": ["a"]}', '{"version": 2}'])

@@ -106,6 +106,39 @@ class TestInstall:
         assert not (disk.boot.state / "stage").exists()
         assert disk.start() == 3
 
+    @pytest.mark.parametrize(
+        ("answers", "live", "models", "asked"),
+        [
+            ([None, None, status({"a": "ready"})], True, ["a"], 3),
+            ([status({"a": "loading"}), status({"a": "restarting"}), status({"a": "ready"})], True, ["a"], 3),
+            ([status({}, "starting"), status({"a": "ready"})], True, ["a"], 2),
+            ([status({"a": "loading", "b": "ready"})] * 99, True, ["b"], 91),
+            ([None] * 99, False, [], 91),
+        ],
+    )
+    def test_the_baseline_waits_for_a_server_that_is_about_to_be_ready(
+        self, disk: Disk, answers: list[dict[str, Any] | None], live: bool, models: list[str], asked: int
+    ) -> None:
+        disk.offer(3)
+        slept: list[float] = []
+        given = iter(answers)
+
+        Installer(disk.boot, lambda: next(given), disk.run_program, lambda: sum(slept), slept.append).install(3)
+
+        baseline = read_json(disk.boot.state / "baseline.json")
+        assert (baseline["live"], baseline["models"], len(slept) + 1) == (live, models, asked)
+
+    def test_a_version_that_is_written_again_is_tried_again(self, tmp_path: Path) -> None:
+        disk = Disk(tmp_path / "device")
+        disk.boot.set_tries(2, 0)
+        disk.slots["b"] = "2"
+        disk.run(1)
+        disk.offer(2)
+
+        Installer(disk.boot, lambda: status({}), disk.run_program).install(2)
+
+        assert disk.boot.load().confirmed == (1,)
+
     def test_a_file_that_the_agent_changed_is_refused_before_a_slot_is_touched(self, disk: Disk) -> None:
         (disk.offer(3) / "edge_3.verity").write_bytes(b"verity of 4")
 
@@ -179,7 +212,7 @@ class TestInstall:
             return disk.run_program(command, seconds)
 
         with pytest.raises(UpdateRefused, match=r"could not be written: .* system 2 runs, and has no other system"):
-            Installer(disk.boot, lambda: None, fail).install(3)
+            Installer(disk.boot, lambda: status({}), fail).install(3)
         assert disk.names() == ["edge_2+4-1.efi"]
         assert disk.boot.load() == Slots((2,))
         assert disk.bootable()
@@ -196,6 +229,8 @@ class TestInstall:
             assert disk.bootable(), f"after {number} steps: {disk.names()} {disk.slots}"
             running = disk.start()
             health.note(disk.boot)
+            if "edge_1+5.efi" in disk.names():
+                assert decide.target_of_rollback(disk.boot.entries(), disk.boot.load(), running) == 1
             if running == 2:
                 installer(disk).install(3)
                 assert disk.start() == 3
@@ -229,8 +264,6 @@ class TestInstall:
         (["edge_2+5.efi"], Slots((2,)), 3, ""),
         (["edge_2+3.efi"], Slots(), 3, ""),
         (["edge_1+5.efi", "edge_2+2-1.efi"], Slots((1,), pending=2), 3, "system 2 is being tried"),
-            if "edge_1+5.efi" in disk.names():
-                assert decide.target_of_rollback(disk.boot.entries(), disk.boot.load(), running) == 1
         (["edge_2+5.efi"], Slots((2,)), 2, "system 2 is not newer: 2 runs"),
         (["edge_2+5.efi"], Slots((2,)), 1, "system 1 is not newer: 2 runs"),
         (["edge_2+5.efi"], Slots((2,), {4: "it was slow"}), 4, r"system 4 failed on this device \(it was slow\)"),
