@@ -97,6 +97,17 @@ def test_the_only_system_stays_and_says_so(tmp_path: Path, programs: Path) -> No
     assert "there is no other system to start" in fault["text"]
 
 
+def test_the_verdict_of_the_health_gate_stays(tmp_path: Path, programs: Path) -> None:
+    machine = Machine(tmp_path / "device", ["edge_2+2-1.efi"])
+    faults = machine.root / "run/faults"
+    faults.mkdir(parents=True)
+    (faults / "system-unhealthy.json").write_text('{"text": "models are not ready: cam"}')
+
+    run(machine, programs, 2, "disk")
+
+    assert "cam" in (faults / "system-unhealthy.json").read_text()
+
+
 def test_a_root_without_another_system_is_tried_again_later(tmp_path: Path, programs: Path) -> None:
     machine = Machine(tmp_path / "device", ["edge_2+2-1.efi"])
 
