@@ -42,5 +42,7 @@ def _confirm(boot: SlotStore) -> None:
         if is_over:
             files.remove(boot.failure_copy)
         files.remove(boot.state / "baseline.json")
+    if is_over:
+        report.clear("system-fallback")
     if confirmed != slots:
         print(f"system {running} is confirmed")

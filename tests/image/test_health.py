@@ -276,6 +276,16 @@ def test_a_confirmed_system_gets_all_tries_back(tmp_path: Path, faults: dict[str
     assert not (machine.boot.state / "baseline.json").exists()
 
 
+def test_the_end_of_an_old_failure_ends_its_fault(tmp_path: Path, faults: dict[str, str]) -> None:
+    machine = Machine(tmp_path, ["edge_1+5.efi", "edge_3+2-1.efi"], 3, Slots((1,), {2: "no answer"}, pending=3))
+    machine.boot.write_failure(Failure(2, "health", "no answer"))
+
+    health.note(machine.boot)
+    assert "system-fallback" in faults
+    slot.confirm(machine.boot)
+    assert faults == {}
+
+
 def test_a_system_that_waits_for_its_restart_still_waits_after_a_confirmation(
     tmp_path: Path, faults: dict[str, str]
 ) -> None:
