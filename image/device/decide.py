@@ -48,7 +48,8 @@ def note_failure(
             failure = Failure(entry.version, "", _unreported(entry.version in slots.confirmed))
         if entry.version not in slots.confirmed or failure.kind not in _OF_THE_SLOT:
             slots = slots.with_bad(entry.version, failure.reason)
-    if slots.pending is not None and not any(one.version == slots.pending and one.usable for one in entries):
+    here = {one.version for one in entries if one.usable or one.version == running}
+    if slots.pending is not None and slots.pending not in here:
         slots = slots._replace(pending=None)
     return slots, failure
 
@@ -120,6 +121,14 @@ def baseline_of(running: int, version: int, status: Mapping[str, Any] | None) ->
         "live": status is not None,
         "models": sorted(ready_models(status)) if status is not None else [],
     }
+
+
+def lacks_data(entries: Iterable[BootEntry], slots: Slots, running: int, baseline: Mapping[str, Any] | None) -> bool:
+    """Return whether a new system does not see the data of the old one, to which the device can go back.
+
+    The baseline of an update lies on the data partition, and the record of it on the boot partition, too.
+    """
+    return slots.pending == running and baseline is None and target_of_rollback(entries, slots, running) is not None
 
 
 def is_settled(status: Mapping[str, Any] | None) -> bool:

@@ -29,13 +29,23 @@ def main() -> int:
     if running in boot.load().confirmed:
         print(f"system {running} was found good before")
         return 0
-    verdict = wait_for_verdict(read_baseline(boot, running), server.ask)
+    verdict = judge(boot, running, server.ask)
     print(f"system {running}: {verdict.word}{': ' if verdict.reason else ''}{verdict.reason}")
     if verdict.word == "good":
         report.clear("system-unhealthy")
         return 0
     fall_back(boot, running, "health", verdict.reason, restart)
     return 1
+
+
+def judge(boot: SlotStore, running: int, ask: Ask) -> Verdict:
+    """Return the verdict about the running system, once it is clear."""
+    baseline = read_baseline(boot, running)
+    if decide.lacks_data(boot.entries(), boot.load(), running, baseline):
+        return Verdict(
+            "bad", "it cannot read the data of the old system: the baseline of its update is missing in /var"
+        )
+    return wait_for_verdict(baseline, ask)
 
 
 def note(boot: SlotStore) -> None:

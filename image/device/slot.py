@@ -41,7 +41,8 @@ def _confirm(boot: SlotStore) -> None:
     with report.data_partition():
         if is_over:
             files.remove(boot.failure_copy)
-        files.remove(boot.state / "baseline.json")
+        if running in boot.load().confirmed:  # without the record, the next boot judges again
+            files.remove(boot.state / "baseline.json")
     if is_over:
         report.clear("system-fallback")
     if confirmed != slots:

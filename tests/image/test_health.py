@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -114,6 +116,27 @@ def test_a_baseline_of_another_update_does_not_count(tmp_path: Path, text: str) 
     (machine.boot.state / "baseline.json").write_text(text)
 
     assert health.read_baseline(machine.boot, 2) is None
+
+
+@pytest.mark.parametrize(
+    ("entries", "slots", "word"),
+    [
+        (["edge_1+5.efi", "edge_2+2-1.efi"], Slots((1,), pending=2), "bad"),
+        (["edge_1+5.efi", "edge_2+0-3.efi"], Slots((1,), pending=2), "bad"),
+        (["edge_1+0-5.efi", "edge_2+2-1.efi"], Slots((1,), pending=2), "good"),
+        (["edge_1+2-1.efi", "edge_2+2-1.efi"], Slots((), pending=2), "good"),
+        (["edge_2+2-1.efi"], Slots((), pending=2), "good"),
+        (["edge_1+5.efi", "edge_2+2-1.efi"], Slots((1,)), "good"),
+    ],
+)
+def test_a_new_system_that_cannot_read_the_data_is_bad_if_a_good_one_is_there(
+    tmp_path: Path, faults: dict[str, str], entries: list[str], slots: Slots, word: str
+) -> None:
+    machine = Machine(tmp_path, entries, 2, slots)
+    shutil.rmtree(machine.boot.state)  # /var is in memory
+    health.note(machine.boot)
+
+    assert health.judge(machine.boot, 2, lambda: status({"simple": "ready"})).word == word
 
 
 def test_a_version_that_failed_is_recorded_with_its_reason(tmp_path: Path, faults: dict[str, str]) -> None:
@@ -274,6 +297,17 @@ def test_a_confirmed_system_gets_all_tries_back(tmp_path: Path, faults: dict[str
     assert machine.names() == ["edge_1+5.efi", "edge_2+5.efi"]
     assert machine.boot.load() == Slots((1, 2), {3: "x"}, None, 1)
     assert not (machine.boot.state / "baseline.json").exists()
+
+
+def test_a_baseline_stays_until_the_confirmation_is_stored(tmp_path: Path, faults: dict[str, str]) -> None:
+    machine = Machine(tmp_path, ["edge_1+5.efi", "edge_2+1-2.efi"], 2, Slots((1,), pending=2))
+    (machine.boot.state / "baseline.json").write_text(json.dumps(baseline("a")))
+
+    with full(tmp_path / "boot", tmp_path / "var"):
+        slot.confirm(machine.boot)
+    machine.start()
+    health.note(machine.boot)
+    assert health.judge(machine.boot, 2, lambda: status({"a": "ready"})).word == "good"
 
 
 def test_the_end_of_an_old_failure_ends_its_fault(tmp_path: Path, faults: dict[str, str]) -> None:
