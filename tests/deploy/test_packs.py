@@ -38,6 +38,54 @@ def test_drop_ins_relax_one_line_and_say_why(name: str) -> None:
     assert lines[0].startswith("#")
 
 
+def run_script(root: Path, name: str, *arguments: str) -> list[str]:
+    """Run a script of the pack fil below another root. Return the commands for systemd; none is carried out."""
+    (root / "run/systemd/system").mkdir(parents=True, exist_ok=True)
+    for program in ("systemctl", "systemd-run"):
+        (root / program).write_text(f'#!/bin/sh\necho "{program} $*" >>{root}/log\n')
+        (root / program).chmod(0o755)
+    (root / "log").write_text("")
+    text = pack._script(name, "fil").replace("/run/", f"{root}/run/").replace("/opt/", f"{root}/")
+    environment = {"PATH": f"{root}:/usr/bin:/bin"}
+    subprocess.run(["sh", "-c", text, name, *arguments], check=True, env=environment, timeout=10)
+    return (root / "log").read_text().splitlines()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """The folder of packs below another root, with the pack fil in two versions; the second one is newer."""
+    home = tmp_path / "edge-serve-packs"
+    old, new = home / "versions/fil.zz", home / "versions/fil.aa"
+    for folder in (old, new, home / "backends"):
+        folder.mkdir(parents=True)
+    while new.stat().st_ctime_ns <= old.stat().st_ctime_ns:
+        new.chmod(0o755)
+    (home / "backends/fil").symlink_to("../versions/fil.aa")
+    return home
+
+
+@pytest.mark.parametrize("way", ["remove", "deconfigure"])
+def test_a_removal_that_dpkg_takes_back_leaves_the_pack_in_use(home: Path, way: str) -> None:
+    run_script(home.parent, "prerm", way)
+    assert not (home / "backends/fil").is_symlink()
+    run_script(home.parent, "postinst", f"abort-{way}")
+    assert str((home / "backends/fil").readlink()) == "../versions/fil.aa"
+
+
+def test_a_removed_pack_stays_on_the_disk_until_the_server_has_restarted(home: Path) -> None:
+    run_script(home.parent, "prerm", "remove")
+    said = [*run_script(home.parent, "postrm", "remove"), *run_script(home.parent, "postrm", "purge")]
+    assert [one.split()[0:2] for one in said] == [
+        ["systemctl", "daemon-reload"], ["systemctl", "try-restart"], ["systemd-run", "--quiet"],
+        ["systemd-run", "--quiet"],
+    ]  # fmt: skip
+    assert (home / "versions/fil.aa").is_dir()
+    clean = said[-1].partition("--property=After=edge-serve.service sh -c ")[2]
+    subprocess.run(["sh", "-c", clean], check=True, timeout=10)
+    assert not home.exists()
+    run_script(home.parent, "postrm", "purge")
+
+
 def test_packs_that_have_locked_wheels_have_packages() -> None:
     assert pack.packs() == ["fil", "openvino", "pytorch"]
 

@@ -105,5 +105,5 @@ def test_a_pack_is_installed_served_upgraded_and_removed(
 
     machine.run(f"rm {KEPT}/{pack.name}; dpkg -r edge-serve-backend-{name}", 120)
     assert wait_until(lambda: fresh.infers() and not infers(fresh, model), patience), fresh.journal()[-4000:]
-    assert machine.try_run(f"ls /{HOME}").status != 0
+    assert wait_until(lambda: machine.try_run(f"ls /{HOME}").status != 0, patience)
     assert wait_until(lambda: fresh.show("MemoryDenyWriteExecute") == "yes", patience)
