@@ -58,7 +58,7 @@ _edge_ota() {
         ["publish device remove"]="--help --dir --passphrase-file"
         ["publish report"]="--help --dir --passphrase-file --fleet --silent --json"
         ["publish request"]="--help --dir --passphrase-file --out --discard"
-        ["publish sign"]="--help --passphrase-file --key --out --yes --pkcs11 --token --token-id"
+        ["publish sign"]="--help --passphrase-file --key --root --out --yes --pkcs11 --token --token-id"
         ["publish collect"]="--help --dir --passphrase-file"
         ["publish refresh"]="--help --dir --passphrase-file --also"
         ["publish verify"]="--help --dir --passphrase-file --repository --root --fleet"

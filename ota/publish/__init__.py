@@ -12,6 +12,7 @@ reading in `release`: it is the shortest path.
     rollouts     edits the documents of fleets and devices
     rotate       the first keys, new keys, new families, and renewed signatures
     ceremony     signatures by keys of other machines
+    memory       versions that a signer's key has signed or seen
     description  describes what a signature would change
     verify       checks a whole repository on disk
     export       copies the files of one fleet to a USB stick

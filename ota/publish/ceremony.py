@@ -1,13 +1,13 @@
 """Signatures by keys of other machines, exchanged as files: request (publisher), sign (signer), collect (publisher).
 
-The signer's machine needs no network and trusts no summary: it verifies the published metadata in the request, and
-derives the description of the change from the metadata itself.
+The signer's machine needs no network and trusts no summary: it verifies the published metadata in the request from a
+root that it knows (memory.py), and derives the description of the change from the metadata itself.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from ota.publish.roles import ROOT, TARGETS
 from ota.publish.workspace import Workspace
 from ota.strict_json import parse, to_canonical_json
 
-SCHEMA = 1
+SCHEMA = 2
 MOST_BYTES = 16 * 1024 * 1024
 REQUEST, SIGNATURES = "edge-ota signing request", "edge-ota signatures"
 
@@ -46,7 +46,8 @@ class SigningRequest:
     """A change for which signatures are requested.
 
     Attributes:
-        published: root, targets, and each role of the change, as devices know them; empty before the first publication.
+        published: every version of root, targets, and each role of the change, as devices know them; empty before the
+            first publication.
         change: role -> its new metadata, with the signatures that it has already.
         names: key ID -> the publisher's name for it.
     """
@@ -66,14 +67,23 @@ class SigningRequest:
                 state.roles[role] = metadata
         return state
 
-    def words(self) -> list[str]:
-        """Return a description of the change, one line for each difference."""
+    def words(self, in_full: Collection[str] = ()) -> list[str]:
+        """Return a description of the change, one line for each difference.
+
+        Args:
+            in_full: roles whose whole content is described, because their published metadata is not trusted.
+        """
         found = []
         for role, metadata in self.change.items():
-            known = self.published.roots[-1:] if role == ROOT else [self.published.roles.get(role)]
-            before = known[0].signed if known and known[0] is not None else None
-            found += describe(role, before, metadata.signed, self.names)
+            before = None if role in in_full else self.published_metadata.get(role)
+            found += describe(role, before.signed if before is not None else None, metadata.signed, self.names)
         return found
+
+    @property
+    def published_metadata(self) -> dict[str, Metadata[Any]]:
+        """The newest published metadata of each role."""
+        root = {ROOT: self.published.roots[-1]} if self.published.roots else {}
+        return {**self.published.roles, **root}
 
     def roles_of(self, keyid: str) -> list[str]:
         """Return the roles of the change that a key may sign and has not signed."""
@@ -96,7 +106,7 @@ def write_request(workspace: Workspace, state: RepositoryState, out: Path) -> Si
     value = {
         "schema": SCHEMA,
         "kind": REQUEST,
-        "root": state.roots[-1].to_dict() if state.roots else None,
+        "roots": [root.to_dict() for root in state.roots],
         "published": published,
         "change": {role: one.to_dict() for role, one in pending.roles.items()},
         "names": {keyid: place.name for keyid, place in workspace.keys.items()},
@@ -121,9 +131,8 @@ def read_request(data: bytes, what: str) -> SigningRequest:
     """
     found = _read(data, what, REQUEST)
     try:
-        root = found["root"]
         published = RepositoryState(
-            [Metadata[Root].from_dict(root)] if root is not None else [],
+            [Metadata[Root].from_dict(root) for root in found["roots"]],
             {checked_name(role, what): Metadata.from_dict(one) for role, one in found["published"].items()},
         )
         change = {checked_name(role, what): Metadata.from_dict(one) for role, one in found["change"].items()}
@@ -138,63 +147,40 @@ def read_request(data: bytes, what: str) -> SigningRequest:
 def _check(request: SigningRequest, what: str) -> None:
     """Refuse a request whose published metadata has no valid signatures, or whose change is not its next version."""
     published = request.published
+    _check_roots(published.roots, what)
     for role, metadata in published.roles.items():
-        if not published.roots or find_missing_signatures(published, published, role, metadata) is not None:
+        signed = published.roots and keyids_of(published, role)[0]
+        if not signed or find_missing_signatures(published, published, role, metadata) is not None:
             raise Untrusted(f"{what}: its published {role} is not signed by the keys of this repository; do not sign")
-    if published.roots and find_missing_signatures(RepositoryState(), published, ROOT, published.roots[-1]) is not None:
-        raise Untrusted(f"{what}: its published root is not signed by its own keys; do not sign")
     for role, metadata in request.change.items():
         known = published.version(role)
         if metadata.signed.version != known + 1:
             raise Untrusted(f"{what}: {role} goes from version {known} to {metadata.signed.version}; do not sign")
         if not isinstance(metadata.signed, Root if role == ROOT else Targets):
             raise Untrusted(f"{what}: the metadata of {role} is of another kind ({metadata.signed.type}); do not sign")
+    for role, metadata in (*((ROOT, root) for root in published.roots), *request.change.items()):
         for key in _keys_in(metadata.signed):
             if not has_natural_id(key):
                 raise Untrusted(f"{what}: {role} gives the ID {key.keyid[:16]} to another key; do not sign")
+
+
+def _check_roots(roots: Sequence[Metadata[Root]], what: str) -> None:
+    """Refuse published roots of which one is not signed by its own keys and by those of the root before it."""
+    for number, root in enumerate(roots):
+        before, after = RepositoryState(list(roots[:number])), RepositoryState(list(roots[: number + 1]))
+        if not isinstance(root.signed, Root) or (number and root.signed.version != before.root.version + 1):
+            raise Untrusted(f"{what}: its published roots are not one after the other; do not sign")
+        if find_missing_signatures(before, after, ROOT, root) is not None:
+            raise Untrusted(
+                f"{what}: its published root {root.signed.version} is not signed by its own keys and by those of the "
+                "root before it; do not sign"
+            )
 
 
 def _keys_in(payload: Root | Targets) -> list[Key]:
     if isinstance(payload, Root):
         return list(payload.keys.values())
     return list(payload.delegations.keys.values()) if payload.delegations is not None else []
-
-
-def read_signed(path: Path) -> dict[str, str]:
-    """Return the versions that a key has signed: role and version -> SHA-256.
-
-    Raises:
-        Untrusted: the file is damaged.
-    """
-    data = files.read(path)
-    if data is None:
-        return {}
-    return {name: str(value) for name, value in parse(data, str(path), MOST_BYTES).items()}
-
-
-def warn_of_reuse(request: SigningRequest, memory: Mapping[str, str]) -> list[str]:
-    """Return a warning for each role of which the key signed other content of this version, or a later version."""
-    found = []
-    for role, metadata in request.change.items():
-        version, digest = metadata.signed.version, hashlib.sha256(metadata.signed_bytes).hexdigest()
-        if memory.get(f"{role} {version}", digest) != digest:
-            found.append(
-                f"NOTE: this key has signed another version {version} of {role} before; that is right only if the "
-                "publisher dropped that change: ask"
-            )
-        later = [one for one in memory if one.rpartition(" ")[0] == role and int(one.rpartition(" ")[2]) > version]
-        if later:
-            found.append(f"NOTE: this key has signed {later[-1]} before, which is later: ask why {role} goes back")
-    return found
-
-
-def write_signed(path: Path, request: SigningRequest, memory: Mapping[str, str], roles: Sequence[str]) -> None:
-    """Store the versions that a key has signed."""
-    new = {
-        f"{role} {request.change[role].signed.version}": hashlib.sha256(request.change[role].signed_bytes).hexdigest()
-        for role in roles
-    }
-    files.write_durably(path, to_canonical_json({**memory, **new}), 0o600)
 
 
 def sign(request: SigningRequest, signers: Sequence[Signer]) -> tuple[bytes, list[str]]:

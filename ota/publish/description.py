@@ -8,18 +8,17 @@ from typing import Any
 
 from tuf.api.metadata import Role, Root, Signed, Targets
 
-MOST_TARGETS = 40
-
 
 def describe(role: str, before: Signed | None, after: Signed, names: Mapping[str, str]) -> list[str]:
     """Return the differences in a role's metadata.
 
     Args:
-        before: as it is published; None = nothing is.
+        before: as it is published; None = describe the whole content.
         names: key ID -> name, as the publisher calls it; the ID is shown, too.
     """
-    old = f"version {before.version}" if before is not None else "nothing"
-    found = [f"{role}: from {old} to version {after.version}, valid until {after.expires:%Y-%m-%d %H:%M} UTC"]
+    versions = f"from version {before.version} to version {after.version}" if before else f"version {after.version}"
+    scope = "" if before else "; its whole content:"
+    found = [f"{role}: {versions}, valid until {after.expires:%Y-%m-%d %H:%M} UTC{scope}"]
     if isinstance(after, Root):
         found += _keys(before.roles if isinstance(before, Root) else {}, after.roles, names)
     if isinstance(after, Targets):
@@ -27,7 +26,7 @@ def describe(role: str, before: Signed | None, after: Signed, names: Mapping[str
         found += _targets(before if isinstance(before, Targets) else None, after)
     found += _others(before, after)
     if len(found) == 1:
-        found.append("  nothing else changes")
+        found.append("  nothing else changes" if before else "  nothing is listed")
     return found
 
 
@@ -84,17 +83,13 @@ def _roles(targets: Targets | None) -> Mapping[str, Role]:
 
 def _targets(before: Targets | None, after: Targets) -> Iterator[str]:
     old = before.targets if before is not None else {}
-    lines = []
     for path in sorted({*old, *after.targets}):
         if path not in after.targets:
-            lines.append(f"  {_shown(path)} is no longer listed")
-        elif path not in old:
-            lines.append(f"  {_shown(path)} is listed, {after.targets[path].length} bytes")
-        elif old[path] != after.targets[path]:
-            lines.append(f"  {_shown(path)} has other content, {after.targets[path].length} bytes")
-    yield from lines[:MOST_TARGETS]
-    if len(lines) > MOST_TARGETS:
-        yield f"  and {len(lines) - MOST_TARGETS} more files"
+            yield f"  {_shown(path)} is no longer listed"
+        elif old.get(path) != after.targets[path]:
+            listed = "has other content" if path in old else "is listed"
+            hashes = ", ".join(f"{name} {value}" for name, value in sorted(after.targets[path].hashes.items()))
+            yield f"  {_shown(path)} {listed}, {after.targets[path].length} bytes, {_shown(hashes)}"
 
 
 def _key(keyid: str, names: Mapping[str, str]) -> str:
@@ -102,5 +97,7 @@ def _key(keyid: str, names: Mapping[str, str]) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return a text without control characters for a terminal."""
-    return text if text.isprintable() and len(text) <= 200 else repr(text[:200])
+    """Return a text without control characters for a terminal. A long one is cut, and its length is added."""
+    if len(text) > 200:
+        return f"{text[:200]!r}... ({len(text)} characters)"
+    return text if text.isprintable() else repr(text)

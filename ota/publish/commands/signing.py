@@ -27,6 +27,9 @@ def add_parsers(subcommands: Subcommands) -> None:
     sign.add_argument(
         "--key", type=Path, action="append", default=[], metavar="FILE", help="a private key (repeatable)"
     )
+    sign.add_argument(
+        "--root", type=Path, metavar="FILE", help="a root.json that you trust; needed if the key has no memory of one"
+    )
     sign.add_argument("--out", type=Path, metavar="FILE", help="default: beside the request, named after the key")
     sign.add_argument("--yes", action="store_true", help="sign without a question")
     add_token_flags(sign, existing=False)
@@ -55,28 +58,38 @@ def _request(arguments: argparse.Namespace) -> int:
 
 def _sign(arguments: argparse.Namespace) -> int:
     from ota import files
-    from ota.publish import ceremony
+    from ota.publish import ceremony, memory
 
     data = files.read(arguments.request, MOST_BYTES)
     if data is None:
         raise UsageError(f"{arguments.request} does not exist: expected a file that 'edge-ota publish request' wrote")
     request = ceremony.read_request(data, str(arguments.request))
     memories = [path.with_name(f"{path.stem}.signed.json") for path in arguments.key]
-    known = [ceremony.read_signed(path) for path in memories]
-    print("\n".join(request.words()))
-    print(
-        "".join(f"{one}\n" for memory in known for one in ceremony.warn_of_reuse(request, memory)), end="", flush=True
-    )
+    known = [memory.read_memory(path) for path in memories]
+    doubts = memory.find_doubts(request, [*known, *_trusted_roots(arguments)])
+    print("\n".join([*request.words(doubts.roles), *doubts.notes]), flush=True)
     if not confirm("Sign this?", arguments.yes):
         raise OtaError("nothing was signed")
     signed, roles = ceremony.sign(request, _signers(arguments))
-    for path, memory in zip(memories, known, strict=True):
-        ceremony.write_signed(path, request, memory, roles)
+    for path, before in zip(memories, known, strict=True):
+        memory.write_memory(path, request, before, roles)
     first = arguments.key[0].stem if arguments.key else f"{arguments.token}-{arguments.token_id}"
     out = arguments.out or arguments.request.with_name(f"{arguments.request.stem}.{first}.sig.json")
     files.write_durably(out, signed)
     print(f"{out}: signatures for {', '.join(roles)}; carry it back, and give it to 'edge-ota publish collect'")
     return 0
+
+
+def _trusted_roots(arguments: argparse.Namespace) -> list[dict[str, str]]:
+    from ota import files
+    from ota.publish.memory import memory_of_root
+
+    if arguments.root is None:
+        return []
+    data = files.read(arguments.root)
+    if data is None:
+        raise UsageError(f"{arguments.root} does not exist: expected a root.json of the repository")
+    return [memory_of_root(data, str(arguments.root))]
 
 
 def _signers(arguments: argparse.Namespace) -> list[Signer]:

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tuf.api.metadata import Metadata, Root
 
 from ota.documents.names import manifest_target
+from ota.publish.keys import generate
 from tests.ota.publish.publisher import Publisher, device, one_sentence
 
 PEOPLE = ("alice", "bob", "carol", "dave", "eve")
@@ -130,10 +132,11 @@ def test_a_key_that_hides_behind_the_id_of_another(team: Publisher) -> None:
     team.do("request", "--out", "request.json")
     text = (team.base / "request.json").read_text()
     keyid = next(iter(json.loads(text)["change"]["root"]["signed"]["keys"]))
-    evil = changed(text, ("change", "root", "signed", "keys", keyid, "keyval"), {"public": "ab" * 32})
-    (team.base / "request.json").write_text(evil)
-    sign(team, "alice", status=4)
-    assert "to another key; do not sign" in one_sentence(team.err)
+    for place in (("change", "root"), ("roots", 0)):
+        evil = changed(text, (*place, "signed", "keys", keyid, "keyval"), {"public": "ab" * 32})
+        (team.base / "request.json").write_text(evil)
+        sign(team, "alice", status=4)
+        assert "do not sign" in one_sentence(team.err)
 
 
 def test_the_signer_is_reminded_of_other_signatures(team: Publisher) -> None:
@@ -157,7 +160,105 @@ def test_the_signer_is_reminded_of_other_signatures(team: Publisher) -> None:
     ceremony(team, "alice", "bob")
     (team.base / "request.json").write_text(old)
     sign(team, "alice")
-    assert "NOTE: this key has signed targets 3 before, which is later" in team.out
+    assert "NOTE: this key has signed or seen targets 3 before, which is later" in team.out
+
+
+def hide_thief(team: Publisher) -> str:
+    """Put a thief's key into the published root of a request and into its change, so that they do not differ by it."""
+    team.do("renew", "root")
+    team.do("request", "--out", "request.json")
+    request = json.loads((team.base / "request.json").read_text())
+    thief = generate("ed25519")
+    for made in (request["roots"][-1], request["change"]["root"]):
+        metadata = Metadata[Root].from_dict(json.loads(json.dumps(made)))
+        for role in metadata.signed.roles.values():
+            role.threshold = 1
+        for name in metadata.signed.roles:
+            metadata.signed.add_key(thief.public_key, name)
+        metadata.signatures.clear()
+        metadata.sign(thief)
+        made.update(metadata.to_dict())
+    (team.base / "request.json").write_text(json.dumps(request))
+    return str(thief.public_key.keyid[:16])
+
+
+def test_a_made_up_published_root_is_refused(team: Publisher) -> None:
+    ceremony(team, "alice", "bob", "carol")
+    hide_thief(team)
+    file = sign(team, "alice", status=4)
+    assert "does not go on from root 1, which this key knows" in one_sentence(team.err)
+    assert json.loads(Path(file).read_text())["signatures"][0]["version"] == 1
+
+
+def test_roots_are_walked_from_one_that_the_key_knows(team: Publisher) -> None:
+    ceremony(team, "alice", "bob", "carol")
+    team.do("renew", "root")
+    ceremony(team, "alice", "bob", "dave")
+    team.do("renew", "root")
+    team.do("request", "--out", "request.json")
+    sign(team, "carol")  # has signed root 1 only
+    assert "NOTE" not in team.out
+    assert "nothing else changes" in team.out
+    request = json.loads((team.base / "request.json").read_text())
+    del request["roots"][0]
+    (team.base / "request.json").write_text(json.dumps(request))
+    sign(team, "carol")  # remembers root 2, which was published then
+    assert "NOTE" not in team.out
+
+
+def test_a_key_without_memory_sees_everything_or_trusts_a_root(team: Publisher) -> None:
+    ceremony(team, "alice", "bob", "carol")
+    team.do("renew", "root")
+    team.do("request", "--out", "request.json")
+    sign(team, "eve", "request.json", "--root", team.dir / "root.json")
+    assert "nothing else changes" in team.out
+    sign(team, "dave")
+    assert "NOTE: this key does not know the published root 1" in team.out
+    assert "root: version 2" in team.out
+    assert "root gets the key alice" in team.out
+    assert "root needs 3 of 5 keys" in team.out
+    sign(team, "dave")
+    assert "NOTE" not in team.out, "the published root is in the memory now"
+    (team.base / "at-dave" / "dave.signed.json").unlink()
+    team.do("request", "--discard")
+    thief = hide_thief(team)
+    sign(team, "dave")
+    assert f"root gets the key without a name ({thief})" in team.out
+    (team.base / "at-dave" / "dave.signed.json").unlink()
+    sign(team, "dave", "request.json", "--root", team.dir / "root.json", status=4)
+    assert "does not go on from root 1" in one_sentence(team.err)
+
+
+def test_a_root_that_a_key_remembers_was_shown_in_full(team: Publisher) -> None:
+    """A made-up root beside a harmless change of targets would be trusted with the next request."""
+    ceremony(team, "alice", "bob", "carol")
+    (team.base / "at-alice" / "alice.signed.json").unlink()
+    thief = hide_thief(team)
+    request = json.loads((team.base / "request.json").read_text())
+    del request["change"]["root"]
+    team.do("request", "--discard")
+    team.do("family", "seg")
+    team.do("request", "--out", "request.json")
+    harmless = json.loads((team.base / "request.json").read_text())
+    (team.base / "request.json").write_text(json.dumps({**harmless, "roots": request["roots"]}))
+    sign(team, "alice")
+    assert "the published root: version 1, valid until " in team.out
+    assert f"root gets the key without a name ({thief})" in team.out
+
+
+def test_a_difference_from_other_targets_than_the_key_has_signed_is_no_difference(team: Publisher) -> None:
+    ceremony(team, "alice", "bob", "carol")
+    team.do("family", "seg")
+    team.do("request", "--out", "request.json")
+    sign(team, "alice")
+    team.do("request", "--discard")
+    team.do("family", "pose")
+    ceremony(team, "bob", "carol")
+    team.do("renew", "targets")
+    team.do("request", "--out", "request.json")
+    sign(team, "alice")
+    assert "NOTE: the published targets 2 is not the one that this key has signed" in team.out
+    assert "models-pose may sign bundles/pose/*" in team.out
 
 
 def test_a_request_that_was_never_published_is_not_signed(team: Publisher) -> None:
@@ -172,7 +273,8 @@ def test_a_request_that_was_never_published_is_not_signed(team: Publisher) -> No
         return one_sentence(team.err)
 
     assert "do not sign" in refused(("published", "targets", "signatures"), [])
-    assert "do not sign" in refused(("root", "signed", "version"), 9)
+    assert "do not sign" in refused(("published", "nothing"), {**json.loads(text)["published"]["targets"]})
+    assert "do not sign" in refused(("roots", 0, "signed", "version"), 9)
     assert "from version 1 to 9" in refused(("change", "targets", "signed", "version"), 9)
     assert "is damaged" in refused(("change", "targets"), {"signed": 1})
     (team.base / "request.json").write_text("{")
