@@ -19,7 +19,7 @@ from edge_serve.engines.process import run_build
 from edge_serve.engines.request import BuildProgress, BuiltEngine
 from edge_serve.engines.settings import CacheSettings
 from edge_serve.golden.reader import GoldenBudget
-from edge_serve.golden.writer import Recording, write_golden
+from edge_serve.golden.writer import Recording, count_fitting, write_golden
 from edge_serve.in_process.arrays import tensor_of
 from edge_serve.init.config_text import config_text
 from edge_serve.init.directory import ModelPlace
@@ -65,8 +65,8 @@ def build(
     return built
 
 
-def record(place: ModelPlace, samples: list[Sample], reference: Trial, rtol: float, atol: float) -> None:
-    """Write the golden test: the samples, and the reference's answers.
+def record(place: ModelPlace, samples: list[Sample], reference: Trial, rtol: float, atol: float) -> str:
+    """Write the golden test: as many of the samples as fit, and the reference's answers. Return what was written.
 
     Raises:
         InvalidArgument: it cannot be written.
@@ -81,4 +81,9 @@ def record(place: ModelPlace, samples: list[Sample], reference: Trial, rtol: flo
         )
         for number, (sample, outputs) in enumerate(zip(samples, reference.outputs, strict=True))
     ]
-    write_golden(place.staged, recordings, GoldenBudget())
+    count, problem = count_fitting(recordings)
+    if not count:
+        return f"without a golden test: the first sample does not fit ({problem})"
+    write_golden(place.staged, recordings[:count], GoldenBudget())
+    rest = f" to the first {count} of {len(recordings)} samples ({problem})" if problem else ""
+    return f"with a golden test of the reference's answers{rest}"

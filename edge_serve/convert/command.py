@@ -86,11 +86,11 @@ def run(arguments: Sequence[str]) -> int:
     parser = _parser()
     options = parser.parse(arguments)
     names = _precisions(parser, options)
-    kept = error = ""
+    kept = recorded = error = ""
     rows: list[Row] = []
     try:
         with new_directory(options.model_repository, options.model) as place, tempfile.TemporaryDirectory() as folder:
-            kept = _convert(options, names, place, Path(folder), rows)
+            kept, recorded = _convert(options, names, place, Path(folder), rows)
             if not kept:
                 raise InvalidArgument(f"{_refusal(options, rows)}: nothing was written")
     except EdgeServeError as problem:
@@ -98,13 +98,13 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as problem:
         error = f"cannot write the model: {problem.filename or ''}: {problem.strerror}"
     if options.json:
-        print(json.dumps(document(rows, kept, error)))
+        print(json.dumps(document(rows, kept, recorded, error)))
         return BAD if error else GOOD
     if rows:
         print(table(rows))
     if error:
         return fail(error)
-    print(f"\nwrote {options.model_repository / options.model}: {kept}, with a golden test of the reference's answers")
+    print(f"\nwrote {options.model_repository / options.model}: {kept}, {recorded}")
     return GOOD
 
 
@@ -130,8 +130,10 @@ def _refusal(options: argparse.Namespace, rows: Sequence[Row]) -> str:
 
 def _convert(
     options: argparse.Namespace, names: Sequence[str], place: ModelPlace, scratch: Path, rows: list[Row]
-) -> str:
-    """Fill the rows, and write the model of the fastest precision that fits. Return its name; "" = none fits."""
+) -> tuple[str, str]:
+    """Fill the rows, and write the model of the fastest precision that fits. Return its name and what was recorded as
+    its golden test; "" = none fits.
+    """
 
     def say(text: str) -> None:
         if not options.json:
@@ -153,11 +155,10 @@ def _convert(
     wanted = [row for row in rows[1:] if row.fits and options.keep in (_FASTEST, row.name)]
     best = min(wanted, key=lambda row: row.trial.median_ms if row.trial else 0.0, default=None)
     if best is None:
-        return ""
+        return "", ""
     made = scratch / best.name / options.model
     shutil.copytree(made, place.staged, dirs_exist_ok=True)
-    candidate.record(place, samples, reference, *best.tolerance)
-    return best.name
+    return best.name, candidate.record(place, samples, reference, *best.tolerance)
 
 
 def _try(work: Conversion, name: str, reference: Trial) -> Row:
@@ -218,7 +219,7 @@ def _cells(row: Row) -> list[str]:
     ]
 
 
-def document(rows: Sequence[Row], kept: str, error: str) -> dict[str, Any]:
+def document(rows: Sequence[Row], kept: str, recorded: str, error: str) -> dict[str, Any]:
     """Return the JSON document (docs/convert.md)."""
     found = []
     for row in rows:
@@ -236,7 +237,9 @@ def document(rows: Sequence[Row], kept: str, error: str) -> dict[str, Any]:
             entry |= {"largest": off.largest, "relative": off.relative, "beyond": off.beyond, "values": off.values}
             entry |= {"rtol": row.tolerance[0], "atol": row.tolerance[1]}
         found.append(entry)
-    return {"schema": SCHEMA, "ok": not error, "error": error, "kept": kept, "precisions": found}
+    return {
+        "schema": SCHEMA, "ok": not error, "error": error, "kept": kept, "recorded": recorded, "precisions": found
+    }  # fmt: skip
 
 
 def _other_onnx(text: str) -> tuple[str, Path]:

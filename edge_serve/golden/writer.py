@@ -16,15 +16,21 @@ from edge_serve.golden.reader import (
     DEFAULT_RTOL,
     DIRECTORY,
     DOCUMENT,
+    MOST_BYTES,
+    MOST_DOCUMENT_BYTES,
+    MOST_SAMPLES,
+    MOST_STRINGS,
     SCHEMA,
     GoldenBudget,
     GoldenSample,
 )
-from edge_serve.messages.tensors import Buffer, InferTensor
+from edge_serve.messages.tensors import Buffer, DataType, InferTensor, element_count
 from edge_serve.records import frozen
 
 _DEFAULTS = (DEFAULT_RTOL, DEFAULT_ATOL)
 _NEW, _OLD = f".{DIRECTORY}.new", f".{DIRECTORY}.old"
+#: bytes of golden.json that are not samples
+_HEAD_BYTES = 1024
 
 
 @frozen
@@ -49,8 +55,13 @@ def write_golden(model_directory: Path, recordings: Sequence[Recording], budget:
     """Write a golden test. An older one stays until all files of the new one are there.
 
     Raises:
-        InvalidArgument: it cannot be written.
+        InvalidArgument: it cannot be written, or is over a limit of the reader, so that no load would accept it.
     """
+    count, problem = count_fitting(recordings)
+    if count < len(recordings):
+        raise InvalidArgument(
+            f"sample '{recordings[count].name}' does not fit into a golden test: {problem}; record less"
+        )
     files: dict[str, Buffer] = {}
     samples = [_sample(number, recording, files) for number, recording in enumerate(recordings)]
     document: dict[str, Any] = {"schema": SCHEMA, "samples": samples}
@@ -65,6 +76,27 @@ def write_golden(model_directory: Path, recordings: Sequence[Recording], budget:
             f"{DIRECTORY}/ cannot be written: {error.strerror or error}; expected a directory that this user may write"
         )
         raise InvalidArgument(text) from error
+
+
+def count_fitting(recordings: Sequence[Recording]) -> tuple[int, str]:
+    """Return how many of the first recordings one golden test may have, and why it cannot have the next one."""
+    text_bytes, tensor_bytes = _HEAD_BYTES, 0
+    for number, recording in enumerate(recordings):
+        files: dict[str, Buffer] = {}
+        text_bytes += len(json.dumps([[_sample(number, recording, files)]], indent=1))  # indented as in the document
+        tensor_bytes += sum(memoryview(data).nbytes for data in files.values())
+        tensors = [*recording.inputs, *(one for outputs in recording.responses for one in outputs)]
+        strings = max((element_count(one.shape) for one in tensors if one.datatype is DataType.BYTES), default=0)
+        for what, found, most in (
+            ("samples", number + 1, MOST_SAMPLES),
+            ("responses of a sample", len(recording.responses), MOST_SAMPLES),
+            ("strings in a tensor", strings, MOST_STRINGS),
+            ("bytes of tensors together", tensor_bytes, MOST_BYTES),
+            (f"bytes of {DOCUMENT}", text_bytes, MOST_DOCUMENT_BYTES),
+        ):
+            if found > most:
+                return number, f"{found} {what}, and the limit is {most}"
+    return len(recordings), ""
 
 
 def _entry(tensor: InferTensor, file: str, files: dict[str, Buffer]) -> dict[str, Any]:
