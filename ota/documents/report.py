@@ -22,6 +22,8 @@ MOST_CHAIN = 20
 MOST_BUNDLES = 256
 MOST_BAD = 64
 MOST_FACTS = 128
+#: the end of the year 9999, the last one that dates have
+MOST_TIME = 253_402_300_799
 EXECUTIONS = ("closed", "proceeding", "download", "downloaded", "scheduled", "canceled")
 RESULTS = ("success", "failure", "none")
 
@@ -167,7 +169,7 @@ def _report(members: Members, what: str) -> Report:
         device=name(members.text("device"), f"{what}: device"),
         fleet=members.text("fleet", most=128),
         ring=members.text("ring", most=128),
-        time=members.integer("time"),
+        time=members.integer("time", most=MOST_TIME),
         counter=members.integer("counter", least=1),
         nonce=members.text("nonce", most=64),
         chain=tuple(_link(one, what) for one in members.array("chain", most=MOST_CHAIN)),
@@ -179,7 +181,7 @@ def _report(members: Members, what: str) -> Report:
         },
         bad=tuple(_failed(one) for one in members.objects("bad", most=MOST_BAD)),
         clock_unset=members.boolean("clock_unset"),
-        floors_lost=members.integer("floors_lost"),
+        floors_lost=members.integer("floors_lost", most=MOST_TIME),
         paused=members.boolean("paused"),
         error=members.text("error", most=64),
         disk_free_bytes=members.integer("disk_free_bytes"),
@@ -203,7 +205,7 @@ def _bundle(bundle: str, members: Members) -> BundleReport:
         next=members.integer("next"),
         stage=members.text("stage", most=32),
         wanted=members.integer("wanted"),
-        since=members.integer("since"),
+        since=members.integer("since", most=MOST_TIME),
         execution=_word(members, "execution", EXECUTIONS),
         result=_word(members, "result", RESULTS),
         reason=members.text("reason", most=64),
@@ -227,7 +229,7 @@ def _failed(members: Members) -> FailedRelease:
         release=members.integer("release"),
         variant=members.text("variant", most=128),
         reason=members.text("reason", most=64),
-        time=members.integer("time"),
+        time=members.integer("time", most=MOST_TIME),
         permanent=members.boolean("permanent"),
     )
     members.end()

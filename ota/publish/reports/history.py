@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ota import files
 from ota.decide.report_chain import MOST_BRANCHES, Branch, Continuity, follow_report
-from ota.documents.report import MOST_CHAIN
+from ota.documents.report import MOST_CHAIN, MOST_TIME
 from ota.errors import StoreError
 from ota.publish.reports.collect import VerifiedReport
 from ota.strict_json import Members, parse, to_canonical_json
@@ -90,4 +90,5 @@ def _key(members: Members, what: str) -> KeyHistory:
         )
     except (TypeError, ValueError):
         raise StoreError(f"{what} is damaged: remove it to start again") from None
-    return KeyHistory(branches, members.text("fork", ""), members.integer("since", 0))
+    # earlier versions stored any integer
+    return KeyHistory(branches, members.text("fork", ""), min(members.integer("since", 0), MOST_TIME))

@@ -8,6 +8,7 @@ import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -168,6 +169,35 @@ def test_a_report_that_no_program_can_read_hides_no_other_one(fleet: Fleet) -> N
     assert "algorithm.json: the key is neither Ed25519 nor ECDSA" in algorithm
     assert "curve.json: the key is neither Ed25519 nor ECDSA" in curve
     assert "number.json contains 1e999" in number
+
+
+@pytest.mark.fault("T9")
+@pytest.mark.parametrize("member", ["time", "floors_lost", "since"])
+def test_a_time_after_the_last_year_is_a_problem_of_its_report(fleet: Fleet, member: str) -> None:
+    fleet.update()
+    one = fleet.devices[0]
+    report = one.report(time.time() + 1, "another")
+    if member == "since":
+        report = replace(report, bundles={name: replace(row, since=2**53) for name, row in report.bundles.items()})
+    else:
+        late: dict[str, Any] = {member: 2**53}
+        report = replace(report, **late)
+    put(fleet, "late.json", one.seal(report))
+    found = fleet.report()
+    assert found["releases"] == {"det": {"2": 6}}
+    (problem,) = found["problems"]
+    assert f"{member} is 9007199254740992, expected an integer from 0 to 253402300799" in problem
+
+
+def test_a_late_time_that_was_stored_once_is_shown(fleet: Fleet) -> None:
+    fleet.update()
+    fleet.report()
+    path = fleet.publisher.dir / "reports.json"
+    stored = json.loads(path.read_bytes())
+    stored["keys"][fingerprint(fleet.devices[0].key)] |= {"fork": "cloned", "since": 2**53}
+    path.write_text(json.dumps(stored))
+    (doubt,) = fleet.report()["doubts"]
+    assert "two disks report with one key (9999-12-31T23:59:59Z)" in doubt
 
 
 def test_reports_of_a_web_server(fleet: Fleet) -> None:
