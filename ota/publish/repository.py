@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tuf.api.exceptions import RepositoryError
-from tuf.api.metadata import Metadata, Root, Snapshot, TargetFile, Targets
+from tuf.api.metadata import Metadata, Root, TargetFile, Targets
 
 from ota import files
 from ota.documents.names import blob_path
@@ -206,12 +206,6 @@ def read_pieces(path: Path, size: int = 1024 * 1024) -> Iterator[bytes]:
     with files.wrap_errors(path), open(path, "rb") as file:
         while piece := file.read(size):
             yield piece
-
-
-def snapshot_versions(state: RepositoryState) -> dict[str, int]:
-    """Return the versions in the published snapshot."""
-    snapshot = cast(Snapshot, state.roles[SNAPSHOT].signed)
-    return {name: meta.version for name, meta in snapshot.meta.items()}
 
 
 def join_names(roles: Iterable[str]) -> str:

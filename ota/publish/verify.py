@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tuf.api.exceptions import RepositoryError
-from tuf.api.metadata import Metadata, Root, Signed
+from tuf.api.metadata import Metadata, MetaFile, Root, Signed
 
 from ota import files
 from ota.documents.device import read_device
@@ -27,11 +27,21 @@ from ota.publish.repository import (
     put_metadata,
     read_state,
     read_target,
-    snapshot_versions,
     stored_target,
     write_state,
 )
-from ota.publish.roles import ENGINES, ROLLOUT, ROOT, SNAPSHOT, SYSTEM, TARGETS, TIMESTAMP, family_role, paths_of
+from ota.publish.roles import (
+    ENGINES,
+    FAMILY_PREFIX,
+    ROLLOUT,
+    ROOT,
+    SNAPSHOT,
+    SYSTEM,
+    TARGETS,
+    TIMESTAMP,
+    family_role,
+    paths_of,
+)
 from ota.publish.workspace import Workspace
 
 MOST_METADATA = 64 * 1024 * 1024
@@ -77,28 +87,50 @@ def load(repository: Path, root: bytes) -> RepositoryState:
             raise Untrusted(f"{state.root.version + 1}.root.json is not signed by the keys of root: restore it")
         state = after
     _load(repository, state, TIMESTAMP, None)
-    _load(repository, state, SNAPSHOT, state.roles[TIMESTAMP].signed.snapshot_meta.version)
-    versions = snapshot_versions(state)
-    _load(repository, state, TARGETS, versions[f"{TARGETS}.json"])
+    _load(repository, state, SNAPSHOT, state.roles[TIMESTAMP].signed.snapshot_meta)
+    _load(repository, state, TARGETS, _meta_of(state, TARGETS))
     for role in state.delegated():
-        if f"{role}.json" not in versions:
-            raise Untrusted(f"the snapshot does not name {role}: publish it again")
-        if (repository / "metadata" / f"{versions[f'{role}.json']}.{role}.json").exists():
-            _load(repository, state, role, versions[f"{role}.json"])
+        if _metadata_file(repository, role, _meta_of(state, role)).exists():
+            _load(repository, state, role, _meta_of(state, role))
     return state
 
 
-def _load(repository: Path, state: RepositoryState, role: str, version: int | None) -> None:
-    name = f"{role}.json" if version is None else f"{version}.{role}.json"
-    data = files.read(repository / "metadata" / name, MOST_METADATA)
+def _meta_of(state: RepositoryState, role: str) -> MetaFile:
+    """Return version, length, and hash of a role's file in the snapshot."""
+    found: MetaFile | None = state.roles[SNAPSHOT].signed.meta.get(f"{role}.json")
+    if found is None:
+        raise Untrusted(f"the snapshot does not name {role}: publish it again")
+    return found
+
+
+def _metadata_file(repository: Path, role: str, meta: MetaFile | None) -> Path:
+    return repository / "metadata" / (f"{role}.json" if meta is None else f"{meta.version}.{role}.json")
+
+
+def _load(repository: Path, state: RepositoryState, role: str, meta: MetaFile | None) -> None:
+    path = _metadata_file(repository, role, meta)
+    data = files.read(path, MOST_METADATA)
     if data is None:
-        raise StoreError(f"{repository / 'metadata' / name} does not exist: publish it again, or copy it again")
-    metadata = _parsed(data, name)
+        raise StoreError(f"{path} does not exist: publish it again, or copy it again")
+    metadata = _parsed(data, path.name)
     if find_missing_signatures(state, state, role, metadata) is not None:
-        raise Untrusted(f"{name} is not signed by the keys of {role}: publish it again, or copy it again")
-    if version is not None and metadata.signed.version != version:
-        raise Untrusted(f"{name} has version {metadata.signed.version}: publish it again, or copy it again")
+        raise Untrusted(f"{path.name} is not signed by the keys of {role}: publish it again, or copy it again")
+    if meta is not None and metadata.signed.version != meta.version:
+        raise Untrusted(f"{path.name} has version {metadata.signed.version}: publish it again, or copy it again")
+    if meta is not None:
+        _check_bytes(meta, data, path.name)
     state.roles[role] = metadata
+
+
+def _check_bytes(meta: MetaFile, data: bytes, name: str) -> None:
+    """Refuse a file whose length or hash differs from that in timestamp or snapshot, as devices do."""
+    try:
+        meta.verify_length_and_hashes(data)
+    except RepositoryError:
+        raise Untrusted(
+            f"{name} was changed after it was published, though its content is signed: copy it again without a "
+            "conversion of its text"
+        ) from None
 
 
 def _parsed(data: bytes, name: str) -> Metadata[Any]:
@@ -120,6 +152,9 @@ def check(repository: Path, state: RepositoryState, now: float, fleet: str = "")
     for role in state.delegated():
         if sorted(getattr(state.targets.get_delegated_role(role), "paths", None) or []) != sorted(paths_of(role)):
             found.problems.append(f"{role} may sign other paths than {', '.join(paths_of(role))}")
+    if missing := _find_missing_roles(repository, state, fleet):
+        found.problems += missing
+        return found
     wanted = find_needed_targets(repository, state, fleet) if fleet else None
     for role in state.delegated():
         for target in sorted(state.targets_of(role) if role in state.roles else ()):
@@ -133,6 +168,20 @@ def check(repository: Path, state: RepositoryState, now: float, fleet: str = "")
     for rollout in found.rollouts.values():
         found.facts += _check_rollout(rollout, found)
     return found
+
+
+def _find_missing_roles(repository: Path, state: RepositoryState, fleet: str) -> list[str]:
+    """Return a problem for each delegated role whose metadata is missing. A fleet needs no families but its own."""
+    missing = [role for role in state.delegated() if role not in state.roles]
+    if fleet:
+        models = _read_rollout(repository, state, fleet).models.values() if ROLLOUT in state.roles else ()
+        needed = {family_role(wish.family) for wish in models}
+        missing = [role for role in missing if role in needed or not role.startswith(FAMILY_PREFIX)]
+    return [
+        f"{_metadata_file(repository, role, _meta_of(state, role))} does not exist: publish it again, or copy it again"
+        + (" (check a copy for one fleet with --fleet)" if role.startswith(FAMILY_PREFIX) and not fleet else "")
+        for role in missing
+    ]
 
 
 class _noted:  # noqa: N801 (a context manager, used as one)
@@ -276,24 +325,29 @@ def find_needed_targets(repository: Path, state: RepositoryState, fleet: str) ->
         UsageError: the fleet has no rollout document. OtaError: a document cannot be read.
     """
     listed = state.targets_of(ROLLOUT)
-    target = rollout_target(fleet)
-    if target not in listed:
-        known = ", ".join(sorted(one[8:-5] for one in listed if one.startswith("rollout/"))) or "none"
-        raise UsageError(f"there is no fleet {fleet}: there is {known}")
-    found = {target}
+    rollout = _read_rollout(repository, state, fleet)
+    found = {rollout_target(fleet)}
     for one in listed:
         # a copy for one fleet lacks the devices of the others
         if one.startswith("devices/") and (repository / stored_target(one, listed[one].hashes["sha256"])).exists():
             device = one[8:-5]
             if read_device(read_target(repository, one, listed[one]), device).fleet == fleet:
                 found.add(one)
-    rollout = read_rollout(read_target(repository, target, listed[target]), fleet)
     found |= _needed_systems(state, rollout.system)
     for wish in rollout.models.values():
         releases = {wish.want, wish.previous, *wish.pin.values()}
         targets = {manifest_target(wish.family, wish.bundle, one) for one in releases} | {floor_target(wish.family)}
         found |= targets & state.targets_of(family_role(wish.family)).keys()
     return found
+
+
+def _read_rollout(repository: Path, state: RepositoryState, fleet: str) -> Rollout:
+    listed = state.targets_of(ROLLOUT)
+    target = rollout_target(fleet)
+    if target not in listed:
+        known = ", ".join(sorted(one[8:-5] for one in listed if one.startswith("rollout/"))) or "none"
+        raise UsageError(f"there is no fleet {fleet}: there is {known}")
+    return read_rollout(read_target(repository, target, listed[target]), fleet)
 
 
 def _needed_systems(state: RepositoryState, wish: BundleRollout | None) -> set[str]:

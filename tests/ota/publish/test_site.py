@@ -6,6 +6,7 @@ import contextlib
 import errno
 import http.client
 import io
+import json
 import re
 import shutil
 import signal
@@ -153,6 +154,35 @@ def test_verify_finds_what_is_missing_or_rolled_back(fleet: Publisher, tmp_path:
     fleet.do("rollout deny", "a", "det", 2)
     fleet.do("verify")
     assert "warning: fleet a: det 2 is wanted, and denied: devices serve " in fleet.err
+
+
+def test_verify_finds_files_that_devices_refuse_though_their_content_is_signed(fleet: Publisher) -> None:
+    root = fleet.dir / "root.json"
+    for role in ("rollout", "snapshot", "targets"):
+        path = max((fleet.repository / "metadata").glob(f"*.{role}.json"), key=lambda one: int(one.name.split(".")[0]))
+        data = path.read_bytes()
+        path.write_text(json.dumps(json.loads(data), indent=1))
+        fleet.run("verify", "--repository", fleet.repository, "--root", root, status=4)
+        assert f"{path.name} was changed after it was published" in one_sentence(fleet.err)
+        path.write_bytes(data)
+    fleet.run("verify", "--repository", fleet.repository, "--root", root)
+
+
+def test_verify_finds_missing_metadata_of_roles(fleet: Publisher, tmp_path: Path) -> None:
+    root = fleet.dir / "root.json"
+    stick = tmp_path / "stick"
+    fleet.do("family", "other")
+    fleet.do("export", stick, "--fleet", "a")
+    fleet.run("verify", "--repository", stick, "--root", root, status=4)
+    assert "check a copy for one fleet with --fleet" in one_sentence(fleet.err)
+    for role in ("models-det", "engines", "rollout"):
+        (path,) = (stick / "metadata").glob(f"*.{role}.json")
+        data = path.read_bytes()
+        path.unlink()
+        fleet.run("verify", "--repository", stick, "--root", root, "--fleet", "a", status=4)
+        assert f"{path} does not exist: publish it again" in one_sentence(fleet.err)
+        path.write_bytes(data)
+    fleet.run("verify", "--repository", stick, "--root", root, "--fleet", "a")
 
 
 def test_verify_finds_code_that_nothing_approves(fleet: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
