@@ -21,7 +21,7 @@ from ota.publish.change import (
     refuse_second,
 )
 from ota.publish.keys import KeyPlace, Secrets
-from ota.publish.repository import RepositoryState, join_names
+from ota.publish.repository import RepositoryState, join_names, read_state
 from ota.publish.roles import (
     ENGINES,
     PRESETS,
@@ -231,7 +231,8 @@ class RefreshResult:
 
 def refresh(workspace: Workspace, state: RepositoryState, also: Sequence[str], now: float) -> RefreshResult:
     """Sign timestamp. If half of their life is over, also snapshot, rollout (if its keys are here), and the roles in
-    `also` without a waiting change. Where these cannot be signed, devices still get a new timestamp.
+    `also` without a waiting change. Roles with keys on other machines wait, and the others do not wait for them. Where
+    a role cannot be signed, devices still get a new timestamp.
 
     Raises:
         KeyProblem: the key of timestamp or snapshot is not here.
@@ -239,7 +240,7 @@ def refresh(workspace: Workspace, state: RepositoryState, also: Sequence[str], n
     for role in also:
         check_role(state, role)
     pending = read_pending(workspace)
-    busy = {*pending.roles, *pending.resign} if pending else set()
+    busy = set(pending.roles) if pending else set()  # roles that only need a new signature may get one before, too
     old = [role for role in (ROOT, TARGETS, *state.delegated()) if _is_past_half(workspace, state, role, now)]
     renewed = [
         role
@@ -253,21 +254,28 @@ def refresh(workspace: Workspace, state: RepositoryState, also: Sequence[str], n
             left = remaining_life(_payload(state, role), 1, now)
             said = f"{role} expires in {left:.0f} days" if left > 0 else f"{role} expired {-left:.0f} days ago"
             (warnings if left > 0 else expired).append(f"{said}: sign it again with 'edge-ota publish renew {role}'")
-    useless = any(remaining_life(_payload(state, role), 1, now) <= 0 for role in (ROOT, TARGETS) if role not in renewed)
+    here = [role for role in renewed if has_enough_keys(workspace, state, role)]
+    elsewhere = [role for role in renewed if role not in here]
+    dead = {role for role in (ROOT, TARGETS) if remaining_life(_payload(state, role), 1, now) <= 0}
+    signed: list[str] = []
     failure: OtaError | None = None
-    if renewed and not useless:
-        try:
-            waiting = [one.role for one in renew(workspace, state, renewed, now)]
-            if not waiting:
-                return RefreshResult([*renewed, SNAPSHOT, TIMESTAMP], warnings, expired)
+    try:
+        if here and dead <= set(here):
+            renew(workspace, state, here, now)
+            state, signed = read_state(workspace.path), [*here, SNAPSHOT, TIMESTAMP]
+        if elsewhere and dead <= set(renewed):
+            waiting = [one.role for one in renew(workspace, state, elsewhere, now)]
             warnings.append(f"{join_names(waiting)} waits for signatures of keys that are not here: 'publish request'")
-        except StoreError:
-            raise  # a part may be published
-        except OtaError as error:
-            failure = error
-    snapshot = _is_past_half(workspace, state, SNAPSHOT, now)
-    publish_freshness(workspace, state, RepositoryState(list(state.roots), dict(state.roles)), now, snapshot=snapshot)
-    return RefreshResult([SNAPSHOT, TIMESTAMP] if snapshot else [TIMESTAMP], warnings, expired, failure)
+    except StoreError:
+        raise  # a part may be published
+    except OtaError as error:
+        failure = error
+    if not signed:
+        snapshot = _is_past_half(workspace, state, SNAPSHOT, now)
+        after = RepositoryState(list(state.roots), dict(state.roles))
+        publish_freshness(workspace, state, after, now, snapshot=snapshot)
+        signed = [SNAPSHOT, TIMESTAMP] if snapshot else [TIMESTAMP]
+    return RefreshResult(signed, warnings, expired, failure)
 
 
 def _is_past_half(workspace: Workspace, state: RepositoryState, role: str, now: float) -> bool:

@@ -87,6 +87,27 @@ def test_a_waiting_change_of_a_role_does_not_stop_the_timestamp(
     assert "warning: models-det expires in 40 days" in published.err
 
 
+def test_a_role_with_its_keys_here_does_not_wait_for_people(
+    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher.run("key", "alice")
+    publisher.init("--family", "det", "--public-key", "targets=alice.pub.json", "--expires", "targets=60")
+    publisher.do("request", "--out", "request.json")
+    publisher.run("sign", "request.json", "--key", "alice.pem", "--yes", "--out", "sig.json")
+    publisher.do("collect", "sig.json")
+    signed = "published: rollout, snapshot and timestamp signed again\n"
+    at(monkeypatch, 31)
+    assert publisher.do("refresh", "--also", "targets") == signed
+    assert "warning: targets waits for signatures" in publisher.err
+    at(monkeypatch, 8)
+    assert publisher.do("refresh") == signed
+    publisher.do("request", "--discard")
+    publisher.do("rotate", "rollout")
+    assert "targets: 1 more of alice" in publisher.out
+    at(monkeypatch, 8)
+    assert publisher.do("refresh") == signed
+
+
 def test_a_key_that_cannot_be_read_does_not_stop_the_timestamp(
     published: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
