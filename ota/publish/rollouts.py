@@ -308,7 +308,11 @@ def read_devices_csv(path: Path) -> list[DeviceDocument]:
     if data is None:
         raise UsageError(f"{path} does not exist: expected a CSV file with the columns device, fleet, ring")
     found = []
-    for number, row in enumerate(csv.DictReader(io.StringIO(data.decode("utf-8-sig", "replace"))), 2):
+    try:
+        rows = list(csv.DictReader(io.StringIO(data.decode("utf-8-sig", "replace"), newline=None)))
+    except csv.Error as error:
+        raise UsageError(f"{path} is not CSV ({error}): expected the columns device, fleet, ring") from None
+    for number, row in enumerate(rows, 2):
         values = {name: (value or "").strip() for name, value in row.items() if isinstance(name, str)}
         try:
             device, fleet, ring = (values.pop(name) for name in ("device", "fleet", "ring"))

@@ -189,6 +189,10 @@ def test_many_devices_at_once(published: Publisher) -> None:
     table.write_text("device,fleet,ring\na 3,a,x\n")
     assert "expected a name" in published.refused("device import", table)
     assert "does not exist" in published.refused("device import", "nothing.csv")
+    table.write_bytes(b"device,fleet,ring\ra-9,a,lab\r")  # as spreadsheets on a Mac write it
+    published.do("device import", table)
+    table.write_text(f'device,fleet,ring\n"{"x" * 200_000}",a,lab\n')
+    assert "is not CSV (field larger than field limit" in published.refused("device import", table)
 
 
 def test_passphrases(published: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
