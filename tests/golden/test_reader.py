@@ -18,7 +18,7 @@ from edge_serve.golden import reader
 from edge_serve.golden.reader import GoldenBudget, discard, read_golden
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START
 from edge_serve.messages.tensors import DataType
-from tests.golden.golden_files import add_sub, document, sample
+from tests.golden.golden_files import WRONG_MEMBERS, add_sub, document, sample, wrong_add_sub
 
 
 def test_a_golden_test_is_read(tmp_path: Path) -> None:
@@ -47,75 +47,9 @@ def test_a_model_without_a_golden_test(tmp_path: Path) -> None:
     assert read_golden(tmp_path) is None
 
 
-def at(document: Any, path: str, value: Any) -> Any:
-    """Put `value` where `path` says (`samples.0.name`); None removes."""
-    *way, last = [int(one) if one.isdigit() else one for one in path.split(".")]
-    here = document
-    for one in way:
-        here = here[one]
-    if value is None:
-        del here[last]
-    else:
-        here[last] = value
-    return document
-
-
-STRINGS = {"name": "S", "datatype": "BYTES", "file": "huge"}
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "said"),
-    [
-        ("schema", 2, "schema is 2, expected 1; a newer edge-serve may know it"),
-        ("schema", True, "schema is True, expected 1"),
-        ("schema", None, "schema is missing"),
-        ("colour", 1, "'colour' is unknown; expected schema, samples, rtol, atol, budget"),
-        ("samples", [], "samples is [], expected at least one sample"),
-        ("samples", {}, "samples is {}, expected a list"),
-        ("samples.0", 7, "samples[0] is 7, expected an object"),
-        ("samples", [1] * 2000, "samples has 2000 entries, expected at most 1000"),
-        ("samples.0.name", "a\nb", "samples[0].name is 'a\\nb', expected a name in printable characters"),
-        ("samples.0.Inputs", [], "samples[0].'Inputs' is unknown; expected name, inputs, parameters, outputs"),
-        ("samples.0.outputs", None, "expected either outputs, or responses for a decoupled model"),
-        ("samples.0.responses", [], "expected either outputs, or responses for a decoupled model"),
-        ("samples.0.parameters", [], "samples[0].parameters is [], expected an object"),
-        ("samples.0.parameters", {"sequence_start": 1}, "samples[0].parameters: Unable to parse 'sequence_start'"),
-        ("samples.0.inputs.0.datatype", "FLOAT", "samples[0].inputs[0].datatype is 'FLOAT', expected one of BOOL"),
-        ("samples.0.inputs.0.datatype", [], "samples[0].inputs[0].datatype is [], expected one of BOOL"),
-        ("samples.0.inputs.0.shape", [1, -1], "inputs[0].shape is [1, -1], expected numbers that are 0 or more"),
-        ("samples.0.inputs.0.shape", [1] * 300, "shape has 300 entries, expected at most 255"),
-        ("samples.0.inputs.0.shape", [1, 15], "golden/first.in.INPUT0 has 64 bytes, expected 60 for INT32 [1, 15]"),
-        ("samples.0.inputs.0.shape", [2**60, 2**60], "has 64 bytes, expected 531691198313966"),
-        ("samples.0.inputs.0.datatype", "BYTES", ""),
-        ("samples.0.inputs.1", {**STRINGS, "shape": [2000000]}, "golden/huge has 2000000 strings, expected at most 1"),
-        ("samples.0.inputs.0.rtol", 1, "samples[0].inputs[0].'rtol' is unknown"),
-        ("samples.0.inputs.1.name", "INPUT0", "samples[0].inputs has the name 'INPUT0' twice"),
-        ("samples.0.inputs.0.file", "none", "golden/none cannot be read: No such file or directory"),
-        ("samples.0.inputs.0.file", "../x", "inputs[0].file is '../x', expected the name of a file in golden/"),
-        ("samples.0.inputs.0.file", "..", "expected the name of a file in golden/"),
-        ("samples.0.inputs.0.file", "a\0b", "expected a name in printable characters"),
-        ("samples.0.inputs.0.file", "x" * 300, "expected the name of a file in golden/"),
-        ("samples.0.inputs.0.file", "pipe", "golden/pipe is a directory, a pipe, a socket or a device"),
-        ("samples.0.inputs.0.file", "folder", "golden/folder is a directory, a pipe"),
-        ("samples.0.inputs.0.file", "huge", "larger than 268435456 bytes together with this one, which is the limit"),
-        ("samples.0.inputs.0.file", "to_nothing", "golden/to_nothing cannot be read: No such file"),
-        ("samples.0.outputs.0.rtol", -1, "outputs[0].rtol is -1, expected a finite number that is 0 or more"),
-        ("samples.0.outputs.0.atol", "1", "samples[0].outputs[0].atol is '1', expected a finite number"),
-        ("rtol", True, "rtol is True, expected a finite number"),
-        ("budget", {"p95": 1}, "budget.'p95' is unknown; expected p95_ms, memory_bytes, requests"),
-        ("budget", {"p95_ms": 0}, "budget.p95_ms is 0, expected milliseconds, a number above 0"),
-        ("budget", {"memory_bytes": 1.5}, "budget.memory_bytes is 1.5, expected bytes, a whole number above 0"),
-        ("budget", {"requests": 0}, "budget.requests is 0, expected a whole number from 1 to 100000"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("path", "value", "said"), WRONG_MEMBERS)
 def test_a_wrong_member_is_one_clear_error(tmp_path: Path, path: str, value: Any, said: str) -> None:
-    golden = json.loads(add_sub(tmp_path).read_text())
-    os.mkfifo(tmp_path / "golden/pipe")
-    (tmp_path / "golden/folder").mkdir()
-    (tmp_path / "golden/to_nothing").symlink_to("nothing")
-    with (tmp_path / "golden/huge").open("wb") as huge:
-        huge.truncate(1 << 30)
-    (tmp_path / "golden/golden.json").write_text(json.dumps(at(golden, path, value)))
+    wrong_add_sub(tmp_path, path, value)
     if not said:  # seen when the file is read
         test = read_golden(tmp_path)
         assert test is not None

@@ -7,6 +7,8 @@ import json
 import math
 import random
 import struct
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,24 +16,33 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from ota.decide.config_text import Field
-from ota.errors import FetchError, Untrusted, UsageError
+from ota.errors import FetchError, UsageError
+from ota.publish.bundles.golden_document import (
+    FILE,
+    MOST_BYTES,
+    MOST_DOCUMENT,
+    MOST_REQUESTS,
+    SCHEMA,
+    SIZES,
+    SampleEntry,
+    TensorEntry,
+    check_files,
+    parse_document,
+    read_file,
+    read_samples,
+)
 from ota.publish.bundles.source import ModelSource
-from ota.strict_json import parse, to_canonical_json
+from ota.strict_json import to_canonical_json
 
-FILE = "golden/golden.json"
-MOST_BYTES = 1024 * 1024
 MOST_REPLY = 1024 * 1024 * 1024
 TIMEOUT_SECONDS = 120.0
-#: bytes of an element; BYTES has elements of any length
-SIZES = {
-    "BOOL": 1, "INT8": 1, "UINT8": 1, "INT16": 2, "UINT16": 2, "FP16": 2, "BF16": 2, "INT32": 4, "UINT32": 4, "FP32": 4,
-    "INT64": 8, "UINT64": 8, "FP64": 8, "BYTES": 0,
-}  # fmt: skip
 #: how `struct` packs random numbers
 _RANDOM = {
     "BOOL": "?", "INT8": "b", "UINT8": "B", "INT16": "h", "UINT16": "H", "INT32": "i", "UINT32": "I", "INT64": "q",
     "UINT64": "Q", "FP16": "e", "FP32": "f", "FP64": "d",
 }  # fmt: skip
+#: errors of Python and NumPy about malformed inputs
+_MALFORMED = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, EOFError, RecursionError)
 _BUDGETS = {"p95_ms": float, "memory_bytes": int, "requests": int}
 
 
@@ -85,13 +96,13 @@ def add_golden(sources: Mapping[str, ModelSource], wanted: GoldenOptions) -> Non
 
 def _add_golden(source: ModelSource, wanted: GoldenOptions, *, alone: bool) -> bool:
     """Add the golden test of one model. Return whether it has one."""
-    document = _existing(source)
+    document, before = _existing(source)
     if wanted.server or wanted.inputs.get(source.model):
-        samples = _samples(source, wanted, document)
+        samples = _samples(source, wanted, before)
         if not wanted.server:
             raise UsageError(f"inputs for {source.model} are given, and no server: add --golden-from http://HOST:PORT")
         if samples:
-            document = _fresh(source, samples, wanted.server, document)
+            document = _fresh(source, samples, wanted.server, document or {}, before)
         elif alone:
             raise UsageError(
                 f"there are no inputs for the golden test of {source.model}: give --golden-inputs {source.model}=FILE "
@@ -107,28 +118,32 @@ def _add_golden(source: ModelSource, wanted: GoldenOptions, *, alone: bool) -> b
     document |= dict(wanted.tolerances)
     if budget:
         document["budget"] = dict(document.get("budget", {})) | dict(budget)
+    check_files(source, read_samples(document, f"{source.directory}/{FILE}"))
     source.made[FILE] = to_canonical_json(document)
-    _check(source, document)
+    if len(source.made[FILE]) > MOST_DOCUMENT:
+        raise UsageError(
+            f"{source.directory}/{FILE} has {len(source.made[FILE])} bytes, expected at most {MOST_DOCUMENT}: "
+            "use fewer samples"
+        )
     return True
 
 
-def _existing(source: ModelSource) -> dict[str, Any] | None:
+def _existing(source: ModelSource) -> tuple[dict[str, Any] | None, list[SampleEntry]]:
+    """Return the existing golden test, and its samples."""
     data = source.read(FILE)
     if data is None:
-        return None
-    try:
-        return parse(data, f"{source.directory}/{FILE}", MOST_BYTES)
-    except Untrusted as error:
-        raise UsageError(error.message) from None
+        return None, []
+    document = parse_document(data, f"{source.directory}/{FILE}")
+    return document, read_samples(document, f"{source.directory}/{FILE}")
 
 
-def _samples(source: ModelSource, wanted: GoldenOptions, document: dict[str, Any] | None) -> list[RecordedRequest]:
+def _samples(source: ModelSource, wanted: GoldenOptions, before: Sequence[SampleEntry]) -> list[RecordedRequest]:
     """Return the inputs: from the command line, else from the existing golden test, else from model_warmup."""
     given = wanted.inputs.get(source.model, ())
     if given:
         return [sample for path in given for sample in read_inputs(path)]
-    if document is not None:
-        return [_of_document(source, one) for one in document.get("samples", [])]
+    if before:
+        return [_of_entry(source, one) for one in before]
     return list(_of_warmup(source))
 
 
@@ -150,7 +165,7 @@ def read_inputs(path: Path) -> list[RecordedRequest]:
             RecordedRequest(name, tuple(_of_json(one) for one in request["inputs"]), request.get("parameters", {}))
             for name, request in zip(names, requests, strict=True)
         ]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (*_MALFORMED, OSError, zipfile.BadZipFile, zlib.error) as error:
         raise UsageError(
             f"{path} has no inputs ({type(error).__name__}: {error}); expected an .npz with an array for each input, "
             'or .json such as {"inputs": [{"name": "IN", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}'
@@ -170,13 +185,26 @@ def _of_npz(path: Path) -> list[RecordedTensor]:
 
 
 def _of_json(one: Mapping[str, Any]) -> RecordedTensor:
-    kind, shape = one["datatype"], tuple(int(size) for size in one["shape"])
+    kind, shape = one["datatype"], tuple(one["shape"])
+    if not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError(f"{one['name']} has the shape {list(shape)}: expected numbers from 0")
     if kind not in SIZES or kind in ("FP16", "BF16"):
         raise ValueError(f"datatype {kind!r} of {one['name']} has no form in JSON: use an .npz, or an existing golden/")
     flat = _flat(one["data"])
+    if wrong := [leaf for leaf in flat if type(leaf) not in _leaves(kind)]:
+        raise ValueError(f"{one['name']} has the element {str(wrong[0])[:40]!r}, which is no {kind}")
     if len(flat) != math.prod(shape):
         raise ValueError(f"{one['name']} has {len(flat)} elements and the shape {list(shape)}")
     return RecordedTensor(str(one["name"]), kind, shape, _encoded(kind, flat, None))
+
+
+def _leaves(kind: str) -> tuple[type, ...]:
+    """Return the types of the JSON elements of a datatype."""
+    if kind == "BYTES":
+        return (str,)
+    if kind == "BOOL":
+        return (bool,)
+    return (int, float) if kind.startswith("FP") else (int,)
 
 
 def _flat(found: Any) -> list[Any]:
@@ -187,10 +215,16 @@ def _encoded(kind: str, elements: list[Any], array: Any) -> bytes:
     import numpy as np
 
     if kind == "BYTES":
-        raw = [one if isinstance(one, bytes) else str(one).encode() for one in elements]
+        raw = [one if isinstance(one, bytes) else one.encode() for one in elements]
         return b"".join(len(one).to_bytes(4, "little") + one for one in raw)
     if array is None:
-        array = np.array(elements, dtype=kind.lower().replace("fp", "float"))
+        dtype = np.dtype(kind.lower().replace("fp", "float"))
+        if dtype.kind in "iu" and elements:
+            least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+            if not least <= min(elements) <= max(elements) <= most:
+                raise ValueError(f"an element of {kind} is not from {least} to {most}")
+        with np.errstate(over="raise"):
+            array = np.array(elements, dtype=dtype)
     return bytes(array.astype(array.dtype.newbyteorder("<")).tobytes())
 
 
@@ -201,18 +235,10 @@ def _datatype(name: str) -> str:
     return kind
 
 
-def _of_document(source: ModelSource, one: Mapping[str, Any]) -> RecordedRequest:
+def _of_entry(source: ModelSource, sample: SampleEntry) -> RecordedRequest:
     """Return the inputs of a sample in the existing golden test."""
-    try:
-        tensors = []
-        for tensor in one["inputs"]:
-            data = source.read(f"golden/{tensor['file']}")
-            if data is None:
-                raise UsageError(f"{source.directory}/{FILE} names {tensor['file']}, which is not in golden/")
-            tensors.append(RecordedTensor(tensor["name"], tensor["datatype"], tuple(tensor["shape"]), data))
-        return RecordedRequest(str(one["name"]), tuple(tensors), one.get("parameters", {}))
-    except (KeyError, TypeError) as error:
-        raise UsageError(f"{source.directory}/{FILE} has a sample without {error}") from None
+    tensors = (RecordedTensor(one.name, one.datatype, one.shape, read_file(source, one)) for one in sample.inputs)
+    return RecordedRequest(sample.name, tuple(tensors), sample.parameters)
 
 
 @dataclass(slots=True)
@@ -229,7 +255,7 @@ def _of_warmup(source: ModelSource) -> Iterator[RecordedRequest]:
         if one.path == "model_warmup.name":
             samples.append(_WarmupSample(one.value))
         elif one.path == "model_warmup.batch_size" and samples:
-            samples[-1].rows = int(one.value)
+            samples[-1].rows = _number(one.value)
         elif one.path == "model_warmup.inputs.key" and samples:
             samples[-1].inputs.append([one])
         elif one.path.startswith("model_warmup.inputs.") and samples and samples[-1].inputs:
@@ -243,13 +269,18 @@ def _warmup_tensor(source: ModelSource, fields: list[Field], rows: int) -> Recor
     """Return an input of a warm-up. Random data is the same each time."""
     found = {one.path.rpartition(".")[2]: one.value for one in fields}
     kind = found.get("data_type", "?").removeprefix("TYPE_").replace("STRING", "BYTES")
-    shape = (rows,) * bool(rows) + tuple(int(one.value) for one in fields if one.path.endswith(".dims"))
-    data = None
+    shape = (rows,) * bool(rows) + tuple(_number(one.value) for one in fields if one.path.endswith(".dims"))
+    count, data = math.prod(shape), None
+    if min(shape, default=0) < 0 or count * SIZES.get(kind, 0) > MOST_BYTES:
+        raise UsageError(
+            f"model_warmup of {source.model} gives {found['key']} the shape {list(shape)}, expected numbers from 0 and "
+            f"at most {MOST_BYTES} bytes: correct its dims, or give --golden-inputs"
+        )
     if found.get("zero_data") == "true" and SIZES.get(kind):
-        data = bytes(SIZES[kind] * math.prod(shape))
+        data = bytes(SIZES[kind] * count)
     elif found.get("random_data") == "true" and kind in _RANDOM:
         numbers = random.Random(f"{source.model} {found['key']}")
-        data = struct.pack(f"<{math.prod(shape)}{_RANDOM[kind]}", *_random(kind, numbers, math.prod(shape)))
+        data = struct.pack(f"<{count}{_RANDOM[kind]}", *_random(kind, numbers, count))
     elif "input_data_file" in found:
         data = source.read(f"warmup/{found['input_data_file']}")
     if data is None or kind not in SIZES:
@@ -260,35 +291,66 @@ def _warmup_tensor(source: ModelSource, fields: list[Field], rows: int) -> Recor
     return RecordedTensor(found["key"], kind, shape, data)
 
 
+def _number(text: str) -> int:
+    """Return an integer of a config.pbtxt; -1 = it is none."""
+    try:
+        return int(text)
+    except ValueError:
+        return -1
+
+
 def _random(kind: str, numbers: random.Random, count: int) -> Iterator[float]:
     for _ in range(count):
         yield numbers.random() if kind.startswith("FP") else numbers.randrange(2 if kind == "BOOL" else 100)
 
 
 def _fresh(
-    source: ModelSource, samples: Sequence[RecordedRequest], server: str, before: Mapping[str, Any] | None
+    source: ModelSource,
+    samples: Sequence[RecordedRequest],
+    server: str,
+    document: Mapping[str, Any],
+    before: Sequence[SampleEntry],
 ) -> dict[str, Any]:
-    """Query the server for the outputs. Return the document, and add the files of the tensors to the model."""
+    """Query the server for the outputs. Return the document, and add the files of the tensors to the model.
+
+    Args:
+        document, before: the existing golden test. Its samples say which outputs matter, and their tolerances.
+    """
     for path in [one for one in source.files if one.startswith("golden/")]:
         del source.files[path]
     if len({one.name for one in samples}) != len(samples):
         raise UsageError(f"two samples of {source.model} have the same name: rename a file of inputs")
+    listed = {sample.name: {one.name: one for one in sample.outputs} for sample in before}
     found = [
         {
             "name": sample.name,
             "parameters": dict(sample.parameters),
             "inputs": [_entry(source, sample.name, "in", one) for one in sample.inputs],
-            "outputs": [_entry(source, sample.name, "out", one) for one in infer(server, source.model, sample)],
+            "outputs": _outputs_of(source, sample.name, infer(server, source.model, sample), listed),
         }
         for sample in samples
     ]
-    kept = {name: before[name] for name in ("rtol", "atol", "budget") if before and name in before}
-    return {"schema": 1, "samples": found, "rtol": 1e-3, "atol": 1e-5} | kept
+    kept = {name: document[name] for name in ("rtol", "atol", "budget") if name in document}
+    return {"schema": SCHEMA, "samples": found, "rtol": 1e-3, "atol": 1e-5} | kept
+
+
+def _outputs_of(
+    source: ModelSource, sample: str, outputs: Sequence[RecordedTensor], listed: Mapping[str, Mapping[str, TensorEntry]]
+) -> list[dict[str, Any]]:
+    """Return the entries of outputs: those that the existing sample lists, with its tolerances; else all."""
+    known = listed.get(sample, {})
+    return [
+        _entry(source, sample, "out", one) | (known[one.name].tolerances if known else {})
+        for one in outputs
+        if not known or one.name in known
+    ]
 
 
 def _entry(source: ModelSource, sample: str, way: str, tensor: RecordedTensor) -> dict[str, Any]:
     file = "".join(c if c.isalnum() or c in "._-" else "_" for c in f"{sample}.{way}.{tensor.name}")
     file = file if file[0].isalnum() else f"s{file}"
+    if f"golden/{file}" in source.made:
+        raise UsageError(f"two tensors of {source.model} would have the file golden/{file}: rename a sample")
     source.made[f"golden/{file}"] = tensor.data
     return {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape), "file": file}
 
@@ -349,7 +411,7 @@ def _outputs(body: bytes, length: str | None, what: str) -> list[RecordedTensor]
                 data = body[split : split + size]
                 tensors.append(RecordedTensor(one["name"], one["datatype"], tuple(one["shape"]), data))
                 split += size
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except _MALFORMED as error:
         raise FetchError(f"{what} is not a KServe v2 response ({error}): is this a model server's HTTP port?") from None
     return tensors
 
@@ -359,27 +421,6 @@ def _short(body: bytes) -> str:
         return str(json.loads(body)["error"])[:300]
     except (ValueError, KeyError, TypeError):
         return repr(body[:100])
-
-
-def _check(source: ModelSource, document: Mapping[str, Any]) -> None:
-    """Refuse a golden test whose files are missing, or whose lengths do not match their shapes.
-
-    Raises:
-        UsageError: see above.
-    """
-    samples = document.get("samples")
-    if document.get("schema") != 1 or not isinstance(samples, list) or not samples:
-        raise UsageError(f"{source.directory}/{FILE} has no samples, or its schema is not 1")
-    for sample in samples:
-        replies = sample.get("responses") or [sample]
-        for tensor in [*sample.get("inputs", []), *(one for reply in replies for one in reply.get("outputs", []))]:
-            data = source.read(f"golden/{tensor.get('file')}")
-            if data is None:
-                raise UsageError(f"{source.directory}/{FILE} names {tensor.get('file')!r}, which is not in golden/")
-            size = SIZES.get(tensor.get("datatype"), 0) * math.prod(tensor.get("shape", []))
-            if size and len(data) != size:
-                text = f"golden/{tensor['file']} of {source.model} has {len(data)} bytes"
-                raise UsageError(f"{text}, and its shape and datatype make {size}")
 
 
 def parse_budget(text: str) -> tuple[str, str, float]:
@@ -392,9 +433,12 @@ def parse_budget(text: str) -> tuple[str, str, float]:
     model, _, word = name.rpartition(":")
     try:
         number = _BUDGETS[word](value)
-        if not equals or number <= 0:
+        if not equals or not 0 < number < math.inf or (word == "requests" and number > MOST_REQUESTS):
             raise ValueError
     except (KeyError, ValueError):
         known = ", ".join(_BUDGETS)
-        raise UsageError(f"--budget {text!r} is none: expected [MODEL:]NAME=NUMBER with one of {known}") from None
+        raise UsageError(
+            f"--budget {text!r} is none: expected [MODEL:]NAME=NUMBER with one of {known}; "
+            f"a number above 0, and at most {MOST_REQUESTS} requests"
+        ) from None
     return model, word, number

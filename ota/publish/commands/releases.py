@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from pathlib import Path
 
@@ -163,6 +164,9 @@ def _budgets(arguments: argparse.Namespace, models: dict[str, Path]) -> dict[str
 
 def _tolerances(arguments: argparse.Namespace) -> dict[str, float]:
     found = {"rtol": arguments.rtol, "atol": arguments.atol}
+    for name, value in found.items():
+        if value is not None and not 0 <= value < math.inf:
+            raise UsageError(f"--{name} {value}: expected a finite number that is 0 or more")
     return {name: value for name, value in found.items() if value is not None}
 
 

@@ -13,6 +13,7 @@ import pytest
 from edge_serve.golden.reader import GoldenTest, read_golden
 from ota.documents.manifest import read_manifest
 from ota.documents.names import blob_path
+from tests.golden.golden_files import add_sub
 from tests.ota.publish.publisher import Publisher, one_sentence
 from tests.server.running import Running, python_model, running
 
@@ -147,10 +148,71 @@ def test_models_that_give_no_golden_test(publisher: Publisher, server: Running) 
     assert "does not exist" in refused(*ask, "--golden-inputs", "nothing.npz")
     (publisher.base / "det/golden").mkdir()
     golden = publisher.base / "det/golden/golden.json"
-    golden.write_text('{"schema": 1, "samples": [{"name": "a", "inputs": [{"name": "IN", "file": "gone"}]}]}')
+    entry = {"name": "IN", "datatype": "FP32", "shape": [1], "file": "gone"}
+    golden.write_text(json.dumps({"schema": 1, "samples": [{"name": "a", "inputs": [entry], "outputs": [entry]}]}))
     assert "names 'gone', which is not in golden/" in refused()
     golden.write_text("{")
     assert "is not JSON" in refused()
+
+
+BAD_OPTIONS = [
+    (("--rtol", "nan"), "--rtol nan: expected a finite number"),
+    (("--atol", "-1"), "--atol -1.0: expected a finite number"),
+    (("--budget", "p95_ms=inf"), "'p95_ms=inf' is none"),
+    (("--budget", "requests=200000"), "at most 100000 requests"),
+]
+
+
+@pytest.mark.parametrize(("flags", "sentence"), BAD_OPTIONS)
+def test_options_that_devices_would_refuse(publisher: Publisher, flags: tuple[str, ...], sentence: str) -> None:
+    add_sub(publisher.model())
+    publisher.run("bundle", "det", "--release", 1, "--model", "det", *flags, status=2)
+    assert sentence in one_sentence(publisher.err)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data", "sentence"),
+    [
+        ("INT8", 300, "an element of INT8 is not from -128 to 127"),
+        ("INT32", 1.9, "has the element '1.9', which is no INT32"),
+        ("INT32", True, "has the element 'True', which is no INT32"),
+        ("FP32", 1e39, "FloatingPointError"),
+        ("BYTES", 1, "has the element '1', which is no BYTES"),
+        ("BOOL", 2, "has the element '2', which is no BOOL"),
+    ],
+)
+def test_elements_that_a_datatype_does_not_have(
+    publisher: Publisher, datatype: str, data: object, sentence: str
+) -> None:
+    publisher.model()
+    inputs = {"inputs": [{"name": "A", "datatype": datatype, "shape": [1], "data": [data]}]}
+    (publisher.base / "in.json").write_text(json.dumps(inputs))
+    flags = ("--model", "det", "--golden-from", "127.0.0.1:1", "--golden-inputs", "in.json")
+    publisher.run("bundle", "det", "--release", 1, *flags, status=2)
+    assert sentence in one_sentence(publisher.err)
+
+
+def test_a_warm_up_without_a_shape(publisher: Publisher) -> None:
+    value = "value { data_type: TYPE_FP32 dims: -1 random_data: true }"
+    warmup = f'model_warmup {{ name: "w" batch_size: 1 inputs {{ key: "I" {value} }} }}'
+    publisher.model("det", {"config.pbtxt": f'backend: "onnxruntime" {warmup}'.encode(), "1/model.onnx": b"x"})
+    publisher.run("bundle", "det", "--release", 1, "--model", "det", "--golden-from", "127.0.0.1:1", status=2)
+    assert "gives I the shape [1, -1], expected numbers from 0" in one_sentence(publisher.err)
+
+
+def test_a_new_recording_keeps_listed_outputs_and_their_tolerances(publisher: Publisher, server: Running) -> None:
+    shutil.copytree(MODELS / "simple", publisher.base / "simple")
+    path = add_sub(publisher.base / "simple", wrong=1, atol=0.25, budget={"p95_ms": 9})
+    found = json.loads(path.read_text())
+    sums, _ = found["samples"][0]["outputs"]
+    found["samples"][0]["outputs"] = [{**sums, "rtol": 0.5}]
+    path.write_text(json.dumps(found))
+    publisher.run("bundle", "simple", "--release", 1, "--model", "simple", "--golden-from", server.url)
+    golden = bundled(publisher, "simple", 1)
+    (output,) = golden.samples[0].responses[0]
+    assert (output.name, output.rtol, output.atol) == ("OUTPUT0", 0.5, 0.25)
+    assert golden.budget.p95_ms == 9
+    assert output.read().array()[0, 3] == 10
 
 
 VARIANTS = {
