@@ -131,6 +131,18 @@ class GoldenTest:
     samples: tuple[GoldenSample, ...]
     budget: GoldenBudget = field(default_factory=GoldenBudget)
 
+    def check_compares(self) -> None:
+        """Check that the test compares something. One that lists inputs only may be recorded, and cannot be passed.
+
+        Raises:
+            InvalidArgument: no sample lists outputs, or the responses of a decoupled model.
+        """
+        if not any(sample.streams or any(sample.responses) for sample in self.samples):
+            raise _bad(
+                "no sample lists an output, so the test would compare nothing; list outputs, or record them with "
+                "'edge-serve check --record-golden'"
+            )
+
 
 def read_golden(model_directory: Path) -> GoldenTest | None:
     """Return the golden test of a model; None without a directory `golden`.

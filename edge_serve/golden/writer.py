@@ -57,6 +57,8 @@ def write_golden(model_directory: Path, recordings: Sequence[Recording], budget:
     Raises:
         InvalidArgument: it cannot be written, or is over a limit of the reader, so that no load would accept it.
     """
+    if not any(recording.streams or any(recording.responses) for recording in recordings):
+        raise InvalidArgument("no sample got an output, so there is nothing to record: expected a model with outputs")
     count, problem = count_fitting(recordings)
     if count < len(recordings):
         raise InvalidArgument(

@@ -63,6 +63,21 @@ def test_a_wrong_member_is_one_clear_error(tmp_path: Path, path: str, value: Any
     assert len(caught.value.message) < 400
 
 
+def test_a_test_without_outputs_is_read_and_compares_nothing(tmp_path: Path) -> None:
+    x = {"X": np.zeros(1, np.float32)}
+    document(tmp_path, sample(tmp_path, "a", x, {}), sample(tmp_path, "b", x, {}))
+    test = read_golden(tmp_path)
+    assert test is not None
+    with pytest.raises(InvalidArgument, match="no sample lists an output, so the test would compare nothing"):
+        test.check_compares()
+    accepted: list[Any] = [x, [x], [{}], []]
+    for outputs in accepted:
+        document(tmp_path, sample(tmp_path, "a", x, {}), sample(tmp_path, "b", x, outputs))
+        test = read_golden(tmp_path)
+        assert test is not None
+        test.check_compares()
+
+
 def many_samples(golden: dict[str, Any]) -> str:
     return json.dumps({**golden, "samples": [{"name": str(i)} for i in range(100_000)]})
 

@@ -107,8 +107,10 @@ async def run_golden(served: Served, test: GoldenTest, seconds: float) -> list[S
     """Send each sample, one after the other, and compare the answers. A sample that gets no answer ends the test.
 
     Raises:
-        EdgeServeError: the test does not fit the model, a file cannot be read, or the model's worker died or hangs.
+        EdgeServeError: the test does not fit the model, or compares nothing; a file cannot be read; or the model's
+            worker died or hangs.
     """
+    test.check_compares()
     check_fit(test, served.signature)
     figures = []
     for sample in test.samples:
