@@ -48,7 +48,7 @@ _edge_ota() {
         ["publish rollout simulate"]="--help --dir --passphrase-file"
         ["publish rollout halt"]="--help --dir --passphrase-file"
         ["publish rollout resume"]="--help --dir --passphrase-file"
-        ["publish rollout deny"]="--help --dir --passphrase-file --allow"
+        ["publish rollout deny"]="--help --dir --passphrase-file --allow --yes"
         ["publish rollout pin"]="--help --dir --passphrase-file"
         ["publish rollout show"]="--help --dir --passphrase-file"
         ["publish device"]="--help"

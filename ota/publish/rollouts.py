@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import serialization
 from tuf.api.metadata import TargetFile
 
 from ota import files
-from ota.decide.rollout import fair_salt
+from ota.decide.rollout import choose, fair_salt
 from ota.documents.device import DeviceDocument, read_device
 from ota.documents.names import SYSTEM, device_target, rollout_target
 from ota.documents.rollout import BundleRollout, Rollout, RolloutStep, read_rollout
@@ -199,6 +199,13 @@ def deny(rollout: Rollout, bundle: str, release: int, denied: bool) -> Rollout:
     if releases == wish.deny:
         raise UsageError(f"{bundle} {release} is {'denied already' if denied else 'not denied'}")
     return with_wish(rollout, replace(wish, deny=frozenset(releases)))
+
+
+def find_unserved(wish: BundleRollout, devices: Iterable[DeviceDocument], denied: int, now: float) -> list[str]:
+    """Return the devices that would serve no release of the bundle if they run the denied one. A system always runs."""
+    if wish.bundle == SYSTEM:
+        return []
+    return [one.device for one in devices if not choose(wish, one, denied, now).release]
 
 
 def pin(rollout: Rollout, bundle: str, device: str, release: int) -> Rollout:

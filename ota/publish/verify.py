@@ -13,7 +13,7 @@ from tuf.api.exceptions import RepositoryError
 from tuf.api.metadata import Metadata, MetaFile, Root, Signed
 
 from ota import files
-from ota.documents.device import read_device
+from ota.documents.device import DeviceDocument, read_device
 from ota.documents.floor import read_floor
 from ota.documents.manifest import FileEntry, Manifest, read_manifest
 from ota.documents.names import blob_path, code_target, floor_target, manifest_target, rollout_target
@@ -42,6 +42,7 @@ from ota.publish.roles import (
     family_role,
     paths_of,
 )
+from ota.publish.rollouts import find_unserved
 from ota.publish.workspace import Workspace
 
 MOST_METADATA = 64 * 1024 * 1024
@@ -65,7 +66,7 @@ class Findings:
     systems: dict[str, SystemDocument] = field(default_factory=dict)
     rollouts: dict[str, Rollout] = field(default_factory=dict)
     floors: dict[str, int] = field(default_factory=dict)
-    devices: dict[str, str] = field(default_factory=dict)
+    devices: dict[str, DeviceDocument] = field(default_factory=dict)
 
 
 def load(repository: Path, root: bytes) -> RepositoryState:
@@ -166,7 +167,7 @@ def check(repository: Path, state: RepositoryState, now: float, fleet: str = "")
         with _noted(found):
             _check_code(repository, state, manifest)
     for rollout in found.rollouts.values():
-        found.facts += _check_rollout(rollout, found)
+        found.facts += _check_rollout(rollout, found, now)
     return found
 
 
@@ -231,7 +232,7 @@ def _check_document(repository: Path, state: RepositoryState, role: str, target:
         return
     data = read_target(repository, target, state.targets_of(role)[target])
     if folder == "devices":
-        found.devices[name] = read_device(data, name).fleet
+        found.devices[name] = read_device(data, name)
     elif folder == "rollout":
         found.rollouts[name] = read_rollout(data, name)
     elif folder == "system":
@@ -283,11 +284,12 @@ def _check_blob(repository: Path, sha256: str, size: int, what: str) -> None:
         raise Untrusted(f"{what}: the blob {sha256} is damaged: remove it, and copy it from the bundle")
 
 
-def _check_rollout(rollout: Rollout, found: Findings) -> Iterator[str]:
+def _check_rollout(rollout: Rollout, found: Findings, now: float) -> Iterator[str]:
     """Yield the releases of a fleet. Record releases that devices would refuse; for a fleet without devices, as a
     warning.
     """
-    count = sum(fleet == rollout.fleet for fleet in found.devices.values())
+    devices = [one for one in found.devices.values() if one.fleet == rollout.fleet]
+    count = len(devices)
     yield f"fleet {rollout.fleet}: serial {rollout.serial}, {count} devices" + (
         "" if rollout.wishes() else ", no releases"
     )
@@ -298,9 +300,15 @@ def _check_rollout(rollout: Rollout, found: Findings) -> Iterator[str]:
             if problem := _refused(wish, release, found):
                 (found.problems if count else found.warnings).append(f"fleet {rollout.fleet}: {problem}")
         if wish.want in wish.deny:
+            serves = f"release {wish.previous}" if wish.previous and wish.previous not in wish.deny else "none"
             found.warnings.append(
-                f"fleet {rollout.fleet}: {wish.bundle} {wish.want} is wanted, and denied: devices serve "
-                + (f"release {wish.previous}" if wish.previous else "none")
+                f"fleet {rollout.fleet}: {wish.bundle} {wish.want} is wanted, and denied: devices serve {serves}"
+            )
+        elif wish.deny and (unserved := find_unserved(wish, devices, max(wish.deny), now)):
+            found.warnings.append(
+                f"fleet {rollout.fleet}: {len(unserved)} of {count} devices serve no release of {wish.bundle} if they "
+                f"run a denied one ({', '.join(map(str, sorted(wish.deny)))}): let them have {wish.want} with "
+                "'rollout step', or start another release"
             )
 
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ota.documents.names import SYSTEM
-from ota.errors import RolloutHalted, StepNotAllowed, UsageError
-from ota.publish.commands import Subcommands, add, open_workspace, print_result
+from ota.errors import OtaError, RolloutHalted, StepNotAllowed, UsageError
+from ota.publish.commands import Subcommands, add, confirm, open_workspace, print_result
 from ota.publish.commands.reports import add_gate_flags, rule_of, shares
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def add_parsers(subcommands: Subcommands) -> None:
     deny = _action(actions, "deny", _deny, "forbid a release: devices that run it go back")
     deny.add_argument("release", type=int, metavar="RELEASE")
     deny.add_argument("--allow", action="store_true", help="allow the release again")
+    deny.add_argument("--yes", action="store_true", help="deny it without a question, also if devices then serve none")
     pin = _action(actions, "pin", _pin, "hold one device at a release")
     pin.add_argument("device", metavar="DEVICE")
     pin.add_argument("release", type=int, metavar="RELEASE", help="0 = as the others again")
@@ -196,11 +197,25 @@ def _resume(arguments: argparse.Namespace) -> int:
 
 
 def _deny(arguments: argparse.Namespace) -> int:
-    from ota.publish.rollouts import deny
+    from ota.publish.rollouts import deny, find_unserved, read_devices, wish_of
 
     release, denied = arguments.release, not arguments.allow
-    done = f"{arguments.bundle} {release} {'denied' if denied else 'allowed again'}"
-    return _change(arguments, lambda workspace, state, rollout: deny(rollout, arguments.bundle, release, denied), done)
+
+    def edit(workspace: Workspace, state: RepositoryState, rollout: Rollout) -> Rollout:
+        changed = deny(rollout, arguments.bundle, release, denied)
+        devices = [one for one in read_devices(workspace, state).values() if one.fleet == rollout.fleet]
+        wish = wish_of(changed, arguments.bundle)
+        if denied and (unserved := find_unserved(wish, devices, release, time.time())):
+            print(
+                f"{len(unserved)} of {len(devices)} devices of {rollout.fleet} would serve no release of {wish.bundle} "
+                f"if they run {release}: they may have no other one yet ('rollout show'). Let them have one first with "
+                "'rollout step' or 'rollout start', or deny it all the same."
+            )
+            if not confirm(f"Deny {wish.bundle} {release}?", arguments.yes):
+                raise OtaError(f"nothing was changed: {wish.bundle} {release} is not denied")
+        return changed
+
+    return _change(arguments, edit, f"{arguments.bundle} {release} {'denied' if denied else 'allowed again'}")
 
 
 def _pin(arguments: argparse.Namespace) -> int:

@@ -112,6 +112,33 @@ def test_the_rollout_of_a_fleet(published: Publisher) -> None:
     assert (set(wish.deny), dict(wish.pin)) == ({2}, {"dev-9": 1})
 
 
+@pytest.mark.fault("R1")
+def test_a_denial_that_leaves_devices_without_a_release_is_asked_about(
+    published: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published.release(2)
+    for device_name, ring in (("dev-1", "prod"), ("dev-2", "lab")):
+        published.do("device add", device_name, "--fleet", "a", "--ring", ring)
+    published.do("rollout start", "a", "det", 1, "lab=100", "prod=100")
+    published.do("rollout start", "a", "det", 2, "lab=100")
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    published.do("rollout deny", "a", "det", 1, status=1)
+    assert "1 of 2 devices of a would serve no release of det if they run 1" in published.out
+    assert "nothing was changed" in published.err
+    assert "denied" not in published.do("rollout show", "a")
+    published.do("rollout deny", "a", "det", 1, "--yes")
+    published.do("verify")
+    assert "warning: fleet a: 1 of 2 devices serve no release of det if they run a denied one (1)" in published.err
+    published.do("rollout step", "a", "det", "prod=100")
+    published.do("verify")
+    assert "denied" not in published.err
+    published.do("rollout deny", "a", "det", 2, status=1)
+    assert "2 of 2 devices" in published.out
+    published.do("rollout deny", "a", "det", 2, "--yes")
+    published.do("verify")
+    assert "warning: fleet a: det 2 is wanted, and denied: devices serve none" in published.err
+
+
 def test_a_release_that_did_not_arrive_is_not_what_the_others_get(published: Publisher) -> None:
     """Release 2 is bad and stops at 50 %; release 3 mends it: no further device gets 2 meanwhile."""
     published.release(2)
