@@ -25,9 +25,10 @@ _UMASK = 0o027
 #: commands that stay root: the publisher's, and the one that must not trust files of the agent's user
 _AS_CALLER = ("publish", "verify-system")
 EXIT_STATUS = (
-    "0 done, 1 failed, 2 wrong use, 3 the repository did not deliver, 4 not trusted, 5 disk, "
-    "6 this device cannot run the release, 7 the release failed its trial, 8 edge-serve did not do its part, "
-    "9 another edge-ota is at work, 10 the gate does not allow the step yet, 11 the gate has halted the rollout"
+    "0 done, or the change waits for signatures, 1 failed, 2 wrong use, 3 the repository did not deliver, "
+    "4 not trusted, 5 disk, 6 this device cannot run the release, 7 the release failed its trial, "
+    "8 edge-serve did not do its part, 9 another edge-ota is at work, "
+    "10 the gate does not allow the step yet, 11 the gate has halted the rollout"
 )
 
 

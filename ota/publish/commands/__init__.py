@@ -95,7 +95,10 @@ def open_workspace(
 
 
 def print_result(workspace: Workspace, waiting: Sequence[MissingSignatures], done: str) -> int:
-    """Print that a change is published, or which signatures it waits for."""
+    """Print that a change is published, or which signatures it waits for. Return 0, the exit status of both.
+
+    With keys on other machines, waiting is how each change begins. `request` fails where none waits, for scripts.
+    """
     if not waiting:
         print(done)
         return 0

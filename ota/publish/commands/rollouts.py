@@ -160,8 +160,9 @@ def _gate(arguments: argparse.Namespace, workspace: Workspace, state: Repository
     if ruling.answer is GateDecision.HALT:
         waiting = write_fleet(workspace, state, halt(rollout, arguments.bundle, True), time.time())
         print_result(workspace, waiting, f"published: serial {rollout.serial + 1} of {arguments.fleet}: halted")
+        halted = "is halted when its signatures are collected" if waiting else "is halted"
         raise RolloutHalted(
-            f"{arguments.bundle}: the rollout is halted: {ruling.why}. Devices that have the release keep it: "
+            f"{arguments.bundle}: the rollout {halted}: {ruling.why}. Devices that have the release keep it: "
             "'rollout deny' removes it, 'rollout resume' continues"
         )
     return ruling.why

@@ -32,6 +32,20 @@ def test_a_thousand_devices_through_5_25_and_100_percent(thousand: Fleet) -> Non
     assert thousand.wish().paused
 
 
+def test_a_halt_that_waits_for_a_signature_says_so(fleet: Fleet) -> None:
+    publisher = fleet.publisher
+    publisher.run("key", "alice")
+    publisher.do("rotate", "rollout", "--remove", "rollout-1", "--add", "alice.pub.json")
+    publisher.do("request", "--out", "request.json")
+    publisher.run("sign", "request.json", "--key", "alice.pem", "--yes", "--out", "sig.json")
+    publisher.do("collect", "sig.json")
+    fleet.update(lambda name, release: True)
+    step = ("rollout step", "plant", "det", "prod=25", "--reports", fleet.place)
+    assert publisher.status(*step) == 11
+    assert "the rollout is halted when its signatures are collected: " in publisher.err
+    assert not fleet.wish().paused
+
+
 def test_a_rollout_with_too_many_failures_halts_by_itself(fleet: Fleet) -> None:
     status, following = 0, 5
     while not status:
