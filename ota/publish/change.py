@@ -288,6 +288,21 @@ def refuse_second(workspace: Workspace, roles: Iterable[str]) -> None:
         _refuse_second(pending)
 
 
+def check_room(workspace: Workspace, state: RepositoryState, signers: Iterable[str], roles: Iterable[str]) -> None:
+    """Refuse a change before keys are made for it, if it could be neither published nor stored as the waiting one.
+
+    Args:
+        signers: of root and targets, those whose keys sign it. roles: that change.
+
+    Raises:
+        OtaError: another change of them waits, or another one waits and this one would have to, too.
+    """
+    refuse_second(workspace, [*signers, *roles])
+    pending = read_pending(workspace)
+    if pending is not None and not all(has_enough_keys(workspace, state, one) for one in signers):
+        _refuse_second(pending)
+
+
 def _refuse_second(pending: PendingChange) -> NoReturn:
     raise OtaError(
         f"a change of {join_names(sorted(pending.roles))} waits for signatures already: finish it with 'collect', "

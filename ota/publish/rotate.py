@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +14,7 @@ from ota.publish.change import (
     MetadataChange,
     MissingSignatures,
     apply,
+    check_room,
     copy_payload,
     has_enough_keys,
     publish_freshness,
@@ -122,15 +123,25 @@ def add_family(
     """Add a family of models with its own keys. The keys of targets sign.
 
     Raises:
-        UsageError: the family is there.
+        UsageError, OtaError: as `check_family`.
+    """
+    role = check_family(workspace, state, family)
+    targets = copy_payload(state, TARGETS)
+    delegate(targets, role, places, 1)
+    return apply(workspace, state, MetadataChange({TARGETS: targets}, {role}), now)
+
+
+def check_family(workspace: Workspace, state: RepositoryState, family: str) -> str:
+    """Return the role of a new family.
+
+    Raises:
+        UsageError: the name is malformed, or the family is there. OtaError: another change waits.
     """
     role = family_role(checked_name(family, "the family"))
     if role in state.delegated():
         raise UsageError(f"the family {family} already exists: change its keys with 'publish rotate {role}'")
-    refuse_second(workspace, [TARGETS])
-    targets = copy_payload(state, TARGETS)
-    delegate(targets, role, places, 1)
-    return apply(workspace, state, MetadataChange({TARGETS: targets}, {role}), now)
+    check_room(workspace, state, [TARGETS], [role])
+    return role
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +167,28 @@ def rotate(
         UsageError: a key that a role has not, or too few keys for its threshold.
     """
     payloads: dict[str, Any] = {}
+    roles = {one.role for one in rotations}
+    check_rotation(workspace, state, roles)
     for rotation in rotations:
-        check_role(state, rotation.role)
-        signer = ROOT if rotation.role in TOP else TARGETS
+        signer = _signer_of(rotation.role)
         payloads.setdefault(signer, copy_payload(state, signer))
         _change_keys(payloads[signer], rotation)
-    roles = {one.role for one in rotations}
-    refuse_second(workspace, [*payloads, *roles])
     return apply(workspace, state, MetadataChange(payloads, roles - {ROOT}), now)
+
+
+def check_rotation(workspace: Workspace, state: RepositoryState, roles: Collection[str]) -> None:
+    """Refuse a rotation of roles.
+
+    Raises:
+        UsageError: there is no such role. OtaError: another change waits.
+    """
+    for role in roles:
+        check_role(state, role)
+    check_room(workspace, state, {_signer_of(role) for role in roles}, roles)
+
+
+def _signer_of(role: str) -> str:
+    return ROOT if role in TOP else TARGETS
 
 
 def _change_keys(payload: Root | Targets, rotation: Rotation) -> None:
@@ -174,9 +199,18 @@ def _change_keys(payload: Root | Targets, rotation: Rotation) -> None:
         payload.add_key(place.public, role)
     found = payload.get_delegated_role(role)
     found.threshold = rotation.threshold or found.threshold
-    if not 1 <= found.threshold <= len(found.keyids):
+    check_threshold(role, len(found.keyids), found.threshold)
+
+
+def check_threshold(role: str, keys: int, threshold: int) -> None:
+    """Refuse a threshold that the keys of a role cannot meet.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    if not 1 <= threshold <= keys:
         raise UsageError(
-            f"{role} would have {len(found.keyids)} keys, and {found.threshold} must sign: "
+            f"{role} would have {keys} keys, and {threshold} must sign: "
             "add keys with --add or --new, or give --threshold"
         )
 

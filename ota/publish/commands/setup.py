@@ -156,11 +156,11 @@ def _new_keys(
 
 
 def _family(arguments: argparse.Namespace) -> int:
-    from ota.publish.roles import family_role
-    from ota.publish.rotate import add_family
+    from ota.publish.rotate import add_family, check_family
 
     with open_workspace(arguments) as (workspace, state):
-        places = _new_keys(arguments, workspace, family_role(arguments.name), 1, arguments.public_key)
+        role = check_family(workspace, state, arguments.name)
+        places = _new_keys(arguments, workspace, role, 1, arguments.public_key)
         workspace.save()
         waiting = add_family(workspace, state, arguments.name, places, time.time())
         return print_result(workspace, waiting, f"published: the family {arguments.name}")
@@ -169,27 +169,29 @@ def _family(arguments: argparse.Namespace) -> int:
 def _role(arguments: argparse.Namespace) -> int:
     from ota.publish.keys import read_public
     from ota.publish.roles import PRESETS
-    from ota.publish.system.publish import add_role
+    from ota.publish.system.publish import add_role, check_new
 
     policy = PRESETS[arguments.preset][arguments.name]
     with open_workspace(arguments) as (workspace, state):
+        check_new(workspace, state, len(arguments.public_key) or policy.keys, policy.threshold)
         places = [workspace.add(read_public(one)) for one in arguments.public_key]
-        if not places and arguments.name not in state.delegated():
+        if not places:
             names = [f"{arguments.name}-{number}" for number in range(1, policy.keys + 1)]
             places = [workspace.new_file_key(one, arguments.key_type) for one in names]
-        waiting = add_role(workspace, state, places, policy.threshold, time.time())
         workspace.save()
+        waiting = add_role(workspace, state, places, policy.threshold, time.time())
         return print_result(workspace, waiting, f"published: the role {arguments.name}")
 
 
 def _rotate(arguments: argparse.Namespace) -> int:
     from ota.publish.repository import join_names
-    from ota.publish.rotate import rotate
+    from ota.publish.rotate import check_rotation, rotate
 
     one_by_one = arguments.remove or arguments.add or arguments.new or arguments.threshold
     if len(arguments.roles) > 1 and (one_by_one or arguments.pkcs11):
         raise UsageError("--remove, --add, --new, --threshold and --pkcs11 are for one role: give one")
     with open_workspace(arguments) as (workspace, state):
+        check_rotation(workspace, state, arguments.roles)
         rotations = [_rotation(arguments, workspace, state, role) for role in arguments.roles]
         workspace.save()
         waiting = rotate(workspace, state, rotations, time.time())
@@ -199,13 +201,14 @@ def _rotate(arguments: argparse.Namespace) -> int:
 def _rotation(arguments: argparse.Namespace, workspace: Workspace, state: RepositoryState, role: str) -> Rotation:
     """Return the keys to remove and to add. Without flags, replace all keys."""
     from ota.publish.change import keyids_of
-    from ota.publish.rotate import Rotation, check_role, key_of
+    from ota.publish.rotate import Rotation, check_threshold, key_of
 
-    check_role(state, role)
-    _, keyids = keyids_of(state, role)
+    threshold, keyids = keyids_of(state, role)
     replace = not (arguments.remove or arguments.add or arguments.new or arguments.threshold)
     remove = keyids if replace else [key_of(workspace, state, role, one) for one in arguments.remove]
     count = len(keyids) if replace else arguments.new
+    more = len(arguments.add) or (1 if arguments.pkcs11 and count else count)
+    check_threshold(role, len(keyids) - len(set(remove)) + more, arguments.threshold or threshold)
     added = _new_keys(arguments, workspace, role, count, arguments.add) if count or arguments.add else []
     return Rotation(role, tuple(remove), tuple(added), arguments.threshold)
 

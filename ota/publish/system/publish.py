@@ -11,7 +11,7 @@ from tuf.api.metadata import TargetFile
 from ota.documents.system import ENDINGS, SystemDocument, file_name, read_system
 from ota.errors import UsageError
 from ota.publish.bundles.build import BlobWriter
-from ota.publish.change import MetadataChange, MissingSignatures, apply, copy_payload, refuse_second
+from ota.publish.change import MetadataChange, MissingSignatures, apply, check_room, copy_payload, refuse_second
 from ota.publish.keys import KeyPlace
 from ota.publish.repository import RepositoryState, read_target
 from ota.publish.roles import SYSTEM, TARGETS, checked_name, raise_as_usage
@@ -40,16 +40,25 @@ def add_role(
     """Add the role `system` to a repository. The keys of targets sign, and those of the role its empty list.
 
     Raises:
-        UsageError: the repository has the role, or there are fewer keys than must sign.
+        UsageError, OtaError: as `check_new`.
     """
-    if SYSTEM in state.delegated():
-        raise UsageError(f"the role {SYSTEM} already exists: change its keys with 'publish rotate {SYSTEM}'")
-    if not 1 <= threshold <= len(places):
-        raise UsageError(f"{SYSTEM} would have {len(places)} keys, and {threshold} must sign: give more --public-key")
-    refuse_second(workspace, [TARGETS])
+    check_new(workspace, state, len(places), threshold)
     targets = copy_payload(state, TARGETS)
     delegate(targets, SYSTEM, places, threshold)
     return apply(workspace, state, MetadataChange({TARGETS: targets}, {SYSTEM}), now)
+
+
+def check_new(workspace: Workspace, state: RepositoryState, keys: int, threshold: int) -> None:
+    """Refuse to add the role `system` with so many keys.
+
+    Raises:
+        UsageError: the repository has the role, or there are fewer keys than must sign. OtaError: another change waits.
+    """
+    if SYSTEM in state.delegated():
+        raise UsageError(f"the role {SYSTEM} already exists: change its keys with 'publish rotate {SYSTEM}'")
+    if not 1 <= threshold <= keys:
+        raise UsageError(f"{SYSTEM} would have {keys} keys, and {threshold} must sign: give more --public-key")
+    check_room(workspace, state, [TARGETS], [SYSTEM])
 
 
 def publish(

@@ -77,6 +77,32 @@ def test_keys_come_and_go_one_by_one(published: Publisher) -> None:
     assert "private key" in published.refused("rotate", "rollout", "--add", "alice.pem")
 
 
+@pytest.mark.parametrize(
+    ("command", "sentence", "status"),
+    [
+        (("family", "det"), "already exists", 2),
+        (("family", "../x"), "expected", 2),
+        (("family", "seg"), "waits for signatures already", 1),
+        (("role", "system", "--preset", "small"), "waits for signatures already", 1),
+        (("rotate", "engines", "nothing"), "no role nothing", 2),
+        (("rotate", "engines"), "waits for signatures already", 1),
+        (("rotate", "timestamp", "--new", 1, "--threshold", 3), "would have 2 keys, and 3 must sign", 2),
+    ],
+)
+def test_a_command_that_is_refused_makes_no_keys(
+    published: Publisher, command: tuple[object, ...], sentence: str, status: int
+) -> None:
+    if "waits" in sentence:
+        published.run("key", "alice")
+        published.do("rotate", "targets", "--add", "alice.pub.json", "--threshold", 2)
+        assert "targets: 1 more of alice" in published.out
+    before = {path: path.read_bytes() for path in (*published.dir.glob("keys/*"), published.dir / "publish.json")}
+    assert sentence in published.refused(*command, status=status)
+    assert before == {
+        path: path.read_bytes() for path in (*published.dir.glob("keys/*"), published.dir / "publish.json")
+    }
+
+
 def test_a_new_family_has_separate_keys(published: Publisher) -> None:
     published.model("seg", {"config.pbtxt": b"", "1/model.onnx": b"s"})
     published.run("bundle", "seg", "--release", 1, "--model", "seg")
