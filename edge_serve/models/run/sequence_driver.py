@@ -62,6 +62,9 @@ class IterativeDriver(Driver):
                 self._send_back(job, reply)
         self._unwanted.difference_update(jobs)
         self._answer(jobs, reply)
+        now = self._clock.now_ns()
+        for job in self._again.intersection(jobs):  # after its run was recorded, which began at its last arrival
+            job.arrival_ns = now
         if not reply.last:
             self._scheduler.done(instance)
         self._pump()
@@ -73,7 +76,7 @@ class IterativeDriver(Driver):
         elif self._unanswered(job):
             if self.controls is not None:
                 self.controls.remove(job.request)
-            self._scheduler.reschedule(job, self._clock.now_ns())
+            self._scheduler.reschedule(job)
             self.statistics.pending += 1
             self._again.add(job)
 

@@ -185,11 +185,11 @@ class SequenceScheduler(Scheduler, ABC):
             self._cut(sequence, entry, Cancelled(""))
         return sequence is not None
 
-    def reschedule(self, entry: Entry, now_ns: int) -> None:
-        """Queue a running entry to run again, before the others of its sequence. Call it before `done`."""
+    def reschedule(self, entry: Entry) -> None:
+        """Queue a running entry to run again, before the others of its sequence. Call it before `done`; the caller sets
+        the entry's new arrival."""
         (sequence,) = (each for running in self._running.values() for each in running if each.running is entry)
         entry.request.flags = 0
-        entry.arrival_ns = now_ns
         sequence.queue.appendleft(entry)
         self._queued[entry] = sequence
         if entry.request.deadline_ns:

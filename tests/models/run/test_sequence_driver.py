@@ -8,13 +8,15 @@ from collections.abc import Callable
 
 import pytest
 
+from edge_serve.backends.base import Reply
 from edge_serve.errors import Unavailable
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START
-from edge_serve.models.run.sequence_driver import SequenceDriver
+from edge_serve.models.run.sequence_driver import IterativeDriver, SequenceDriver
 from edge_serve.scheduling.core import SequenceBatching
 from edge_serve.scheduling.sequence.direct import DirectSequences
 from edge_serve.scheduling.sequence.oldest import OldestSequences
 from edge_serve.scheduling.sequence.sequences import SequenceScheduler
+from edge_serve.workers.front.frames.batch import BatchReply
 from tests.models.run.test_driver import Scene, play, until
 
 BOTH = SEQUENCE_START | SEQUENCE_END
@@ -75,6 +77,26 @@ def test_a_waiting_sequence_gets_the_slot_of_a_restarted_sequence(kind: Kind) ->
         here.driver.end_sequence(1)
         await until(lambda: len(here.model.batches) == 2)
         here.reply(1)
+        here.check()
+
+    play(story)
+
+
+def test_each_run_of_an_iterative_request_has_waited_since_its_own_arrival(kind: Kind) -> None:
+    async def story() -> None:
+        batching = SequenceBatching(max_batch_size=1, max_sequence_idle_us=60_000_000, iterative=True)
+        here = Scene(kind(batching, 1), driver=IterativeDriver)
+        job = here.submit("a")
+
+        async def end_run(number: int, again: bool) -> None:
+            await until(lambda: len(here.model.batches) > number)
+            batch_id, came = here.model.batches[number][1], job.arrival_ns
+            reply = BatchReply(batch_id, came + 10, came + 20, came + 30, came + 40, [Reply(rescheduled=again)])
+            here.driver.on_reply(0, reply)
+
+        await end_run(0, True)
+        await end_run(1, False)
+        assert (here.statistics.queue.count, here.statistics.queue.ns) == (2, 2 * 10)
         here.check()
 
     play(story)

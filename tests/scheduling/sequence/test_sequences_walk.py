@@ -113,7 +113,8 @@ class World:
         run = self.running.pop(instance)
         again = [entry for entry in run.entries if self.batching.iterative and self.random.random() < 0.4]
         for entry in again:
-            self.scheduler.reschedule(entry, self.now)
+            self.scheduler.reschedule(entry)
+            entry.arrival_ns = self.now
             id, use, step = self.where[entry]
             self.where[entry] = id, use, step + 1
             self.waiting.append(entry)
