@@ -93,6 +93,10 @@ def _from_numpy() -> dict[np.dtype[Any], DataType]:
     return {one.numpy: one for one in DataType if one not in (DataType.BYTES, DataType.BF16)}
 
 
+#: `InferTensor.offset` of a tensor of zeros, which has no memory: the worker makes it
+ZEROS = -2
+
+
 @slotted
 class InferTensor:
     """One tensor of a request or a response; `data` is a view wherever that is possible.
@@ -100,7 +104,7 @@ class InferTensor:
     Attributes:
         shape: with the batch dimension first where the model batches.
         data: the bytes in v2 binary layout.
-        offset: where `data` starts in the model's tensor arena, or -1 when it lies in ordinary memory.
+        offset: where `data` starts in the model's tensor arena, or -1 when it lies in ordinary memory, or ZEROS.
     """
 
     name: str
@@ -197,6 +201,12 @@ def element_count(shape: Sequence[int]) -> int:
 def zero_data(datatype: DataType, shape: Sequence[int]) -> bytes:
     """Return the binary data of a tensor of zeros; of BYTES, of empty strings."""
     return bytes(element_count(shape) * (datatype.size or _LENGTH.size))
+
+
+def zero_tensor(name: str, datatype: DataType, shape: Shape) -> InferTensor:
+    """Return a tensor of zeros for a worker, or of empty strings. Its `data` are `Unseen`."""
+    size = element_count(shape) * (datatype.size or _LENGTH.size)
+    return InferTensor(name, datatype, shape, Unseen.buffer(size), ZEROS)
 
 
 def to_array(data: Buffer, datatype: DataType, shape: Shape) -> Array:

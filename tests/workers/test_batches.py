@@ -12,7 +12,7 @@ import pytest
 from edge_serve.backends.base import Reply
 from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, Internal, NotFound, Unavailable
 from edge_serve.messages.infer import NULL_SEQUENCE_SLOT, InferRequest, Parameter, RequestedOutput
-from edge_serve.messages.tensors import DataType, InferTensor, join_bytes
+from edge_serve.messages.tensors import DataType, InferTensor, join_bytes, zero_tensor
 from edge_serve.workers.child.batch import Batch, decode_execute, encode_reply
 from edge_serve.workers.child.memory.output_room import OutputRoom
 from edge_serve.workers.front.frames.batch import decode_answers, encode_execute
@@ -94,11 +94,14 @@ def test_all_fields_arrive() -> None:
 
 def test_null_requests_only_fill_rows() -> None:
     """All have the inputs of one, they ask for no output (as in 2.51), and none travels."""
-    null = InferRequest("echo", inputs=[tensor("INPUT0", [[0]])], sequence_slot=NULL_SEQUENCE_SLOT)
+    zeros = zero_tensor("INPUT0", DataType.INT32, (1, 1))
+    null = InferRequest("echo", inputs=[zeros], sequence_slot=NULL_SEQUENCE_SLOT)
     real = InferRequest("echo", inputs=[tensor("INPUT0", [[7]])], sequence_slot=2)
     batch = there(null, null, real, null)
 
-    assert [one.inputs[0].array().item() for one in batch.requests] == [0, 0, 7, 0]
+    arrays = [one.inputs[0].array() for one in batch.requests]
+    arrays[0] += 5
+    assert [one.item() for one in arrays] == [5, 0, 7, 0]
     assert [one.sequence_slot for one in batch.requests] == [-1, -1, 2, -1]
     assert [list(one.requested_outputs) for one in batch.requests] == [[], [], ["OUTPUT0", "OUTPUT1"], []]
     replies = [Reply([tensor("OUTPUT0", [[value]])]) for value in (1, 2, 3, 4)]

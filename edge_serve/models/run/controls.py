@@ -10,7 +10,7 @@ import struct
 
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.messages.infer import NULL_SEQUENCE_SLOT, SEQUENCE_END, SEQUENCE_START, InferRequest
-from edge_serve.messages.tensors import BY_NUMBER, DataType, InferTensor, zero_data
+from edge_serve.messages.tensors import BY_NUMBER, DataType, InferTensor, zero_tensor
 from edge_serve.scheduling.core import Run
 
 _Control = pb.ModelSequenceBatching.Control
@@ -79,7 +79,7 @@ class Controls:
     def _null_request(self, like: InferRequest) -> InferRequest:
         shapes = [(tensor.name, tensor.datatype, tensor.shape) for tensor in like.inputs]
         if self._null[0] != shapes:
-            inputs = [InferTensor(*one, zero_data(*one[1:])) for one in shapes]
+            inputs = [zero_tensor(*one) for one in shapes]
             inputs += self._booleans[_NULL]
             if self._correlation_id is not None:
                 inputs.append(self._id_tensor(*self._correlation_id, 0))

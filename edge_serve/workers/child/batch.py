@@ -8,6 +8,8 @@ from functools import partial
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from edge_serve.backends.base import BackendRequest, Reply
 from edge_serve.errors import EdgeServeError, Internal, Unavailable, triton_code
 from edge_serve.messages.infer import NULL_SEQUENCE_SLOT, Parameter
@@ -37,6 +39,7 @@ from edge_serve.workers.wire.frames import (
 from edge_serve.workers.wire.layout import (
     IN_ARENA,
     IN_FRAME,
+    IN_NO_MEMORY,
     INLINE,
     NAMES_IN_EXTRA,
     OFFSET_BITS,
@@ -158,6 +161,8 @@ def _read_inputs(
         if place == IN_FRAME:
             where += base
             inputs.append(InferTensor(name or "", datatype, shape, view[where : where + size]))
+        elif place == IN_NO_MEMORY:
+            inputs.append(InferTensor(name or "", datatype, shape, np.zeros(size, np.uint8).data))
         elif shared is not None and (region := shared.region(where)) is not None:
             inputs.append(shared.input(region, name or "", datatype, shape, where, size))
         elif where >> OFFSET_BITS and imports is not None:

@@ -16,7 +16,7 @@ from time import monotonic_ns
 from edge_serve.aio.pausable_deadline import PausableDeadline
 from edge_serve.backends.base import Reply
 from edge_serve.errors import EdgeServeError, Internal, Unavailable
-from edge_serve.messages.infer import InferRequest, Lease
+from edge_serve.messages.infer import NULL_SEQUENCE_SLOT, InferRequest, Lease
 from edge_serve.workers.front.frame_socket import FrameSocket
 from edge_serve.workers.front.frames.batch import BatchReply, decode_answers, encode_execute, loose_bytes
 from edge_serve.workers.front.link import Link
@@ -163,6 +163,8 @@ class Channel:
         """A slot for outputs, when they will be large. Without memory the worker asks again, once they are there."""
         link, size = self._link, 0
         for request in requests:
+            if request.sequence_slot == NULL_SEQUENCE_SLOT:  # it asks for no output
+                continue
             rows = link.layout.rows(request)
             pending.rows += rows
             expected = link.row_bytes * rows

@@ -72,7 +72,7 @@ def move_inputs(
     moves: Moves = []
     pending.copies, pending.refused, pending.sent = {}, {}, []
     for i, request in enumerate(requests):
-        size = sum(padded(len(tensor.data)) for tensor in request.inputs if tensor.offset < 0)
+        size = sum(padded(len(tensor.data)) for tensor in request.inputs if tensor.offset == -1)
         if size > INLINE:
             try:
                 slot = arena.allocate(size)
@@ -92,7 +92,7 @@ def _place_inputs(inputs: list[InferTensor], slot: Slot, moves: Moves) -> list[I
     position = 0
     view = slot.view
     for tensor in inputs:
-        if tensor.offset < 0:
+        if tensor.offset == -1:
             size = len(tensor.data)
             here = view[position : position + size]
             moves.append((here, tensor.data))

@@ -7,7 +7,8 @@ A block describes the tensors of one request or reply: a TENSOR struct each. Req
 blocks are remembered, and reading one again is a look-up.
 
 Tensors are named by their index in the configuration. A tensor lies in the arena, or in the frame's data part, where
-each starts on 16 bytes and is found from where the data of its request starts. What is rare (parameters, string
+each starts on 16 bytes and is found from where the data of its request starts. An input of zeros is in no memory: the
+worker makes it. What is rare (parameters, string
 correlation ids, names that the configuration lacks) goes into the extra JSON. Those two files are the hot path:
 locals and few objects rather than small functions.
 """
@@ -27,7 +28,7 @@ INLINE = 32 * 1024
 #: outputs in a slot start on this, for SIMD and for `cudaHostRegister`
 ALIGNMENT = 64
 
-IN_FRAME, IN_ARENA = 0, 1
+IN_FRAME, IN_ARENA, IN_NO_MEMORY = 0, 1, 2
 #: bits of a place that are an offset; no arena is larger. Above them is the number of a lent arena, 0 = the model's own
 OFFSET_BITS = 44
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
@@ -101,7 +102,7 @@ class Blocks:
                 found = self._parse(block)
             except _PARSE_ERRORS as error:
                 raise FrameError(f"tensors cannot be read: {type(error).__name__}: {error}") from error
-            if all(one[3] == IN_FRAME for one in found):
+            if all(one[3] != IN_ARENA for one in found):
                 if len(self._known) >= _REMEMBERED:
                     self._known.clear()
                 self._known[block] = found

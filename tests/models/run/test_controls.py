@@ -6,7 +6,7 @@ from google.protobuf import text_format
 
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.messages.infer import NULL_SEQUENCE_SLOT, SEQUENCE_END, SEQUENCE_START, InferRequest
-from edge_serve.messages.tensors import DataType, InferTensor
+from edge_serve.messages.tensors import ZEROS, DataType, InferTensor
 from edge_serve.models.run.controls import Controls
 from edge_serve.scheduling.core import Entry, Run
 
@@ -28,7 +28,7 @@ def entry(flags: int, correlation_id: int) -> Entry:
 
 
 def values(request: InferRequest) -> dict[str, list[object]]:
-    return {tensor.name: tensor.array().reshape(-1).tolist() for tensor in request.inputs}
+    return {tensor.name: tensor.array().reshape(-1).tolist() for tensor in request.inputs if tensor.offset != ZEROS}
 
 
 def test_a_request_gets_its_controls_and_its_slot() -> None:
@@ -46,7 +46,9 @@ def test_empty_slots_below_the_last_one_get_null_requests() -> None:
     made = controls().requests(Run(0, [real], [2], in_place=True))
     assert [request is real.request for request in made] == [False, False, True]
     assert made[0].sequence_slot == NULL_SEQUENCE_SLOT
-    assert values(made[0]) == {"X": [0, 0], "S": [0.0], "E": [5], "R": [False], "I": [0]}
+    x = made[0].inputs[0]
+    assert (x.name, x.datatype, x.shape, x.offset, len(x.data)) == ("X", DataType.INT32, (1, 2), ZEROS, 8)
+    assert values(made[0]) == {"S": [0.0], "E": [5], "R": [False], "I": [0]}
 
 
 def test_a_request_that_runs_again_loses_its_controls() -> None:

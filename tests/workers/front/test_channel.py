@@ -13,8 +13,8 @@ import numpy as np
 
 from edge_serve.backends.base import Reply
 from edge_serve.errors import Internal, Unavailable
-from edge_serve.messages.infer import InferRequest
-from edge_serve.messages.tensors import DataType, InferTensor
+from edge_serve.messages.infer import NULL_SEQUENCE_SLOT, InferRequest
+from edge_serve.messages.tensors import DataType, InferTensor, zero_tensor
 from edge_serve.workers.child.batch import Batch, decode_execute, encode_partial, encode_reply
 from edge_serve.workers.child.instance import Receiver
 from edge_serve.workers.child.memory.output_room import OutputRoom
@@ -164,6 +164,24 @@ def test_a_request_without_room_is_refused_alone() -> None:
             assert [len(values(replies[0])), len(values(replies[2]))] == [16, 32]
             made.channel.execute(2, [large(100_000)])
             assert isinstance((await made.listener.reply()).replies[0].error, Unavailable)
+
+    run(work())
+
+
+def test_null_rows_take_no_tensor_memory() -> None:
+    async def work() -> None:
+        async with peer(config(25_000), budget=409_600) as made:  # for the inputs and the outputs of one row
+            zeros = [zero_tensor(name, DataType.INT32, (1, 25_000)) for name in ("INPUT0", "INPUT1")]
+            null = InferRequest("m", inputs=zeros, sequence_slot=NULL_SEQUENCE_SLOT)
+            real = large(100_000)
+            real.sequence_slot = 3
+            made.channel.execute(1, [null, null, null, real])
+            batch = await made.receive()
+            assert [one.inputs[1].array().any() for one in batch.requests] == [False, False, False, True]
+            assert all(one.inputs[0].array().shape == (1, 25_000) for one in batch.requests)
+            assert batch.slot_capacity == 200_128
+            made.theirs.sendall(made.reply(batch, [Reply()] * 3 + [output(64)]))
+            assert len(values((await made.listener.reply()).replies[3])) == 16
 
     run(work())
 

@@ -10,7 +10,7 @@ from typing import Any
 from edge_serve.backends.base import Reply
 from edge_serve.errors import BY_TRITON_CODE
 from edge_serve.messages.infer import NULL_SEQUENCE_SLOT, InferRequest, Lease
-from edge_serve.messages.tensors import BY_NUMBER, InferTensor, Unseen, element_count
+from edge_serve.messages.tensors import BY_NUMBER, ZEROS, InferTensor, Unseen, element_count
 from edge_serve.records import slotted
 from edge_serve.workers.wire.frames import (
     ANSWER,
@@ -25,7 +25,16 @@ from edge_serve.workers.wire.frames import (
     FrameKind,
     parse_json,
 )
-from edge_serve.workers.wire.layout import IN_ARENA, IN_FRAME, NAMES_IN_EXTRA, OFFSET_MASK, PAD, TENSOR, TensorLayout
+from edge_serve.workers.wire.layout import (
+    IN_ARENA,
+    IN_FRAME,
+    IN_NO_MEMORY,
+    NAMES_IN_EXTRA,
+    OFFSET_MASK,
+    PAD,
+    TENSOR,
+    TensorLayout,
+)
 
 _EXECUTE = FrameKind.EXECUTE.value
 
@@ -36,7 +45,7 @@ def loose_bytes(inputs: list[InferTensor]) -> int:
     """Bytes of the inputs that are in no place that a frame can name."""
     total = 0
     for tensor in inputs:
-        if tensor.offset < 0:
+        if tensor.offset == -1:
             total += len(tensor.data)
     return total
 
@@ -74,8 +83,8 @@ def encode_execute(
         for tensor in request.inputs:
             shape, size = tensor.shape, len(tensor.data)
             rank = len(shape)
-            if tensor.offset >= 0:
-                place, where = IN_ARENA, tensor.offset
+            if tensor.offset != -1:
+                place, where = (IN_NO_MEMORY, 0) if tensor.offset == ZEROS else (IN_ARENA, tensor.offset)
             else:
                 place, where = IN_FRAME, position - base
                 data.append(tensor.data)
