@@ -111,6 +111,11 @@ class Scheduler(Sequences, Protocol):
     def done(self, instance: int) -> None:
         """Note that an instance finished its batch, and is idle again, unless it has a second one."""
 
+    def undo(self, entry: Entry) -> None:
+        """Note that a running entry never reached its instance, so the model does not know of its START or END. Call it
+        before `done`."""
+        return
+
     def lost(self, instance: int) -> None:
         """Note that an instance's worker died. It gets no work until `back`."""
 

@@ -258,6 +258,10 @@ class Driver(Runner, ModelListener):
         """Answer the requests of a batch that is done; its instance gets the next one before that, except after short
         executions."""
         jobs = self._batches.pop(reply.batch_id)[1]
+        if reply.unsent and self._is_stateful:
+            for job in jobs:
+                if job.position in reply.unsent:
+                    self._scheduler.undo(job)
         if not reply.last:
             if self._has_seats:
                 self._scheduler.ran(instance, reply.input_end_ns, reply.end_ns)

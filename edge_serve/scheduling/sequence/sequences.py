@@ -17,7 +17,7 @@ from collections import OrderedDict, deque
 from collections.abc import Collection
 
 from edge_serve.errors import Cancelled, EdgeServeError, InvalidArgument, Unavailable
-from edge_serve.messages.infer import SEQUENCE_START, InferRequest
+from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest
 from edge_serve.scheduling.core import NOTHING, Decision, Entry, Refuse, Run, Scheduler, SequenceBatching, Wait
 from edge_serve.scheduling.queue import Instances, deadline_expired, stopping
 from edge_serve.scheduling.sequence.sequence import Clocks, Sequence, earlier, ends, no_start, sequence_expired, starts
@@ -188,12 +188,30 @@ class SequenceScheduler(Scheduler, ABC):
     def reschedule(self, entry: Entry) -> None:
         """Queue a running entry to run again, before the others of its sequence. Call it before `done`; the caller sets
         the entry's new arrival."""
-        (sequence,) = (each for running in self._running.values() for each in running if each.running is entry)
+        sequence = self._sequence_that_runs(entry)
         entry.request.flags = 0
         sequence.queue.appendleft(entry)
         self._queued[entry] = sequence
         if entry.request.deadline_ns:
             self._clocks.set(sequence, entry.request.deadline_ns, len(self._known))
+
+    def undo(self, entry: Entry) -> None:
+        """See `core.Scheduler`. Without its START a sequence is refused up to the next START; without its END it stays
+        open."""
+        sequence, flags = self._sequence_that_runs(entry), entry.request.flags & (SEQUENCE_START | SEQUENCE_END)
+        if flags == SEQUENCE_START:
+            for other in sequence.cut_to_start():
+                self._refuse(other, no_start(other.request))
+            if not sequence.queue:
+                sequence.closed, sequence.ended = no_start(entry.request), False
+        elif flags == SEQUENCE_END:
+            entry.request.flags &= ~SEQUENCE_END
+            if not sequence.queue:
+                sequence.ended = False
+
+    def _sequence_that_runs(self, entry: Entry) -> Sequence:
+        (sequence,) = (each for running in self._running.values() for each in running if each.running is entry)
+        return sequence
 
     def stop(self) -> None:
         """Refuse new sequences; open ones continue."""

@@ -98,7 +98,8 @@ class Channel:
                 if request.shared or (len(request.inputs) > 0 and loose_bytes(request.inputs) > INLINE):
                     requests, moves = self._place(requests, pending)
                     break
-            if pending.refused and link.layout.decoupled:  # replies name their request by its place in the frame
+            # replies of a decoupled model, and sequences in place, have their request's place in the frame
+            if pending.refused and (link.layout.decoupled or link.layout.in_place):
                 full = next(iter(pending.refused.values()))
                 pending.refused = dict.fromkeys(range(pending.count), full)
                 raise full
@@ -187,7 +188,8 @@ class Channel:
             self._limit_oldest()
         error = Internal(f"the batch {reason}")
         replies = [Reply(error=(pending.refused or {}).get(i, error)) for i in range(pending.count)]
-        self._link.listener.on_reply(self.instance, BatchReply(batch_id, 0, 0, 0, 0, replies))
+        reply = BatchReply(batch_id, 0, 0, 0, 0, replies, unsent=range(pending.count))
+        self._link.listener.on_reply(self.instance, reply)
 
     def running(self) -> int:
         """The batch that its instance executes; 0 = none."""
@@ -277,8 +279,10 @@ class Channel:
             rest = iter(replies)
             refused = pending.refused
             replies = [Reply(error=refused[i]) if i in refused else next(rest) for i in range(pending.count)]
+        unsent = pending.refused or ()
         self._link.listener.on_reply(
-            self.instance, BatchReply(batch_id, start, ready, done, end, replies, lease, pending.each, self._dead)
+            self.instance,
+            BatchReply(batch_id, start, ready, done, end, replies, lease, pending.each, self._dead, unsent),
         )
 
     def _ungrant(self, tokens: Sequence[int], lease: Lease | None) -> None:

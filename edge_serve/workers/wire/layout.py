@@ -132,6 +132,7 @@ class TensorLayout:
         row_bytes: an upper bound of the outputs of one row; 0 = unknown.
         shape_tensors: inputs that have no batch dimension.
         cached: its answers may be kept (`response_cache`), so they say what they depend on.
+        in_place: a sequence is its row in every batch (`direct`).
         reruns: a request may run several times with the same inputs (`iterative_sequence`).
         writes: users' code gets its inputs, and may write to them.
         on_device: its instances in this worker take inputs in the memory of a GPU; set by the worker.
@@ -143,6 +144,7 @@ class TensorLayout:
         "cached",
         "counts_rows",
         "decoupled",
+        "in_place",
         "input_blocks",
         "input_index",
         "inputs",
@@ -175,6 +177,7 @@ class TensorLayout:
         self.decoupled = bool((config.get("model_transaction_policy") or {}).get("decoupled", False))
         self.cached = bool((config.get("response_cache") or {}).get("enable", False))
         self.writes = config.get("backend") == "python" or config.get("runtime") == "model.py"
+        self.in_place = bool(sequences) and "oldest" not in sequences
         self.reruns = bool(sequences.get("iterative_sequence", False))
         self.on_device = False
         self.counts_rows = self.writes and self.batches

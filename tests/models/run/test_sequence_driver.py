@@ -82,6 +82,48 @@ def test_a_waiting_sequence_gets_the_slot_of_a_restarted_sequence(kind: Kind) ->
     play(story)
 
 
+def test_a_sequence_whose_start_was_not_sent_has_to_start_again(kind: Kind) -> None:
+    async def story() -> None:
+        here = scene(kind)
+        here.submit("start", correlation_id=1, flags=SEQUENCE_START)
+        await until(lambda: here.model.batches)
+        here.submit("next", correlation_id=1)
+        batch_id, full = here.model.batches[0][1], Reply(error=Unavailable("no memory"))
+        here.driver.on_reply(0, BatchReply(batch_id, 0, 0, 0, 0, [full], unsent=range(1)))
+        here.submit("third", correlation_id=1)
+
+        texts = dict(here.answers())
+        assert texts["start"] == "no memory"
+        assert "must specify the START flag" in texts["next"]
+        assert "must specify the START flag" in texts["third"]
+        here.submit("again", correlation_id=1, flags=SEQUENCE_START)
+        await until(lambda: len(here.model.batches) == 2)
+        here.reply(1)
+        here.check()
+
+    play(story)
+
+
+def test_a_sequence_whose_end_was_not_sent_is_still_open(kind: Kind) -> None:
+    async def story() -> None:
+        here = scene(kind)
+        here.submit("a", correlation_id=1, flags=SEQUENCE_START)
+        await until(lambda: here.model.batches)
+        here.reply()
+        here.submit("end", correlation_id=1, flags=SEQUENCE_END)
+        await until(lambda: len(here.model.batches) == 2)
+        full = Reply(error=Unavailable("no memory"))
+        here.driver.on_reply(0, BatchReply(here.model.batches[1][1], 0, 0, 0, 0, [full], unsent=range(1)))
+        here.submit("again", correlation_id=1, flags=SEQUENCE_END)
+        await until(lambda: len(here.model.batches) == 3)
+        here.reply(2)
+        assert here.answers() == [("a", ""), ("end", "no memory"), ("again", "")]
+        assert not here.driver.open_sequences()
+        here.check()
+
+    play(story)
+
+
 def test_each_run_of_an_iterative_request_has_waited_since_its_own_arrival(kind: Kind) -> None:
     async def story() -> None:
         batching = SequenceBatching(max_batch_size=1, max_sequence_idle_us=60_000_000, iterative=True)

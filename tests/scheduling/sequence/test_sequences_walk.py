@@ -19,6 +19,8 @@ from tests.scheduling.simulation import MS, US
 
 Scheduler = DirectSequences | OldestSequences
 
+ANY_STEP = -1
+
 CONFIGS = {
     "direct": SequenceBatching(4, 20_000),
     "direct, delay": SequenceBatching(3, 20_000, minimum_slot_utilization=0.7, max_queue_delay_us=500),
@@ -106,7 +108,8 @@ class World:
             if entry.request.flags & SEQUENCE_START:
                 assert step == 0
             else:
-                assert self.memory[run.instance, slot] == (id, use, step), "it would get another's state"
+                kept = self.memory.get((run.instance, slot))
+                assert kept in ((id, use, step), (id, use, ANY_STEP)), "it would get another's state"
             self.memory[run.instance, slot] = (id, use, step + 1)
 
     def finish(self, instance: int) -> None:
@@ -118,10 +121,21 @@ class World:
             id, use, step = self.where[entry]
             self.where[entry] = id, use, step + 1
             self.waiting.append(entry)
+        if not self.batching.iterative and self.random.random() < 0.05:
+            self.undo(run)
         self.scheduler.done(instance)
         for entry in run.entries:
             if entry not in again:
                 self.answer(entry)
+
+    def undo(self, run: Run) -> None:
+        """The batch was never sent: the slot of a sequence that starts has the state of another one."""
+        for entry, slot in zip(run.entries, run.slots, strict=True):
+            if entry.request.flags & SEQUENCE_START:
+                del self.memory[run.instance, slot]
+            elif entry.request.flags & SEQUENCE_END:  # requests behind it were refused
+                self.memory[run.instance, slot] = (*self.where[entry][:2], ANY_STEP)
+            self.scheduler.undo(entry)
 
     def lose(self, instance: int) -> None:
         run = self.running.pop(instance, None)

@@ -159,11 +159,24 @@ def test_a_request_without_room_is_refused_alone() -> None:
             made.channel.cancel(1, 2)
             assert made.control[0][HEADER_SIZE:] == frame(0, 0, bytes([4, 0, 0, 0, 1, 0, 0, 0]))[HEADER_SIZE:]
             made.theirs.sendall(made.reply(batch, [output(64), output(128)]))
-            replies = (await made.listener.reply()).replies
+            reply = await made.listener.reply()
+            replies = reply.replies
             assert isinstance(replies[1].error, Unavailable)
+            assert list(reply.unsent) == [1]
             assert [len(values(replies[0])), len(values(replies[2]))] == [16, 32]
             made.channel.execute(2, [large(100_000)])
             assert isinstance((await made.listener.reply()).replies[0].error, Unavailable)
+
+    run(work())
+
+
+def test_a_batch_in_place_is_refused_whole_because_a_row_is_a_sequence() -> None:
+    async def work() -> None:
+        async with peer({**config(), "sequence_batching": {"direct": {}}}, budget=4096) as made:
+            made.channel.execute(1, [large(100_000), request()])
+            reply = await made.listener.reply()
+            assert all(isinstance(one.error, Unavailable) for one in reply.replies)
+            assert list(reply.unsent) == [0, 1]
 
     run(work())
 

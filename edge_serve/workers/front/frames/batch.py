@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from edge_serve.backends.base import Reply
@@ -156,6 +156,7 @@ class BatchReply:
         lease: the slot that large outputs are views of; the receiver releases it when the last byte is sent.
         each: the requests were executed one after the other; the marks are of all of them together.
         last: its worker is dead, and `on_lost` follows: the instance is not idle.
+        unsent: positions of the requests that were not sent to the worker.
     """
 
     batch_id: int
@@ -167,6 +168,7 @@ class BatchReply:
     lease: Lease | None = None
     each: bool = False
     last: bool = False
+    unsent: Collection[int] = ()
 
 
 def decode_answers(
