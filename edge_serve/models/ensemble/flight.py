@@ -26,7 +26,7 @@ from edge_serve.models.ensemble.member import Member, StepOutputs, fitted, mark_
 from edge_serve.models.run import statistics as record
 from edge_serve.models.run.driver import Job
 from edge_serve.models.run.runner import OnResponse, Ticket
-from edge_serve.models.run.shared_lease import Leases, shares
+from edge_serve.models.run.shared_lease import Leases, SharedLease, shares
 from edge_serve.models.versions.served import Served
 from edge_serve.scheduling.core import label
 from edge_serve.scheduling.ensemble import Cell, EnsemblePlan, EnsembleRun
@@ -194,6 +194,7 @@ class Flight:
     def _submit(self, cell: Cell) -> None:
         top, ensemble, (index, iteration) = self._request, self._ensemble, cell
         step = ensemble.plan.steps[index]
+        lent: Leases | None = None
         try:
             served = ensemble.lookup(step.model, step.version, top.correlation_id, top.flags)
             member = ensemble.member(index, served)
@@ -208,13 +209,18 @@ class Flight:
             member.fill(request, sources)
             if top.shared:
                 share(request, top, step)
+            if index in ensemble.decoupled:
+                lent = request.lease = self._lend(cell)
             self._tickets[cell] = None
             rows = request.rows if member.batching else 0
             ticket = submit(served, request, partial(self._on_member, cell, rows, mark), self._trace)
         except Exception as error:
             self._tickets.pop(cell, None)
             self._stop(known(error, ensemble.signature.model_name))
-            self._release_sources(cell)
+            if lent is None:
+                self._release_sources(cell)
+            else:
+                lent.release()
             self._ended(index)
             return
         if cell in self._tickets:
@@ -225,7 +231,8 @@ class Flight:
     def _on_member(self, cell: Cell, rows: int, mark: tuple[int | str, int], response: InferResponse) -> None:
         if response.final:
             del self._tickets[cell]
-            self._release_sources(cell)
+            if cell[0] not in self._ensemble.decoupled:
+                self._release_sources(cell)
         if response.error is not None:
             self._stop(response.error)
         if self._error is None and not response.null:
@@ -293,6 +300,15 @@ class Flight:
             lease = self._use((source, cell[1]))
             if lease is not None:
                 lease.release()
+
+    def _lend(self, cell: Cell) -> Leases:
+        """Return the leases of all memory that a call of a decoupled step reads. Its runner releases them, because the
+        model may read on after its last response."""
+        leases = [self._use((source, cell[1])) for source in self._run.route.sources[cell[0]]]
+        if self._lease is not None:
+            self._lease = shared = SharedLease.of(self._lease)
+            leases.append(shared.share())
+        return Leases([lease for lease in leases if lease is not None])
 
     # ---- answering ------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """The driver of a decoupled model: a request has any number of responses, perhaps long after its batch is done.
 
 The batch's own reply says that the instance is idle again, and carries times and errors. Statistics of requests are
-taken from it, as in Triton, so a request counts once the model's `execute` has returned.
+taken from it, as in Triton, so a request counts once the model's `execute` has returned. Until then the model may read
+the inputs, also of a request that has its last response.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from edge_serve.models.run import statistics as record
 from edge_serve.models.run.driver import Driver, Job
 from edge_serve.records import slotted
 from edge_serve.scheduling.core import Run
+from edge_serve.workers.front.frames.batch import BatchReply
 
 
 @slotted
@@ -35,12 +37,6 @@ class _Stream:
     since_ns: int
     paused: bool = False
     inputs: Lease | None = None
-
-    def end(self) -> None:
-        """Release the memory of the inputs: no further response will come."""
-        if self.inputs is not None:
-            self.inputs.release()
-            self.inputs = None
 
 
 @slotted
@@ -66,6 +62,8 @@ class DecoupledDriver(Driver):
         super().__init__(*args, **kwargs)
         self._pace = None
         self._open: dict[int, _Open] = {}
+        #: running batch -> the memory of inputs of its streams that have ended
+        self._ended: dict[int, list[Lease]] = {}
 
     def cancel(self, job: Job) -> None:
         """Remove a queued request, or tell the worker that the client of a running one has disconnected."""
@@ -117,6 +115,9 @@ class DecoupledDriver(Driver):
             return
         if final:
             self._close(batch_id, index)
+            request = stream.job.request
+            self._release(batch_id, request.lease)
+            request.lease = None
         response = self._response(stream.job, Reply() if reply is None else reply, final, lease, reply is None)
         now = self._clock.now_ns()
         if reply is not None and reply.error is not None:
@@ -135,12 +136,14 @@ class DecoupledDriver(Driver):
     def on_lost(self, instance: int, error: EdgeServeError) -> None:
         """Fail all open streams of an instance whose worker died."""
         super().on_lost(instance, error)
+        for batch_id in [key for key in self._ended if key not in self._batches]:
+            self._release_ended(batch_id)
         lost = [key for key, opened in self._open.items() if opened.instance == instance]
         for key in lost:
             opened = self._open.pop(key)
             opened.end()
             for stream in opened.streams.values():
-                stream.end()
+                self._release(key, stream.inputs)
                 self._send(stream.job, self._response(stream.job, Reply(error=error), True, None))
         self._check_idle()
 
@@ -189,13 +192,30 @@ class DecoupledDriver(Driver):
         for position, stream in opened.streams.items():
             self.model.cancel(opened.instance, batch_id, position)
             self._set_stream_paused(batch_id, opened, position, False)
-            stream.end()
+            self._release(batch_id, stream.inputs)
             text = (
                 f"model '{self.name}' sent {stream.count} responses and no final one within its execution_timeout_ms "
                 f"({self.model.timeout * 1000:g})"
             )
             self._send(stream.job, self._response(stream.job, Reply(error=Internal(text)), True, None))
         self._check_idle()
+
+    def _answer(self, jobs: list[Job], reply: BatchReply) -> None:
+        super()._answer(jobs, reply)
+        self._release_ended(reply.batch_id)
+
+    def _release(self, batch_id: int, lease: Lease | None) -> None:
+        """Release the memory of inputs, once the batch does not run any more."""
+        if lease is None:
+            return
+        if batch_id in self._batches:
+            self._ended.setdefault(batch_id, []).append(lease)
+        else:
+            lease.release()
+
+    def _release_ended(self, batch_id: int) -> None:
+        for lease in self._ended.pop(batch_id, ()):
+            lease.release()
 
     def _deliver(self, job: Job, reply: Reply, lease: Lease | None) -> None:
         """Fail the stream if the batch's reply has an error for it; otherwise the reply adds no response."""
@@ -213,7 +233,7 @@ class DecoupledDriver(Driver):
         stream = opened.streams[position]
         if stream.paused:
             self._set_stream_paused(batch_id, opened, position, False)
-        stream.end()
+        self._release(batch_id, stream.inputs)
         del opened.streams[position]
         if not opened.streams:
             del self._open[batch_id]

@@ -28,6 +28,17 @@ class SharedLease:
         self.offset = shared.lease.offset
         self.arena = shared.lease.arena
 
+    @classmethod
+    def of(cls, lease: Lease) -> SharedLease:
+        """Return `lease` as one that can be shared; itself if it is one."""
+        return lease if isinstance(lease, cls) else cls(_Shared(lease, 1))
+
+    def share(self) -> SharedLease:
+        """Return a lease for one more holder. This one must not have been released."""
+        assert self._shared is not None
+        self._shared.holders += 1
+        return SharedLease(self._shared)
+
     def release(self) -> None:
         """Release this share; see `Lease`."""
         shared, self._shared = self._shared, None

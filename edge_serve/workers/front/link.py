@@ -32,8 +32,9 @@ class ModelListener(Protocol):
         """Restarted, the model is open again, the instance idle."""
 
     def on_placed(self, instance: int, batch_id: int, index: int, lease: Lease) -> bool:
-        """The inputs of a request lie in `lease`. Threads of the model may read them after `on_reply`, so the listener
-        releases it with the last reply. False: it does not, and the channel releases it after `on_reply`."""
+        """The inputs of a request lie in `lease`. Threads of the model may read them after `on_reply`, and `execute`
+        after the last reply, so the listener releases it at the later of both. False: it does not, and the channel
+        releases it after `on_reply`."""
         return False
 
     def on_partial(

@@ -46,6 +46,12 @@ def end(job: Job) -> None:
     job.on_response(InferResponse(job.request.model_name, "1", final=True, null=True))
 
 
+def return_from_execute(job: Job) -> None:
+    """The model does not read the inputs any more."""
+    assert job.request.lease is not None
+    job.request.lease.release()
+
+
 def values(scene: Scene) -> list[list[int]]:
     """Return the answers, without the final empty ones."""
     return [[tensor.data[0] for tensor in answer.outputs] for answer in scene.answers if not answer.null]
@@ -165,7 +171,36 @@ def test_memory_is_released_with_its_last_user() -> None:
     respond(scene.job("p"), int32("C", 3), lease=third)
     scene.job("q").fail(Internal("broken"))
     end(scene.job("p"))
+    return_from_execute(scene.job("p"))
     assert (third.released, body.released) == (1, 1)
+
+
+def test_memory_that_a_decoupled_member_reads_is_its_own_until_execute_returns() -> None:
+    scene = streaming(CHAIN, decoupled="pq")
+    body, between = Slot(), Slot()
+    scene.send(lease=body)
+    respond(scene.job("p"), int32("C", 1), lease=between, final=True)
+    respond(scene.job("q"), int32("C", 2), final=True)
+
+    assert scene.answer.final
+    assert (body.released, between.released) == (0, 0)
+    return_from_execute(scene.job("q"))
+    assert (body.released, between.released) == (0, 1)
+    return_from_execute(scene.job("p"))
+    assert (body.released, between.released) == (1, 1)
+
+
+def test_a_decoupled_member_that_refuses_a_request_does_not_get_its_memory() -> None:
+    def refuse(job: Job) -> None:
+        raise Internal("no")
+
+    scene = streaming(CHAIN, decoupled="pq")
+    body, between = Slot(), Slot()
+    scene.models["q"].at_once = refuse
+    scene.send(lease=body)
+    respond(scene.job("p"), int32("C", 1), lease=between, final=True)
+    return_from_execute(scene.job("p"))
+    assert (body.released, between.released) == (1, 1)
 
 
 def test_an_input_that_is_an_output_is_copied_for_each_answer() -> None:
@@ -176,6 +211,7 @@ def test_an_input_that_is_an_output_is_copied_for_each_answer() -> None:
     for value in (1, 2):
         respond(scene.job("p"), int32("C", value), final=value == 2)
         scene.job("q").answer(int32("C", value))
+    return_from_execute(scene.job("p"))
 
     assert body.released == 1
     assert [answer.outputs[0] for answer in scene.answers] == [int32("X", 7)] * 2

@@ -20,6 +20,7 @@ from edge_serve.models.run.driver import Driver, Job
 from edge_serve.models.run.statistics import new_statistics
 from edge_serve.scheduling.direct import DirectScheduler
 from edge_serve.workers.front.frames.batch import BatchReply
+from tests.leases import Slot
 
 
 class Model:
@@ -55,7 +56,9 @@ class Scene:
         scheduler = DirectScheduler(1)
         self.driver = kind("m", "1", scheduler, new_statistics(), MonotonicClock(), loop)
         self.driver.model = self.model  # type: ignore[assignment]  # what the driver uses of it
-        self.job: Job = self.driver.submit(InferRequest("m", id="a"), 1, None, self.responses.append)
+        self.body = Slot()
+        first = InferRequest("m", id="a", lease=self.body)
+        self.job: Job = self.driver.submit(first, 1, None, self.responses.append)
 
     @property
     def batch(self) -> int:
@@ -216,24 +219,10 @@ def test_an_instance_that_retires_is_free_when_its_last_stream_has_ended() -> No
     asyncio.run(story())
 
 
-class Memory:
-    """A lease that counts its releases."""
-
-    view = memoryview(b"")
-    offset = 0
-    arena: object = None
-
-    def __init__(self) -> None:
-        self.released = 0
-
-    def release(self) -> None:
-        self.released += 1
-
-
 @pytest.mark.parametrize("end", ["final", "error", "lost", "overrun"])
 def test_the_memory_of_inputs_is_released_once_with_the_last_response(end: str) -> None:
     async def story() -> None:
-        scene, inputs = Scene(0.01 if end == "overrun" else 0.0), Memory()
+        scene, inputs = Scene(0.01 if end == "overrun" else 0.0), Slot()
         assert isinstance(scene.driver, DecoupledDriver)
         assert scene.driver.on_placed(0, scene.batch, 0, inputs)
         scene.respond()
@@ -248,7 +237,26 @@ def test_the_memory_of_inputs_is_released_once_with_the_last_response(end: str) 
                 scene.driver.on_lost(0, Internal("it died"))
             else:
                 await asyncio.sleep(0.05)
-        assert inputs.released == 1
+        assert (inputs.released, scene.body.released) == (1, 1)
         assert not scene.driver.on_placed(0, scene.batch, 0, inputs)  # the stream has ended
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("end", ["reply", "error", "lost"])
+def test_the_memory_of_inputs_is_not_released_while_execute_runs(end: str) -> None:
+    def story() -> None:
+        scene, inputs = Scene(), Slot()
+        assert isinstance(scene.driver, DecoupledDriver)
+        assert scene.driver.on_placed(0, scene.batch, 0, inputs)
+        scene.respond(final=True)
+        assert (inputs.released, scene.body.released) == (0, 0)
+        if end == "reply":
+            scene.return_from_execute()
+        elif end == "error":
+            scene.driver.on_reply(0, BatchReply(scene.batch, 10, 20, 30, 40, [Reply(error=Internal("no"))]))
+        else:
+            scene.driver.on_lost(0, Internal("it died"))
+        assert (inputs.released, scene.body.released, len(scene.responses)) == (1, 1, 1)
+
+    play(story)
