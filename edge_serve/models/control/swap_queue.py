@@ -6,12 +6,18 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
 from edge_serve.aio.tasks import notify
-from edge_serve.errors import Cancelled, EdgeServeError, Unavailable
+from edge_serve.errors import Cancelled, EdgeServeError, Unavailable, Unsupported
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.models.run.driver import Job
 from edge_serve.models.run.runner import OnResponse, Runner, Ticket
 from edge_serve.models.versions.served import Served
 from edge_serve.protocol.inference.validate import validate
+
+#: Triton's words for a request that expects one response, and how to send the next one
+_BECAME_DECOUPLED = (
+    "model '{name}' was swapped while this request waited for it, and its endpoint doesn't support models with "
+    "decoupled transaction policy: use ModelStreamInfer of gRPC, or generate_stream of HTTP"
+)
 
 
 class Waiter:
@@ -93,7 +99,10 @@ class SwapQueue(Runner):
         return len(self._waiters)
 
     def _send(self, target: Served, waiter: Waiter) -> None:
+        accepted_by = waiter.request.validated
         try:
+            if target.signature.decoupled and (accepted_by is None or not accepted_by.decoupled):
+                raise Unsupported(_BECAME_DECOUPLED.format(name=self._name))
             validate(waiter.request, target.signature)
         except EdgeServeError as error:
             self._refuse(error, waiter)

@@ -9,7 +9,7 @@ import pytest
 
 from edge_serve.config.model.text import parse_model_config
 from edge_serve.config.signature import signature_of
-from edge_serve.errors import Cancelled, Unavailable
+from edge_serve.errors import Cancelled, Unavailable, Unsupported
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.models.control.swap_queue import SwapQueue
@@ -24,6 +24,7 @@ FLAT = (
 SQUARE = FLAT.replace("dims: [ 4 ]", "dims: [ 4 ] reshape { shape: [ 2, 2 ] }")
 SQUARE_ANSWERS = FLAT.replace("dims: 4", "dims: [ 2, 2 ] reshape { shape: 4 }")
 LARGER = SQUARE + ' input { name: "Z" data_type: TYPE_FP32 dims: 1 optional: true }'
+STREAM = FLAT + " model_transaction_policy { decoupled: true }"
 
 
 class Target:
@@ -76,6 +77,22 @@ def test_a_waiting_request_gets_the_shapes_of_the_new_version(old: str, new: str
     queue.submit_all(served(target, new))
     assert [one.error for one in answers] == [None]
     assert target.shapes == [shape]
+
+
+@pytest.mark.parametrize(("old", "new", "error"), [
+    (FLAT, STREAM, Unsupported), (STREAM, STREAM, None), (STREAM, FLAT, None),
+])  # fmt: skip
+def test_a_request_for_one_response_is_refused_by_a_version_that_became_decoupled(
+    old: str, new: str, error: type[Unsupported] | None
+) -> None:
+    answers: list[InferResponse] = []
+    queue, target, waiting = SwapQueue("m", 2), Target(), request("1")
+    stand_in = served(Target(), old).stand_in(queue)
+    validate(waiting, stand_in.signature)
+    stand_in.submit(waiting, answers.append)
+    queue.submit_all(served(target, new))
+    assert [one.error and type(one.error) for one in answers] == [error]
+    assert target.ids == ([] if error else ["1"])
 
 
 @pytest.mark.parametrize(("old", "new", "shape"), [(FLAT, SQUARE_ANSWERS, (2, 2)), (SQUARE_ANSWERS, FLAT, (4,))])
