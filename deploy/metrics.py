@@ -16,6 +16,8 @@ A family without a series prints nothing, and the series of a model vanish when 
 
 A series with the label `model` has `model`, `version` and the model's `metric_tags` with one `_` in front;
 `gpu_uuid` when its instances are on one GPU. `reason` is one of {reasons}; all four are always there.
+As in Triton, a request that is refused when it arrives (a full queue, a missing START) does not count as failed;
+`edge_serve_http_requests_total` counts the answers of HTTP by status code.
 
 `--metrics-config` (repeatable):
 

@@ -126,12 +126,13 @@ class Driver(Runner, ModelListener):
         """See `Runner`."""
         now = self._clock.now_ns()
         job = Job(self, request, rows, shape_key, now, on_response)
+        if self._outage.is_long:
+            self._fail(job, self._outage.error(), record.REJECTED)
+            return job
         try:
-            if self._outage.is_long:
-                raise self._outage.error()
             self._scheduler.add(job, now)
-        except EdgeServeError as error:
-            self._fail(job, error, record.REJECTED)
+        except EdgeServeError as error:  # not counted, as in Triton (core src/infer_request.cc, InferenceRequest::Run)
+            self._deliver(job, Reply(error=error), None)
             return job
         self.statistics.pending += 1
         self._on_arrival(request)
