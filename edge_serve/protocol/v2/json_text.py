@@ -69,7 +69,7 @@ def _parse_with_nan(raw: bytes) -> Any:
     text = raw.decode()
     if "Inf" in text:
         text = _STRING_OR_INF.sub(lambda m: m[1] or "Infinity", text)
-    value = json.loads(text, parse_int=_parse_int)
+    value = json.loads(text, parse_int=_parse_int, parse_float=_parse_float)
     if r"\ud" in text.lower():  # may hold half a surrogate pair, which no reply could carry
         json.dumps(value, ensure_ascii=False).encode()
     return value
@@ -81,7 +81,19 @@ def _parse_int(digits: str) -> int | float:
         number = int(digits)
         if INT64_MIN <= number <= UINT64_MAX:
             return number
-    return float(digits)
+    return _parse_float(digits)
+
+
+def _parse_float(digits: str) -> float:
+    """Parse a number; the texts NaN and Infinity do not come here.
+
+    Raises:
+        ValueError: it is too big for a double.
+    """
+    number = float(digits)
+    if number - number:  # of an infinity, which is NaN
+        raise ValueError
+    return number
 
 
 # The functions below find the error again, with RapidJSON's texts and offsets.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from edge_serve.errors import Internal
+from edge_serve.errors import Internal, Unparsable
 from edge_serve.protocol.v2 import json_text
 from tests.examples import examples
 
@@ -91,6 +91,13 @@ def test_endless_digits_become_a_double_as_in_rapidjson() -> None:
     with pytest.raises(Internal):
         json_text.parse(f"[NaN, {digits}, }}".encode())
     assert json_text.parse(b"[Infinity, 99999999999999999999999999, 18446744073709551615]")[1:] == [1e26, 2**64 - 1]
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1e400", "9" * 400])
+def test_a_number_too_big_for_a_double_is_refused_beside_nan_too(number: str) -> None:
+    for text in (f"[1, {number}]", f"[NaN, {number}]"):
+        with pytest.raises(Unparsable, match=rf"Number too big to be stored in double. at {text.index(number)}"):
+            json_text.parse(text.encode())
 
 
 def test_half_a_surrogate_pair_is_refused_beside_nan_too() -> None:
