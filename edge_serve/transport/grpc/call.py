@@ -147,8 +147,10 @@ class GrpcCall(Http2Stream):
         return None if method is None or method.place is None else method.place(beginning, length)
 
     def on_end(self) -> None:
-        if self._reader is not None and self._reader.midway:
-            self.fail(Internal("the stream ends within a message"))
+        reader = self._reader
+        if reader is not None and reader.midway:
+            if not reader.defer_end():
+                self.fail(Internal("the stream ends within a message"))
         elif self._conversation is not None or (self._inflater is not None and self._inflater.busy):
             self._in_turn(self._hand_on_end)
         else:

@@ -84,6 +84,10 @@ class MessageReader:
     _claim: Claim | None = None
     #: the beginning for `find_place`, kept while the claim waits for memory
     _beginning: bytes = b""
+    #: bytes that arrive after a complete message while it waits for memory; the stream's window limits them
+    _later: bytearray | None = None
+    #: the stream has ended after them
+    _ended: bool = False
 
     def place(self, size: int) -> memoryview | None:
         """Return memory for at most `size` next bytes; None = pass them to `read`."""
@@ -107,12 +111,26 @@ class MessageReader:
 
     def discard(self) -> None:
         """Discard the arriving message, and release its memory."""
+        self._later = None
         placed, self._placed, self._store, self._lease = self._placed, None, None, None
         if placed is not None:
             placed.release()
         claim, self._claim = self._claim, None
         if claim is not None:
             claim.release()
+
+    def defer_end(self) -> bool:
+        """Return whether the end of the stream follows a message that waits for memory.
+
+        `GrpcCall.on_end` is then called again, after that message and the bytes behind it.
+        """
+        self._ended = self._is_whole
+        return self._ended
+
+    @property
+    def _is_whole(self) -> bool:
+        """The arriving message has all its bytes, so it waits for memory only."""
+        return self._store is not None and self.filled == self._length
 
     @property
     def waits(self) -> bool:
@@ -152,6 +170,10 @@ class MessageReader:
                 else:
                     return
             elif start == stop:
+                return
+            elif self._is_whole:
+                self._later = self._later or bytearray()
+                self._later += data[start:stop]
                 return
             else:
                 start = self._fill(data, start, stop)
@@ -235,8 +257,18 @@ class MessageReader:
             self._store[: self.filled] = early[: self.filled]
         if self.filled == self._length:
             self._complete()
+            self._read_later()
         else:
             self._call.widen(self._length - self.filled)
+
+    def _read_later(self) -> None:
+        """Read what arrived after a message while it waited for memory."""
+        later, self._later = self._later, None
+        ended, self._ended = self._ended, False
+        if later is not None:
+            self.read(bytes(later), 0, len(later))
+        if ended and not self._call.closed:
+            self._call.on_end()
 
     def _fill(self, data: bytes, start: int, stop: int) -> int:
         """Copy bytes into the message's memory, and return the position after them."""

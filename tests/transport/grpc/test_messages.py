@@ -28,7 +28,7 @@ from edge_serve.transport.grpc.messages import MessageReader
 from tests.transport.grpc_raw import block, message, raw_scene
 from tests.transport.grpc_scene import INFERENCE, Caller, GrpcFakeService, infer_request, with_door
 from tests.transport.http_scene import until
-from tests.transport.v2_scene import DECOUPLED, FakeServed, FakeService
+from tests.transport.v2_scene import DECOUPLED, FakeLease, FakeServed, FakeService
 
 STREAM = INFERENCE + "ModelStreamInfer"
 LARGE = bytes(range(256)) * 12_000
@@ -65,6 +65,53 @@ def test_a_message_of_a_stream_lies_there_too() -> None:
     with_door(main, service)
     assert [lease.released for lease in service.leases] == [1, 1]
     assert [request.inputs[0].offset >= 0 for request in service.requests] == [True, False, True]
+
+
+class SlowMemoryService(GrpcFakeService):
+    """Its tensor memory is ready when a test says so."""
+
+    def lease(self, name: str, version: str, nbytes: int) -> FakeLease | None:
+        lease = super().lease(name, version, nbytes)
+        assert lease is not None, "the model has memory"
+        lease.is_ready = False
+        return lease
+
+    def count_waiting(self) -> int:
+        """Return how many messages wait for memory."""
+        return sum(one.later is not None for one in self.leases)
+
+    def get_ready(self) -> None:
+        """Make the memory of the oldest message ready that waits for it."""
+        lease = next(one for one in self.leases if one.later is not None)
+        lease.is_ready, done, lease.later = True, lease.later, None
+        assert done is not None, "it was looked for"
+        done()
+
+
+def test_a_message_is_complete_before_its_memory_is_ready() -> None:
+    """The stream's window lets all of it arrive, together with messages behind it, and the end of the stream."""
+    placed = message(infer_request(values=b"p" * 40_000).SerializeToString())
+    small = message(infer_request(values=b"small!!!").SerializeToString())
+    service = SlowMemoryService()
+
+    async def main() -> None:
+        async with raw_scene(service) as scene:
+            raw = await scene.connect()
+            raw.send(frames.build_window_update(0, 1 << 20))
+            raw.begin(1, block(STREAM))
+            raw.send(frames.build_window_update(1, 1 << 20))
+            raw.data(1, placed + small[:100])  # the message and the bytes behind it in one piece, and in another
+            raw.data(1, small[100:] + placed + small, end=True)
+            raw.call(3, placed[5:])
+            for waiting in (2, 2, 1):
+                await until(lambda: service.count_waiting() == waiting)  # noqa: B023
+                service.get_ready()
+            assert await raw.status(3) == (0, "")
+            assert await raw.status(1) == (0, "")
+
+    asyncio.run(main())
+    assert [len(one.inputs[0].data) for one in service.requests] == [40_000, 8, 40_000, 40_000, 8]
+    assert [lease.released for lease in service.leases] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
