@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 CONNECTION_WINDOW = 16 * 1024 * 1024
 #: receive window of a new stream, in bytes
 INITIAL_WINDOW = 1024 * 1024
+#: bytes of the padding of a DATA frame, with its length
+MAX_PADDING = 256
 
 
 class Chunk:

@@ -240,7 +240,10 @@ class DataReader:
         """
         stream = self._account(stream_id, stop - start)
         if flags & PADDED:
+            length = stop - start
             start, stop = frames.strip_padding(data, start, stop, flags)
+            if stream is not None:
+                self._return_padding(stream, length - (stop - start), flags)
         if stream is None:
             return
         if start < stop:
@@ -276,6 +279,11 @@ class DataReader:
             raise StreamFault(Code.FLOW_CONTROL_ERROR)
         return stream
 
+    def _return_padding(self, stream: Http2Stream, size: int, flags: int) -> None:
+        """Reopen the stream's window for padding and its length, which no message takes (RFC 9113 6.9.1)."""
+        if not flags & END_STREAM:
+            self._table.widen(stream, size)
+
     def begin_rest(self, data: bytes, start: int, length: int, kind: int, flags: int, stream_id: int) -> bool:
         """Read the first piece of a large frame; return False if frames of this type must be read as a whole."""
         if kind != frames.DATA:
@@ -291,6 +299,8 @@ class DataReader:
                 stream = self._account(stream_id, length)
                 if stream is not None and stream.due >= 0:
                     _subtract(stream, length - padding)
+                if padding and stream is not None:
+                    self._return_padding(stream, padding, flags)
                 self._rest_stream = stream
             except StreamFault as fault:
                 self._table.reset_number(stream_id, fault.code)

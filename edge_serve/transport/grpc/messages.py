@@ -16,7 +16,7 @@ from edge_serve.protocol.grpc import wire as grpc_wire
 from edge_serve.protocol.grpc.wire import PREFIX
 from edge_serve.protocol.http1.body import SMALL as LARGE
 from edge_serve.protocol.http1.body import pages
-from edge_serve.protocol.http2.stream import INITIAL_WINDOW
+from edge_serve.protocol.http2.stream import INITIAL_WINDOW, MAX_PADDING
 from edge_serve.records import entity, slotted
 from edge_serve.transport.door.body_memory import BodyMemory, Claim, ClaimedLease, ClaimOnly
 
@@ -203,7 +203,7 @@ class MessageReader:
             large = length > LARGE
             self._store = memoryview(pages(length)) if large else bytearray(min(length, max(_FIRST_STEP, here)))
         if not self.waits:
-            self._call.widen(length - here)
+            self._widen(length - here)
 
     def _claim_for(self, length: int) -> None:
         if length > INITIAL_WINDOW:
@@ -259,7 +259,11 @@ class MessageReader:
             self._complete()
             self._read_later()
         else:
-            self._call.widen(self._length - self.filled)
+            self._widen(self._length - self.filled)
+
+    def _widen(self, missing: int) -> None:
+        """Let the client send the rest of the message, and the padding of a frame, which is returned afterwards."""
+        self._call.widen(missing + MAX_PADDING)
 
     def _read_later(self) -> None:
         """Read what arrived after a message while it waited for memory."""
