@@ -23,6 +23,10 @@ MAX_STREAMS = 1024
 _WHOLE = 16 * 1024
 #: the largest frame of another type, and the longest header block
 _MAX_CONTROL = 64 * 1024
+#: the largest SETTINGS frame: clients send up to ten entries of 6 bytes
+_MAX_SETTINGS = 1024
+#: open streams that a SETTINGS frame changes for one more token
+_STREAMS_PER_TOKEN = 64
 
 
 class Http2:
@@ -294,19 +298,26 @@ class Http2:
             if payload:
                 raise ConnectionFault(Code.FRAME_SIZE_ERROR, "a SETTINGS acknowledgement with settings")
             return
+        if len(payload) > _MAX_SETTINGS:
+            text = f"a SETTINGS frame of {len(payload)} bytes, at most {_MAX_SETTINGS} are taken"
+            raise ConnectionFault(Code.ENHANCE_YOUR_CALM, text)
         self._settled = True
         sender = self.table.sender
+        initial = sender.initial
         for name, value in frames.read_settings(payload):
             if name == frames.Http2Setting.INITIAL_WINDOW_SIZE:
                 if value > frames.MAX_WINDOW:
                     raise ConnectionFault(Code.FLOW_CONTROL_ERROR, f"SETTINGS_INITIAL_WINDOW_SIZE is {value}")
-                sender.change_initial(value, self.table.open.values())
+                initial = value
             elif name == frames.Http2Setting.MAX_FRAME_SIZE:
                 if not 16_384 <= value <= 16_777_215:
                     raise ConnectionFault(Code.PROTOCOL_ERROR, f"SETTINGS_MAX_FRAME_SIZE is {value}")
                 sender.max_frame = value
             elif name == frames.Http2Setting.ENABLE_PUSH and value > 1:
                 raise ConnectionFault(Code.PROTOCOL_ERROR, f"SETTINGS_ENABLE_PUSH is {value}")
+        if initial != sender.initial:
+            self.table.allowance.spend(len(self.table.open) // _STREAMS_PER_TOKEN)
+            sender.change_initial(initial, self.table.open.values())
         self.table.push(frames.build_frame(frames.SETTINGS, frames.ACK, 0))
         sender.pump()
 

@@ -160,6 +160,9 @@ _HARD_LIST = 4 * MAX_LIST
 _TABLE_SIZE = 4096
 _MAX_HEADS = 64
 
+#: three dynamic table size updates (RFC 7541 6.3), of which a block may begin with two (4.2); `hpack` takes any number
+_SIZE_UPDATES = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\x00-\x7f]){3}")
+
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 #: RFC 9113 8.2.1 forbids blanks at both ends too, but gRPC's clients send them and its servers accept them
 _FORBIDDEN_IN_VALUE = re.compile(rb"[\0\r\n]")
@@ -222,6 +225,8 @@ class HeaderBlockReader:
         Raises:
             ConnectionFault: the block cannot be decoded.
         """
+        if _SIZE_UPDATES.match(block):
+            raise ConnectionFault(Code.COMPRESSION_ERROR, "more than two table size updates (RFC 7541 4.2)")
         table = self._decoder.header_table
         entries = table.dynamic_entries
         before = entries[0] if entries else None, len(entries), table.maxsize

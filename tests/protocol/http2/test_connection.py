@@ -212,6 +212,19 @@ def test_a_stream_resumes_when_its_bytes_were_used() -> None:
     assert struct.unpack(">I", update)[0] == 600_000
 
 
+@pytest.mark.parametrize(("size", "cut"), [(2, 100_000), (600_000, 100_000)])
+def test_padding_is_returned_to_the_streams_window(size: int, cut: int) -> None:
+    """A message needs all of the window that is opened for it."""
+    scene = Scene()
+    padded = frame(DATA, PADDED, 1, b"\xff" + bytes(size + 255))
+    scene.send(headers(1), padded[:cut])
+    scene.send(padded[cut:])
+    (update,) = [payload for kind, _, number, payload in scene.answers() if kind == WINDOW_UPDATE and number == 1]
+
+    assert struct.unpack(">I", update)[0] == 256
+    assert scene.streams[1].receivable == INITIAL_WINDOW - size
+
+
 def test_no_more_streams_than_the_limit() -> None:
     scene = Scene()
     for index in range(MAX_STREAMS):
@@ -247,6 +260,17 @@ def test_a_flood_ends_the_connection(name: str) -> None:
             break
 
     assert scene.fault() == Code.ENHANCE_YOUR_CALM
+
+
+def test_the_price_of_new_windows_is_by_stream() -> None:
+    """Each changes the windows of all streams, so 1000 streams make it dearer than a frame."""
+    scene = Scene()
+    scene.send(*[headers(2 * index + 1) for index in range(1000)])
+    for index in range(700):
+        scene.send(frames.build_settings([(Http2Setting.INITIAL_WINDOW_SIZE, index)] * 100))
+
+    assert scene.fault() == Code.ENHANCE_YOUR_CALM
+    assert scene.streams[1].sendable < 700
 
 
 def test_the_same_in_its_time_is_no_flood() -> None:
