@@ -165,9 +165,9 @@ class GrpcCall(Http2Stream):
         if on_cancelled is not None:
             on_cancelled()
 
-    def on_taken(self, size: int) -> None:
+    def on_taken(self, size: int, messages: int = 1) -> None:
         if self._conversation is not None:
-            self._conversation.on_taken(size)
+            self._conversation.on_taken(size, messages)
 
     @property
     def waits_for(self) -> tuple[str, object] | None:

@@ -40,8 +40,12 @@ class Conversation(Protocol):
     def on_gone(self) -> None:
         """Handle the end of the call."""
 
-    def on_taken(self, size: int) -> None:
-        """Handle that a message of `size` bytes no longer waits, after `GrpcCall.write` has reported them."""
+    def on_taken(self, size: int, messages: int = 1) -> None:
+        """Handle that a message of `size` bytes no longer waits, after `GrpcCall.write` has reported them.
+
+        Args:
+            messages: 0 = compression has made a message, which still waits, `size` bytes smaller.
+        """
 
 
 @frozen

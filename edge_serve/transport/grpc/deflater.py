@@ -32,13 +32,14 @@ class Deflater:
 
     Attributes:
         send: sends the flag and the bytes of a message; returns how many of them wait for the client.
-        on_taken: called with a number of bytes that no longer wait, after `write` has reported them as waiting.
+        on_taken: called with the bytes that no longer wait, after `write` has reported them as waiting, and with the
+            number of messages that end with them: see `Conversation.on_taken`.
         on_fault: called when a message could not be compressed (no memory); it and the rest are discarded.
     """
 
     encoding: str
     send: Callable[[int, bytes], int]
-    on_taken: Callable[[int], None]
+    on_taken: Callable[[int, int], None]
     on_fault: Callable[[], None]
     _jobs: deque[_Job] = field(default_factory=deque)
     _task: asyncio.Task[None] | None = None
@@ -83,7 +84,7 @@ class Deflater:
                 job.on_sent()
             if not self._discarded:
                 waiting = self.send(flag, message)
-                self.on_taken(PREFIX.size + job.size - waiting)
+                self.on_taken(PREFIX.size + job.size - waiting, 0 if waiting else 1)
         self._task = None
         if self._last is not None:
             self._last()

@@ -71,7 +71,7 @@ class _Watcher:
         """Handle the end of the call."""
         self._watchers.open_calls.discard(self)
 
-    def on_taken(self, size: int) -> None:
+    def on_taken(self, size: int, messages: int = 1) -> None:
         """Handle that the client has read `size` bytes that waited."""
         self._waiting -= size
 
@@ -126,7 +126,7 @@ class _Questions:
     def on_gone(self) -> None:
         """Do nothing: no work is under way."""
 
-    def on_taken(self, size: int) -> None:
+    def on_taken(self, size: int, messages: int = 1) -> None:
         """Handle that the client has read `size` bytes that waited."""
         self._waiting -= size
         if not self._waiting:

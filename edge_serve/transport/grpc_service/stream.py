@@ -150,9 +150,9 @@ class InferStream:
             if turn.message is not None and turn.message.lease is not None:
                 turn.message.lease.release()
 
-    def on_taken(self, size: int) -> None:
-        """Handle that a message of `size` bytes no longer waits."""
-        self._backlog.take(size)
+    def on_taken(self, size: int, messages: int = 1) -> None:
+        """See `Conversation.on_taken`."""
+        self._backlog.take(size, messages)
         if self._backlog.may_resume():
             self._set_paused(False)
         self._read_on()

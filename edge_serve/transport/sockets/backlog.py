@@ -29,9 +29,9 @@ class Backlog:
         """Add an event of `size` bytes."""
         self._bytes += size + _EVENT_BYTES
 
-    def take(self, size: int) -> None:
-        """Remove an event of `size` bytes, which the connection has taken."""
-        self._bytes -= size + _EVENT_BYTES
+    def take(self, size: int, events: int = 1) -> None:
+        """Remove an event of `size` bytes, which the connection has taken; with 0 events, a part of one."""
+        self._bytes -= size + events * _EVENT_BYTES
 
     def must_pause(self) -> bool:
         """Return whether to pause the sender now."""

@@ -260,14 +260,14 @@ def test_messages_of_a_stream_keep_their_order_while_a_codec_deflates_one(
 def test_a_client_that_leaves_while_its_answers_are_deflated_holds_nothing() -> None:
     async def main() -> None:
         sent: list[int] = []
-        taken: list[int] = []
+        taken: list[tuple[int, int]] = []
         released: list[str] = []
 
         def send(flag: int, message: bytes) -> int:
             sent.append(flag)
             return 0
 
-        deflater = Deflater("gzip", send, taken.append, lambda: None)
+        deflater = Deflater("gzip", send, lambda *ended: taken.append(ended), lambda: None)
         for name in ("first", "second"):
             assert deflater.write((LARGE,), len(LARGE), partial(released.append, name)) == len(LARGE) + 5
         await asyncio.sleep(0)
@@ -276,6 +276,22 @@ def test_a_client_that_leaves_while_its_answers_are_deflated_holds_nothing() -> 
         deflater.finish(ended.set)
         await asyncio.wait_for(ended.wait(), 20)
         assert (sent, taken, released) == ([], [], ["first", "second"])
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("waiting", "ended"), [(0, 1), (100, 0)])
+def test_a_deflated_message_is_taken_once(waiting: int, ended: int) -> None:
+    """The stream takes it from the backlog when the client has read it; until then it only gets smaller."""
+
+    async def main() -> None:
+        taken: list[tuple[int, int]] = []
+        deflater = Deflater("gzip", lambda flag, data: waiting, lambda *one: taken.append(one), lambda: None)
+        size = deflater.write((LARGE,), len(LARGE), None)
+        done = asyncio.Event()
+        deflater.finish(done.set)
+        await asyncio.wait_for(done.wait(), 20)
+        assert taken == [(size - waiting, ended)]
 
     asyncio.run(main())
 

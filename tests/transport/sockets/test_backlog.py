@@ -59,5 +59,16 @@ def test_many_small_events_count_for_the_memory_that_they_take() -> None:
     assert backlog.must_pause()
 
 
+def test_an_event_that_gets_smaller_ends_once() -> None:
+    backlog = Backlog()
+    for _ in range(PAUSE_ABOVE // 50):
+        backlog.add(30)
+        backlog.take(20, 0)
+        backlog.take(10)
+    backlog.add(PAUSE_ABOVE)
+
+    assert backlog.must_pause()
+
+
 def test_the_bounds_leave_the_client_something_to_read_while_the_model_wakes() -> None:
     assert 0 < RESUME_BELOW < PAUSE_ABOVE < MAX_UNREAD
