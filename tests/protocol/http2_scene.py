@@ -70,7 +70,7 @@ class Recorder(Http2Stream):
         super().__init__(table, stream_id, head.content_length)
         self.head = head
         self.data = b""
-        self.complete = self.gone = False
+        self.complete = self.gone = self.fails = False
         self.taken: list[int] = []
         self.store: bytearray | None = None
 
@@ -90,6 +90,8 @@ class Recorder(Http2Stream):
 
     def on_gone(self) -> None:
         self.gone = True
+        if self.fails:
+            raise ValueError("a fault of the application")
 
     def on_taken(self, size: int) -> None:
         self.taken.append(size)

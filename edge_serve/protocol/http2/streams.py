@@ -7,6 +7,7 @@ an answer adds four, because a busy client of gRPC's C core sends one or two pin
 
 from __future__ import annotations
 
+import logging
 from typing import Protocol
 
 from edge_serve.aio.memo import Memo
@@ -14,6 +15,8 @@ from edge_serve.clock import Clock
 from edge_serve.protocol.http2 import frames as frames
 from edge_serve.protocol.http2.frames import END_STREAM, PADDED, Code, ConnectionFault, StreamFault, StreamHead
 from edge_serve.protocol.http2.stream import CONNECTION_WINDOW, DataSender, FrameOutput, Http2Stream
+
+log = logging.getLogger(__name__)
 
 _FULL = 10_000
 _PER_SECOND = 2_000
@@ -113,7 +116,10 @@ class StreamTable:
         """Close all streams without a frame, because the connection ends."""
         self.over = True
         for stream in list(self.open.values()):
-            self.close(stream)
+            try:
+                self.close(stream)
+            except Exception:  # the other streams, and the connection, have memory to release
+                log.exception("closing stream %d failed", stream.id)
 
     def widen(self, stream: Http2Stream, increment: int) -> None:
         """Enlarge the receive window of a stream."""

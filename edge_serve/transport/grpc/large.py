@@ -54,7 +54,11 @@ async def _move(request: InferRequest, service: InferService, message: Message) 
         moves.append((target, tensor.data))
         placed[tensor.name] = InferTensor(tensor.name, tensor.datatype, tensor.shape, target, room.offset + position)
         position += padded(len(tensor.data))
-    await offload(copy, moves)
+    try:
+        await offload(copy, moves)
+    except Exception:
+        room.release()
+        raise
     request.inputs = [placed.get(tensor.name, tensor) for tensor in request.inputs]
     message.lease = room if message.lease is None else ClaimedLease(room, message.lease)
     unused, message.data = (message.data, moves), b""

@@ -179,6 +179,16 @@ def test_a_reset_stream_frees_what_waited() -> None:
     assert scene.fault() is None
 
 
+def test_a_stream_that_fails_to_close_does_not_keep_the_others_open(caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene()
+    scene.send(headers(1), headers(3))
+    scene.streams[1].fails = True
+    scene.http2.table.close_all()
+
+    assert scene.streams[3].gone
+    assert "closing stream 1 failed" in caplog.text
+
+
 def test_an_early_response_asks_the_client_to_stop_sending() -> None:
     scene = Scene()
     scene.send(headers(1))

@@ -63,7 +63,7 @@ FAULTS: dict[str, tuple[bytes | str | Code | None, ...]] = {
     "no padding": (headers(1), frame(DATA, PADDED, 1), Code.FRAME_SIZE_ERROR),
     "no priority": (b"", frame(HEADERS, PRIORITIZED | END_HEADERS, 1, b"abc"), Code.FRAME_SIZE_ERROR),
     "size updates": (b"", headers(1, block=b"\x20\x3f\xe1\x1f\x20" + BLOCK), Code.COMPRESSION_ERROR),
-    "many settings": (b"", frames.build_settings([(Http2Setting.INITIAL_WINDOW_SIZE, 0)] * 171), Code.ENHANCE_YOUR_CALM),
+    "many settings": (b"", frames.build_settings([(Http2Setting.ENABLE_PUSH, 0)] * 171), Code.ENHANCE_YOUR_CALM),
     "settings on a stream": (b"", frame(SETTINGS, 0, 1), Code.PROTOCOL_ERROR),
     "settings cut": (b"", frame(SETTINGS, 0, 0, b"abc"), Code.FRAME_SIZE_ERROR),
     "settings ack with some": (b"", frame(SETTINGS, ACK, 0, bytes(6)), Code.FRAME_SIZE_ERROR),

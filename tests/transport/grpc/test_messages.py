@@ -362,6 +362,24 @@ def test_a_message_that_comes_while_one_is_inflated_keeps_its_claim() -> None:
     asyncio.run(main())
 
 
+def test_a_message_that_cannot_be_copied_releases_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(moves: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("edge_serve.transport.grpc.large.copy", fail)
+
+    async def main() -> None:
+        async with raw_scene() as scene:
+            raw = await scene.connect()
+            raw.begin(1, block(grpc_encoding="gzip"))
+            data = gzip.compress(infer_request(values=LARGE).SerializeToString(), mtime=0)
+            raw.data(1, message(data, 1), end=True)
+            assert (await raw.status(1))[0] == 13
+            assert [lease.released for lease in scene.service.leases] == [1]
+
+    asyncio.run(main())
+
+
 def test_messages_behind_one_that_cannot_be_inflated_release_their_memory() -> None:
     async def main() -> None:
         async with raw_scene() as scene:
