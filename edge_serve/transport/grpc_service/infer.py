@@ -62,7 +62,8 @@ class GrpcInference:
 
     async def prepare(self, asked: CallHead, message: Message) -> None:
         """Decode a large message in a thread. See `Method.prepare`."""
-        await prepare(self._decoder, self._service, message, asked.forwarded)
+        decoder = GrpcInferDecoder(self._lookup, self._service.regions)  # because a memo is for one thread
+        await prepare(decoder, self._service, message, asked.forwarded)
 
     def infer(self, call: GrpcCall, message: Message) -> None:
         """Answer a ModelInferRequest, now or later.

@@ -9,12 +9,14 @@ import gzip
 import threading
 import zlib
 from functools import partial
+from typing import Any
 
 import grpc
 import grpc.aio
 import numpy as np
 import pytest
 
+from edge_serve.aio.memo import Memo
 from edge_serve.errors import Unavailable
 from edge_serve.protocol.grpc import grpc_service_pb2 as pb
 from edge_serve.protocol.grpc import wire as grpc_wire
@@ -360,6 +362,26 @@ def test_a_message_that_comes_while_one_is_inflated_keeps_its_claim() -> None:
             await until(lambda: memory.used == 0)
 
     asyncio.run(main())
+
+
+def test_no_memo_is_used_by_two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large compressed message is decoded in a thread, while the event loop decodes the small ones."""
+    used: list[tuple[Memo[Any, Any], int]] = []
+    add = Memo.add
+
+    def record(memo: Memo[Any, Any], key: object, value: object) -> object:
+        used.append((memo, threading.get_ident()))
+        return add(memo, key, value)
+
+    monkeypatch.setattr(Memo, "add", record)
+
+    async def main(service: FakeService, call: Caller) -> None:
+        for values in (LARGE, b"\0\0\0\0"):
+            await call("ModelInfer", infer_request(values=values), compression=grpc.Compression.Gzip)
+
+    with_door(main)
+    assert len({thread for _, thread in used}) > 1
+    assert all(one is not other or here == there for one, here in used for other, there in used)
 
 
 def test_a_message_that_cannot_be_copied_releases_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
