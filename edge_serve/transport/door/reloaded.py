@@ -45,37 +45,45 @@ class Reloaded(Generic[T]):
             advice = "see to the file system that it lies on"
             raise InvalidArgument(f"cannot read {names}: {error.strerror}; {advice}") from error
         self._seen = self._loaded
+        #: the last error in the log; "" = the files are valid
+        self._logged = ""
 
     async def look(self) -> bool:
         """Load files that changed, once they look the same in two calls: they may be half-written before.
 
-        The files are read in a thread, because a slow disk must not block the loop.
+        Files that cannot be loaded are tried again in each call, because a group or a mount may come to be what they
+        need, which no change of the files shows. The files are read in a thread, because a slow disk must not block the loop.
 
         Returns:
             Whether there is a new value.
         """
         seen, before = await offload(self._stat), self._seen
         self._seen = seen
-        if seen == self._loaded or seen != before:
+        if seen == self._loaded:
+            self._logged = ""
             return False
-        self._loaded = seen  # valid or not: log an invalid file once
+        if seen != before:
+            return False
         try:
             self.value = await offload(self._load)
         except EdgeServeError as error:
-            log.error("%s: %s; the value loaded before stays in use", self._what, error.message)
+            if error.message != self._logged:
+                self._logged = error.message
+                log.error("%s: %s; the value loaded before stays in use", self._what, error.message)
             return False
+        self._loaded, self._logged = seen, ""
         log.info("%s has changed and was loaded again", self._what)
         if self._changed is not None:
             self._changed()
         return True
 
-    def _stat(self) -> list[tuple[int, int, int] | None]:
+    def _stat(self) -> list[tuple[int, int, int, int] | None]:
         return [_signature(path) for path in self._paths]
 
 
-def _signature(path: str) -> tuple[int, int, int] | None:
+def _signature(path: str) -> tuple[int, int, int, int] | None:
     try:
         status = os.stat(path)
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_ino, status.st_size
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size

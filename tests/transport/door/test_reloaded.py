@@ -76,6 +76,28 @@ def test_a_broken_change_keeps_the_old_value_and_is_reported_once(
     assert reloaded.value == 3
 
 
+def test_a_file_that_could_not_be_read_is_tried_again(number: Number, caplog: pytest.LogCaptureFixture) -> None:
+    """The file may be as it was when it becomes readable, and a token that is revoked in it must not stay in use."""
+    reloaded = Reloaded("number", [str(number.path)], number.load)
+    number.write("2")
+    readable, number.path = number.path, number.path.with_name("elsewhere")
+    for _ in range(3):
+        assert not asyncio.run(reloaded.look())
+    number.path = readable
+    assert asyncio.run(reloaded.look())
+    assert reloaded.value == 2
+    assert len(caplog.records) == 1
+
+
+def test_a_change_that_keeps_size_and_time_is_loaded(number: Number) -> None:
+    reloaded = Reloaded("number", [str(number.path)], number.load)
+    number.path.write_text("2")
+    os.utime(number.path, (number.time, number.time))
+    asyncio.run(reloaded.look())
+    assert asyncio.run(reloaded.look())
+    assert reloaded.value == 2
+
+
 def test_a_removed_file_keeps_its_last_content_until_it_returns(number: Number) -> None:
     reloaded = Reloaded("number", [str(number.path), ""], number.load)
     number.path.unlink()
