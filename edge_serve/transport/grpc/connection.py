@@ -49,7 +49,7 @@ class GrpcConnection(ClientConnection):
 
     __slots__ = (
         "_calls", "_counted", "_draining_ns", "_http2", "_in_flight", "_interpreter", "_keepalive", "_out",
-        "_scheduled", "_table", "shared",
+        "_scheduled", "_stopping", "_table", "shared",
     )  # fmt: skip
 
     def __init__(self, sock: StreamSocket, shared: GrpcDoorState, interpreter: HeadInterpreter) -> None:
@@ -63,6 +63,8 @@ class GrpcConnection(ClientConnection):
         #: a flush is scheduled
         self._scheduled = False
         self._draining_ns: int | None = None
+        #: the server stops, so conversations end, which a connection's age does not do to them
+        self._stopping = False
         #: calls that wait, each with its mark and since when (see `_is_late`)
         self._calls: dict[int, tuple[object, int]] = {}
         #: this connection's share of the calls in flight; and whether all doors had too many at the last receive
@@ -206,7 +208,17 @@ class GrpcConnection(ClientConnection):
         self._http2.clear_heads()
 
     def drain(self) -> None:
-        """Answer the calls that are open or on their way; then close."""
+        """Answer the calls that are open or on their way, and end conversations that need no answer; then close."""
+        if self._phase is not ConnectionPhase.OPEN or self._stopping:
+            return
+        self._stopping = True
+        if self._table.draining and self._draining_ns is None:
+            self._end_conversations()
+        else:
+            self._go_away()
+
+    def _go_away(self) -> None:
+        """Ask the client to open no more calls, and learn by a PING when it has read that."""
         if self._phase is ConnectionPhase.OPEN and not self._table.draining and not self._table.over:
             self._draining_ns = self.shared.clock.now_ns()
             self._http2.drain()
@@ -221,8 +233,16 @@ class GrpcConnection(ClientConnection):
         if self._draining_ns is not None:
             self._draining_ns = None
             self._http2.refuse_new()
+            if self._stopping:
+                self._end_conversations()
             if not self._table.open:
                 self.on_idle()
+
+    def _end_conversations(self) -> None:
+        """End the conversations: all messages that the client sent before it read GOAWAY have arrived."""
+        for call in list(self._table.open.values()):
+            assert isinstance(call, GrpcCall), "open_stream makes no others"
+            call.end_when_answered()
 
     def check_time(self, now_ns: int) -> None:
         """Check the timeouts and the keepalive; close the connection if it has waited without progress for too long."""
@@ -239,7 +259,7 @@ class GrpcConnection(ClientConnection):
             case Due.PING:
                 http2.ping(_ARE_YOU_THERE)
             case Due.DRAIN:
-                self.drain()
+                self._go_away()
             case Due.CLOSE:
                 self.close()
 

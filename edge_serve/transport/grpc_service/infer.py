@@ -38,7 +38,6 @@ class GrpcInference:
         self._clock = clock
         self._decoder = GrpcInferDecoder(self._lookup, service.regions)
         self._encoder = GrpcInferEncoder()
-        self._streams: set[InferStream] = set()
 
     def trace(self, tracing: Tracing | None) -> None:
         """Record the times of requests and answers from now on; None = do not record them."""
@@ -107,12 +106,7 @@ class GrpcInference:
     def stream(self, call: GrpcCall) -> InferStream:
         """Return the conversation that answers a ModelStreamInfer."""
         arrive = None if self._tracing is None else _make_arrive(self._tracing, streams=True)
-        return InferStream(call, self._service, self._decode, self._encoder, arrive, self._streams)
-
-    def end_streams(self) -> None:
-        """End each stream with its last answer, because the server stops."""
-        for stream in list(self._streams):
-            stream.end_when_answered()
+        return InferStream(call, self._service, self._decode, self._encoder, arrive)
 
     def _answer(
         self,

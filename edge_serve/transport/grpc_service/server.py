@@ -110,17 +110,6 @@ class GrpcServer(Door[GrpcConnection]):
         self._listeners += listeners
         await super().start(listeners)
 
-    async def drain(self, timeout: float) -> int:
-        """See `Door.drain`. Ends the watches of health first, and streams with their last answer."""
-        self._watchers.close()
-        self._inference.end_streams()
-        return await super().drain(timeout)
-
-    def stop_accepting(self) -> None:
-        """See `Door.stop_accepting`. Ends the watches of health first."""
-        self._watchers.close()
-        super().stop_accepting()
-
     def sweep(self) -> None:
         """Check the timeouts of every connection, notify watchers of health, and look for new certificates."""
         super().sweep()

@@ -42,12 +42,6 @@ class Watchers:
             for watcher in list(self.open_calls):
                 watcher.notify(status)
 
-    def close(self) -> None:
-        """End all watches with NOT_SERVING, because the server stops."""
-        for watcher in list(self.open_calls):
-            watcher.notify(NOT_SERVING)
-            watcher.finish()
-
 
 class _Watcher:
     """One Watch call. The service that its request names does not matter."""
@@ -81,8 +75,9 @@ class _Watcher:
             self._sent = status
             self._waiting += self._call.write((status,), len(status))
 
-    def finish(self) -> None:
-        """End the call."""
+    def end_when_answered(self) -> None:
+        """End the watch with NOT_SERVING, because the server stops."""
+        self.notify(NOT_SERVING)
         self._call.finish()
 
 
@@ -121,6 +116,10 @@ class _Questions:
 
     def on_end(self) -> None:
         """Finish the call: no question follows."""
+        self._call.finish()
+
+    def end_when_answered(self) -> None:
+        """Finish the call: every question is answered when it arrives."""
         self._call.finish()
 
     def on_gone(self) -> None:

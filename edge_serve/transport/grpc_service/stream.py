@@ -90,7 +90,6 @@ class InferStream:
 
     Args:
         arrive: returns the record of a request that arrives now; None = requests are not traced.
-        streams: has the stream until its call ends.
     """
 
     def __init__(
@@ -100,10 +99,7 @@ class InferStream:
         decode: Decode,
         encoder: GrpcInferEncoder,
         arrive: Callable[[], Arrival] | None,
-        streams: set[InferStream],
     ) -> None:
-        streams.add(self)
-        self._streams = streams
         self._arrive = arrive
         self._call = call
         self._service = service
@@ -139,7 +135,6 @@ class InferStream:
     def on_gone(self) -> None:
         """Cancel the open requests, and release the memory of messages that wait."""
         self._over = True
-        self._streams.discard(self)
         while self._unread:
             self._unread.popleft().release()
         for one in list(self._open):
@@ -158,7 +153,7 @@ class InferStream:
         self._read_on()
 
     def end_when_answered(self) -> None:
-        """End the stream with its last answer, because the server stops."""
+        """See `Conversation.end_when_answered`."""
         self._leaving = True
         self._end_if_done()
 

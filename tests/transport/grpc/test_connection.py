@@ -331,6 +331,55 @@ def test_a_client_that_does_not_hear_that_it_should_leave_is_left_behind() -> No
     run(main, keepalive=KeepaliveSettings(max_age=80))
 
 
+@pytest.mark.parametrize("how", ["drain", "retire"])
+def test_conversations_end_when_the_server_stops(how: str) -> None:
+    """Also those that were on their way, after the messages that their client sent before it read GOAWAY."""
+    stream, watch = INFERENCE + "ModelStreamInfer", "/grpc.health.v1.Health/Watch"
+    reflection = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+
+    async def main(scene: RawScene) -> None:
+        raw = await scene.connect()
+        for number, path in ((1, stream), (3, watch), (5, reflection)):
+            raw.begin(number, block(path))
+        await settled(lambda: any(len(one._table.open) == 3 for one in scene.server.connections))
+        stopping = asyncio.create_task(scene.server.drain(20.0) if how == "drain" else scene.server.retire(20.0))
+        assert (await raw.goaway())[0] == 2**31 - 1
+        raw.begin(7, block(stream))
+        raw.data(7, message(GOOD))
+        raw.begin(9, block(watch))
+        raw.data(9, message(b""))
+        raw.begin(11, block(reflection))
+        raw.send(frames.build_frame(PING, frames.ACK, 0, b"edgebye."))
+        assert (await raw.goaway())[0] == 11
+        shutting_down = (14, "GRPC server is shutting down and has stopped accepting new requests.")
+        assert [await raw.status(number) for number in (1, 3, 5)] == [shutting_down, (0, ""), (0, "")]
+        assert [await raw.status(number) for number in (7, 9, 11)] == [shutting_down, (0, ""), (0, "")]
+        assert await raw.ended()
+        raw.writer.close()
+        assert not await stopping
+        assert [request.id for request in scene.service.requests] == ["i"]
+
+    run(main)
+
+
+def test_the_age_of_a_connection_does_not_end_its_conversations() -> None:
+    async def main(scene: RawScene) -> None:
+        raw = await scene.connect()
+        raw.begin(1, block(INFERENCE + "ModelStreamInfer"))
+        await settled(lambda: any(one._table.open for one in scene.server.connections))
+        scene.sweep_after(100)
+        raw.send(frames.build_frame(PING, frames.ACK, 0, b"edgebye."))
+        assert [(await raw.goaway())[0] for _ in range(2)] == [2**31 - 1, 1]
+        raw.data(1, message(GOOD))
+        await settled(lambda: len(scene.service.requests) == 1)
+        draining = asyncio.create_task(scene.server.drain(20.0))
+        assert (await raw.status(1))[0] == 14
+        raw.writer.close()
+        assert await draining == 0
+
+    run(main, keepalive=KeepaliveSettings(max_age=80))
+
+
 def test_no_more_connections_than_the_limit() -> None:
     async def main(scene: RawScene) -> None:
         raw = await scene.connect()

@@ -89,12 +89,11 @@ class Scene:
         self.asked = CallHead(strict=self.strict)
         decoder = GrpcInferDecoder(self.lookup, self.regions)
         call: Any = self
-        self.streams: set[InferStream] = set()
 
         def decode(message: Message, _: object) -> Any:
             return decoder.decode(message.data, None, message.offset)
 
-        self.stream = InferStream(call, self, decode, GrpcInferEncoder(), None, self.streams)
+        self.stream = InferStream(call, self, decode, GrpcInferEncoder(), None)
 
     # the service
 
