@@ -42,6 +42,8 @@ class RequestReader:
             EdgeServeError.
         grow: called with a new size of a chunked body; returns the size up to which it need not be called again, or
             raises.
+        check: called with the head of a chunked request, and 0, before its body is read; raises an EdgeServeError to
+            refuse the body. `place` checks other requests.
 
     Attributes:
         body: of the request that `next` returned last.
@@ -51,6 +53,7 @@ class RequestReader:
     """
 
     __slots__ = (
+        "_check",
         "_chunked",
         "_data",
         "_end",
@@ -79,12 +82,14 @@ class RequestReader:
         shared_view: memoryview,
         place: Callable[[RequestHead, int], Lease | None],
         grow: Callable[[int], int],
+        check: Callable[[RequestHead, int], None],
     ) -> None:
         self._parser = parser
         self._shared = shared
         self._shared_view = shared_view
         self._place = place
         self._grow = grow
+        self._check = check
         self._data = shared
         self._pos = self._end = self._scanned = 0
         self._head: RequestHead | None = None
@@ -155,7 +160,7 @@ class RequestReader:
         """Return the head of the next complete request, whose body is in `body` and `lease`; None: not enough bytes.
 
         Raises:
-            EdgeServeError: the request is malformed, or `place` refused it. Do not use the reader afterwards.
+            EdgeServeError: the request is malformed, or `place` or `check` refused it. Do not use the reader afterwards.
         """
         if self._head is not None:
             return self._continue_body(self._head)
@@ -223,6 +228,7 @@ class RequestReader:
 
     def _begin_body(self, head: RequestHead) -> RequestHead | None:
         if head.chunked:
+            self._check(head, 0)
             self._head = head
             self._chunked = ChunkedDecoder(self._parser.limits, self._grow)
             return self._continue_body(head)

@@ -66,7 +66,8 @@ class Application(Protocol):
     """Answers requests."""
 
     def check(self, head: RequestHead, length: int) -> None:
-        """Check a request and the length of its body, once, before memory is claimed.
+        """Check a request and the length of its body, once, before memory is claimed: of a chunked body, and of one
+        that is large. The length of a chunked body is 0, because it is unknown.
 
         Raises:
             EdgeServeError: the body is refused; the error is answered at once and the connection closed.

@@ -50,7 +50,9 @@ class HttpConnection(ClientConnection):
         self._application = application
         self._admission = admission = BodyAdmission(application, shared.sharing.memory, self)
         self._in_flight = shared.sharing.in_flight
-        self._reader = RequestReader(shared.parser, shared.buffer, shared.view, admission.place, admission.grow)
+        self._reader = RequestReader(
+            shared.parser, shared.buffer, shared.view, admission.place, admission.grow, application.check
+        )
         self._out = SendQueue(sock)
         self._exchanges: deque[HttpExchange] = deque()
         #: requests are being handled; their answers are sent together afterwards

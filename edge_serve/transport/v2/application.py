@@ -103,10 +103,10 @@ class V2Application:
     # ---- implementation of `Application` -----------------------------------------------------------------------------
 
     def check(self, head: RequestHead, length: int) -> None:
-        """Refuse a request that the client may not make, or whose body is too large, before the body is read."""
+        """Refuse a request that `handle` would refuse, or whose body is too large, before the body is read."""
         request = self._read(head)
-        if request.denied and request.refusal is not None:
-            self._count_denied()
+        if request.refusal is not None:
+            self._count_refused(request, request.refusal)
             raise request.refusal
         try:
             self._inference.check(request, length)
@@ -130,6 +130,12 @@ class V2Application:
         if self._gate is not None:
             self._gate.count_denied()
 
+    def _count_refused(self, request: V2Request, refusal: EdgeServeError) -> None:
+        if request.denied:
+            self._count_denied()
+        else:
+            self._count_client_error(request.route, refusal)
+
     def _count_client_error(self, route: Route, error: EdgeServeError) -> None:
         if route.operation.group is RouteGroup.INFERENCE:
             self._service.count_client_error(route.model, route.version, error)
@@ -139,10 +145,7 @@ class V2Application:
         request = self._read(exchange.head)
         try:
             if request.refusal is not None:
-                if request.denied:
-                    self._count_denied()
-                else:
-                    self._count_client_error(request.route, request.refusal)
+                self._count_refused(request, request.refusal)
                 refuse(exchange, request.refusal, request.refusal_type)
             elif request.route.operation is Operation.INFER:
                 self._inference.handle(exchange, request)

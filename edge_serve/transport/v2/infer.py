@@ -106,7 +106,7 @@ class Inference:
             EdgeServeError: the body is too large.
         """
         text = v2_request.length_text
-        if (v2_request.refusal is not None or v2_request.compressed or text is None) and length > self._max_input_size:
+        if (v2_request.compressed or text is None) and length > self._max_input_size:
             raise refuse_json_size(length, self._max_input_size)
 
     def place(self, v2_request: V2Request, length: int) -> Room | None:

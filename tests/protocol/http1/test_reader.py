@@ -15,7 +15,7 @@ from edge_serve.messages.infer import Lease
 from edge_serve.protocol.http1.head import HeadParser, MessageLimits, RequestHead
 from edge_serve.protocol.http1.reader import PLACED_FROM, RequestReader
 from tests.leases import Slot
-from tests.protocol.http1_stream import grow_freely, one_by_one, read_stream
+from tests.protocol.http1_stream import check_nothing, grow_freely, one_by_one, read_stream
 
 CHUNKED = b"POST /c HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
 NEXT = b"GET /next HTTP/1.1\r\n\r\n"
@@ -38,7 +38,8 @@ class Placing:
 
 def make_reader(place: Callable[[RequestHead, int], Lease | None], size: int = 4096) -> tuple[RequestReader, bytearray]:
     shared = bytearray(size)
-    return RequestReader(HeadParser(MessageLimits()), shared, memoryview(shared), place, grow_freely), shared
+    parser = HeadParser(MessageLimits())
+    return RequestReader(parser, shared, memoryview(shared), place, grow_freely, check_nothing), shared
 
 
 def receive(reader: RequestReader, data: bytes) -> bytes:
@@ -221,7 +222,7 @@ def test_a_body_that_is_not_welcome() -> None:
         raise InvalidArgument(f"no room for {length}")
 
     shared = bytearray(4096)
-    reader = RequestReader(HeadParser(MessageLimits()), shared, memoryview(shared), refuse, grow_freely)
+    reader = RequestReader(HeadParser(MessageLimits()), shared, memoryview(shared), refuse, grow_freely, check_nothing)
     receive(reader, post(bytes(PLACED_FROM)))
 
     with pytest.raises(InvalidArgument, match="no room for 32768"):

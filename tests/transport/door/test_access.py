@@ -17,9 +17,10 @@ from edge_serve.messages.peer import LOCAL, Certificate, Peer
 from edge_serve.transport.door.access import Access, AccessSettings
 from edge_serve.transport.grpc_service.calls import UnaryCalls
 from edge_serve.transport.http.metrics import MetricsApplication
+from edge_serve.transport.http.replies import MethodNotAllowed
 from edge_serve.transport.v2.application import V2Application
 from edge_serve.transport.v2.head import V2Settings
-from edge_serve.transport.v2.routes import Operation, RouteGroup
+from edge_serve.transport.v2.routes import Operation, PathNotFound, Restricted, RouteGroup
 from tests.footprint import footprint
 from tests.transport.metrics_scene import answered, page_of
 from tests.transport.v2_scene import Door, FakeExchange, FakeService, head_of
@@ -197,6 +198,14 @@ def test_a_large_body_is_refused_before_it_is_read(tokens: Path) -> None:
     head = head_of("POST", "/v2/models/m/infer", bearer("r"), 100_000)
     with pytest.raises(PermissionDenied):
         door.application.for_peer(LOCAL).check(head, 100_000)
+    refusals: tuple[tuple[str, str, type[Exception]], ...] = (
+        ("POST", "/nowhere", PathNotFound),
+        ("GET", "/v2/models/m/infer", MethodNotAllowed),
+        ("GET", "/v2/models/m/stats", Restricted),
+    )
+    for method, path, error in refusals:
+        with pytest.raises(error):
+            door.application.for_peer(LOCAL).check(head_of(method, path, bearer("i"), 0), 0)
 
 
 def test_clients_with_certificates_do_not_pile_up(tmp_path: Path) -> None:

@@ -135,6 +135,22 @@ def test_the_application_is_asked_before_memory_is() -> None:
     play(story)
 
 
+def test_a_chunked_body_is_refused_at_its_head() -> None:
+    """Otherwise a client that may do nothing is told to continue, and fills the memory of all others."""
+
+    class Picky(Recorder):
+        def check(self, head: object, length: int) -> None:
+            raise InvalidArgument("not you")
+
+    async def story() -> None:
+        async with scene(Picky()) as here:
+            client = await here.connect()
+            client.send(b"POST /c HTTP/1.1\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n")
+            assert (await client.reply()).status == 400
+
+    play(story)
+
+
 def test_a_body_that_waits_too_long_is_refused_with_retry_after() -> None:
     async def story() -> None:
         async with full(HttpLimits(memory_wait=30, body_rate=0, body_timeout=1000)) as (here, memory, holder):
