@@ -46,7 +46,9 @@ def check_nothing(head: RequestHead, length: int) -> None:
 def read_stream(pieces: Iterable[bytes], limits: MessageLimits | None = None, buffer_size: int = 1 << 16) -> Outcome:
     """Receive the pieces one after the other."""
     shared = bytearray(buffer_size)
-    reader = RequestReader(HeadParser(limits or MessageLimits()), shared, memoryview(shared), no_place, grow_freely, check_nothing)
+    reader = RequestReader(
+        HeadParser(limits or MessageLimits()), shared, memoryview(shared), no_place, grow_freely, check_nothing
+    )
     outcome = Outcome()
     try:
         for piece in pieces:

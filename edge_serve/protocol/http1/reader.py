@@ -160,7 +160,8 @@ class RequestReader:
         """Return the head of the next complete request, whose body is in `body` and `lease`; None: not enough bytes.
 
         Raises:
-            EdgeServeError: the request is malformed, or `place` or `check` refused it. Do not use the reader afterwards.
+            EdgeServeError: the request is malformed, or was refused by `place` or `check`. Do not use the reader
+                afterwards.
         """
         if self._head is not None:
             return self._continue_body(self._head)

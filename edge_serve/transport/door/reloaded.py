@@ -52,7 +52,8 @@ class Reloaded(Generic[T]):
         """Load files that changed, once they look the same in two calls: they may be half-written before.
 
         Files that cannot be loaded are tried again in each call, because a group or a mount may come to be what they
-        need, which no change of the files shows. The files are read in a thread, because a slow disk must not block the loop.
+        need, which no change of the files shows. The files are read in a thread, because a slow disk must not block the
+        loop.
 
         Returns:
             Whether there is a new value.
