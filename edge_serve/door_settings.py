@@ -31,11 +31,14 @@ log = logging.getLogger(__name__)
 class DoorGuards:
     """Certificates, access checks, and limits of the doors. The server calls `look` once a second.
 
+    Args:
+        shortages: returns how many requests were refused so far because there was no tensor memory.
+
     Raises:
         InvalidArgument: a file is missing or invalid.
     """
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, config: ServerConfig, shortages: Callable[[], int] = lambda: 0) -> None:
         self.access = Access(
             AccessSettings(
                 token_file=config.token_file,
@@ -48,7 +51,7 @@ class DoorGuards:
         self.sharing = SharedLimits(
             InFlight(config.max_requests_in_flight),
             Addresses(config.max_connections_per_address),
-            BodyMemory(config.request_memory_bytes or quarter_of_memory()),
+            BodyMemory(config.request_memory_bytes or quarter_of_memory(), shortages),
         )
         self._origins = config.http_cors_origin
         self._contexts: list[Reloaded[ssl.SSLContext]] = []

@@ -137,7 +137,7 @@ class ServerProcess:
         self.service = Service(self._registry, options, log_control, Tracing(_trace_settings(config)))
         calls = ModelCalls(self._registry.lookup, self.service)
         hooks.infer, hooks.control, hooks.report_idle = calls.infer, calls.control, calls.report_idle
-        self._guards = DoorGuards(config)
+        self._guards = DoorGuards(config, lambda: self._budget.refused)
         self._frontends = Frontends(config, self.service, self._guards, self._codec, self._clock, self._found_gpus)
         self.addresses = self._frontends.addresses
         self._source = self._make_source(custom, loader)

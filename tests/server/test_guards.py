@@ -29,6 +29,14 @@ def test_defaults_limit_nothing(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.records == []
 
 
+def test_bodies_are_short_of_memory_while_tensors_are() -> None:
+    lacks = [0]
+    memory = DoorGuards(config(), lambda: lacks[0]).sharing.memory
+    assert not memory.is_short(0)
+    lacks[0] = 1
+    assert memory.is_short(0)
+
+
 @pytest.mark.parametrize(
     ("flags", "warning"),
     [

@@ -88,7 +88,7 @@ class DoorSettings:
     request_memory_bytes: Annotated[int, _limits(COUNT, "Bytes of all large bodies; 0 = a quarter of the memory.")] = 0
     request_memory_wait_secs: Annotated[float, _limits(number(0.1), "Seconds to wait for memory before a 503.")] = 30.0
     min_body_bytes_per_sec: Annotated[
-        int, _limits(COUNT, "Speed below which an upload is aborted while others lack memory; 0 = none.")
+        int, _limits(COUNT, "Speed below which an upload or a response is aborted while others lack memory; 0 = none.")
     ] = 65_536
     tls_handshake_timeout_secs: Annotated[float, _limits(number(0.1), "Seconds that a TLS handshake may take.")] = 10.0
     http_head_timeout_secs: Annotated[float, _limits(number(0.1), "Seconds to receive a whole request head.")] = 20.0

@@ -53,9 +53,10 @@ class Http2Stream:
             can make `sendable` negative.
         due: bytes of the request that are missing by `content-length`; -1 = the head has none.
         queue: messages that wait for `sendable`; None = no message waits.
+        progress: bytes of waiting messages that were sent so far.
     """
 
-    __slots__ = ("closed", "due", "ended", "id", "queue", "receivable", "sendable", "table")
+    __slots__ = ("closed", "due", "ended", "id", "progress", "queue", "receivable", "sendable", "table")
 
     def __init__(self, table: StreamTable, stream_id: int, due: int = -1) -> None:
         self.table = table
@@ -66,6 +67,7 @@ class Http2Stream:
         self.sendable = table.sender.initial
         self.due = due
         self.queue: deque[Chunk] | None = None
+        self.progress = 0
 
     # Events from the connection. They may raise StreamFault and ConnectionFault only.
 
@@ -89,6 +91,11 @@ class Http2Stream:
 
     def on_taken(self, size: int) -> None:
         """Handle that a queued message of `size` bytes is sent."""
+
+    @property
+    def is_leased(self) -> bool:
+        """Whether waiting messages are in memory that is released when they are sent."""
+        return any(chunk.on_sent is not None for chunk in self.queue or ())
 
     # Requests of the application.
 
@@ -217,6 +224,7 @@ class DataSender:
             chunk.left -= size
             self.window -= size
             stream.sendable -= size
+            stream.progress += size
             self.sent += 1
             self.output.push(parts, HEAD_SIZE + size)
         if chunk.left:

@@ -31,6 +31,30 @@ _RETRY_AFTER = 5
 _NONE_NOW = "there is no memory for this body now, try again later"
 
 
+class Pace:
+    """The speed of one client, measured while others lack memory that it has."""
+
+    __slots__ = ("_before", "_since_ns")
+
+    def __init__(self, moved: int, now_ns: int) -> None:
+        self._before = moved
+        self._since_ns = now_ns
+
+    def is_slow(self, moved: int, now_ns: int, rate: int, window_ns: float = _WINDOW_NS) -> bool:
+        """Return whether a measurement has ended, and the client was slower than `rate` in it.
+
+        Args:
+            moved: bytes sent or received so far, by any count that grows with them.
+            rate: bytes per second.
+            window_ns: the duration of a measurement.
+        """
+        waited, size = now_ns - self._since_ns, moved - self._before
+        if waited < window_ns:
+            return False
+        self._before, self._since_ns = moved, now_ns
+        return size * 1e9 < rate * waited
+
+
 @entity
 class Claim:
     """The share of one body in the budget.
@@ -47,8 +71,9 @@ class Claim:
     _evict: Evict | None
     granted: bool = False
     _early: int = 0
-    #: start of the current measurement, and the bytes received until then
-    _window: tuple[int, int] | None = None
+    #: since when it waits, as far as `check_time` has seen
+    _waiting_since_ns: int | None = None
+    _pace: Pace | None = None
 
     def grow(self, total: int, step: int = STEP) -> int:
         """Claim memory for a body of `total` bytes, in steps. Return the bytes that it may have before the next call.
@@ -69,19 +94,16 @@ class Claim:
             wait: seconds for which the body may wait.
         """
         memory = self._memory
-        if self.granted and not (rate and memory.is_short(now_ns)):
-            self._window = None
-            return None
-        if self._window is None:
-            self._window = (now_ns, received)
-        since, before = self._window
-        waited = now_ns - since
         if not self.granted:
-            return memory._refuse_waited(wait) if waited >= wait * 1e9 else None
-        if waited < _WINDOW_NS:
+            if self._waiting_since_ns is None:
+                self._waiting_since_ns = now_ns
+            return memory._refuse_waited(wait) if now_ns - self._waiting_since_ns >= wait * 1e9 else None
+        if not (rate and memory.is_short(now_ns)):
+            self._pace = None
             return None
-        self._window = (now_ns, received)
-        return memory._refuse_slow(rate) if (received - before) * 1e9 < rate * waited else None
+        if self._pace is None:
+            self._pace = Pace(received, now_ns)
+        return memory._refuse_slow(rate) if self._pace.is_slow(received, now_ns, rate) else None
 
     def settle(self) -> None:
         """Mark the body as complete: it is no longer refused to make room for others."""
@@ -141,14 +163,16 @@ class BodyMemory:
 
     Args:
         limit: bytes for all bodies together.
+        shortages: returns how many requests were refused so far for lack of tensor memory, which bodies need as well.
 
     Attributes:
         used: bytes claimed.
         refused: number of refused bodies, by reason.
     """
 
-    def __init__(self, limit: int = 1 << 62) -> None:
+    def __init__(self, limit: int = 1 << 62, shortages: Callable[[], int] = lambda: 0) -> None:
         self.limit = limit
+        self._shortages = shortages
         self.used = 0
         self.refused = {"too_large": 0, "waited": 0, "evicted": 0, "slow": 0}
         #: bytes that waiting bodies may send before they are admitted
@@ -158,16 +182,18 @@ class BodyMemory:
         self._growing: dict[int, Claim] = {}
         self._ages = 0
         #: refusals for lack of memory that `is_short` has seen, and until when they count
-        self._evicted = 0
+        self._lacked = 0
         self._short_until_ns = 0
 
     def is_short(self, now_ns: int) -> bool:
-        """Return whether bodies wait for memory, or were refused lately, so that slow senders are refused.
+        """Return whether bodies wait for memory, or were refused lately, so that slow clients are refused.
 
-        Bodies without a length do not wait: their clients were told to try again.
+        Bodies without a length do not wait, and no request waits for tensor memory: their clients were told to try
+        again.
         """
-        if self.refused["evicted"] != self._evicted:
-            self._evicted, self._short_until_ns = self.refused["evicted"], now_ns + 2 * _WINDOW_NS
+        lacked = self.refused["evicted"] + self._shortages()
+        if lacked != self._lacked:
+            self._lacked, self._short_until_ns = lacked, now_ns + 2 * _WINDOW_NS
         return bool(self._waiting) or now_ns < self._short_until_ns
 
     @property
@@ -213,7 +239,6 @@ class BodyMemory:
     def _take(self, claim: Claim) -> None:
         self.used += claim.size
         claim.granted = True
-        claim._window = None
         self._release_early(claim)
 
     def _release_early(self, claim: Claim) -> None:
@@ -278,3 +303,35 @@ class BodyMemory:
             self._take(claim)
             assert claim._wake is not None, "waiting claims have it"
             claim._wake()
+
+
+@entity
+class ReaderPace:
+    """The speed of a client that reads an answer, while others lack the tensor memory that the answer is in.
+
+    Args:
+        rate: bytes per second that the client has to reach; 0 = no limit.
+        window: seconds of a measurement. A kernel takes bytes in portions of more than a megabyte, so it is long.
+    """
+
+    _memory: BodyMemory
+    _rate: int
+    _window: float
+    _pace: Pace | None = None
+
+    def is_slow(self, taken: int, now_ns: int, *, leased: bool) -> bool:
+        """Return, and count, whether the client was slow in a measurement that has ended. Called at intervals.
+
+        Args:
+            taken: bytes that the client has taken so far, by any count that grows with them.
+            leased: bytes that wait for the client are in leased memory.
+        """
+        memory = self._memory
+        if not (leased and self._rate and memory.is_short(now_ns)):
+            self._pace = None
+            return False
+        if self._pace is None:
+            self._pace = Pace(taken, now_ns)
+        slow = self._pace.is_slow(taken, now_ns, self._rate, self._window * 1e9)
+        memory.refused["slow"] += slow
+        return slow

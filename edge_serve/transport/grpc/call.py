@@ -177,8 +177,8 @@ class GrpcCall(Http2Stream):
     @property
     def waits_for(self) -> tuple[str, object] | None:
         """Return "read" or "message" if the client must read or send, with a value that changes with its progress."""
-        if self.queue is not None and self._conversation is None:
-            return "read", (len(self.queue), self.queue[0].left)
+        if self.queue is not None and (self._conversation is None or self.is_leased):
+            return "read", self.progress
         reader = self._reader
         if self.ended or (reader is not None and reader.waits):
             return None

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.http2.connection import Http2
 from edge_serve.protocol.http2.frames import Code, ConnectionFault, StreamHead
+from edge_serve.transport.door.body_memory import ReaderPace
 from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.grpc.call_head import CallHead, HeadInterpreter
 from edge_serve.transport.grpc.door_state import GrpcDoorState
@@ -48,8 +49,8 @@ class GrpcConnection(ClientConnection):
     """One client's connection. Implements `StreamHost` for HTTP/2."""
 
     __slots__ = (
-        "_calls", "_counted", "_draining_ns", "_http2", "_in_flight", "_interpreter", "_keepalive", "_out",
-        "_scheduled", "_stopping", "_table", "shared",
+        "_calls", "_counted", "_draining_ns", "_http2", "_in_flight", "_interpreter", "_keepalive", "_out", "_pace",
+        "_paces", "_scheduled", "_stopping", "_table", "shared",
     )  # fmt: skip
 
     def __init__(self, sock: StreamSocket, shared: GrpcDoorState, interpreter: HeadInterpreter) -> None:
@@ -67,6 +68,9 @@ class GrpcConnection(ClientConnection):
         self._stopping = False
         #: calls that wait, each with its mark and since when (see `_is_late`)
         self._calls: dict[int, tuple[object, int]] = {}
+        #: the speed of the client, and of each call whose window it keeps closed
+        self._pace = self._make_pace()
+        self._paces: dict[int, ReaderPace] = {}
         #: this connection's share of the calls in flight; and whether all doors had too many at the last receive
         self._in_flight = shared.sharing.in_flight
         self._counted = 0
@@ -247,7 +251,9 @@ class GrpcConnection(ClientConnection):
     def check_time(self, now_ns: int) -> None:
         """Check the timeouts and the keepalive; close the connection if it has waited without progress for too long."""
         limits, table, http2 = self.shared.limits, self._table, self._http2
-        if self._is_late(*self._find_wait(), now_ns):
+        leased = self._out.is_leased or any(one.sendable > 0 and one.is_leased for one in table.open.values())
+        is_slow = self._pace.is_slow(self._out.taken, now_ns, leased=leased)
+        if self._is_late(*self._find_wait(), now_ns) or is_slow:
             self.close()
             return
         if self._phase is not ConnectionPhase.OPEN or table.over:
@@ -282,15 +288,25 @@ class GrpcConnection(ClientConnection):
             return "greeting", limits.greeting_timeout
         return None, float("inf")
 
+    def _make_pace(self) -> ReaderPace:
+        shared = self.shared
+        return ReaderPace(shared.sharing.memory, shared.limits.body_rate, shared.limits.write_timeout)
+
     def _check_calls(self, now_ns: int) -> None:
         known, limits = self._calls, self.shared.limits
         waiting: dict[int, tuple[object, int]] = {}
+        paces, self._paces = self._paces, {}
         for call in list(self._table.open.values()):
             assert isinstance(call, GrpcCall), "open_stream makes no others"
             late = call.overdue(now_ns, limits.body_rate, limits.memory_wait)
             if late is not None:
                 call.fail(late)
                 continue
+            if call.sendable <= 0 and call.is_leased:
+                self._paces[call.id] = pace = paces.get(call.id) or self._make_pace()
+                if pace.is_slow(call.progress, now_ns, leased=True):
+                    call.time_out("read")
+                    continue
             mark = call.waits_for
             if mark is None:
                 continue

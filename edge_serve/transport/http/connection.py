@@ -21,6 +21,7 @@ from edge_serve.protocol.http1.errors import RequestTimeout
 from edge_serve.protocol.http1.head import CONTINUE, NO_HEAD
 from edge_serve.protocol.http1.reader import RequestReader
 from edge_serve.transport.door.body_admission import BodyAdmission
+from edge_serve.transport.door.body_memory import ReaderPace
 from edge_serve.transport.door.door import FRESH_GRACE, GRACE
 from edge_serve.transport.door.exchange import Application
 from edge_serve.transport.http.door_state import HttpDoorState, HttpWait
@@ -42,7 +43,7 @@ class HttpConnection(ClientConnection):
 
     __slots__ = (
         "_admission", "_application", "_busy", "_continued", "_draining", "_eof", "_exchanges", "_in_flight", "_out",
-        "_reader", "_refused", "_scheduled", "_shared", "_stalled", "begun_ns",
+        "_pace", "_reader", "_refused", "_scheduled", "_shared", "_stalled", "begun_ns",
     )  # fmt: skip
 
     def __init__(self, sock: StreamSocket, shared: HttpDoorState, application: Application) -> None:
@@ -54,6 +55,7 @@ class HttpConnection(ClientConnection):
             shared.parser, shared.buffer, shared.view, admission.place, admission.grow, application.check
         )
         self._out = SendQueue(sock)
+        self._pace = ReaderPace(shared.sharing.memory, shared.limits.body_rate, shared.limits.write_timeout)
         self._exchanges: deque[HttpExchange] = deque()
         #: requests are being handled; their answers are sent together afterwards
         self._busy = False
@@ -195,6 +197,9 @@ class HttpConnection(ClientConnection):
             if late is not None:
                 self.evict(late)
                 return
+        if self._pace.is_slow(self._out.taken, now_ns, leased=self._out.is_leased):
+            self.close()
+            return
         wait = self._find_wait()
         timeout = self._shared.timeouts[wait[0]]
         if not self._is_late(wait, timeout, now_ns):

@@ -38,6 +38,11 @@ class SendQueue:
         self.pending = 0
         self.taken = 0
 
+    @property
+    def is_leased(self) -> bool:
+        """Whether pending buffers are in memory that is released when they are sent."""
+        return bool(self._callbacks)
+
     def push(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None) -> None:
         """Append buffers with `size` bytes in all; `on_sent` is called when the kernel has taken the last of them."""
         self._parts.extend(parts)

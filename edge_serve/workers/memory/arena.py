@@ -54,20 +54,22 @@ class Budget:
 
     Attributes:
         pinned: the pool for pages that workers register with a device.
+        refused: slots that did not fit now, but would fit if others were released.
         warm: arenas that have memory, used or idle.
     """
 
-    __slots__ = ("limit", "pinned", "used", "warm")
+    __slots__ = ("limit", "pinned", "refused", "used", "warm")
 
     def __init__(self, limit: int, pinned: PinnedPool | None = None) -> None:
         self.limit = limit
-        self.used = 0
+        self.used = self.refused = 0
         self.pinned = pinned or PinnedPool()
         self.warm: set[Arena] = set()
 
     def take(self, nbytes: int) -> bool:
         """Account for `nbytes`; False, and nothing taken, when they do not fit."""
         if self.used + nbytes > self.limit:
+            self.refused += nbytes <= self.limit
             return False
         self.used += nbytes
         return True
@@ -210,6 +212,7 @@ class Arena:
         start = self._extents.take(pages)
         if start is None:
             budget.release(size)
+            budget.refused += size <= self.size
             raise Unavailable(
                 f"no tensor memory for {nbytes} bytes of model '{self.name}': {self.used_bytes} of {self.size} bytes "
                 f"of its arena are in use and the largest gap has {self._extents.largest() * PAGE}"

@@ -8,7 +8,7 @@ import pytest
 
 from edge_serve.errors import Overloaded
 from edge_serve.protocol.http1.errors import ContentTooLarge, RequestTimeout
-from edge_serve.transport.door.body_memory import STEP, BodyMemory, Claim, ClaimedLease
+from edge_serve.transport.door.body_memory import STEP, BodyMemory, Claim, ClaimedLease, ReaderPace
 from tests.leases import Slot
 
 
@@ -112,6 +112,33 @@ def test_a_refused_body_makes_slow_ones_give_way() -> None:
     assert isinstance(slow.check_time(3, 16 * second, rate, 60), RequestTimeout)
     assert fast.check_time(6 * rate + 2, 16 * second, rate, 60) is None
     assert slow.check_time(3, 31 * second, rate, 60) is None, "the others may have found room"
+
+
+def test_a_lack_of_tensor_memory_makes_slow_ones_give_way() -> None:
+    """A slow body may have the tensor memory that others are refused for, while the budget of bodies has room."""
+    lacks, second = [0], 10**9
+    memory = BodyMemory(2 * STEP, lambda: lacks[0])
+    slow = Asker(memory).claim(STEP)
+    assert slow.check_time(0, 0, 1000, 60) is None
+    assert slow.check_time(0, 9 * second, 1000, 60) is None
+    lacks[0] += 1
+    assert slow.check_time(0, 10 * second, 1000, 60) is None
+    assert isinstance(slow.check_time(1, 15 * second, 1000, 60), RequestTimeout)
+
+
+def test_a_reader_is_measured_while_others_lack_memory() -> None:
+    lacks, second = [0], 10**9
+    memory = BodyMemory(2 * STEP, lambda: lacks[0])
+    pace = ReaderPace(memory, 1000, 60.0)
+    assert not pace.is_slow(0, 0, leased=True)
+    assert not pace.is_slow(0, 100 * second, leased=True), "no other needs the memory"
+    for now in range(100, 280):
+        lacks[0] += 1
+        taken = 60_000 if 160 <= now < 220 else 0 if now < 160 else 119_999
+        assert pace.is_slow(taken, now * second, leased=True) is (now == 220)
+        assert not ReaderPace(memory, 0, 60.0).is_slow(0, now * second, leased=True)
+    assert memory.refused["slow"] == 1
+    assert not pace.is_slow(119_999, 280 * second, leased=False), "it waits for nothing"
 
 
 def test_a_lease_gives_its_claim_back_once() -> None:

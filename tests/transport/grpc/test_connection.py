@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import struct
 from collections.abc import Awaitable, Callable
 
@@ -21,6 +22,8 @@ from edge_serve.protocol.http2.frames import (
     Http2Setting,
     encode_literal,
 )
+from edge_serve.transport.door.body_memory import BodyMemory
+from edge_serve.transport.door.shared_limits import SharedLimits
 from edge_serve.transport.grpc.call_head import GrpcSettings
 from edge_serve.transport.grpc.door_state import GrpcLimits
 from edge_serve.transport.grpc.keepalive import KeepaliveSettings
@@ -234,6 +237,34 @@ def test_an_answer_that_is_not_read_ends_its_call() -> None:
     lease = FakeLease(memoryview(b""), 0)
     run(main, GrpcFakeService(response_lease=lease))
     assert lease.released == 1
+
+
+@pytest.mark.parametrize("trickles", [False, True])
+def test_a_stream_that_is_not_read_does_not_keep_tensor_memory(trickles: bool) -> None:
+    """Nor one whose client opens the window by a few bytes at a time, while others lack memory."""
+    values = bytes(20_000)
+    lacks = itertools.count(1)
+
+    async def main() -> None:
+        sharing = SharedLimits(memory=BodyMemory(shortages=lambda: next(lacks)))
+        async with raw_scene(GrpcFakeService(response_lease=lease), sharing=sharing) as scene:
+            raw = await scene.connect()
+            raw.send(frames.build_settings([(Http2Setting.INITIAL_WINDOW_SIZE, 0)]))
+            raw.begin(1, block(INFERENCE + "ModelStreamInfer"))
+            raw.data(1, message(infer_request(values=values).SerializeToString()))
+            await settled(lambda: len(scene.service.requests) == 1)
+            for number in (3, 5):
+                scene.sweep_after(29)
+                raw.send(frames.build_window_update(1, 100) if trickles else b"")
+                raw.call(number, b"", INFERENCE + "ServerLive")
+                raw.send(frames.build_window_update(number, 100))
+                assert await raw.status(number) == (0, "")
+            scene.sweep_after(2)
+            assert await raw.trailers(1) == {"reset": "CANCEL"}
+            assert lease.released == 1
+
+    lease = FakeLease(memoryview(b""), 0)
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("afterwards", [b"", message(GOOD), message(GOOD) * 2], ids=["nothing", "one", "two"])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+
+from edge_serve.transport.door.body_memory import BodyMemory
+from edge_serve.transport.door.shared_limits import SharedLimits
 from edge_serve.transport.http.connection import HttpConnection
 from edge_serve.transport.http.door_state import HttpLimits
 from tests.transport.http_scene import Recorder, Scene, play, scene, until
@@ -87,6 +91,31 @@ def test_a_stalled_reader_times_out() -> None:
             here.pass_time(2)
 
             assert here.server.counters.connections == 0
+
+    play(story)
+
+
+def test_a_slow_reader_gives_way_while_others_lack_memory() -> None:
+    """It takes some bytes of its answer before each write timeout, and would keep the model's memory for hours."""
+
+    async def story() -> None:
+        released: list[bool] = []
+        lacks = itertools.count(1)
+        application = Recorder(
+            lambda exchange: exchange.reply(200, (bytes(20_000_000),), on_sent=lambda: released.append(True))
+        )
+        limits = HttpLimits(write_timeout=40, body_rate=1 << 20)
+        sharing = SharedLimits(memory=BodyMemory(shortages=lambda: next(lacks)))
+        async with scene(application, limits, sharing=sharing) as here:
+            client = await here.connect()
+            client.get("/")
+            await until(lambda: application.exchanges)
+            here.pass_time(20)
+            await client.reader.readexactly(8_000_000)
+            here.pass_time(19)
+            assert not released
+            here.pass_time(1)
+            assert released
 
     play(story)
 

@@ -120,6 +120,9 @@ def test_out_of_budget_says_how_much_there_is(arena: Arena, budget: Budget) -> N
         held = arena.allocate(budget.limit - PAGE)
         with pytest.raises(Unavailable, match=f"{budget.limit - PAGE} of {budget.limit} bytes are in use"):
             arena.allocate(PAGE + 1)
+        with pytest.raises(Unavailable):
+            arena.allocate(budget.limit + 1)
+        assert budget.refused == 1, "the other would never fit"
         await ready(held)
         held.release()
         arena.allocate(budget.limit).release()
@@ -148,7 +151,9 @@ def test_a_full_arena_says_so_and_takes_nothing() -> None:
     slots[2].release()
     with pytest.raises(Unavailable, match=f"the largest gap has {PAGE}"):
         arena.allocate(2 * PAGE)
-    assert budget.used == 2 * PAGE
+    with pytest.raises(Unavailable):
+        arena.allocate(5 * PAGE)
+    assert (budget.used, budget.refused) == (2 * PAGE, 1)
     arena.close()
 
 
