@@ -27,7 +27,7 @@ docs/tour.md, which follows a request.
     systemd/       the protocols of systemd
     supervision/   watchdog, safe mode, self-inference
     door_settings  certificates, access, and limits of the doors
-    frontends      opens and drains the doors
+    doors          opens and drains the doors
     draining       reports unanswered requests while the server drains
     first_workers  starts the first workers before the server is imported
     server         makes the parts of the server, starts and stops them

@@ -1,4 +1,4 @@
-"""Converts the settings of the doors into certificates, access checks, and limits. `frontends` opens the doors."""
+"""Converts the settings of the doors into certificates, access checks, and limits. `doors` opens the doors."""
 
 from __future__ import annotations
 

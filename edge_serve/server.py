@@ -32,10 +32,10 @@ from edge_serve.config.settings.server import ServerConfig
 from edge_serve.devices.device import Gpu
 from edge_serve.devices.watch import DeviceWatch
 from edge_serve.door_settings import DoorGuards, quarter_of_memory, raise_file_limit
+from edge_serve.doors import WAIT_BEFORE_DOORS, Doors
 from edge_serve.draining import DrainReport
 from edge_serve.errors import EdgeServeError, with_advice
 from edge_serve.first_workers import sandbox_of
-from edge_serve.frontends import WAIT_BEFORE_DOORS, Frontends, SocketSource
 from edge_serve.messages.log_fields import DISPLAY, model_fields
 from edge_serve.messages.settings import TRACE_LEVELS, TraceSettings
 from edge_serve.models.control.poller import Poller
@@ -52,7 +52,8 @@ from edge_serve.models.versions.unloading_versions import join_names
 from edge_serve.observe.log.log import LogControl
 from edge_serve.observe.metrics.custom import CustomMetrics
 from edge_serve.observe.metrics.options import parse_options
-from edge_serve.observe.status.collect import Collector, Rooms
+from edge_serve.observe.metrics.source import ServerStatistics
+from edge_serve.observe.status.collect import Collector, StatusSources
 from edge_serve.observe.status.probe import Probe
 from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.records import compile_records
@@ -138,8 +139,8 @@ class ServerProcess:
         calls = ModelCalls(self._registry.lookup, self.service)
         hooks.infer, hooks.control, hooks.report_idle = calls.infer, calls.control, calls.report_idle
         self._guards = DoorGuards(config, lambda: self._budget.refused)
-        self._frontends = Frontends(config, self.service, self._guards, self._codec, self._clock, self._found_gpus)
-        self.addresses = self._frontends.addresses
+        self._doors = Doors(config, self.service, self._guards, self._codec, self._clock, self._found_gpus)
+        self.addresses = self._doors.addresses
         self._source = self._make_source(custom, loader)
         self._log_control = log_control
         self.service.status_source = self._collector(repository).read
@@ -152,16 +153,16 @@ class ServerProcess:
             self._poller.on_settled = self._supervisor.reload_ends
             self.service.reloader = self._poller.reload
 
-    def _make_source(self, custom: CustomMetrics, loader: Loader) -> SocketSource:
+    def _make_source(self, custom: CustomMetrics, loader: Loader) -> ServerStatistics:
         registry, budget = self._registry, self._budget
-        return SocketSource(
-            registry.series,
-            registry.readiness,
-            lambda: budget.used,
-            custom.families,
-            self._frontends.series,
-            lambda: (budget.pinned.limit, budget.pinned.used),
-            loader.builds.running,
+        return ServerStatistics(
+            models=registry.series,
+            readiness=registry.readiness,
+            engine_builds=loader.builds.running,
+            http=self._doors.series,
+            tensor_memory=lambda: budget.used,
+            pinned_memory=lambda: (budget.pinned.limit, budget.pinned.used),
+            custom=custom.families,
         )
 
     def _make_loader(self, config: ServerConfig) -> Loader:
@@ -181,16 +182,16 @@ class ServerProcess:
 
     def _collector(self, repository: Repository) -> Collector:
         config, log_control = self._config, self._log_control
-        rooms = Rooms(
-            self.service,
-            self._registry,
-            self._source,
-            lambda: [*self._workers.facts(), *self._codec.facts()],
-            self.addresses,
-            self._budget.limit,
-            config.required_model,
-            log_control.events if log_control is not None else None,
-            lambda: self._supervisor.safe_mode,
+        sources = StatusSources(
+            service=self.service,
+            registry=self._registry,
+            statistics=self._source,
+            workers=lambda: [*self._workers.facts(), *self._codec.facts()],
+            doors=self.addresses,
+            memory_limit=self._budget.limit,
+            required=config.required_model,
+            events=log_control.events if log_control is not None else None,
+            safe_mode=lambda: self._supervisor.safe_mode,
         )
         probe = Probe(
             repository.scan,
@@ -199,7 +200,7 @@ class ServerProcess:
             system=config.device_status_file,
             found=self._found_gpus,
         )
-        return Collector(rooms, probe, self._clock)
+        return Collector(sources, probe, self._clock)
 
     async def run(self) -> int:
         """Serve until a signal. Return the exit status."""
@@ -208,7 +209,7 @@ class ServerProcess:
         self._watch_signals()
         raise_file_limit()
         try:
-            self._frontends.inherited = inherit(os.environ, os.getpid(), self._config)
+            self._doors.inherited = inherit(os.environ, os.getpid(), self._config)
             inherited_directory = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
             self._state_directory = self._config.state_directory or inherited_directory
             self._background.append(asyncio.create_task(self._settle(), name="end of the start"))
@@ -242,7 +243,7 @@ class ServerProcess:
             EdgeServeError: a repository that cannot be read. OSError: a door that cannot be opened.
         """
         started = time.monotonic()
-        await self._frontends.open(self._source)
+        await self._doors.open(self._source)
         if self._sandbox is not None:
             self._background.append(asyncio.create_task(offload(self._sandbox.log_gaps), name="sandbox"))
         self._keep_house()
@@ -300,8 +301,8 @@ class ServerProcess:
             log.info("%s: draining, at most %d s", signal.Signals(number).name, self._config.exit_timeout_secs)
             if number is signal.SIGINT:
                 self._stop_hint = "press Ctrl-C again to end at once"
-            if self._frontends.inherited:
-                self._frontends.stop_accepting()
+            if self._doors.inherited:
+                self._doors.stop_accepting()
             else:
                 self._refuse_requests()
             self._supervisor.stop_begins(self._config.exit_timeout_secs)
@@ -313,11 +314,11 @@ class ServerProcess:
         names = list(config.load_model) if only_named else None
         loading = self._loading = asyncio.create_task(self._load_models(names), name="load models")
         stopping = asyncio.create_task(self._stop.wait())
-        is_closed = self._frontends.is_closed
+        is_closed = self._doors.is_closed
         waiting = asyncio.create_task(asyncio.sleep(WAIT_BEFORE_DOORS)) if is_closed else stopping
         await asyncio.wait({loading, stopping, waiting}, return_when=asyncio.FIRST_COMPLETED)
         if not loading.done() and not stopping.done():
-            await self._frontends.let_in()
+            await self._doors.let_in()
             await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         stopping.cancel()
@@ -334,7 +335,7 @@ class ServerProcess:
             log.error("%s; --exit-on-error=false: the server is live, and not ready until it can be read", error)
             failures, found = [], {}
         self.service.started = True
-        await self._frontends.let_in()
+        await self._doors.let_in()
         serves = not (failures and config.exit_on_error) or bool(self._supervisor.safe_mode)
         if serves:
             await self._supervisor.start_ends()
@@ -433,7 +434,7 @@ class ServerProcess:
 
     async def _shut_down(self, status: int) -> int:
         """Drain, then close. Return the exit status: FAILED if work was unfinished."""
-        if not self._frontends.inherited:
+        if not self._doors.inherited:
             self.service.stop()
         timeout = float(self._config.exit_timeout_secs)
         draining = asyncio.create_task(self._drain(timeout))
@@ -456,13 +457,13 @@ class ServerProcess:
     def _refuse_requests(self) -> None:
         """Answer new requests with 503 from now on."""
         self.service.stop()
-        self._frontends.announce_end()
+        self._doors.announce_end()
 
     async def _drain(self, timeout: float) -> list[str]:
         """Stop in order, within `timeout` seconds. Return texts about unfinished work."""
         end = time.monotonic() + timeout
-        if self._frontends.inherited:  # new clients wait for the next process; connected ones notice nothing
-            await self._frontends.retire(timeout / 2)
+        if self._doors.inherited:  # new clients wait for the next process; connected ones notice nothing
+            await self._doors.retire(timeout / 2)
         self._refuse_requests()
         self._end_background()
         unfinished = []
@@ -473,7 +474,7 @@ class ServerProcess:
         busy = await self._registry.close(max(0.1, end - time.monotonic()))
         if busy:
             unfinished.append(f"{busy} busy model version(s): {join_names(self._registry.busy())}")
-        cut_off = await self._frontends.drain(max(0.1, end - time.monotonic()))
+        cut_off = await self._doors.drain(max(0.1, end - time.monotonic()))
         if cut_off:
             unfinished.append(f"{cut_off} connection(s) with an unfinished answer")
         return unfinished

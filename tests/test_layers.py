@@ -28,7 +28,7 @@ LAYERS = {
     "service": 5,
     "transport": 6,
     "systemd": 7, "supervision": 7, "observe.status": 7, "observe.log": 7, "observe": 7, "doctor": 7, "check": 7,
-    "server": 7, "frontends": 7, "door_settings": 7, "in_process": 7, "testing": 7, "cli": 7, "__main__": 7,
+    "server": 7, "doors": 7, "door_settings": 7, "in_process": 7, "testing": 7, "cli": 7, "__main__": 7,
     "commands": 7, "init": 7, "convert": 7, "draining": 7, "pack": 7, "first_workers": 7,
 }  # fmt: skip
 #: room -> its sub-rooms, bottom first: each imports those before it only; "" is the room's own files, but for those

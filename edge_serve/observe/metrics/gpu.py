@@ -7,15 +7,23 @@ out of the page, never zero. Without a GPU there is nothing to read and nothing 
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from edge_serve.aio.offload import offload
 from edge_serve.devices.device import Gpu
 from edge_serve.observe.metrics.machine import read_memory, read_text, thermal_zones
 from edge_serve.records import frozen
+
+log = logging.getLogger(__name__)
+
+#: how long NVML may take to load
+FIND_SECONDS = 5.0
 
 
 @frozen
@@ -84,6 +92,16 @@ def find_gpus(root: Path = Path("/")) -> ReadGpus:
         return nvml.read
     files = Tegra(root, None)
     return lambda: [_completed(reading, files.read()[0]) for reading in nvml.read()]
+
+
+async def find_gpus_within(seconds: float) -> ReadGpus:
+    """Return `find_gpus()`, called in a thread; `no_gpus` if the driver does not answer within `seconds`."""
+    finding = asyncio.ensure_future(offload(find_gpus))
+    await asyncio.wait({finding}, timeout=seconds)
+    if finding.done():
+        return finding.result()
+    log.warning("the metrics have no GPUs: NVML did not answer within %g s; see: edge-serve doctor", seconds)
+    return no_gpus
 
 
 def seen_by_cuda(read: ReadGpus, found: Callable[[], Sequence[Gpu]]) -> ReadGpus:

@@ -1,12 +1,12 @@
 """The source of a scrape: the values on the metrics page. A request pays nothing for it.
 
-`frontends.SocketSource` implements it with functions that `server.py` passes. A metric reads an attribute of a version
+`ServerStatistics` implements it with functions that `server.py` passes. A metric reads an attribute of a version
 through `LoadedVersion`. `Served.series` in `models/versions/served.py` computes the other values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from typing import Protocol
 
@@ -137,3 +137,16 @@ class StatisticsSource(Protocol):
         """Bytes that workers may register with GPUs, and that they have registered."""
 
     def custom(self) -> Iterable[CustomFamily]: ...
+
+
+@slotted
+class ServerStatistics:
+    """Implements `StatisticsSource` with functions of the running server."""
+
+    models: Callable[[], Iterable[ModelSeries]]
+    readiness: Callable[[], Iterable[Readiness]]
+    engine_builds: Callable[[], Iterable[RunningBuild]]
+    http: Callable[[], HttpSeries]
+    tensor_memory: Callable[[], int]
+    pinned_memory: Callable[[], tuple[int, int]]
+    custom: Callable[[], Iterable[CustomFamily]]

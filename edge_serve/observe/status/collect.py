@@ -1,4 +1,4 @@
-"""Collects the facts of the status document: the rooms' on the event loop, the machine's in a thread. Does nothing
+"""Collects the facts of the status document: the server's on the event loop, the machine's in a thread. Does nothing
 between two requests.
 """
 
@@ -41,8 +41,8 @@ Done = Callable[[Document], None]
 
 
 @slotted
-class Rooms:
-    """Whom the collector asks.
+class StatusSources:
+    """The parts of the server that the status document describes.
 
     Attributes:
         workers: every worker process, the codec's too.
@@ -54,7 +54,7 @@ class Rooms:
 
     service: Service
     registry: Registry
-    source: StatisticsSource
+    statistics: StatisticsSource
     workers: Callable[[], list[WorkerFacts]]
     doors: Mapping[str, list[str]]
     memory_limit: int
@@ -64,14 +64,14 @@ class Rooms:
 
 
 class Collector:
-    """Implements `service.StatusSource`.
+    """Reads the status document. `read` is a `Service.status_source`.
 
     Args:
         probe: reads the machine's figures, in a thread.
     """
 
-    def __init__(self, rooms: Rooms, probe: Probe, clock: Clock | None = None) -> None:
-        self._rooms = rooms
+    def __init__(self, sources: StatusSources, probe: Probe, clock: Clock | None = None) -> None:
+        self._sources = sources
         self._probe = probe
         self._clock = clock or MonotonicClock()
         self._started_ns = self._clock.now_ns()
@@ -92,7 +92,7 @@ class Collector:
             self._looking = True
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(PATIENCE_SECONDS, self._on_late)
-            pids = [os.getpid(), *(worker.pid for worker in self._rooms.workers())]
+            pids = [os.getpid(), *(worker.pid for worker in self._sources.workers())]
             try:
                 threading.Thread(target=self._look, args=(loop, pids), name="status", daemon=True).start()
             except RuntimeError as error:  # the limit of processes is reached
@@ -134,20 +134,20 @@ class Collector:
 
     async def document(self) -> Document:
         """Return the document with the newest figures of the machine. Facts of many models are gathered in pieces."""
-        rooms = self._rooms
-        counters = rooms.registry.unloading.counters(rooms.registry.served())
+        sources = self._sources
+        counters = sources.registry.unloading.counters(sources.registry.served())
         await asyncio.sleep(0)
         models: list[ModelFacts] = []
-        async for made in in_pieces(map(model_facts, rooms.registry.each_served())):
+        async for made in in_pieces(map(model_facts, sources.registry.each_served())):
             models += made
-        models = with_draining(models, map(model_facts, rooms.registry.unloading.versions))
+        models = with_draining(models, map(model_facts, sources.registry.unloading.versions))
         await asyncio.sleep(0)
-        index = await gathered(rooms.registry.index(ready_only=False, found=self._readings.found or {}))
+        index = await gathered(sources.registry.index(ready_only=False, found=self._readings.found or {}))
         await asyncio.sleep(0)
         rows: list[Document] = []
         async for some in in_pieces(model_rows(index, models)):
             rows += some
-        workers = rooms.workers()
+        workers = sources.workers()
         await asyncio.sleep(0)
         server = self._server()
         await asyncio.sleep(0)
@@ -160,9 +160,9 @@ class Collector:
             await _sum(counters),
             workers,
             self._readings,
-            rooms.source.http(),
-            (rooms.source.tensor_memory(), rooms.memory_limit),
-            *(rooms.events.newest() if rooms.events else ((), ())),
+            sources.statistics.http(),
+            (sources.statistics.tensor_memory(), sources.memory_limit),
+            *(sources.events.newest() if sources.events else ((), ())),
         )
         await asyncio.sleep(0)
         document = build(facts, rows)
@@ -170,7 +170,7 @@ class Collector:
         return document
 
     def _server(self) -> ServerFacts:
-        service = self._rooms.service
+        service = self._sources.service
         return ServerFacts(
             name=service.options.server_id,
             started=service.started,
@@ -180,13 +180,13 @@ class Collector:
             pid=os.getpid(),
             host=socket.gethostname(),
             protocol=TRITON_VERSION,
-            required=tuple(self._rooms.required),
-            lacking=tuple((one.name, one.reason or one.word) for one in self._rooms.registry.unready_required()),
-            safe_mode=self._rooms.safe_mode(),
-            unanswered=join_names(self._rooms.registry.busy()) if service.stopping else "",
-            unreadable=self._rooms.registry.load_history.unreadable,
+            required=tuple(self._sources.required),
+            lacking=tuple((one.name, one.reason or one.word) for one in self._sources.registry.unready_required()),
+            safe_mode=self._sources.safe_mode(),
+            unanswered=join_names(self._sources.registry.busy()) if service.stopping else "",
+            unreadable=self._sources.registry.load_history.unreadable,
             explicit=service.options.explicit,
-            doors=dict(self._rooms.doors),
+            doors=dict(self._sources.doors),
         )
 
 

@@ -5,9 +5,11 @@ No board was at hand: what each answers follows NVIDIA's documentation and repor
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import json
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,18 @@ from typing import Any
 import pytest
 
 from edge_serve.devices.device import Gpu
-from edge_serve.observe.metrics.gpu import GpuReading, Nvml, Tegra, find_gpus, no_gpus, seen_by_cuda
+from edge_serve.observe.metrics import gpu
+from edge_serve.observe.metrics.gpu import (
+    FIND_SECONDS,
+    GpuReading,
+    Nvml,
+    ReadGpus,
+    Tegra,
+    find_gpus,
+    find_gpus_within,
+    no_gpus,
+    seen_by_cuda,
+)
 from tests.stand_ins import pynvml
 
 #: a desktop card; one of an older driver, without energy, reasons and processes; Thor, whose memory is the machine's
@@ -194,3 +207,28 @@ def test_tegra_with_only_a_load_file_leaves_the_rest_out(tmp_path: Path) -> None
     write(tmp_path / "sys/devices/gpu.0/load", "garbage")
     (gpu,) = find_gpus(tmp_path)()
     assert (gpu.utilization, gpu.temperature, gpu.power_usage, gpu.memory_total) == (None, None, None, None)
+
+
+def test_driver_that_hangs_does_not_keep_the_doors_closed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = threading.Event()
+
+    def hangs() -> ReadGpus:
+        answers.wait(20)
+        return no_gpus
+
+    monkeypatch.setattr(gpu, "find_gpus", hangs)
+    try:
+        assert asyncio.run(find_gpus_within(0.01)) is no_gpus
+    finally:
+        answers.set()
+    assert "NVML did not answer within 0.01 s" in caplog.text
+
+
+def test_gpus_are_read_by_the_reader_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read() -> list[GpuReading]:
+        return []
+
+    monkeypatch.setattr(gpu, "find_gpus", lambda: read)
+    assert asyncio.run(find_gpus_within(FIND_SECONDS)) is read

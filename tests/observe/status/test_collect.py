@@ -16,7 +16,7 @@ from edge_serve.models.load.load_history import LoadHistory
 from edge_serve.models.repository.repository import FoundModel
 from edge_serve.observe.metrics.source import HttpSeries
 from edge_serve.observe.status import collect
-from edge_serve.observe.status.collect import FRESH_NS, Collector, Rooms, with_draining
+from edge_serve.observe.status.collect import FRESH_NS, Collector, StatusSources, with_draining
 from edge_serve.observe.status.probe import Readings
 from edge_serve.service import ServiceOptions
 
@@ -105,16 +105,16 @@ class Scene:
 
     def __init__(self) -> None:
         self.clock, self.probe, self.registry = FakeClock(), FakeProbe(), FakeRegistry()
-        rooms: Any = Rooms(
-            FakeService(),  # type: ignore[arg-type]  # the part that is asked
-            self.registry,  # type: ignore[arg-type]
-            FakeSource(),  # type: ignore[arg-type]
-            lambda: [WorkerFacts("w", 77)],
-            {"HTTP": ["here"]},
-            100,
+        sources = StatusSources(
+            service=FakeService(),  # type: ignore[arg-type]  # the part that is asked
+            registry=self.registry,  # type: ignore[arg-type]
+            statistics=FakeSource(),  # type: ignore[arg-type]
+            workers=lambda: [WorkerFacts("w", 77)],
+            doors={"HTTP": ["here"]},
+            memory_limit=100,
             safe_mode=lambda: "det crashed",
         )
-        self.collector = Collector(rooms, self.probe, self.clock)  # type: ignore[arg-type]
+        self.collector = Collector(sources, self.probe, self.clock)  # type: ignore[arg-type]
 
     async def read(self) -> dict[str, Any]:
         done: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()

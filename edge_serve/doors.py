@@ -6,28 +6,19 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from edge_serve.aio.offload import offload
 from edge_serve.clock import Clock
 from edge_serve.config.model.json_form import model_config_to_json
 from edge_serve.config.settings.server import ServerConfig
 from edge_serve.devices.device import Gpu
 from edge_serve.door_settings import DoorGuards, http_limits
 from edge_serve.messages.peer import ADMINISTRATOR
-from edge_serve.observe.metrics.gpu import ReadGpus, find_gpus, no_gpus, seen_by_cuda
+from edge_serve.observe.metrics.gpu import FIND_SECONDS, find_gpus_within, no_gpus, seen_by_cuda
 from edge_serve.observe.metrics.options import parse_options
 from edge_serve.observe.metrics.page import Page
-from edge_serve.observe.metrics.source import (
-    CustomFamily,
-    HttpSeries,
-    ModelSeries,
-    Readiness,
-    RunningBuild,
-    StatisticsSource,
-)
-from edge_serve.records import slotted
+from edge_serve.observe.metrics.source import HttpSeries, StatisticsSource
 from edge_serve.service import Service
 from edge_serve.systemd.activation import Inherited
 from edge_serve.transport.door.listeners import Listener, listen_tcp, listen_unix
@@ -45,24 +36,9 @@ log = logging.getLogger(__name__)
 
 #: seconds after which clients that wait in the sockets of the service manager are admitted before all models are loaded
 WAIT_BEFORE_DOORS = 30.0
-#: how long NVML may take to load
-_FIND_SECONDS = 5.0
 
 
-@slotted
-class SocketSource:
-    """Implements `metrics.source.StatisticsSource` with functions of the running server."""
-
-    models: Callable[[], Iterable[ModelSeries]]
-    readiness: Callable[[], Iterable[Readiness]]
-    tensor_memory: Callable[[], int]
-    custom: Callable[[], Iterable[CustomFamily]]
-    http: Callable[[], HttpSeries]
-    pinned_memory: Callable[[], tuple[int, int]]
-    engine_builds: Callable[[], Iterable[RunningBuild]]
-
-
-class Frontends:
+class Doors:
     """The doors of one server.
 
     Args:
@@ -169,7 +145,7 @@ class Frontends:
             config.metrics_config, gpu=config.allow_gpu_metrics, cpu=config.allow_cpu_metrics,
             interval_ms=config.metrics_interval_ms,
         )  # fmt: skip
-        read_gpus = seen_by_cuda(await gpus_in_time(), self._found_gpus) if options.gpu else no_gpus
+        read_gpus = seen_by_cuda(await find_gpus_within(FIND_SECONDS), self._found_gpus) if options.gpu else no_gpus
         page = Page(source, options, read_gpus, self._clock, config.ota_status_file)
         metrics = MetricsApplication(page.render, guards.access)
         door = HttpServer(metrics, LIMITS, self._clock, choose=metrics.for_peer, tls=guards.metrics_tls)
@@ -234,16 +210,6 @@ class Frontends:
 
     def _all(self) -> list[HttpServer | GrpcServer]:
         return [*self._http] if self._grpc is None else [*self._http, self._grpc]
-
-
-async def gpus_in_time(seconds: float = _FIND_SECONDS) -> ReadGpus:
-    """Return the reader of the GPUs. Without one if the driver does not answer: it must not keep the doors closed."""
-    finding = asyncio.ensure_future(offload(find_gpus))
-    await asyncio.wait({finding}, timeout=seconds)
-    if finding.done():
-        return finding.result()
-    log.warning("the metrics have no GPUs: NVML did not answer within %g s; see: edge-serve doctor", seconds)
-    return no_gpus
 
 
 def _v2_settings(config: ServerConfig) -> V2Settings:
