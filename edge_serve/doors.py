@@ -72,11 +72,11 @@ class Doors:
 
     @property
     def is_closed(self) -> bool:
-        """Whether clients wait in sockets for `let_in`."""
+        """Whether clients wait in sockets for `admit_clients`."""
         return bool(self._closed)
 
     async def open(self, source: StatisticsSource) -> None:
-        """Open all doors. Clients in sockets of the service manager wait for `let_in`; others are admitted at once.
+        """Open all doors. Clients in sockets of the service manager wait for `admit_clients`; others do not.
 
         Args:
             source: the source of the metrics page.
@@ -170,8 +170,8 @@ class Doors:
                 log.warning("systemd holds a socket for %s, but --allow-%s=false: clients that connect will hang; "
                             "disable the socket unit", door, door)  # fmt: skip
 
-    async def let_in(self) -> None:
-        """Admit the clients that waited for the models."""
+    async def admit_clients(self) -> None:
+        """Accept the connections of clients that waited for the models in sockets of the service manager."""
         for door, listeners in self._closed:
             await door.start(listeners)
         self._closed.clear()
@@ -190,10 +190,10 @@ class Doors:
         }
         return HttpSeries(sum(door.counters.connections for door in self._http), requests, refused)
 
-    def announce_end(self) -> None:
+    def announce_close(self) -> None:
         """Put `Connection: close` into each HTTP answer from now on, because this process ends."""
         for door in self._http:
-            door.announce_end()
+            door.announce_close()
 
     def stop_accepting(self) -> None:
         """Stop accepting, because another process takes over the sockets, and announce the end in the next answers."""

@@ -150,7 +150,7 @@ class ServerProcess:
         self._supervisor = Supervisor(self.service, self._registry, self._workers, self._crashes, self._clock)
         self.service.safe_mode_exit = self._crashes.leave_safe_mode
         if self._poller is not None:
-            self._poller.on_settled = self._supervisor.reload_ends
+            self._poller.on_settled = self._supervisor.notify_reloaded
             self.service.reloader = self._poller.reload
 
     def _make_source(self, custom: CustomMetrics, loader: Loader) -> ServerStatistics:
@@ -205,7 +205,7 @@ class ServerProcess:
     async def run(self) -> int:
         """Serve until a signal. Return the exit status."""
         by_own_fault = False
-        self._supervisor.obey(os.environ)
+        self._supervisor.use_service_manager(os.environ)
         self._watch_signals()
         raise_file_limit()
         try:
@@ -217,24 +217,24 @@ class ServerProcess:
             if failures and self._config.exit_on_error and not self._supervisor.safe_mode:
                 text = "exiting because %d model(s) failed to load: %s; --exit-on-error=false serves the others"
                 log.error(text, len(failures), ", ".join(map(plain_name, sorted(self._registry.load_history.failed))))
-                self._supervisor.fails(f"{len(failures)} model(s) failed to load: {failures[0].strip()}")
+                self._supervisor.notify_failed(f"{len(failures)} model(s) failed to load: {failures[0].strip()}")
                 await self._shut_down(FAILED)
                 return FAILED
             await self._stop.wait()
             return await self._shut_down(CLEAN)
         except (EdgeServeError, OSError) as error:
             reason, number = (error.strerror, error.errno) if isinstance(error, OSError) else ("", None)
-            self._supervisor.fails(reason or str(error), number)
+            self._supervisor.notify_failed(reason or str(error), number)
             raise
         except Exception:
             by_own_fault = not self._stop.is_set()
             if by_own_fault:
-                self._crashes.die()  # it counts for safe mode: a model may be what leads to it
+                self._crashes.freeze_record()  # it counts for safe mode: a model may be what leads to it
             raise
         finally:
             await self.close()
             if not by_own_fault:
-                self._crashes.end()
+                self._crashes.record_clean_stop()
 
     async def start(self) -> list[str]:
         """Open the doors and load the models. Return an error text for each model that failed.
@@ -246,7 +246,7 @@ class ServerProcess:
         await self._doors.open(self._source)
         if self._sandbox is not None:
             self._background.append(asyncio.create_task(offload(self._sandbox.log_gaps), name="sandbox"))
-        self._keep_house()
+        self._start_periodic_tasks()
         failures = await self._load(started)
         if self._config.self_inference_interval_secs:
             asking = SelfInference(self._registry.each_served, self._config.self_inference_interval_secs)
@@ -263,12 +263,12 @@ class ServerProcess:
 
     async def close(self) -> None:
         """Stop the processes that are left, whether or not they are busy."""
-        self._end_background()
+        self._cancel_background()
         await self._codec.stop(LAST_GRACE)
         await self._workers.stop(LAST_GRACE)
         self.service.tracing.close()
 
-    def _end_background(self) -> None:
+    def _cancel_background(self) -> None:
         for task in self._background:
             task.cancel()
         self._background.clear()
@@ -282,14 +282,14 @@ class ServerProcess:
         loop.add_signal_handler(signal.SIGHUP, self._on_hang_up)
 
     def _on_hang_up(self) -> None:
-        """Look for changes in the repositories now."""
-        self._supervisor.reload_begins()
+        """Scan the repositories for changes now."""
+        self._supervisor.notify_reloading()
         if self._poller is not None:
             self._poller.ask()
         else:
             log.warning("SIGHUP: nothing to do, because models are loaded and unloaded on request here "
                         "(--model-control-mode=explicit)")  # fmt: skip
-            self._supervisor.reload_ends()
+            self._supervisor.notify_reloaded()
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._stop.is_set():
@@ -305,7 +305,7 @@ class ServerProcess:
                 self._doors.stop_accepting()
             else:
                 self._refuse_requests()
-            self._supervisor.stop_begins(self._config.exit_timeout_secs)
+            self._supervisor.notify_stopping(self._config.exit_timeout_secs)
             self._stop.set()
 
     async def _load(self, started: float) -> list[str]:
@@ -318,7 +318,7 @@ class ServerProcess:
         waiting = asyncio.create_task(asyncio.sleep(WAIT_BEFORE_DOORS)) if is_closed else stopping
         await asyncio.wait({loading, stopping, waiting}, return_when=asyncio.FIRST_COMPLETED)
         if not loading.done() and not stopping.done():
-            await self._doors.let_in()
+            await self._doors.admit_clients()
             await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         stopping.cancel()
@@ -335,10 +335,10 @@ class ServerProcess:
             log.error("%s; --exit-on-error=false: the server is live, and not ready until it can be read", error)
             failures, found = [], {}
         self.service.started = True
-        await self._doors.let_in()
+        await self._doors.admit_clients()
         serves = not (failures and config.exit_on_error) or bool(self._supervisor.safe_mode)
         if serves:
-            await self._supervisor.start_ends()
+            await self._supervisor.notify_ready()
         if not self._registry.load_history.unreadable:
             await self._log_table(found)
             if serves:
@@ -368,7 +368,7 @@ class ServerProcess:
             EdgeServeError: a repository cannot be read.
         """
         if self._state_directory:
-            await self._crashes.begin(Path(self._state_directory), self._clock.now_ns())
+            await self._crashes.open(Path(self._state_directory), self._clock.now_ns())
         await self._find_devices()
         if self._poller is not None:
             await self._poller.begin()
@@ -417,18 +417,18 @@ class ServerProcess:
 
     # ---- while it runs ------------------------------------------------------------------------------------------
 
-    def _keep_house(self) -> None:
-        """Start the periodic jobs, each in a task of its own, so that one that hangs delays no other."""
-        chores: dict[str, Coroutine[Any, Any, None]] = {
+    def _start_periodic_tasks(self) -> None:
+        """Start the periodic tasks, one for each job, so that a job that hangs delays no other."""
+        jobs: dict[str, Coroutine[Any, Any, None]] = {
             "supervision": self._supervisor.run(),
             "trimming": trim_idle(self._budget),
             "health": repeat("asking models for their health", HOUSEKEEPING_SECONDS, self._registry.check_health),
-            "versions": repeat("looking for failed versions", HOUSEKEEPING_SECONDS, self._registry.dismiss_gone),
+            "versions": repeat("looking for failed versions", HOUSEKEEPING_SECONDS, self._registry.dismiss_removed),
             "guards": repeat("looking at certificates and tokens", HOUSEKEEPING_SECONDS, self._guards.look),
         }
         if self._log_control is not None:
-            chores["log"] = repeat("housekeeping of the log", HOUSEKEEPING_SECONDS, self._log_control.tick)
-        self._background += [asyncio.create_task(chore, name=name) for name, chore in chores.items()]
+            jobs["log"] = repeat("housekeeping of the log", HOUSEKEEPING_SECONDS, self._log_control.tick)
+        self._background += [asyncio.create_task(job, name=name) for name, job in jobs.items()]
 
     # ---- stop ---------------------------------------------------------------------------------------------------
 
@@ -439,7 +439,7 @@ class ServerProcess:
         timeout = float(self._config.exit_timeout_secs)
         draining = asyncio.create_task(self._drain(timeout))
         forced = asyncio.create_task(self._force.wait())
-        report = DrainReport(self._registry, self._supervisor.stop_waits, timeout, self._stop_hint)
+        report = DrainReport(self._registry, self._supervisor.notify_stop_progress, timeout, self._stop_hint)
         reporting = asyncio.create_task(report.run(), name="report of the stop")
         await asyncio.wait({draining, forced}, return_when=asyncio.FIRST_COMPLETED)
         forced.cancel()
@@ -457,7 +457,7 @@ class ServerProcess:
     def _refuse_requests(self) -> None:
         """Answer new requests with 503 from now on."""
         self.service.stop()
-        self._doors.announce_end()
+        self._doors.announce_close()
 
     async def _drain(self, timeout: float) -> list[str]:
         """Stop in order, within `timeout` seconds. Return texts about unfinished work."""
@@ -465,7 +465,7 @@ class ServerProcess:
         if self._doors.inherited:  # new clients wait for the next process; connected ones notice nothing
             await self._doors.retire(timeout / 2)
         self._refuse_requests()
-        self._end_background()
+        self._cancel_background()
         unfinished = []
         if self._loading is not None and not self._loading.done():
             _, late = await asyncio.wait({self._loading}, timeout=max(0.1, end - time.monotonic()))

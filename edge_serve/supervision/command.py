@@ -75,7 +75,7 @@ def _leave_safe_mode(directory: Path, socket: str) -> int:
             if error.status != ABSENT:
                 return fail(str(error))
     names = sorted(record_file.read(directory).left_out)
-    running = record_file.is_kept(directory)
+    running = record_file.is_in_use(directory)
     record_file.remove(directory)
     if running and not _noticed(directory):
         return fail(f"the record is removed, but the running server did not notice within {_NOTICED_SECONDS:g} s: "
@@ -93,7 +93,7 @@ def _noticed(directory: Path) -> bool:
             if not record_file.read(directory).left_out:
                 return True
             record_file.remove(directory)  # it was being written at the same moment
-    return not record_file.is_kept(directory)  # ended meanwhile
+    return not record_file.is_in_use(directory)  # ended meanwhile
 
 
 def _say_left(names: Sequence[str], *, running: bool) -> None:

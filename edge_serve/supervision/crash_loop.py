@@ -78,7 +78,7 @@ class Record:
 def next_record(
     last: Record, boot: str, print_of: Callable[[str], str], models: Sequence[str], now_ns: int = 0
 ) -> Record:
-    """The record of a process that starts.
+    """Return the record of a process that starts.
 
     Args:
         last: of the process before it.
@@ -105,7 +105,7 @@ def next_record(
 
 
 def retry_ns(record: Record, others: bool) -> int | None:
-    """When the models that are left out are to be tried again, by the monotonic clock; None = there are none.
+    """Return when to load the models that are left out again, by the monotonic clock; None = there are none.
 
     Args:
         others: there are models that are not left out.
@@ -117,7 +117,7 @@ def retry_ns(record: Record, others: bool) -> int | None:
 
 
 def try_again(record: Record) -> Record:
-    """The models that were left out are loaded."""
+    """Return the record of a process that loads the models that were left out again."""
     return replace(record, trying=True, tries=record.tries + 1)
 
 
@@ -140,14 +140,14 @@ def _guilty(deaths: Sequence[Suspects], known: Mapping[str, str]) -> tuple[list[
 
 
 def stable(record: Record) -> Record:
-    """Record that the process has served for a while, with the models that it tries if it does."""
+    """Return the record of a process that has served for `STABLE_SECONDS`, with the models that it tries, if any."""
     if record.trying:
         return Record(record.boot, record.phase, record.now)
     return replace(record, deaths=(), helpless=False)
 
 
 def as_text(record: Record) -> str:
-    """For a file."""
+    """Return a record as the text of its file."""
     return json.dumps(
         {
             "boot": record.boot,

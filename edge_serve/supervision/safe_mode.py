@@ -39,7 +39,7 @@ _BOOT = "/proc/sys/kernel/random/boot_id"
 
 
 class CrashWatch:
-    """Keeps the record of one server while it runs, in the directory that `begin` names."""
+    """Writes the record of one server while it runs, in the directory that `open` names."""
 
     def __init__(self, registry: Registry, repository: Repository) -> None:
         self._path = Path(FILE)
@@ -55,14 +55,14 @@ class CrashWatch:
         self._load: asyncio.Task[list[str]] | None = None
 
     @property
-    def keeps(self) -> bool:
-        """Whether this process keeps a record."""
+    def is_open(self) -> bool:
+        """Whether this process has the record open, and writes it."""
         return self._lock >= 0
 
-    async def begin(self, directory: Path, now_ns: int) -> None:
-        """Learn from the processes before this one, and leave out the models that they accuse.
+    async def open(self, directory: Path, now_ns: int) -> None:
+        """Open the record in `directory`, and leave out the models that it names as suspects.
 
-        To be called before anything is loaded. The repository is read in a thread.
+        Called before the first load. The repository is read in a thread.
         """
         self._path = directory / FILE
         if not self._acquire():
@@ -81,7 +81,7 @@ class CrashWatch:
             log.warning("safe mode: models that were left out are tried again, because the machine has booted since: "
                         "%s", ", ".join(self._record.left_out))  # fmt: skip
         else:
-            self._leave_out()
+            self._exclude_suspects()
         self._save()
 
     def _models(self, last: Record) -> tuple[Collection[str], Mapping[str, str]]:
@@ -98,14 +98,15 @@ class CrashWatch:
         rows = self._repository.fingerprints(found.values())
         return found, {name: hashlib.sha256(repr(some).encode()).hexdigest()[:16] for name, some in rows.items()}
 
-    def look(self, now_ns: int, busy: Sequence[str], *, started: bool = True) -> None:
-        """Called about once a second.
+    def check(self, now_ns: int, busy: Sequence[str], *, started: bool = True) -> None:
+        """Update the record: models that load or are busy, and the end of a series of crashes. Called about once a
+        second.
 
         Args:
-            busy: the models that have something to do.
+            busy: the models that have unanswered requests.
             started: the models of the start are loaded, or failed to.
         """
-        if not self.keeps or self._record.phase is not StartPhase.ALIVE:
+        if not self.is_open or self._record.phase is not StartPhase.ALIVE:
             return
         if self._removed():
             log.info("%s was removed", self._path)
@@ -140,23 +141,24 @@ class CrashWatch:
         self._save()
         return names
 
-    def fail(self, names: Sequence[str]) -> None:
-        """The process ends because these models did not load."""
-        self._end(StartPhase.FAILED, Suspects(tuple(names), ()))
+    def record_failed_load(self, names: Sequence[str]) -> None:
+        """Record that the process ends because these models failed to load. They are suspects."""
+        self._record_end(StartPhase.FAILED, Suspects(tuple(names), ()))
 
-    def end(self) -> None:
-        """The process ends because it is to."""
+    def record_clean_stop(self) -> None:
+        """Record an end of the process that is no crash, and cancel the load of models that were left out."""
         if self._load is not None:
             self._load.cancel()
-        self._end(StartPhase.ENDED, Suspects())
+        self._record_end(StartPhase.ENDED, Suspects())
 
-    def die(self) -> None:
-        """The process ends by a fault of its own: what it was doing stays in the record."""
+    def freeze_record(self) -> None:
+        """Write the record no more, because the process ends by an unexpected error: the models that were loading or
+        busy stay suspects in it."""
         self._registry.load_history.on_change = lambda: None
 
     # ---- inside -------------------------------------------------------------------------------------------------
 
-    def _leave_out(self) -> None:
+    def _exclude_suspects(self) -> None:
         load_history = self._registry.load_history
         load_history.left_out.update(self._record.reasons)
         for name, reason in self._record.reasons.items():
@@ -173,7 +175,7 @@ class CrashWatch:
         log.warning("safe mode: models that were left out are tried again: %s", ", ".join(self._readmit()))
 
     def _readmit(self) -> list[str]:
-        """Load what would have been loaded; the names of all that were left out."""
+        """Load the models that the start skipped in safe mode. Return the names of all that were left out."""
         load_history = self._registry.load_history
         names, skipped = sorted(load_history.left_out), sorted(load_history.skipped)
         load_history.readmit(names)
@@ -184,7 +186,7 @@ class CrashWatch:
         self._ready_ns = None
         return names
 
-    def _end(self, phase: StartPhase, suspects: Suspects) -> None:
+    def _record_end(self, phase: StartPhase, suspects: Suspects) -> None:
         if self._record.phase is not StartPhase.ALIVE:  # this process has not begun its record, or has ended it
             return
         self._registry.load_history.on_change = lambda: None
@@ -203,9 +205,12 @@ class CrashWatch:
             self._write()
 
     def _write(self) -> None:
-        """By renaming, and without `fsync`: what counts are ends of the process, which the kernel's cache outlives; a
-        power cut is no crash, and a file that it has torn holds nothing."""
-        if not self.keeps or self._record == self._written or self._removed():
+        """Write the record by renaming, without `fsync`.
+
+        The record counts ends of the process, which the kernel's cache outlives. A power cut is no crash, and a file
+        that it has torn reads as an empty record.
+        """
+        if not self.is_open or self._record == self._written or self._removed():
             return
         fresh = self._path.with_suffix(".new")
         try:
@@ -221,7 +226,7 @@ class CrashWatch:
         return self._written is not None and not self._path.exists()
 
     def _acquire(self) -> bool:
-        """Lock the record: one server keeps it at a time. Logs why not."""
+        """Lock the record, which one server may write at a time. Return whether that succeeded; failures are logged."""
         path = self._path.with_name(LOCK)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -239,7 +244,7 @@ class CrashWatch:
         return False
 
     def _close(self) -> None:
-        if self.keeps:
+        if self.is_open:
             os.close(self._lock)
             self._lock = -1
 
@@ -255,10 +260,10 @@ def _read_or_nothing(path: Path) -> str:
 
 
 def read(directory: Path) -> Record:
-    """The record of the server with this state directory.
+    """Return the record of the server with this state directory.
 
     Raises:
-        OSError: it cannot be read. FileNotFoundError: no server has kept one there.
+        OSError: it cannot be read. FileNotFoundError: no server has written one there.
     """
     path = directory / FILE
     try:
@@ -270,7 +275,7 @@ def read(directory: Path) -> Record:
 
 
 def remove(directory: Path) -> None:
-    """Remove the record. A running server notices that and leaves safe mode (`CrashWatch.look`).
+    """Remove the record. A running server notices that and leaves safe mode (`CrashWatch.check`).
 
     Raises:
         OSError: it cannot be removed.
@@ -278,8 +283,8 @@ def remove(directory: Path) -> None:
     (directory / FILE).unlink(missing_ok=True)
 
 
-def is_kept(directory: Path) -> bool:
-    """Whether a running server keeps the record.
+def is_in_use(directory: Path) -> bool:
+    """Return whether a running server writes the record.
 
     Raises:
         OSError: its lock cannot be opened.

@@ -38,7 +38,8 @@ _MOVING = ("unready", "restarting", "loading", "unloading")
 
 
 class Supervisor:
-    """Tells the service manager of one server. `run` is a task from the opening of the doors to the end."""
+    """Checks one server, and reports its state to the service manager. `run` is a task from the opening of the doors to
+    the end of the process."""
 
     def __init__(
         self, service: Service, registry: Registry, workers: Workers, crashes: CrashWatch, clock: Clock
@@ -60,8 +61,11 @@ class Supervisor:
         self._progress: object = None
         self._extended_ns = 0
 
-    def obey(self, environ: Mapping[str, str]) -> None:
-        """This process is the service: speak to the manager that `environ` names, if it names one."""
+    def use_service_manager(self, environ: Mapping[str, str]) -> None:
+        """Send all notifications to the service manager that `environ` names (sd_notify(3)), and feed its watchdog.
+
+        Without this call, and without a manager in `environ`, the supervisor checks the server and notifies none.
+        """
         self._notifier = notify.Notifier(notify.sender(environ))
         self._watchdog = time_of(environ, os.getpid())
         self._workers.default_hang = self._watchdog
@@ -69,17 +73,20 @@ class Supervisor:
             self._workers.control_groups = find_groups()
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check the server once a second, until cancelled."""
         while True:
             try:
-                await self.look()
-            except Exception:  # one bad look must not be the last
-                log.exception("looking after the service failed")
+                await self.check()
+            except Exception:  # one failed check must not be the last
+                log.exception("a check of the service failed")
             pause = TICK if self._started else TICK_LOADING
             await asyncio.sleep(min(pause, self._watchdog / FEEDS) if self._watchdog else pause)
 
-    async def look(self) -> None:
-        """Report what has changed. Models are checked in pieces."""
+    async def check(self) -> None:
+        """Check models, workers, and schedulers once: report changes, and feed the watchdog.
+
+        Many models are read in pieces, so that requests are answered between them.
+        """
         registry, now = self._registry, self._clock.now_ns()
         summaries = await gathered(registry.summaries())
         await asyncio.sleep(0)
@@ -89,14 +96,16 @@ class Supervisor:
         if not self._started or self._reloading:
             self._extend(now, summaries)
         await self._feed(now)
-        if self._crashes.keeps:
+        if self._crashes.is_open:
             await asyncio.sleep(0)
             busy = await gathered(one.name if one.runner.in_flight() else "" for one in registry.each_served())
-            self._crashes.look(now, sorted({*busy} - {""}), started=self._service.started)
+            self._crashes.check(now, sorted({*busy} - {""}), started=self._service.started)
 
-    async def start_ends(self) -> None:
-        """READY=1: the models of the start are loaded, or failed to. A start that waited for a required model which
-        cannot load would be restarted for ever, and the other models with it."""
+    async def notify_ready(self) -> None:
+        """Send READY=1, because the models of the start are loaded, or failed to load.
+
+        Required models that failed do not delay it: systemd would restart the server for ever, with its other models.
+        """
         line = self._line(await gathered(self._registry.summaries()))
         if self._stopping:
             return
@@ -106,44 +115,49 @@ class Supervisor:
             log.error("the server is live and not ready: %s", line)
         self._notifier.notify(notify.ready(line, os.getpid()))
 
-    # ---- what happens to the server -----------------------------------------------------------------------------
+    # ---- start, reload, and stop of the server ------------------------------------------------------------------
 
-    def reload_begins(self) -> None:
-        """SIGHUP: changes of the models are looked for. While the service starts that is a part of the start."""
+    def notify_reloading(self) -> None:
+        """Send RELOADING=1, because SIGHUP starts a scan for changes. Until READY=1 was sent, do nothing: the scan is a
+        part of the start."""
         if not self._started:
             return
         self._reloading = True
         self._progress = None
         self._notifier.notify(notify.reloading(self._clock.now_ns()))
 
-    def reload_ends(self) -> None:
-        """Report the end of a reload: the changes are loaded, or failed to load."""
+    def notify_reloaded(self) -> None:
+        """Send READY=1 after `notify_reloading`, because the changes are loaded, or failed to load."""
         if self._reloading:
             self._reloading = False
-            start_task(self._notify_reloaded(), "end of a reload")
+            start_task(self._notify_ready_again(), "end of a reload")
 
-    async def _notify_reloaded(self) -> None:
+    async def _notify_ready_again(self) -> None:
         line = self._line(await gathered(self._registry.summaries()))
         self._notifier.notify(notify.ready(line, os.getpid()))
 
-    def stop_begins(self, seconds: float) -> None:
-        """The server drains, for at most `seconds`."""
+    def notify_stopping(self, seconds: float) -> None:
+        """Send STOPPING=1, because the server drains for at most `seconds`, and record a clean stop."""
         if not self._stopping:
             self._stopping = True
-            self._crashes.end()  # a kill during the stop is no crash
+            self._crashes.record_clean_stop()  # a kill during the stop is no crash
             self._notifier.notify(notify.stopping(f"answering the requests that it has, at most {seconds:g} s"))
             self._notifier.notify(notify.extend(seconds + STOP_EXTRA))
 
-    def stop_waits(self, text: str) -> None:
-        """Report what the stop in progress waits for, in one line."""
+    def notify_stop_progress(self, text: str) -> None:
+        """Send one line about the requests and models that the stop waits for."""
         self._notifier.notify(notify.status(text))
 
-    def fails(self, text: str, errno: int | None = None) -> None:
-        """The process ends because of `text`."""
+    def notify_failed(self, text: str, errno: int | None = None) -> None:
+        """Send the reason for which the process ends with an error. Failed loads count for safe mode.
+
+        Args:
+            errno: of the system call that failed; None = another error.
+        """
         self._stopping = True
         failed = sorted(self._registry.load_history.failed)
         if failed and errno is None:
-            self._crashes.fail(failed)
+            self._crashes.record_failed_load(failed)
         self._notifier.notify(notify.failed(text, errno))
 
     @property
@@ -181,7 +195,7 @@ class Supervisor:
             self._notifier.notify(notify.trigger(reason))
 
     def _extend(self, now: int, summaries: Sequence[ModelSummary]) -> None:
-        """More time for loads that move: a model more is there, or a worker computes."""
+        """Request more time for a start or reload that makes progress: a model was loaded, or a worker computes."""
         if now - self._extended_ns < EXTEND_EVERY * 1e9:
             return
         self._extended_ns = now
@@ -202,7 +216,9 @@ def status_line(
     lacking: Sequence[ModelSummary] = (),
     unread: Mapping[str, str] | None = None,
 ) -> str:
-    """`3 of 5 models ready, loading det`; `1 model failed: seg (no such file); 2 serve, loading det`
+    """Return the state of the models as one line, for a technician.
+
+    Such as `3 of 5 models ready, loading det` or `1 model failed: seg (no such file); 2 serve, loading det`.
 
     Args:
         loaded: the models of the start are loaded, or failed to.

@@ -28,10 +28,10 @@ KILL_SECONDS = 5.0
 
 @frozen
 class Withhold:
-    """Let the watchdog bite.
+    """The decision not to feed the watchdog, so that systemd restarts the service.
 
     Attributes:
-        hopeless: waiting for the end of its time would be useless.
+        hopeless: the service cannot recover, so the restart is requested at once.
     """
 
     reason: str
@@ -39,7 +39,8 @@ class Withhold:
 
 
 def time_of(environ: Mapping[str, str], pid: int) -> float:
-    """Seconds within which the manager wants to hear of process `pid`; 0 = never (sd_watchdog_enabled(3))."""
+    """Return the seconds within which the service manager expects process `pid` to feed the watchdog; 0 = never
+    (sd_watchdog_enabled(3))."""
     try:
         if int(environ.get("WATCHDOG_PID") or pid) != pid:
             return 0.0

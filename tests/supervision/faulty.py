@@ -43,15 +43,15 @@ def _wait(now_ns: int) -> Decision:
 
 def inject(mode: str) -> None:
     """Patch this process, before its server starts."""
-    obey = Supervisor.obey
+    original = Supervisor.use_service_manager
 
-    def obey_and_break(self: Supervisor, environ: Mapping[str, str]) -> None:
-        obey(self, environ)
+    def use_and_break(self: Supervisor, environ: Mapping[str, str]) -> None:
+        original(self, environ)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGUSR1, _block)
         loop.add_signal_handler(signal.SIGUSR2, _freeze, self._registry)
 
-    Supervisor.obey = obey_and_break  # type: ignore[method-assign]  # for tests only
+    Supervisor.use_service_manager = use_and_break  # type: ignore[method-assign]  # for tests only
     if mode == "unkillable":
         os.killpg = lambda pgid, number: None
 

@@ -152,8 +152,8 @@ def test_a_missing_state_directory_is_made(tmp_path: Path, caplog: pytest.LogCap
     (tmp_path / "file").touch()
     for directory in (tmp_path / "a" / "b", tmp_path / "file" / "b"):
         watch = watch_of(tmp_path)
-        asyncio.run(watch.begin(directory, 0))
-        watch.end()
+        asyncio.run(watch.open(directory, 0))
+        watch.record_clean_stop()
 
     assert (tmp_path / "a" / "b" / FILE).exists()
     assert [record.getMessage() for record in caplog.records] == [
@@ -181,8 +181,8 @@ def test_a_model_that_kills_the_service_at_work_is_left_out_alone(tmp_path: Path
         if process:  # the one before it died: its lock is not released in this process
             shutil.copy(states[process - 1] / FILE, state)
         watch = watch_of(tmp_path / "models")
-        asyncio.run(watch.begin(state, process * SECOND))
-        watch.look(process * SECOND, ["kills"])
+        asyncio.run(watch.open(state, process * SECOND))
+        watch.check(process * SECOND, ["kills"])
 
     assert [record_of(state).now.busy for state in states] == [None, ("kills",), ("kills",), ("kills",)]
     reason = "it was at work the last 2 times when the service died 3 times in a row"
@@ -193,9 +193,9 @@ def test_work_is_observed_no_longer_than_needed(tmp_path: Path) -> None:
     """A record of two minutes after a start must accuse no model when the service dies days later."""
     (tmp_path / FILE).write_text(as_text(Record(BOOT, StartPhase.ALIVE)))
     watch = watch_of(tmp_path)
-    asyncio.run(watch.begin(tmp_path, 0))
+    asyncio.run(watch.open(tmp_path, 0))
     for seconds in (0, 1, STABLE_SECONDS + 1, STABLE_SECONDS + 2):
-        watch.look(int(seconds * SECOND), ["good"])
+        watch.check(int(seconds * SECOND), ["good"])
 
     assert record_of(tmp_path).now.busy is None
 

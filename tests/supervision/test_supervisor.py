@@ -240,7 +240,7 @@ def test_the_control_group_is_divided_only_when_systemd_has_started_this_very_pr
     workers = SimpleNamespace(default_hang=0.0, control_groups=None)
     pid = os.getpid() if ours else os.getppid()
 
-    watching(workers).obey({"SYSTEMD_EXEC_PID": str(pid)})
+    watching(workers).use_service_manager({"SYSTEMD_EXEC_PID": str(pid)})
 
     assert bool(asked) is ours
 
@@ -249,7 +249,7 @@ def test_hung_models_have_the_watchdog_s_time_unless_it_watches_another_process(
     for pid, expected in ((os.getpid(), 3.0), (os.getppid(), 0.0)):
         workers = SimpleNamespace(default_hang=0.0, control_groups=None)
         environ = {"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(pid)}
-        watching(workers).obey(environ)
+        watching(workers).use_service_manager(environ)
         assert workers.default_hang == expected
 
 

@@ -231,18 +231,18 @@ def repository_index(
 log = logging.getLogger(__name__)
 
 
-async def dismiss_gone(records: Iterable[ModelRecord]) -> None:
+async def dismiss_removed(records: Iterable[ModelRecord]) -> None:
     """Dismiss each failed version whose directory does not exist any more. Reads the disk only if a version failed."""
     failed = [version for record in records for version in record.failed()]
     found = {version.directory: version for version in failed if version.directory is not None}
-    for directory in await offload(_gone, list(found)) if found else ():
+    for directory in await offload(_find_missing, list(found)) if found else ():
         version = found[directory]
         if version.directory == directory:  # it was not loaded again meanwhile
             version.dismissed = True
             log.info("%s is gone: that this version failed to load no longer counts", directory)
 
 
-def _gone(directories: Iterable[Path]) -> list[Path]:
+def _find_missing(directories: Iterable[Path]) -> list[Path]:
     """Return the directories that do not exist. One that cannot be read may exist."""
     gone = []
     for directory in directories:

@@ -22,7 +22,7 @@ from edge_serve.models.control.loads import ModelLoads
 from edge_serve.models.control.records import (
     ModelRecord,
     ModelSummary,
-    dismiss_gone,
+    dismiss_removed,
     explain_absent,
     readiness,
     repository_index,
@@ -363,9 +363,9 @@ class Registry:
         _, busy = await asyncio.wait(self._swapper.leaving, timeout=max(0.0, end - time.monotonic()))
         return len(busy)
 
-    async def dismiss_gone(self) -> None:
-        """See `failures.dismiss_gone`. Called about once a second."""
-        await dismiss_gone(self._models.values())
+    async def dismiss_removed(self) -> None:
+        """See `records.dismiss_removed`. Called about once a second."""
+        await dismiss_removed(self._models.values())
 
     async def check_health(self) -> None:
         """Ask each model for its health, without waiting for the answers. Called about once a second.

@@ -75,7 +75,7 @@ class HttpServer(Door[HttpConnection]):
             self._shared = HttpDoorState(loop, self._limits, self._sharing, self.counters, self.gone)
         await super().start(listeners)
 
-    def announce_end(self) -> None:
+    def announce_close(self) -> None:
         """Put `Connection: close` into each answer from now on; new connections are accepted, and get it too."""
         self._ends = True
         for connection in list(self.connections):

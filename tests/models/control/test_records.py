@@ -56,11 +56,11 @@ def test_a_failed_version_counts_no_more_when_a_load_without_it_succeeds(tmp_pat
 def test_a_failed_version_counts_while_it_lies_in_the_repository_and_is_wanted(tmp_path: Path) -> None:
     async def scenario(house: House) -> None:
         await load_bad_version(house)
-        await house.registry.dismiss_gone()
+        await house.registry.dismiss_removed()
         assert not house.registry.is_ready()
 
         (tmp_path / "m" / "2").rmdir()
-        await house.registry.dismiss_gone()
+        await house.registry.dismiss_removed()
         assert house.registry.is_ready()
 
     play(tmp_path, scenario)
@@ -73,7 +73,7 @@ def test_a_model_that_failed_counts_until_it_is_unloaded(tmp_path: Path) -> None
         for _ in range(2):
             with pytest.raises(EdgeServeError):
                 await house.registry.load("m")
-            await house.registry.dismiss_gone()
+            await house.registry.dismiss_removed()
             assert not house.registry.is_ready()
             await house.registry.unload("m")
             assert house.registry.is_ready()
