@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class DoorGuards:
-    """Certificates, access checks, and limits of the doors. The server calls `look` once a second.
+    """Certificates, access checks, and limits of the doors. The server calls `reload_changed` once a second.
 
     Args:
         shortages: returns how many requests were refused so far because there was no tensor memory.
@@ -59,11 +59,11 @@ class DoorGuards:
         self.http_tls = self._tls("HTTP", http_files(config), "http/1.1")
         self.metrics_tls = self.http_tls if config.metrics_use_ssl else None
 
-    async def look(self) -> None:
+    async def reload_changed(self) -> None:
         """Load the files that have changed."""
-        await self.access.look()
+        await self.access.reload_changed()
         for contexts in self._contexts:
-            await contexts.look()
+            await contexts.reload_changed()
 
     def chooser(self, application: V2Application) -> Callable[[Peer], Application]:
         """Return a function that chooses the application of a client: with its access checks, and with CORS if web

@@ -38,10 +38,10 @@ class DrainReport:
     async def run(self) -> None:
         """Report soon, then at intervals, until cancelled."""
         await asyncio.sleep(FIRST)
-        self.look()
-        await repeat("naming what the stop waits for", EVERY, self.look)
+        self.report()
+        await repeat("naming what the stop waits for", EVERY, self.report)
 
-    def look(self) -> None:
+    def report(self) -> None:
         """Report once, if a model is busy, or was at the last report."""
         text, left = self.unanswered(), max(0.0, self._end - time.monotonic())
         if text:

@@ -285,7 +285,7 @@ class ServerProcess:
         """Scan the repositories for changes now."""
         self._supervisor.notify_reloading()
         if self._poller is not None:
-            self._poller.ask()
+            self._poller.request_scan()
         else:
             log.warning("SIGHUP: nothing to do, because models are loaded and unloaded on request here "
                         "(--model-control-mode=explicit)")  # fmt: skip
@@ -371,7 +371,7 @@ class ServerProcess:
             await self._crashes.open(Path(self._state_directory), self._clock.now_ns())
         await self._find_devices()
         if self._poller is not None:
-            await self._poller.begin()
+            await self._poller.scan_first()
         with contextlib.suppress(EdgeServeError):  # loading fails of the same, and says so
             await self._registry.find_required()
         try:
@@ -424,7 +424,7 @@ class ServerProcess:
             "trimming": trim_idle(self._budget),
             "health": repeat("asking models for their health", HOUSEKEEPING_SECONDS, self._registry.check_health),
             "versions": repeat("looking for failed versions", HOUSEKEEPING_SECONDS, self._registry.dismiss_removed),
-            "guards": repeat("looking at certificates and tokens", HOUSEKEEPING_SECONDS, self._guards.look),
+            "guards": repeat("reloading certificates and tokens", HOUSEKEEPING_SECONDS, self._guards.reload_changed),
         }
         if self._log_control is not None:
             jobs["log"] = repeat("housekeeping of the log", HOUSEKEEPING_SECONDS, self._log_control.tick)

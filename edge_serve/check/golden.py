@@ -22,7 +22,7 @@ from edge_serve.golden.writer import Recording, write_golden
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse
 from edge_serve.messages.tensors import InferTensor
 from edge_serve.models.control.registry import Registry
-from edge_serve.models.load.golden import SampleFigures, ask, read_limited, request_of, run_golden
+from edge_serve.models.load.golden import SampleFigures, read_limited, request_of, run_golden, run_sample
 from edge_serve.models.repository.repository import FoundModel
 from edge_serve.models.versions.served import Served
 from edge_serve.records import slotted
@@ -97,7 +97,7 @@ async def _measure(served: Served, test: GoldenTest, seconds: float, trial: Gold
     latencies = []
     rounds = math.ceil(test.budget.requests / len(test.samples))  # whole ones, so that each sequence comes to its end
     for sample in test.samples * rounds:
-        again = await ask(served, sample, seconds)
+        again = await run_sample(served, sample, seconds)
         latencies.append(again.seconds)
         if again.problems:
             trial.problems += [f"when it was sent again: {text}" for text in again.problems]

@@ -95,11 +95,11 @@ class SelfInference:
     async def _visit(self, served: Served, patient: _Patient) -> None:
         """Test one version. An unexpected error is logged, so that the other versions are tested all the same."""
         try:
-            await self._ask_if_idle(served, patient)
+            await self._test_if_idle(served, patient)
         except Exception:
             log.exception("self-inference of model %s failed", served.name, extra=_about(served))
 
-    async def _ask_if_idle(self, served: Served, patient: _Patient) -> None:
+    async def _test_if_idle(self, served: Served, patient: _Patient) -> None:
         busy = _answers(served) > patient.answered
         patient.answered = _answers(served)
         if busy and served.golden is None:
@@ -108,7 +108,7 @@ class SelfInference:
         if busy or patient.excused or served.leaving or served.opened is None or not served.opened.complete:
             return
         if served.golden is not None and not served.config.HasField("sequence_batching"):
-            await self._ask_golden(served, served.golden, patient)
+            await self._test_golden(served, served.golden, patient)
             return
         try:
             question = await offload(_question, served)
@@ -118,11 +118,11 @@ class SelfInference:
         if question is None:
             patient.excused = True
             return
-        error = await _ask(served, question, min(self._interval, PATIENCE))
+        error = await _send(served, question, min(self._interval, PATIENCE))
         patient.answered = _answers(served)
         self._judge(served, patient, error)
 
-    async def _ask_golden(self, served: Served, test: GoldenTest, patient: _Patient) -> None:
+    async def _test_golden(self, served: Served, test: GoldenTest, patient: _Patient) -> None:
         """Send one sample of a golden test, which the version passed when it was loaded."""
         past_cache = _past_cache(served)
         if past_cache is None:
@@ -143,7 +143,7 @@ class SelfInference:
             if figures.problems:
                 error = EdgeServeError("; ".join(figures.problems))
         except EdgeServeError as failure:
-            if behind:  # as in `_ask`
+            if behind:  # as in `_send`
                 return
             error = failure
         patient.answered = _answers(served)
@@ -219,7 +219,7 @@ def _past_cache(served: Served) -> Served | None:
     return served if served.cache is None else replace(served, cache=None)
 
 
-async def _ask(served: Served, question: InferRequest, seconds: float) -> EdgeServeError | None:
+async def _send(served: Served, question: InferRequest, seconds: float) -> EdgeServeError | None:
     """Return the error instead of an answer; None = it answered."""
     done: asyncio.Future[EdgeServeError | None] = asyncio.get_running_loop().create_future()
 

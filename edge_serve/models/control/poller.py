@@ -48,7 +48,7 @@ class Watch:
         #: model -> its snapshot at the last scan, and since when it is the same
         self._changing: dict[str, tuple[Snapshot, float]] = {}
 
-    def look(
+    def compare(
         self, found: Mapping[str, Snapshot], now: float, settle: float, unreadable: Collection[str] = ()
     ) -> Changes:
         """Compare a scan (`found`, taken at `now`). Changes count once they are `settle` seconds old.
@@ -109,11 +109,11 @@ def came_at_once(before: Snapshot | None, now: Snapshot) -> bool:
 log = logging.getLogger(__name__)
 
 #: how long a change must have stayed the same after a request for a scan, seconds
-SETTLE_WHEN_ASKED = 1.0
+SETTLE_ON_REQUEST = 1.0
 #: seconds between scans, without an interval, while the repositories could not be read since the start
 _TRY_AGAIN = 10.0
 #: how long after a scan that left out a model that is being unloaded, seconds
-_LOOK_AGAIN = 0.5
+_SCAN_AGAIN = 0.5
 
 
 @frozen
@@ -151,7 +151,7 @@ class Poller:
         self._watch = Watch({})
         self._wake = asyncio.Event()
         self._requested = False
-        self._looking = asyncio.Lock()
+        self._scanning = asyncio.Lock()
         #: each may take as long as a model that hangs, and must not delay other models
         self._loads: set[asyncio.Task[None]] = set()
         self._trouble = ""
@@ -159,7 +159,7 @@ class Poller:
         self._unloading: dict[str, asyncio.Task[None]] = {}
         self.on_settled: Callable[[], None] = lambda: None
 
-    async def begin(self) -> None:
+    async def scan_first(self) -> None:
         """Take the first scan, with which later ones are compared. Call it before the first load.
 
         The load reports a repository that cannot be read, so this does not log it.
@@ -167,7 +167,7 @@ class Poller:
         found = await self._scan(logged=False)
         self._watch = Watch(found[0] if found is not None else {})
 
-    def ask(self) -> None:
+    def request_scan(self) -> None:
         """Request a scan as soon as possible."""
         self._requested = True
         self._wake.set()
@@ -186,12 +186,12 @@ class Poller:
         self._repository.retry()
         wanted, done = await (self._reload_named(names, unload_first) if names else self._reload_changed())
         if self._unloading:
-            self.ask()
+            self.request_scan()
         changed = {*done.load, *done.unload}
         return [self._reloaded(name, name in changed, name in done.unload) for name in wanted]
 
     async def _reload_named(self, names: Sequence[str], unload_first: bool) -> tuple[list[str], Changes]:
-        async with self._looking:
+        async with self._scanning:
             models, unreadable = await self._scanned()
             find = self._watch.find_known
             wanted = list(dict.fromkeys(one for name in names for one in find(models, name) or [name]))
@@ -206,9 +206,9 @@ class Poller:
         load: list[str] = []
         unload: list[str] = []
         while True:
-            async with self._looking:
+            async with self._scanning:
                 models, unreadable = await self._scanned()
-                changes = self._watch.look(models, time.monotonic(), SETTLE_WHEN_ASKED, unreadable)
+                changes = self._watch.compare(models, time.monotonic(), SETTLE_ON_REQUEST, unreadable)
                 self._stop_outdated(changes)
             await self._load(changes.load)
             load += changes.load
@@ -222,9 +222,9 @@ class Poller:
         if found is None:
             raise Unavailable(f"the model repositories cannot be read: {self._trouble}")
         models, unreadable = found
-        return self._leave_out_unloading(models), unreadable
+        return self._without_unloading(models), unreadable
 
-    def _leave_out_unloading(self, models: Mapping[str, Snapshot]) -> dict[str, Snapshot]:
+    def _without_unloading(self, models: Mapping[str, Snapshot]) -> dict[str, Snapshot]:
         """Return the models of a scan without those whose earlier files are being unloaded: a load would wait for that,
         and delay all others."""
         return {name: model for name, model in models.items() if name not in self._unloading}
@@ -247,17 +247,17 @@ class Poller:
                 task.cancel()
 
     async def _run(self) -> None:
-        due, settle = self._next(), self._interval or SETTLE_WHEN_ASKED
+        due, settle = self._next(), self._interval or SETTLE_ON_REQUEST
         asked = False
         while True:
             if await self._asked(due):
                 log.info("looking for changes in the model repositories")
-                settle = min(settle, SETTLE_WHEN_ASKED)
+                settle = min(settle, SETTLE_ON_REQUEST)
                 asked = True
                 self._repository.retry()
-            again = await self._look(settle)
+            again = await self._scan_once(settle)
             if again is None and not self._loads:
-                settle = self._interval or SETTLE_WHEN_ASKED
+                settle = self._interval or SETTLE_ON_REQUEST
                 if asked:
                     asked = False
                     self.on_settled()
@@ -278,15 +278,15 @@ class Poller:
         asked, self._requested = self._requested, False
         return asked
 
-    async def _look(self, settle: float) -> float | None:
+    async def _scan_once(self, settle: float) -> float | None:
         """Scan once and act on it. Return when to scan again because of changes that are not complete; None = there are
         none."""
-        async with self._looking:
+        async with self._scanning:
             found = await self._scan()
             if found is None:
                 return None
             models, unreadable = found
-            changes = self._watch.look(self._leave_out_unloading(models), time.monotonic(), settle, unreadable)
+            changes = self._watch.compare(self._without_unloading(models), time.monotonic(), settle, unreadable)
             self._stop_outdated(changes)
         if changes.load or self._registry.find_rebound():
             task = asyncio.get_running_loop().create_task(self._load(changes.load), name="load changed models")
@@ -295,7 +295,7 @@ class Poller:
         if changes.again is None and not self._loads:
             self._registry.load_history.unreadable = ""
             if not self._unloading.keys().isdisjoint(models):
-                return time.monotonic() + _LOOK_AGAIN
+                return time.monotonic() + _SCAN_AGAIN
         return changes.again
 
     def _stop_outdated(self, changes: Changes) -> None:

@@ -373,6 +373,6 @@ class Registry:
         A model with an open question is not asked again, so that a model that hangs delays nothing.
         """
         for i, one in enumerate(self.each_served()):
-            one.ask_health()
+            one.start_health_check()
             if i % ASKED_AT_ONCE == ASKED_AT_ONCE - 1:
                 await asyncio.sleep(0.001)

@@ -114,7 +114,7 @@ async def run_golden(served: Served, test: GoldenTest, seconds: float) -> list[S
     check_fit(test, served.signature)
     figures = []
     for sample in test.samples:
-        figures.append(await ask(served, sample, seconds))
+        figures.append(await run_sample(served, sample, seconds))
     return figures
 
 
@@ -134,7 +134,7 @@ def check_fit(test: GoldenTest, signature: Signature) -> None:
             raise _unfit(sample, f"found output '{tensor.name}', expected one of {', '.join(signature.outputs)}")
 
 
-async def ask(served: Served, sample: GoldenSample, seconds: float) -> SampleFigures:
+async def run_sample(served: Served, sample: GoldenSample, seconds: float) -> SampleFigures:
     """Send one sample, and compare the answer.
 
     Raises:

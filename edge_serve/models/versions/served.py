@@ -217,7 +217,7 @@ class Served:
             self._free = asyncio.Event()
             await self._free.wait()
 
-    def ask_health(self) -> None:
+    def start_health_check(self) -> None:
         """Start to ask the model whether it is ready, unless the last question is still open."""
         if self.opened is not None and (self._asking is None or self._asking.done()):
             self._asking = start_task(self.check_health(), f"health of {self.name}")

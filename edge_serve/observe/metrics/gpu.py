@@ -146,8 +146,8 @@ class Nvml:
         nvml.nvmlInit()
         self._devices = []
         for index in range(nvml.nvmlDeviceGetCount()):
-            handle = self._ask(nvml.nvmlDeviceGetHandleByIndex, index)
-            uuid = None if handle is None else self._ask(nvml.nvmlDeviceGetUUID, handle)
+            handle = self._query(nvml.nvmlDeviceGetHandleByIndex, index)
+            uuid = None if handle is None else self._query(nvml.nvmlDeviceGetUUID, handle)
             if uuid is not None:  # one that is lost has no name to be shown by, and the others are still there
                 self._devices.append((handle, _text(uuid), self._millijoules(handle)))
 
@@ -155,14 +155,14 @@ class Nvml:
         return [self._read_one(*device) for device in self._devices]
 
     def _read_one(self, handle: Any, uuid: str, millijoules_at_start: int | None) -> GpuReading:
-        nvml, ask = self._nvml, self._ask
+        nvml, query = self._nvml, self._query
         self._problem = ""
-        memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle)
-        load = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
-        usage = ask(nvml.nvmlDeviceGetPowerUsage, handle)
-        limit = ask(nvml.nvmlDeviceGetPowerManagementLimit, handle)
+        memory = query(nvml.nvmlDeviceGetMemoryInfo, handle)
+        load = query(nvml.nvmlDeviceGetUtilizationRates, handle)
+        usage = query(nvml.nvmlDeviceGetPowerUsage, handle)
+        limit = query(nvml.nvmlDeviceGetPowerManagementLimit, handle)
         energy = self._millijoules(handle)
-        temperature = ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
+        temperature = query(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
         return GpuReading(
             uuid,
             utilization=None if load is None else load.gpu / 100,
@@ -179,21 +179,21 @@ class Nvml:
 
     def _throttling(self, handle: Any) -> tuple[str, ...] | None:
         for name in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
-            bits = self._ask(getattr(self._nvml, name, self._ignore), handle)
+            bits = self._query(getattr(self._nvml, name, self._ignore), handle)
             if bits is not None:
                 return tuple(reason for bit, reason in _THROTTLE_BITS.items() if int(bits) & bit)
         return None
 
     def _processes(self, handle: Any) -> dict[int, int]:
         """Return the memory of each process. In a container a driver may number processes as the host does."""
-        found = self._ask(getattr(self._nvml, "nvmlDeviceGetComputeRunningProcesses", self._ignore), handle)
+        found = self._query(getattr(self._nvml, "nvmlDeviceGetComputeRunningProcesses", self._ignore), handle)
         return {int(one.pid): int(one.usedGpuMemory) for one in found or () if one.usedGpuMemory is not None}
 
     def _millijoules(self, handle: Any) -> int | None:
-        value = self._ask(self._nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+        value = self._query(self._nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
         return None if value is None else int(value)
 
-    def _ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
+    def _query(self, call: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return call(*arguments)
         except self._nvml.NVMLError as error:  # NOT_SUPPORTED on this board: the gauge is left out

@@ -91,7 +91,7 @@ def fetch(target: StatusTarget, timeout: float = _TIMEOUT_SECONDS) -> dict[str, 
     Raises:
         Unreachable: with a text for people.
     """
-    status, body = _ask(target, "GET", PATH, timeout)
+    status, body = _request(target, "GET", PATH, timeout)
     value = _json(body)
     if status == 200 and isinstance(value, dict) and "server" in value:
         return value
@@ -108,7 +108,7 @@ def leave_safe_mode(target: StatusTarget, timeout: float = _TIMEOUT_SECONDS) -> 
     Raises:
         Unreachable: with a text for people.
     """
-    status, body = _ask(target, "POST", LEAVE, timeout)
+    status, body = _request(target, "POST", LEAVE, timeout)
     value = _json(body)
     if status == 200 and isinstance(value, dict) and isinstance(value.get("left_out"), list):
         return [str(name) for name in value["left_out"]]
@@ -116,7 +116,7 @@ def leave_safe_mode(target: StatusTarget, timeout: float = _TIMEOUT_SECONDS) -> 
     raise Unreachable(f"the server at {target.name} did not leave safe mode: HTTP {status}, {reason}", UNKNOWN)
 
 
-def _ask(target: StatusTarget, method: str, path: str, timeout: float) -> tuple[int, bytes]:
+def _request(target: StatusTarget, method: str, path: str, timeout: float) -> tuple[int, bytes]:
     """Status and body of one request.
 
     Raises:

@@ -32,7 +32,7 @@ from edge_serve.service import TRITON_VERSION, Service
 
 log = logging.getLogger(__name__)
 
-#: how old what the machine said may be; several readers a second share one look
+#: greatest age of the figures of the machine; several readers a second share one reading
 FRESH_NS = 800_000_000
 #: how long a reader waits for the machine's figures; a sensor or a disk that hangs must not hide the rest
 PATIENCE_SECONDS = 2.0
@@ -78,7 +78,7 @@ class Collector:
         self._readings = Readings()
         self._read_ns: int | None = None
         self._waiting: list[Done] = []
-        self._looking = self._late = False
+        self._reading = self._late = False
         self._timer: asyncio.TimerHandle | None = None
 
     def read(self, done: Done) -> None:
@@ -88,33 +88,33 @@ class Collector:
             start_task(self._notify([done]), "status document")
             return
         self._waiting.append(done)
-        if not self._looking:
-            self._looking = True
+        if not self._reading:
+            self._reading = True
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(PATIENCE_SECONDS, self._on_late)
             pids = [os.getpid(), *(worker.pid for worker in self._sources.workers())]
             try:
-                threading.Thread(target=self._look, args=(loop, pids), name="status", daemon=True).start()
+                threading.Thread(target=self._read_machine, args=(loop, pids), name="status", daemon=True).start()
             except RuntimeError as error:  # the limit of processes is reached
-                log.error("the machine could not be looked at: %s", error)
-                self._looked(None)
+                log.error("the figures of the machine could not be read: %s", error)
+                self._on_read(None)
 
-    def _look(self, loop: asyncio.AbstractEventLoop, pids: list[int]) -> None:
+    def _read_machine(self, loop: asyncio.AbstractEventLoop, pids: list[int]) -> None:
         readings = None
         try:
             readings = self._probe.read(pids)
         except Exception:  # the rest of the document is worth having without it
-            log.exception("the machine could not be looked at")
+            log.exception("the figures of the machine could not be read")
         with contextlib.suppress(RuntimeError):  # the loop is closed, so no reader waits
-            loop.call_soon_threadsafe(self._looked, readings)
+            loop.call_soon_threadsafe(self._on_read, readings)
 
     def _on_late(self) -> None:
-        log.warning("looking at the machine takes longer than %g s: its figures are old", PATIENCE_SECONDS)
+        log.warning("reading the machine's figures takes longer than %g s: the document has old ones", PATIENCE_SECONDS)
         self._late = True
         self._answer()
 
-    def _looked(self, readings: Readings | None) -> None:
-        self._looking = self._late = False
+    def _on_read(self, readings: Readings | None) -> None:
+        self._reading = self._late = False
         if self._timer is not None:
             self._timer.cancel()
         if readings is not None:

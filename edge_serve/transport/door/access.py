@@ -76,11 +76,11 @@ class Access:
             )
         self.policy = self._read()
 
-    async def look(self) -> None:
+    async def reload_changed(self) -> None:
         """Load the files that have changed. Called once a second."""
         for file in (self._tokens, self._certificates):
             if file is not None:
-                await file.look()
+                await file.reload_changed()
 
     def gate(self, peer: Peer) -> AccessGate | None:
         """Return the access checks of one client; None if the client may do everything."""

@@ -20,7 +20,7 @@ START_SECONDS = 10.0
 
 
 class Reloaded(Generic[T]):
-    """Holds one such value. Users read `value` each time they need it; the supervisor calls `look` once a second.
+    """Holds one such value. Users read `value` each time they need it; the server calls `reload_changed` once a second.
 
     Args:
         what: name for the log, such as "certificate of HTTP".
@@ -48,8 +48,8 @@ class Reloaded(Generic[T]):
         #: the last error in the log; "" = the files are valid
         self._logged = ""
 
-    async def look(self) -> bool:
-        """Load files that changed, once they look the same in two calls: they may be half-written before.
+    async def reload_changed(self) -> bool:
+        """Load files that changed, once they are the same in two calls: they may be half-written before.
 
         Files that cannot be loaded are tried again in each call, because a group or a mount may come to be what they
         need, which no change of the files shows. The files are read in a thread, because a slow disk must not block the

@@ -80,7 +80,7 @@ class GrpcServer(Door[GrpcConnection]):
         self._keepalive = keepalive or KeepaliveSettings()
         limits = limits or GrpcLimits()
         self._context = tls
-        self._looking: asyncio.Task[bool] | None = None
+        self._reloading: asyncio.Task[bool] | None = None
         self._watchers = Watchers(service)
         self._inference = GrpcInference(service, clock)
         self._methods = _make_methods(service, self._inference, self._watchers)
@@ -114,8 +114,8 @@ class GrpcServer(Door[GrpcConnection]):
         """Check the timeouts of every connection, notify watchers of health, and look for new certificates."""
         super().sweep()
         self._watchers.notify()
-        if self._context is not None and (self._looking is None or self._looking.done()):
-            self._looking = start_task(self._context.look(), "look for new certificates of gRPC")
+        if self._context is not None and (self._reloading is None or self._reloading.done()):
+            self._reloading = start_task(self._context.reload_changed(), "reload certificates of gRPC")
 
     def _connect(self, sock: socket.socket | TlsSocket, peer: Peer) -> GrpcConnection:
         assert self._shared is not None, "listeners come after it"

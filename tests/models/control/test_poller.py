@@ -48,19 +48,19 @@ def test_entries_present_at_the_start_are_no_change(tmp_path: Path) -> None:
     model(tmp_path, "a", 1)
     watch = Watch(look(tmp_path))
 
-    assert watch.look(look(tmp_path), 100.0, SETTLE) == Changes()
+    assert watch.compare(look(tmp_path), 100.0, SETTLE) == Changes()
 
 
 def test_a_copy_counts_when_it_has_stayed_the_same(tmp_path: Path) -> None:
     watch = Watch({})
     directory = model(tmp_path, "a", 1)
 
-    assert watch.look(look(tmp_path), 0.0, SETTLE) == Changes(again=10.0)
+    assert watch.compare(look(tmp_path), 0.0, SETTLE) == Changes(again=10.0)
     (directory / "1" / "weights").write_bytes(b"more of it")  # the copy goes on
-    assert watch.look(look(tmp_path), 10.0, SETTLE) == Changes(again=20.0)
-    assert watch.look(look(tmp_path), 19.9, SETTLE) == Changes(again=20.0)
-    assert watch.look(look(tmp_path), 20.0, SETTLE) == Changes(load=("a",))
-    assert watch.look(look(tmp_path), 30.0, SETTLE) == Changes()
+    assert watch.compare(look(tmp_path), 10.0, SETTLE) == Changes(again=20.0)
+    assert watch.compare(look(tmp_path), 19.9, SETTLE) == Changes(again=20.0)
+    assert watch.compare(look(tmp_path), 20.0, SETTLE) == Changes(load=("a",))
+    assert watch.compare(look(tmp_path), 30.0, SETTLE) == Changes()
 
 
 def test_a_change_that_is_taken_back_is_none(tmp_path: Path) -> None:
@@ -68,10 +68,10 @@ def test_a_change_that_is_taken_back_is_none(tmp_path: Path) -> None:
     watch = Watch(look(tmp_path))
 
     (directory / "notes").write_text("x")
-    assert watch.look(look(tmp_path), 0.0, SETTLE).again == 10.0
+    assert watch.compare(look(tmp_path), 0.0, SETTLE).again == 10.0
     (directory / "notes").unlink()
 
-    assert watch.look(look(tmp_path), 10.0, SETTLE) == Changes()
+    assert watch.compare(look(tmp_path), 10.0, SETTLE) == Changes()
 
 
 def test_a_model_that_is_renamed_into_place_is_seen_at_once(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_model_that_is_renamed_into_place_is_seen_at_once(tmp_path: Path) -> N
     watch = Watch({})
     renamed_in(root, model(tmp_path / "staging", "a", 1), root / "a")
 
-    assert watch.look(look(root), 0.0, SETTLE) == Changes(load=("a",))
+    assert watch.compare(look(root), 0.0, SETTLE) == Changes(load=("a",))
 
 
 def test_a_version_that_is_renamed_into_place_is_seen_at_once(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_version_that_is_renamed_into_place_is_seen_at_once(tmp_path: Path) ->
     watch = Watch(look(root))
     renamed_in(root, model(tmp_path / "staging", "a", 2) / "2", directory / "2")
 
-    assert watch.look(look(root), 0.0, SETTLE) == Changes(load=("a",))
+    assert watch.compare(look(root), 0.0, SETTLE) == Changes(load=("a",))
 
 
 def test_a_link_that_is_turned_is_seen_at_once(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_link_that_is_turned_is_seen_at_once(tmp_path: Path) -> None:
     (root / ".a").symlink_to(new)
     (root / ".a").rename(root / "a")
 
-    assert watch.look(look(root), 0.0, SETTLE) == Changes(load=("a",))
+    assert watch.compare(look(root), 0.0, SETTLE) == Changes(load=("a",))
 
 
 def test_removed_entries_are_seen_at_once(tmp_path: Path) -> None:
@@ -110,10 +110,10 @@ def test_removed_entries_are_seen_at_once(tmp_path: Path) -> None:
     watch = Watch(look(tmp_path))
 
     shutil.rmtree(directory / "2")
-    assert watch.look(look(tmp_path), 0.0, SETTLE) == Changes(load=("a",))
+    assert watch.compare(look(tmp_path), 0.0, SETTLE) == Changes(load=("a",))
     shutil.rmtree(tmp_path / "b")
-    assert watch.look(look(tmp_path), 0.0, SETTLE) == Changes(unload=("b",))
-    assert watch.look(look(tmp_path), 0.0, SETTLE) == Changes()
+    assert watch.compare(look(tmp_path), 0.0, SETTLE) == Changes(unload=("b",))
+    assert watch.compare(look(tmp_path), 0.0, SETTLE) == Changes()
 
 
 def test_a_file_that_is_written_in_a_version_is_not_at_once(tmp_path: Path) -> None:
@@ -136,16 +136,16 @@ def test_a_second_repository_with_the_same_name_is_a_change(tmp_path: Path) -> N
     watch = Watch(scan())
     model(second, "a", 1)
 
-    assert watch.look(scan(), 0.0, SETTLE).load == ("a",)
+    assert watch.compare(scan(), 0.0, SETTLE).load == ("a",)
 
 
 def test_an_unreadable_model_is_not_unloaded(tmp_path: Path) -> None:
     model(tmp_path, "a", 1)
     watch = Watch(look(tmp_path))
 
-    assert watch.look({}, 0.0, SETTLE, {"a"}) == Changes()
-    assert watch.look(look(tmp_path), 1.0, SETTLE) == Changes()
-    assert watch.look({}, 2.0, SETTLE) == Changes(unload=("a",))
+    assert watch.compare({}, 0.0, SETTLE, {"a"}) == Changes()
+    assert watch.compare(look(tmp_path), 1.0, SETTLE) == Changes()
+    assert watch.compare({}, 2.0, SETTLE) == Changes(unload=("a",))
 
 
 def test_an_unreadable_model_that_is_named_is_not_unloaded(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_changes_are_followed_while_it_runs(tmp_path: Path) -> None:
         model(tmp_path, "a", 1)
         registry = FakeRegistry()
         subject = poller(registry, tmp_path)
-        await subject.begin()
+        await subject.scan_first()
         running = asyncio.create_task(subject.run())
 
         model(tmp_path, "b", 1)
@@ -239,7 +239,7 @@ def test_a_model_that_was_never_loaded_is_not_unloaded(tmp_path: Path) -> None:
         model(tmp_path, "stranger", 1)
         registry = FakeRegistry()
         subject = poller(registry, tmp_path)
-        await subject.begin()
+        await subject.scan_first()
         running = asyncio.create_task(subject.run())
 
         shutil.rmtree(tmp_path / "stranger")
@@ -260,7 +260,7 @@ def test_a_repository_that_vanishes_for_a_while_unloads_nothing(
         model(root, "a", 1)
         registry = FakeRegistry()
         subject = poller(registry, root)
-        await subject.begin()
+        await subject.scan_first()
         running = asyncio.create_task(subject.run())
 
         root.rename(tmp_path / "away")
@@ -281,7 +281,7 @@ def test_polling_continues_after_a_fault(tmp_path: Path, caplog: pytest.LogCaptu
         registry = FakeRegistry()
         registry.error = RuntimeError("a fault of ours")
         subject = poller(registry, tmp_path)
-        await subject.begin()
+        await subject.scan_first()
         running = asyncio.create_task(subject.run())
 
         for name in ("a", "b"):
@@ -294,18 +294,18 @@ def test_polling_continues_after_a_fault(tmp_path: Path, caplog: pytest.LogCaptu
 
 
 def test_without_an_interval_it_looks_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_serve.models.control.poller.SETTLE_WHEN_ASKED", 0.02)
+    monkeypatch.setattr("edge_serve.models.control.poller.SETTLE_ON_REQUEST", 0.02)
 
     async def story() -> None:
         registry = FakeRegistry()
         subject = poller(registry, tmp_path, None)
-        await subject.begin()
+        await subject.scan_first()
         running = asyncio.create_task(subject.run())
         model(tmp_path, "a", 1)
         await asyncio.sleep(0.05)
         assert registry.calls == []
 
-        subject.ask()
+        subject.request_scan()
         assert await registry.next() == ("load", "a")
         running.cancel()
 
@@ -315,14 +315,14 @@ def test_without_an_interval_it_looks_when_asked(tmp_path: Path, monkeypatch: py
 def test_without_an_interval_it_looks_until_the_repository_can_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name in ("SETTLE_WHEN_ASKED", "_TRY_AGAIN"):
+    for name in ("SETTLE_ON_REQUEST", "_TRY_AGAIN"):
         monkeypatch.setattr(f"edge_serve.models.control.poller.{name}", 0.02)
 
     async def story() -> None:
         registry = FakeRegistry()
         registry.load_history.unreadable = "no such directory"  # the load of the start has logged that
         subject = poller(registry, tmp_path / "models", interval=None)
-        await subject.begin()
+        await subject.scan_first()
         running = asyncio.create_task(subject.run())
 
         await asyncio.sleep(0.1)
@@ -348,7 +348,7 @@ def test_a_model_that_is_being_unloaded_delays_no_other(tmp_path: Path) -> None:
         registry = FakeRegistry()
         registry.drained.clear()
         subject = poller(registry, tmp_path)
-        await subject.begin()
+        await subject.scan_first()
         running = asyncio.create_task(subject.run())
 
         shutil.rmtree(tmp_path / "a")
@@ -374,14 +374,14 @@ def test_a_model_that_hangs_while_it_loads_delays_no_other(tmp_path: Path) -> No
         subject = poller(registry, tmp_path)
         settled = asyncio.Event()
         subject.on_settled = settled.set
-        await subject.begin()
+        await subject.scan_first()
         running = asyncio.create_task(subject.run())
 
         hanging = model(tmp_path, "a", 1)
         assert await registry.next() == ("load", "a")
         model(tmp_path, "b", 1)
         assert await registry.next() == ("load", "b")
-        subject.ask()
+        subject.request_scan()
         (hanging / "1/model.py").write_text("version = 1.1\n")
         assert await registry.next() == ("load", "a")
         shutil.rmtree(hanging)
@@ -403,7 +403,7 @@ def test_a_reload_of_an_unreadable_model_says_why(tmp_path: Path) -> None:
         (root / "a").symlink_to(model(tmp_path / "releases", "r1", 1))
         registry = FakeRegistry()
         subject = poller(registry, root, None)
-        await subject.begin()
+        await subject.scan_first()
         (tmp_path / "releases/r1").rename(tmp_path / "releases/r2")
         (told,) = await subject.reload(["a"])
         assert (told.versions, told.changed) == (("1",), False)
@@ -420,7 +420,7 @@ def test_a_reload_names_a_model_of_a_namespace(tmp_path: Path) -> None:
             model(root, "a", 1)
         registry = FakeRegistry()
         subject = Poller(Repository([first, second], namespaced=True), cast(Registry, registry), None)
-        await subject.begin()
+        await subject.scan_first()
         model(second, "a", 2)
         found = await subject.reload(["a"])
         assert [(one.name, one.changed) for one in found] == [(f"{first}::a", False), (f"{second}::a", True)]

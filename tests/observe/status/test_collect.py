@@ -160,7 +160,7 @@ def test_requests_of_a_replaced_load_are_counted_with_its_successor() -> None:
     ]
 
 
-def test_readers_within_a_moment_share_one_look() -> None:
+def test_readers_within_a_moment_share_one_reading() -> None:
     async def story(scene: Scene) -> None:
         first = await asyncio.gather(scene.read(), scene.read())
         scene.clock.now += FRESH_NS - 1
@@ -201,7 +201,7 @@ def test_a_look_that_fails_hides_nothing_else(caplog: pytest.LogCaptureFixture) 
         assert document["device"]["cores"] == 0
 
     run(story)
-    assert "the machine could not be looked at" in caplog.text
+    assert "the figures of the machine could not be read" in caplog.text
 
 
 def test_after_a_look_without_a_thread_the_next_reader_looks_again(
@@ -217,7 +217,7 @@ def test_after_a_look_without_a_thread_the_next_reader_looks_again(
         assert (await scene.read())["device"]["cores"] == 1
 
     run(story)
-    assert caplog.messages == ["the machine could not be looked at: can't start new thread"]
+    assert caplog.messages == ["the figures of the machine could not be read: can't start new thread"]
 
 
 def test_the_loop_does_not_read_the_repository_again() -> None:

@@ -107,9 +107,9 @@ def test_a_head_that_comes_again_gets_the_same_answer_until_the_file_changes(tok
         assert door.call("GET", "/v2", bearer("r")).status == 200
     tokens.write_text(line("read", "new"))
     os.utime(tokens, (1, 1))
-    asyncio.run(door.access.look())
+    asyncio.run(door.access.reload_changed())
     assert door.call("GET", "/v2", bearer("r")).status == 200  # not settled
-    asyncio.run(door.access.look())
+    asyncio.run(door.access.reload_changed())
     assert door.call("GET", "/v2", bearer("new")).status == 200
     assert door.call("GET", "/v2", bearer("r")).status == 401
 

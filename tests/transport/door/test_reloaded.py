@@ -48,13 +48,13 @@ def number(tmp_path: Path) -> Number:
 def test_a_change_is_loaded_once_it_has_settled(number: Number) -> None:
     reloaded = Reloaded("number", [str(number.path)], number.load, number.changed)
     assert reloaded.value == 1
-    assert not asyncio.run(reloaded.look())
+    assert not asyncio.run(reloaded.reload_changed())
     number.write("2")
-    assert not asyncio.run(reloaded.look())  # perhaps still being written
+    assert not asyncio.run(reloaded.reload_changed())  # perhaps still being written
     assert reloaded.value == 1
-    assert asyncio.run(reloaded.look())
+    assert asyncio.run(reloaded.reload_changed())
     assert reloaded.value == 2
-    assert not asyncio.run(reloaded.look())
+    assert not asyncio.run(reloaded.reload_changed())
     assert number.changes == 1
 
 
@@ -65,14 +65,14 @@ def test_a_broken_change_keeps_the_old_value_and_is_reported_once(
     number.write("two")
     with caplog.at_level(logging.ERROR):
         for _ in range(5):
-            asyncio.run(reloaded.look())
+            asyncio.run(reloaded.reload_changed())
     assert reloaded.value == 1
     assert [record.getMessage() for record in caplog.records] == [
         "number: no number; the value loaded before stays in use"
     ]
     number.write("3")
-    asyncio.run(reloaded.look())
-    assert asyncio.run(reloaded.look())
+    asyncio.run(reloaded.reload_changed())
+    assert asyncio.run(reloaded.reload_changed())
     assert reloaded.value == 3
 
 
@@ -102,11 +102,11 @@ def test_a_removed_file_keeps_its_last_content_until_it_returns(number: Number) 
     reloaded = Reloaded("number", [str(number.path), ""], number.load)
     number.path.unlink()
     for _ in range(3):
-        asyncio.run(reloaded.look())
+        asyncio.run(reloaded.reload_changed())
     assert reloaded.value == 1
     number.write("4")
-    asyncio.run(reloaded.look())
-    assert asyncio.run(reloaded.look())
+    asyncio.run(reloaded.reload_changed())
+    assert asyncio.run(reloaded.reload_changed())
     assert reloaded.value == 4
 
 

@@ -92,8 +92,8 @@ def test_a_change_of_the_file_holds_for_open_connections(tokens: Path) -> None:
             await call("ServerLive", metadata=bearer("read"))
         tokens.write_text("")
         os.utime(tokens, (1, 1))
-        await access.look()
-        await access.look()
+        await access.reload_changed()
+        await access.reload_changed()
         assert (await call.refusal("ServerLive", metadata=bearer("read")))[0] == "UNAUTHENTICATED"
 
     with_door(test, access=access)

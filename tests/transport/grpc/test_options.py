@@ -106,7 +106,7 @@ def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None
         assert server._context is not None
         assert server._shared is not None
         for _ in range(2):  # a file counts when it is as it was at the last look
-            asyncio.run_coroutine_threadsafe(server._context.look(), server._shared.loop).result(10)
+            asyncio.run_coroutine_threadsafe(server._context.reload_changed(), server._shared.loop).result(10)
         assert _live(server.address, (tmp_path / "pem").read_bytes()) == b"\x08\x01"
         with pytest.raises(grpc.RpcError):
             _live(server.address, first)

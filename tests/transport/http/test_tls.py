@@ -221,10 +221,10 @@ def test_a_new_certificate_is_for_new_connections(authority: Authority) -> None:
             certificate = _certificate(old.writer)
             other = authority.issue()
             mine.key.write_bytes(other.key.read_bytes())  # for a moment they do not fit
-            await contexts.look()
+            await contexts.reload_changed()
             mine.certificate.write_bytes(other.certificate.read_bytes())
-            await contexts.look()
-            assert await contexts.look()
+            await contexts.reload_changed()
+            assert await contexts.reload_changed()
             new = await here.connect(authority.client())
             assert _certificate(new.writer) != certificate
             for client in (old, new):
