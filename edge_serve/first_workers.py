@@ -26,7 +26,7 @@ from edge_serve.workers.launch.spawn import WORKER, Spawned, spawn
 log = logging.getLogger(__name__)
 
 #: how long the file systems of the repositories may take to answer: nothing else of the start waits for them
-_LOOK_UP_SECONDS = 0.5
+_FIND_SECONDS = 0.5
 #: the setting of a pool of threads for all sessions (backends/onnxruntime/settings.py)
 _GLOBAL_POOL = "enable-global-threadpool"
 
@@ -37,7 +37,7 @@ def start_first_workers(config: ServerConfig) -> list[Spawned]:
     most = len(os.sched_getaffinity(0))
     found: list[Spawned] = []
     try:
-        for backend, interpreter in within(_LOOK_UP_SECONDS, _look_up, config, most):
+        for backend, interpreter in within(_FIND_SECONDS, _find_first, config, most):
             found.append(spawn(interpreter, WORKER, config.worker_heartbeat_timeout_secs, backend))
     except Exception as error:  # a guess ends no start; the load of a model meets the same, and reports it
         log.debug("no worker is started ahead: %s", error)
@@ -57,7 +57,7 @@ def sandbox_of(config: ServerConfig) -> Sandbox | None:
     return replace(sandbox, engines=engines.absolute())
 
 
-def _look_up(config: ServerConfig, most: int) -> list[tuple[str, Interpreter]]:
+def _find_first(config: ServerConfig, most: int) -> list[tuple[str, Interpreter]]:
     """Return the backends and interpreters of the first workers."""
     sandbox = sandbox_of(config)
 

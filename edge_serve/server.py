@@ -218,10 +218,10 @@ class ServerProcess:
                 text = "exiting because %d model(s) failed to load: %s; --exit-on-error=false serves the others"
                 log.error(text, len(failures), ", ".join(map(plain_name, sorted(self._registry.load_history.failed))))
                 self._supervisor.notify_failed(f"{len(failures)} model(s) failed to load: {failures[0].strip()}")
-                await self._shut_down(FAILED)
+                await self._drain_unless_forced(FAILED)
                 return FAILED
             await self._stop.wait()
-            return await self._shut_down(CLEAN)
+            return await self._drain_unless_forced(CLEAN)
         except (EdgeServeError, OSError) as error:
             reason, number = (error.strerror, error.errno) if isinstance(error, OSError) else ("", None)
             self._supervisor.notify_failed(reason or str(error), number)
@@ -432,8 +432,8 @@ class ServerProcess:
 
     # ---- stop ---------------------------------------------------------------------------------------------------
 
-    async def _shut_down(self, status: int) -> int:
-        """Drain, then close. Return the exit status: FAILED if work was unfinished."""
+    async def _drain_unless_forced(self, status: int) -> int:
+        """Drain, at most until a second signal. Return the exit status: FAILED if work was unfinished."""
         if not self._doors.inherited:
             self.service.stop()
         timeout = float(self._config.exit_timeout_secs)

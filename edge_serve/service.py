@@ -362,8 +362,8 @@ class Service:
         """Unload a model; `done` gets None or the error."""
         self._start(self._unload(name, unload_dependents), done)
 
-    def begin_unload(self, name: str, unload_dependents: bool, done: Done) -> None:
-        """Unload a model; `done` is called once the unload has begun, because it may wait for the caller."""
+    def start_unload(self, name: str, unload_dependents: bool, done: Done) -> None:
+        """Unload a model; `done` is called once the unload has started, because it may wait for the caller."""
         waiting = [done]
 
         def notify_once(error: EdgeServeError | None = None) -> None:

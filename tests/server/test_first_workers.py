@@ -183,7 +183,7 @@ def test_a_repository_that_is_missing_or_silent_costs_no_time(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not start(f"--model-repository={repository}/nowhere")
-    monkeypatch.setattr(first_workers, "_LOOK_UP_SECONDS", 0.05)
+    monkeypatch.setattr(first_workers, "_FIND_SECONDS", 0.05)
 
     def answer_late(*_: object) -> Iterator[Path]:
         time.sleep(5)

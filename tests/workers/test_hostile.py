@@ -168,7 +168,7 @@ class Nothing:
     def load_model(self, name: str, parameters: Any, done: Any) -> None:
         done(NotFound(f"no model '{name}'"))
 
-    def begin_unload(self, name: str, unload_dependents: bool, done: Any) -> None:
+    def start_unload(self, name: str, unload_dependents: bool, done: Any) -> None:
         done(NotFound(f"no model '{name}'"))
 
     def model_ready(self, name: str, version: str) -> bool:

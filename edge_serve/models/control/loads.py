@@ -122,7 +122,7 @@ class ModelLoads:
             LoadFailure: the versions that serve stay, unless they are an ensemble that does not fit its members.
         """
         record = self._models[plan.name]
-        if record.plan is not None and plan.leaves_override(record.plan):
+        if record.plan is not None and plan.preserves_override(record.plan):
             log.info("model %s keeps the configuration of its last load request: its files did not change", plan.name,
                      extra=model_fields(plan.name))  # fmt: skip
             plan = record.plan

@@ -99,7 +99,7 @@ class VersionSwapper:
         """
         serving = {} if members_of(plan.config) else record.serving()
         changed = [
-            version for version in plan.versions if version not in serving or not plan.keeps(version, record.plan)
+            version for version in plan.versions if version not in serving or not plan.serves_same(version, record.plan)
         ]
         updated = {
             version: serving[version]

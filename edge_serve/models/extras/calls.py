@@ -47,7 +47,7 @@ class RepositoryControl(Protocol):
 
     def load_model(self, name: str, parameters: Mapping[str, Any], done: Done) -> object: ...
 
-    def begin_unload(self, name: str, unload_dependents: bool, done: Done) -> object: ...
+    def start_unload(self, name: str, unload_dependents: bool, done: Done) -> object: ...
 
     def model_ready(self, name: str, version: str) -> bool: ...
 
@@ -239,7 +239,7 @@ class ModelCalls:
                 config = {"config": question["config"]} if question["config"] else {}
                 self._repository.load_model(name, {**config, **parameters}, done)
             case "unload_model":
-                self._repository.begin_unload(name, bool(question["unload_dependents"]), done)
+                self._repository.start_unload(name, bool(question["unload_dependents"]), done)
             case "is_model_ready":
                 answer({"ready": self._is_ready(name, str(question["version"]))})
             case unknown:

@@ -59,7 +59,7 @@ class LoadPlan:
         files = without_configuration(self.print) == without_configuration(other.print)
         return self.print == other.print or (files and self.config == other.config)  # rewritten, and says the same
 
-    def leaves_override(self, before: LoadPlan) -> bool:
+    def preserves_override(self, before: LoadPlan) -> bool:
         """Return whether the configuration of the last load request, which `before` has, stays. It does until a file
         changes.
 
@@ -73,7 +73,7 @@ class LoadPlan:
         """Return whether the model gets a worker process of its own; `default` unless its configuration says so."""
         return default if self.own_worker is None else self.own_worker
 
-    def keeps(self, version: int, before: LoadPlan | None) -> bool:
+    def serves_same(self, version: int, before: LoadPlan | None) -> bool:
         """Return whether another load would serve the same as a version that was loaded by `before`."""
         return (
             before is not None

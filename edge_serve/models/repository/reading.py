@@ -77,7 +77,7 @@ class _Round(Generic[T]):
             try:
                 entry, result = self._done.get(timeout=_HELP_AFTER)
             except Empty:
-                self._leave_behind(time.monotonic() - self._seconds)
+                self._fail_hanging(time.monotonic() - self._seconds)
                 if self._left:
                     self._start_thread()
             else:
@@ -117,7 +117,7 @@ class _Round(Generic[T]):
                     return entry, function
         return None
 
-    def _leave_behind(self, since: float) -> None:
+    def _fail_hanging(self, since: float) -> None:
         with self._lock:
             for entry in [entry for entry, began in self._running.items() if began < since]:
                 del self._running[entry]

@@ -68,9 +68,9 @@ class EventRing(logging.Handler):
         except Exception:  # as every handler of `logging`: a line that fails must not fail its caller
             self.handleError(record)
             return
-        _remember(self.events, event)
+        _add(self.events, event)
         if serious:
-            _remember(self.errors, event)
+            _add(self.errors, event)
 
 
 def _event(record: logging.LogRecord) -> StatusEvent:
@@ -90,6 +90,6 @@ def _shortened(text: str) -> str:
     return text[: LONGEST_TEXT - len(_GAP) - _END] + _GAP + text[-_END:]
 
 
-def _remember(ring: deque[StatusEvent], event: StatusEvent) -> None:
+def _add(ring: deque[StatusEvent], event: StatusEvent) -> None:
     before = ring.pop().count if ring and event.repeats(ring[-1]) else 0
     ring.append(replace(event, count=before + 1))

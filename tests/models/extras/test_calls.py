@@ -26,7 +26,7 @@ class FakeRepository:
         self.asked.append(("load", name, dict(parameters)))
         done(Unavailable("stuck") if name == "stuck" else None)
 
-    def begin_unload(self, name: str, unload_dependents: bool, done: Done) -> None:
+    def start_unload(self, name: str, unload_dependents: bool, done: Done) -> None:
         self.asked.append(("unload", name, unload_dependents))
         done(Unavailable("stuck") if name == "stuck" else None)
 

@@ -46,18 +46,18 @@ def test_a_plan_is_the_same_while_files_and_configuration_say_the_same() -> None
 
 def test_a_version_is_kept_while_its_own_files_did_not_change() -> None:
     after = replace(PLAN, print=written("2/model.py"))
-    assert [after.keeps(version, PLAN) for version in (1, 2)] == [True, False]
-    assert not PLAN.keeps(1, None)
-    assert not replace(PLAN, config=config(max_batch_size=8)).keeps(1, PLAN)
+    assert [after.serves_same(version, PLAN) for version in (1, 2)] == [True, False]
+    assert not PLAN.serves_same(1, None)
+    assert not replace(PLAN, config=config(max_batch_size=8)).serves_same(1, PLAN)
 
 
 def test_the_configuration_of_a_load_request_stays_until_a_file_changes() -> None:
     asked = replace(PLAN, override=Override("{}"))
-    assert PLAN.leaves_override(asked)
-    assert not PLAN.leaves_override(PLAN)
-    assert not replace(PLAN, print=written("1/model.py")).leaves_override(asked)
-    assert not PLAN.leaves_override(replace(PLAN, override=Override("{}", {"1/model.py": b""})))
-    assert not replace(PLAN, override=Override("{ }")).leaves_override(asked)
+    assert PLAN.preserves_override(asked)
+    assert not PLAN.preserves_override(PLAN)
+    assert not replace(PLAN, print=written("1/model.py")).preserves_override(asked)
+    assert not PLAN.preserves_override(replace(PLAN, override=Override("{}", {"1/model.py": b""})))
+    assert not replace(PLAN, override=Override("{ }")).preserves_override(asked)
 
 
 def test_only_instances_change_when_nothing_but_their_groups_did() -> None:
