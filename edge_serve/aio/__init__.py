@@ -8,5 +8,5 @@
     tasks              background tasks, callbacks that may raise, and long work in pieces, on the event loop
     within             a time limit for a blocking function where no event loop waits for it
 
-Imports the standard library and NumPy only. Start reading in `offload`.
+Start reading in `offload`.
 """

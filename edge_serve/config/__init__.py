@@ -6,5 +6,5 @@
     signature  the signature of a loaded model: inputs, outputs, class labels
     stages     the stages of a load, from a model directory to a configuration that can be served
 
-Imports `errors` and `messages` only. Start reading in `stages` for models, in `settings/server` for the server.
+Start reading in `stages` for models, in `settings/server` for the server.
 """

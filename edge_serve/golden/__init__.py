@@ -2,7 +2,7 @@
 
 `reader` turns the files of `golden/` into values and refuses what cannot be a test; `comparison` says how outputs
 differ. Neither acts on a model: `models/load/golden.py` sends the inputs. `writer` writes a test for `edge-serve
-check`. Imports messages, protocol, and tensors. Start with `reader`.
+check`. Start with `reader`.
 
     comparison  comparison of an output with the recorded one
     reader      reader of a golden test

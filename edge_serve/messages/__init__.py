@@ -14,6 +14,6 @@
     tensors        data types and tensors: names, sizes, arrays, BYTES, BF16
     trace          the record of one traced request
 
-Slotted dataclasses without behaviour beyond a few derived values. Imports `errors` only. Start reading in `infer`.
+Slotted dataclasses without behaviour beyond a few derived values. Start reading in `infer`.
 Per-request values are not frozen: creating a frozen one costs four times as much.
 """

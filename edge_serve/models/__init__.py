@@ -2,8 +2,7 @@
 
 A request enters through a `Served` (versions/served.py). Its runner executes the request: a driver over workers
 (run/driver.py), or an ensemble over other models (ensemble/ensemble.py). `Registry` (control/registry.py) decides which
-models are loaded. May import the layers below: words, config, protocol, observe, scheduling, workers. Start reading in
-`Registry`.
+models are loaded. Start reading in `Registry`.
 
     control/     which models are loaded: load, unload, swap, and follow the repositories
     ensemble/    ensembles: requests that pass through several models

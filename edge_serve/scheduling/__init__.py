@@ -1,7 +1,7 @@
 """Schedulers: policies that decide which requests run next. They take values and return values, and act on nothing.
 
 Models without state use `direct` or `dynamic`, made of `queue`; models with state use the sequence
-batcher. The driver (models/run/driver.py) calls them. Imports layers 0 and 1 only. Start reading in `core`.
+batcher. The driver (models/run/driver.py) calls them. Start reading in `core`.
 
     sequence/     the sequence batcher
     core          the interface of every scheduler, and its decisions

@@ -2,8 +2,7 @@
 
 A path says in which process a line runs: `child/` in the worker; `front/`, `launch/` and `memory/` in the front end;
 `wire/` in both. `child/` imports `wire/` only, besides lower layers; the front end's folders never import `child/`.
-The worker imports the standard library and NumPy only (`tests/test_layers.py`).
-May import layers 0 to 2. Start reading in `front/pool`.
+The worker imports no library but NumPy and those of its backend (`tests/test_layers.py`). Start in `front/pool`.
 
     child/   the worker process
     codec/   codec processes: decode and encode JSON that would hold the event loop

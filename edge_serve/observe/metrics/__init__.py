@@ -1,8 +1,7 @@
 """Metrics for Prometheus: the catalogue, the text page, and the gauges of this machine.
 
 `catalogue` is the one table; `page.Page.render()` reads a `source.StatisticsSource` at scrape time, so a request pays
-nothing for a metric beyond its counters (models/run/statistics.py). Imports `messages` only. Start reading in
-`catalogue`.
+nothing for a metric beyond its counters (models/run/statistics.py). Start reading in `catalogue`.
 
     catalogue   every metric that the server exports
     custom      metrics of Python models (`pb_utils.MetricFamily`), collected from all workers

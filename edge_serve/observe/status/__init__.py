@@ -12,5 +12,5 @@
     top       repeats the report on one screen
 
 `transport/v2/edge.py` answers with the document, and the page `transport/http/ui/` draws it. `client`, `rates`,
-`report`, `top` and `command` run in the program that asks: they import the standard library only.
+`report`, `top` and `command` run in the program that asks, and import no library beside Python's own.
 """

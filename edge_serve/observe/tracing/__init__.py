@@ -3,5 +3,5 @@
     files    writes the trace files
     tracing  the trace settings of the server and of models, and which requests they trace
 
-Imports only layer 0. Start reading in `tracing`.
+Start reading in `tracing`.
 """
