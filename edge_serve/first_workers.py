@@ -73,8 +73,7 @@ def _find_first(config: ServerConfig, most: int) -> list[tuple[str, Interpreter]
 
 def _models(config: ServerConfig, file: str) -> Iterator[Path]:
     """Yield the directories of the models that are to be loaded and have a version with this file."""
-    only_named = config.model_control_mode == "explicit" and "*" not in config.load_model
-    names = map(glob.escape, config.load_model) if only_named else ["*"]
+    names = ["*"] if config.named_models is None else map(glob.escape, config.named_models)
     for root, name in itertools.product(map(Path, config.model_repository), names):
         versions = root.glob(f"{name}/*/{file}")  # read as far as they are asked for: there may be thousands
         for directory, _ in itertools.groupby(path.parents[1] for path in versions):

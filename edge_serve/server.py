@@ -310,9 +310,7 @@ class ServerProcess:
 
     async def _load(self, started: float) -> list[str]:
         config = self._config
-        only_named = config.model_control_mode == "explicit" and "*" not in config.load_model
-        names = list(config.load_model) if only_named else None
-        loading = self._loading = asyncio.create_task(self._load_models(names), name="load models")
+        loading = self._loading = asyncio.create_task(self._load_models(config.named_models), name="load models")
         stopping = asyncio.create_task(self._stop.wait())
         is_closed = self._doors.is_closed
         waiting = asyncio.create_task(asyncio.sleep(WAIT_BEFORE_DOORS)) if is_closed else stopping
@@ -361,8 +359,8 @@ class ServerProcess:
         await self._loaded.wait()
         _freeze()
 
-    async def _load_models(self, names: list[str] | None) -> list[str]:
-        """Load `names`, or all models. Return an error text for each that failed.
+    async def _load_models(self, names: Sequence[str] | None) -> list[str]:
+        """Load `names`, or all models if None. Return an error text for each that failed.
 
         Raises:
             EdgeServeError: a repository cannot be read.

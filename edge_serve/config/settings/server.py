@@ -362,6 +362,12 @@ class ServerConfig(DoorSettings):
     notes: tuple[str, ...] = ()
     given: frozenset[str] = frozenset()
 
+    @property
+    def named_models(self) -> tuple[str, ...] | None:
+        """The models of `--load-model` that the start loads; None = all of the repositories."""
+        only_named = self.model_control_mode == "explicit" and "*" not in self.load_model
+        return self.load_model if only_named else None
+
     def backend_settings(self, backend: str) -> dict[str, str]:
         """`--backend-config` for one backend: the settings for all of them, and over these its own."""
         chosen = [s for s in self.backend_config if not s.backend] + [
