@@ -103,8 +103,8 @@ class SelfInference:
         busy = _answers(served) > patient.answered
         patient.answered = _answers(served)
         if busy and served.golden is None:
-            served.sick = False
-        busy = busy and not served.sick  # it answers, but its answers may be wrong
+            served.health.report_success()
+        busy = busy and not served.health.failure  # it answers, but its answers may be wrong
         if busy or patient.excused or served.leaving or served.opened is None or not served.opened.complete:
             return
         if served.golden is not None and not served.config.HasField("sequence_batching"):
@@ -153,20 +153,19 @@ class SelfInference:
     def _judge(self, served: Served, patient: _Patient, error: EdgeServeError | None) -> None:
         if error is None:
             patient.proven = True
-            if served.sick:
-                served.sick, served.sickness = False, ""
+            if served.health.failure:
+                served.health.report_success()
                 log.info("model %s answers again", served.name, extra=_about(served))
         elif isinstance(error, (Unavailable, Cancelled)):
             return  # refused by its queue, behind others there, or its worker was lost, which is handled elsewhere
         elif not patient.proven:
             self._excuse(served, patient, error.message)
         elif served.opened is not None:
-            served.sick = True
-            served.failed_questions += 1
-            said, reason = _FAILS_NOW, _FAILS
+            said, reason, detail = _FAILS_NOW, _FAILS, ""
             if served.golden is not None:
                 said = reason = _WRONG
-                served.sickness = f"it {reason} (--self-inference-interval-secs): {error.message}"
+                detail = f": {error.message}"
+            served.health.report_failure(f"it {reason} (--self-inference-interval-secs){detail}")
             log.error(f"model %s {said}: %s", served.name, error.message, extra=_about(served))
             served.opened.restart(f"it {reason}: {error.message}")
 

@@ -68,7 +68,7 @@ class VersionRecord:
     @property
     def refusal(self) -> str:
         """The reason why a version with running workers is not ready; "" = it is, or does not serve."""
-        return self.served.refusal if self.served is not None and not self.served.healthy else ""
+        return self.served.health.reason if self.served is not None and not self.served.healthy else ""
 
     @property
     def is_settled(self) -> bool:

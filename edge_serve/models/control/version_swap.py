@@ -209,7 +209,7 @@ class VersionSwapper:
             back = await self._try(old, known.version, own_worker=True)
             if isinstance(back, Served):
                 queue.submit_all(back)
-                back.replace(stand_in)
+                back.continue_counters(stand_in)
                 stand_in.kept = None  # `back` has them now
                 self._start_drain(stand_in, replaced=True)
                 known.served, known.queue = back, None
@@ -280,7 +280,7 @@ class VersionSwapper:
             if known.served is not None:
                 if known.queue is not None:
                     known.queue.submit_all(served)
-                served.replace(known.served)
+                served.continue_counters(known.served)
                 self._start_drain(known.served, replaced=True)
             else:
                 known.move(VersionEvent.LOADED)

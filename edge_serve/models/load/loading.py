@@ -315,7 +315,8 @@ class Loader:
             served.on_close += (engine.release,)
         served.gpu_uuid = self._gpu_uuid(instances)
         self._add_cache(served)
-        await served.check_health()  # the model's own `is_ready` counts from the start, as in Triton
+        # the model's own `is_ready` counts from the start, as in Triton
+        await served.health.check(opened, served.name, served.version)
         return served
 
     @property

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from edge_serve.aio.tasks import start_task
 from edge_serve.config.model.model_config_pb2 import ModelConfig
 from edge_serve.engines.cache import EngineLease
 from edge_serve.golden.reader import GoldenTest
 from edge_serve.messages.infer import SEQUENCE_START, InferRequest, InferResponse, Room
-from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.trace import Trace
@@ -22,6 +19,7 @@ from edge_serve.models.repository.repository import namespace_of
 from edge_serve.models.run.driver import Driver
 from edge_serve.models.run.reshape import reshape_inputs, reshape_outputs
 from edge_serve.models.run.runner import OnResponse, Runner, Submitter, Ticket
+from edge_serve.models.versions.health import VersionHealth
 from edge_serve.models.versions.instance_group import Placed
 from edge_serve.models.versions.lineage import Lineage
 from edge_serve.observe.metrics.source import ModelSeries
@@ -33,15 +31,8 @@ from edge_serve.workers.memory.arena import Arena
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
 
-log = logging.getLogger(__name__)
-
 #: smaller bodies are sent in the message to the worker rather than in the arena
 INLINE_BYTES = 32 * 1024
-
-#: how long a model's own `is_ready` may take (TRITON.md 6.2)
-HEALTH_SECONDS = 5.0
-
-_SICK = "it fails on a request that it has answered before (--self-inference-interval-secs)"
 
 
 class InstanceLimit(Protocol):
@@ -71,9 +62,7 @@ class Served:
         references: requests that are under way, but not in the queue.
         gpu_uuid: the GPU that all instances are on; "" = the CPU, or several GPUs.
         gpu_memory: GPU -> bytes of its memory that the load took, where that was measured.
-        sick: whether it fails a self-test that it passed before (`self_inference`).
-        sickness: the reason, if more is known than that the request failed.
-        failed_questions: how many self-tests failed.
+        health: its answers to the server's own questions.
     """
 
     name: str
@@ -97,9 +86,7 @@ class Served:
     engine: EngineLease | None = None
     gpu_uuid: str = ""
     gpu_memory: Mapping[str, int] = field(default_factory=dict)
-    sick: bool = False
-    sickness: str = ""
-    failed_questions: int = 0
+    health: VersionHealth = field(default_factory=VersionHealth)
     instances: dict[int, Placed] = field(default_factory=dict)
     lineage: Lineage = field(default_factory=Lineage)
     _reshapes_inputs: bool = field(init=False)
@@ -112,12 +99,6 @@ class Served:
     has_stand_in: bool = False
     references: int = 0
     _free: asyncio.Event | None = None
-    #: `opened.restarts` when the model last reported that it is not ready; -1 = it reported ready
-    _refused_at: int = -1
-    #: the model's reason
-    _refusal: str = ""
-    #: the open question to the model whether it is ready
-    _asking: asyncio.Task[None] | None = None
 
     def __post_init__(self) -> None:
         self.identity = self.identity or self.name
@@ -168,15 +149,7 @@ class Served:
     @property
     def healthy(self) -> bool:
         """Whether every instance has a worker, the model reported ready, and the last self-test passed."""
-        opened = self.opened
-        if self.leaving or self.swapping or self.sick:
-            return False
-        return opened is None or (opened.complete and self._refused_at != opened.restarts)
-
-    @property
-    def refusal(self) -> str:
-        """The reason why it is not healthy although its workers run."""
-        return (self.sickness or _SICK) if self.sick else self._refusal
+        return not (self.leaving or self.swapping) and self.health.is_good(self.opened)
 
     def acquire(self) -> None:
         """Acquire a reference: a request for this version is under way, but not in its queue, and the version must stay
@@ -200,8 +173,8 @@ class Served:
         self.has_stand_in, self.kept = True, None
         return other
 
-    def replace(self, before: Served) -> None:
-        """Take over the metrics of another load of this version."""
+    def continue_counters(self, before: Served) -> None:
+        """Add the counters of the load that this one replaces to those of this load."""
         self.lineage = before.lineage
         self.lineage.add(before.statistics)
 
@@ -218,22 +191,14 @@ class Served:
             await self._free.wait()
 
     def start_health_check(self) -> None:
-        """Start to ask the model whether it is ready, unless the last question is still open."""
-        if self.opened is not None and (self._asking is None or self._asking.done()):
-            self._asking = start_task(self.check_health(), f"health of {self.name}")
+        """Start to ask the model whether it is ready, unless the last check has not ended."""
+        if self.opened is not None:
+            self.health.start_check(self.opened, self.name, self.version)
 
-    async def check_health(self) -> None:
-        """Ask every instance whether the model is ready. An answer is valid for that worker process only, not for its
-        successor."""
-        opened = self.opened
-        if opened is not None and opened.complete:
-            restarts = opened.restarts
-            refusal = await opened.refusal(HEALTH_SECONDS)
-            if refusal and refusal != self._refusal and opened.complete:
-                log.warning(
-                    "model %s is not ready: %s", self.name, refusal, extra=model_fields(self.name, self.version)
-                )
-            self._refusal, self._refused_at = refusal, restarts if refusal else -1
+    @property
+    def failed_self_tests(self) -> int:
+        """How many self-tests the version failed."""
+        return self.health.failed_self_tests
 
     @property
     def engine_build_seconds(self) -> float | None:

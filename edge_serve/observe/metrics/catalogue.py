@@ -152,7 +152,7 @@ CATALOGUE: tuple[MetricSpec, ...] = (
     MetricSpec("edge_serve_worker_restarts_total", "counter", _MODEL, each(lambda m: m.series.worker_restarts),
            "Restarts of the model's worker processes after a crash or a hang"),
     MetricSpec("edge_serve_self_inference_failures_total", "counter", _MODEL,
-           each(lambda m: m.series.loaded.failed_questions),
+           each(lambda m: m.series.loaded.failed_self_tests),
            "Requests of the server's own that the model failed, although it had answered them before"),
     MetricSpec("edge_serve_engine_build_seconds", "gauge", _MODEL,
            each(lambda m: m.series.loaded.engine_build_seconds or 0.0,

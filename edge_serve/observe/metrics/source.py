@@ -41,7 +41,7 @@ class LoadedVersion(Protocol):
     def load_seconds(self) -> float: ...
 
     @property
-    def failed_questions(self) -> int:
+    def failed_self_tests(self) -> int:
         """Requests of the server's own that the model failed, although it had answered them before."""
 
     @property

@@ -208,7 +208,7 @@ def model_facts(served: Served) -> ModelFacts:
         served.healthy or served.swapping,
         served.runner.in_flight(),
         served.runner.oldest_batch_seconds(),
-        served.refusal,
+        served.health.reason,
         sum(served.gpu_memory.values()),
     )
 

@@ -65,7 +65,7 @@ class FakeServed:
         self.statistics = ModelStatistics()
         self.lineage = Lineage()
 
-    def replace(self, before: FakeServed) -> None:
+    def continue_counters(self, before: FakeServed) -> None:
         self.lineage = before.lineage
 
     async def wait_released(self) -> None:

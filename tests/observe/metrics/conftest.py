@@ -21,7 +21,7 @@ class FakeVersion:
     """Implements metrics.source.LoadedVersion."""
 
     load_seconds: float = 0.0
-    failed_questions: int = 0
+    failed_self_tests: int = 0
     engine_build_seconds: float | None = None
     gpu_memory: Mapping[str, int] = field(default_factory=dict)
 
