@@ -19,7 +19,7 @@ TESTS ?= tests
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
-# models whose files are in the checkout; `make models` fetches the real ones (magika, text_*, silero_vad)
+# models whose files are in the checkout; `make models` fetches the real ones (densenet_onnx, magika, text_*, silero_vad)
 HERE = $(notdir $(patsubst %/1/,%,$(dir $(wildcard model_repository/*/1/model.*))))
 
 serve: .venv/serve  ## serve model_repository/ on 127.0.0.1:8000, gRPC on :8001, metrics on :8002 (FLAGS=... adds flags)

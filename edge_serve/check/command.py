@@ -1,8 +1,8 @@
 """`edge-serve check REPOSITORY`: is every model servable, and where it is not, which line to change.
 
 Each model is opened in a worker as a load would, never served. What the configuration declares stands beside what
-the model's own file tells. Models that have a golden test must pass it (`check_golden`). With `--infer` each model
-answers one request (`check_infer`). For both, all models are loaded together, because models call each other.
+the model's own file tells. Models that have a golden test must pass it (`golden`). With `--infer` each model
+answers one request (`infer`). For both, all models are loaded together, because models call each other.
 """
 
 from __future__ import annotations

@@ -237,7 +237,7 @@ class _Part:
 class _Download:
     """The download of a piece. Its state survives failed requests: the next one resumes.
 
-    `givers` has the sources of the bytes that are there; None = an earlier run.
+    `_givers` has the sources of the bytes that are there; None = an earlier run.
     """
 
     def __init__(self, part: _Part, piece: Piece, have: int, pace: DownloadLimiter) -> None:

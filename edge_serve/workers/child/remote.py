@@ -18,7 +18,7 @@ from edge_serve.workers.child.calling import Calling
 from edge_serve.workers.child.own_threads import model_has_threads
 from edge_serve.workers.wire.frames import LOG_CHARACTERS, LONGEST, Frame, FrameKind, error_of, json_frame
 
-#: levels of `backends.host.LEVELS` as numbers of `logging`
+#: levels of `host.log` as numbers of `logging`
 _LEVELS = {"VERBOSE": 10, "INFO": 20, "WARNING": 30, "ERROR": 40}
 
 
