@@ -151,7 +151,7 @@ class ServerProcess:
         self.service.safe_mode_exit = self._crashes.leave_safe_mode
         if self._poller is not None:
             self._poller.on_settled = self._supervisor.notify_reloaded
-            self.service.reloader = self._poller.reload
+            self.service.poller = self._poller
 
     def _make_source(self, custom: CustomMetrics, loader: Loader) -> ServerStatistics:
         registry, budget = self._registry, self._budget

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from edge_serve.aio.tasks import gathered
 from edge_serve.config.model.model_config_pb2 import ModelConfig
@@ -30,7 +30,7 @@ from edge_serve.messages.shared_memory import CudaRegionStatus, RegionStatus
 from edge_serve.messages.signature import TensorSpec
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.trace import Arrival
-from edge_serve.models.control.poller import ModelReload
+from edge_serve.models.control.poller import ModelReload, Poller
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.repository.names import check_name, parse_version
 from edge_serve.models.repository.override import Override
@@ -66,14 +66,6 @@ OnStatus = Callable[[dict[str, Any]], None]
 OnReload = Callable[["list[ModelReload] | EdgeServeError"], None]
 
 
-class Reloader(Protocol):
-    """See `models.poller.Poller.reload`."""
-
-    def __call__(
-        self, names: Sequence[str], *, unload_first: bool = False
-    ) -> Coroutine[Any, Any, list[ModelReload]]: ...
-
-
 @slotted
 class ServiceOptions:
     """The settings that concern the operations."""
@@ -95,7 +87,7 @@ class Service:
         log_control: the server's log; None when another program that embeds the server owns the log.
         status_source: calls back with the status document, now or soon; None when no document is collected.
         safe_mode_exit: loads the models that safe mode left out, and returns their names.
-        reloader: looks for changes in the model repositories; None = models are loaded on request only.
+        poller: scans the model repositories for changes; None = models are loaded on request only.
     """
 
     registry: Registry
@@ -105,7 +97,7 @@ class Service:
     regions: SharedMemoryRegions = field(default_factory=SharedMemoryRegions)
     status_source: Callable[[OnStatus], None] | None = None
     safe_mode_exit: Callable[[], list[str]] = list
-    reloader: Reloader | None = None
+    poller: Poller | None = None
     started: bool = False
     stopping: bool = False
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -184,7 +176,7 @@ class Service:
             )
         return rows
 
-    async def index(self, ready_only: bool = False) -> list[IndexEntry]:
+    async def read_repository_index(self, ready_only: bool = False) -> list[IndexEntry]:
         """Return the repository index; the disk is read in a thread.
 
         While the server starts, the index shows the models that are loading, and waits at moments when none is: clients
@@ -210,8 +202,8 @@ class Service:
         return any(entry.state == VersionState.LOADING.value for entry in entries)
 
     def repository_index(self, ready_only: bool, done: OnIndex) -> None:
-        """Carry out POST /v2/repository/index; `done` gets the entries, or the error of `index`."""
-        self._start(self.index(ready_only), done)
+        """Carry out POST /v2/repository/index; `done` gets the entries, or the error of `read_repository_index`."""
+        self._start(self.read_repository_index(ready_only), done)
 
     def status(self, done: OnStatus) -> None:
         """Carry out GET /edge-serve/status, in every state of the server.
@@ -241,10 +233,10 @@ class Service:
             Unavailable: the server starts or stops. InvalidArgument: models are loaded on request here.
         """
         self._check_running()
-        if self.reloader is None:
+        if self.poller is None:
             text = "models are loaded on request here (--model-control-mode=explicit)"
             raise InvalidArgument(f"{text}: use POST /v2/repository/models/NAME/load")
-        self._start(self.reloader(names, unload_first=unload_first), done)
+        self._start(self.poller.reload(names, unload_first=unload_first), done)
 
     # ---- settings -----------------------------------------------------------------------------------------------
 

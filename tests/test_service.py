@@ -34,7 +34,7 @@ def _service(models: Models) -> Service:
 
 
 async def _held(service: Service) -> asyncio.Task[list[IndexEntry]]:
-    task = asyncio.ensure_future(service.index())
+    task = asyncio.ensure_future(service.read_repository_index())
     await asyncio.sleep(0.2)
     assert not task.done()
     return task
@@ -66,4 +66,4 @@ def test_a_stop_ends_the_wait() -> None:
 
 def test_an_index_of_ready_models_is_refused_while_starting() -> None:
     with pytest.raises(Unavailable, match="Server not ready"):
-        asyncio.run(_service(Models("LOADING")).index(ready_only=True))
+        asyncio.run(_service(Models("LOADING")).read_repository_index(ready_only=True))

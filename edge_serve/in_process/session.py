@@ -159,7 +159,7 @@ class AsyncSession:
 
     async def models(self) -> list[IndexEntry]:
         """Return all models of the repositories with their states."""
-        return await self._service.index()
+        return await self._service.read_repository_index()
 
     async def close(self) -> None:
         """Answer the accepted requests, then stop the server; the end of `async with` does this."""

@@ -118,7 +118,7 @@ def test_a_failed_swap_fails_the_waiting_requests(tmp_path: Path, machine: Machi
         failed = (await answer).error
         assert failed is not None
         assert "no licence" in failed.message
-        [entry] = await server.service.index()
+        [entry] = await server.service.read_repository_index()
         assert (entry.state, "no licence" in entry.reason) == ("UNAVAILABLE", True)
 
         machine.available = GIB
