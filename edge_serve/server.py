@@ -121,51 +121,53 @@ class ServerProcess:
         poll_policy = poll_policy or make_poll_policy(config.busy_poll_microseconds)
         self._workers = Workers(limits, self._clock, hooks, environments, poll_policy, sandbox, first)
         self._codec = Codec(self._budget, limits)
-        self._loader = loader = self._make_loader(config)
+        admission = Memory(config.memory_reserve_bytes)
+        self._loader = self._make_loader(config, admission)
         repository = Repository(list(map(Path, config.model_repository)), namespaced=config.model_namespacing)
         self._repository = repository
         self._registry = Registry(
-            repository, loader, config.required_model, max(1, config.model_load_thread_count), config.swap_drain_secs,
-            config.model_load_retry_count,
+            repository, self._loader, config.required_model, max(1, config.model_load_thread_count),
+            config.swap_drain_secs, config.model_load_retry_count,
+            admission if config.memory_admission else None, config.swap_queue_size,
         )  # fmt: skip
-        admission = Memory(config.memory_reserve_bytes)
-        self._registry.admit(admission if config.memory_admission else None, config.swap_queue_size)
-        loader.device_memory = DeviceMemory(admission, dict(config.model_load_gpu_limit))
+        self._crashes = CrashWatch(self._registry, repository)
         explicit = config.model_control_mode == "explicit"
         interval = config.repository_poll_secs if config.model_control_mode == "poll" else None
         self._poller = None if explicit else Poller(repository, self._registry, interval)
         options = ServiceOptions(config.id, explicit, config.strict_readiness, config.allow_client_shm)
-        self.service = Service(self._registry, options, log_control, Tracing(_trace_settings(config)))
-        calls = ModelCalls(self._registry.lookup, self.service)
-        hooks.infer, hooks.control, hooks.report_idle = calls.infer, calls.control, calls.report_idle
+        self.service = Service(
+            self._registry, options, log_control, Tracing(_trace_settings(config)),
+            safe_mode_exit=self._crashes.leave_safe_mode, poller=self._poller,
+        )  # fmt: skip
+        self._supervisor = Supervisor(self.service, self._registry, self._workers, self._crashes, self._clock)
         self._guards = DoorGuards(config, lambda: self._budget.refused)
         self._doors = Doors(config, self.service, self._guards, self._codec, self._clock, self._found_gpus)
         self.addresses = self._doors.addresses
-        self._source = self._make_source(custom, loader)
+        self._statistics = self._make_statistics(custom)
         self._log_control = log_control
-        self.service.status_source = self._collector(repository).read
-        self._crashes = CrashWatch(self._registry, repository)
         #: of `run`, for the record of crashes; "" = none is kept
         self._state_directory = ""
-        self._supervisor = Supervisor(self.service, self._registry, self._workers, self._crashes, self._clock)
-        self.service.safe_mode_exit = self._crashes.leave_safe_mode
+        # set late, because of circles: workers call models, and models run in workers; the service and the poller call
+        # objects that are made from them
+        calls = ModelCalls(self._registry.lookup, self.service)
+        hooks.infer, hooks.control, hooks.report_idle = calls.infer, calls.control, calls.report_idle
+        self.service.status_source = self._make_collector(self._statistics).read
         if self._poller is not None:
             self._poller.on_settled = self._supervisor.notify_reloaded
-            self.service.poller = self._poller
 
-    def _make_source(self, custom: CustomMetrics, loader: Loader) -> ServerStatistics:
+    def _make_statistics(self, custom: CustomMetrics) -> ServerStatistics:
         registry, budget = self._registry, self._budget
         return ServerStatistics(
             models=registry.series,
             readiness=registry.readiness,
-            engine_builds=loader.builds.running,
+            engine_builds=self._loader.builds.running,
             http=self._doors.series,
             tensor_memory=lambda: budget.used,
             pinned_memory=lambda: (budget.pinned.limit, budget.pinned.used),
             custom=custom.families,
         )
 
-    def _make_loader(self, config: ServerConfig) -> Loader:
+    def _make_loader(self, config: ServerConfig, memory: Memory) -> Loader:
         metrics = parse_options(config.metrics_config)
         options = LoaderOptions(
             auto_complete=not config.disable_auto_complete_config,
@@ -178,14 +180,15 @@ class ServerProcess:
         )
         cache = None if config.cache_config is None else ResponseCache(config.cache_config)
         gate = None if config.rate_limit == "off" else RateLimitGate(RateLimiter(config.rate_limit_resource))
-        return Loader(self._workers, self._budget, self._clock, options, cache, gate)
+        device_memory = DeviceMemory(memory, dict(config.model_load_gpu_limit))
+        return Loader(self._workers, self._budget, self._clock, options, cache, gate, device_memory)
 
-    def _collector(self, repository: Repository) -> Collector:
+    def _make_collector(self, statistics: ServerStatistics) -> Collector:
         config, log_control = self._config, self._log_control
         sources = StatusSources(
             service=self.service,
             registry=self._registry,
-            statistics=self._source,
+            statistics=statistics,
             workers=lambda: [*self._workers.facts(), *self._codec.facts()],
             doors=self.addresses,
             memory_limit=self._budget.limit,
@@ -194,7 +197,7 @@ class ServerProcess:
             safe_mode=lambda: self._supervisor.safe_mode,
         )
         probe = Probe(
-            repository.scan,
+            self._repository.scan,
             gpu=config.allow_gpu_metrics,
             updates=config.ota_status_file,
             system=config.device_status_file,
@@ -243,7 +246,7 @@ class ServerProcess:
             EdgeServeError: a repository that cannot be read. OSError: a door that cannot be opened.
         """
         started = time.monotonic()
-        await self._doors.open(self._source)
+        await self._doors.open(self._statistics)
         if self._sandbox is not None:
             self._background.append(asyncio.create_task(offload(self._sandbox.log_gaps), name="sandbox"))
         self._start_periodic_tasks()

@@ -35,15 +35,13 @@ class InstanceUpdater:
 
     Args:
         drain_seconds: how long a removed instance may take to finish its batch and its sequences.
-
-    Attributes:
         memory: decides whether new instances fit; None = all are admitted.
     """
 
-    def __init__(self, loader: Loader, drain_seconds: float) -> None:
+    def __init__(self, loader: Loader, drain_seconds: float, memory: Memory | None) -> None:
         self._loader = loader
         self._drain_seconds = drain_seconds
-        self.memory: Memory | None = None
+        self._memory = memory
 
     @contextlib.asynccontextmanager
     async def prepared(self, plan: LoadPlan, versions: Mapping[int, Served]) -> AsyncIterator[list[InstanceUpdate]]:
@@ -87,11 +85,11 @@ class InstanceUpdater:
 
     async def _prepare(self, plan: LoadPlan, update: InstanceUpdate) -> None:
         opened, count = update.served.opened, len(update.added)
-        if self.memory is None or not count or opened is None:
+        if self._memory is None or not count or opened is None:
             await update.prepare()
             return
         each = opened.memory_bytes() // max(1, len(opened.numbers))
-        async with self.memory.admit(f"{plan.name} ({count} more instances)", each * count, 0, joins=True):
+        async with self._memory.admit(f"{plan.name} ({count} more instances)", each * count, 0, joins=True):
             await update.prepare()
 
     def commit(self, update: InstanceUpdate) -> list[asyncio.Task[None]]:

@@ -58,6 +58,8 @@ class Registry:
         at_once: how many versions may be loading at the same time (`--model-load-thread-count`).
         drain_seconds: how long a version that was replaced or unloaded may drain.
         retries: further tries to load a version that failed (`--model-load-retry-count`).
+        memory: decides whether a version fits; None = all are loaded (`--memory-admission=false`).
+        most_waiting: how many requests may wait in a swap queue (`--swap-queue-size`).
 
     Attributes:
         lookup, sequence_version: see `ServedVersions`. The look-up raises InvalidArgument if the version is no number,
@@ -74,6 +76,8 @@ class Registry:
         at_once: int = 4,
         drain_seconds: float = 300.0,
         retries: int = 0,
+        memory: Memory | None = None,
+        most_waiting: int = 0,
     ) -> None:
         self._repository = repository
         self._required = frozenset(required)
@@ -83,7 +87,9 @@ class Registry:
         self._serving = ServedVersions(self._find)
         self.lookup, self.sequence_version = self._serving.lookup, self._serving.sequence_version
         self.load_history = LoadHistory()
-        self._swapper = VersionSwapper(loader, at_once, self._serving, self.load_history, drain_seconds, retries)
+        self._swapper = VersionSwapper(
+            loader, at_once, self._serving, self.load_history, drain_seconds, retries, memory, most_waiting
+        )
         self.unloading = self._swapper.unloading
         self._builds = loader.builds
         self._builds.on_progress = self._on_build
@@ -99,10 +105,6 @@ class Registry:
     def load_at_once(self, count: int) -> None:
         """Set how many versions may load at the same time."""
         self._swapper.load_at_once(count)
-
-    def admit(self, memory: Memory | None, most_waiting: int) -> None:
-        """See `VersionSwapper.admit`."""
-        self._swapper.admit(memory, most_waiting)
 
     # ---- asking -------------------------------------------------------------------------------------------------
 

@@ -51,14 +51,16 @@ class VersionSwapper:
         load_history: LoadHistory,
         drain_seconds: float,
         retries: int,
+        memory: Memory | None,
+        most_waiting: int,
     ) -> None:
         self._loader = loader
         self._serving = serving
         self._load_history = load_history
         self._drain_seconds = drain_seconds
         self._retries = retries
-        self._memory: Memory | None = None
-        self._most_waiting = 0
+        self._memory = memory
+        self._most_waiting = most_waiting
         self._slots = asyncio.Semaphore(at_once)
         self.leaving: set[asyncio.Task[None]] = set()
         self.unloading = UnloadingVersions()
@@ -67,21 +69,16 @@ class VersionSwapper:
         self._stopped: dict[str, str] = {}
         #: models whose serving versions are unloaded before the new ones load, although memory may hold both
         self.unload_first: frozenset[str] = frozenset()
-        self._instance_updater = InstanceUpdater(loader, drain_seconds)
+        self._instance_updater = InstanceUpdater(loader, drain_seconds, memory)
 
     def load_at_once(self, count: int) -> None:
         """Set how many versions may load at the same time."""
         self._slots = asyncio.Semaphore(count)
 
-    def admit(self, memory: Memory | None, most_waiting: int) -> None:
-        """Load only versions that fit into `memory`; None = all. `most_waiting` requests may wait in a swap queue."""
-        self._memory, self._most_waiting = memory, most_waiting
-        self._instance_updater.memory = memory
-
     def stop_loading(self, name: str, reason: str) -> None:
         """Let the load of a model fail with this reason, if one is under way.
 
-        A load in a worker that other models share goes on to its end, because they would be lost with it.
+        A load in a worker that other models share continues to its end, because they would be lost with it.
         """
         plan = self._loading.get(name)
         if plan is not None:

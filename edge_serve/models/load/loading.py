@@ -109,11 +109,11 @@ class Loader:
     Args:
         cache: the server's response cache, or None.
         gate: the server's rate limiter, or None.
+        device_memory: the memory of the GPUs; None = it is not watched.
 
     Attributes:
         devices: the GPUs, set before the first load.
         builds: the engines that are built at load.
-        device_memory: the memory of the GPUs; None = it is not watched.
     """
 
     def __init__(
@@ -124,16 +124,17 @@ class Loader:
         options: LoaderOptions,
         cache: ResponseCache | None = None,
         gate: RateLimitGate | None = None,
+        device_memory: DeviceMemory | None = None,
     ) -> None:
         self.devices = Gpus()
         self.builds = EngineBuilds(lambda: options.backend_settings(PLATFORM), lambda own: workers.interpreter_for(own))
-        self.device_memory: DeviceMemory | None = None
         self._workers = workers
         self._budget = budget
         self._clock = clock
         self._options = options
         self._cache = cache
         self._gate = gate
+        self._device_memory = device_memory
 
     def plan(self, found: FoundModel, override: Override | None) -> LoadPlan:
         """Read the configuration and choose the versions.
@@ -188,8 +189,8 @@ class Loader:
             undo.push_async_callback(self._workers.release_reserved, self.spec(plan, plan.config, version))
             async with self._measured(plan) as taken:
                 served = await self._open(plan, version, own_worker, undo)
-                if self.device_memory is not None:
-                    await self.device_memory.check_limits(served.instances.values(), self.devices)
+                if self._device_memory is not None:
+                    await self._device_memory.check_limits(served.instances.values(), self.devices)
             served.gpu_memory = taken
             undo.pop_all()
         served.load_seconds = time.monotonic() - started
@@ -241,17 +242,17 @@ class Loader:
         return settle_instances(config, self.devices.ids(least), least, self.devices.lack(least), auto=auto)
 
     def _measured(self, plan: LoadPlan) -> AbstractAsyncContextManager[dict[str, int]]:
-        if self.device_memory is None or not (gpus := self.gpus(plan.config)):
+        if self._device_memory is None or not (gpus := self.gpus(plan.config)):
             return nullcontext({})
-        return self.device_memory.measured(plan.name, gpus)
+        return self._device_memory.measured(plan.name, gpus)
 
     def admit_to_gpus(
         self, plan: LoadPlan, files: int, *, joins: bool, replaces: bool
     ) -> AbstractAsyncContextManager[Way]:
         """Promise memory of GPUs to the load of a plan. See `DeviceMemory.admit`."""
-        if self.device_memory is None or not (gpus := self.gpus(plan.config)):
+        if self._device_memory is None or not (gpus := self.gpus(plan.config)):
             return nullcontext(Way.BESIDE)
-        return self.device_memory.admit(plan.name, gpus, files, joins=joins, replaces=replaces)
+        return self._device_memory.admit(plan.name, gpus, files, joins=joins, replaces=replaces)
 
     def gpus(self, config: pb.ModelConfig) -> list[Gpu]:
         """Return the GPUs that the instances of a configuration would be on; none if it cannot be served."""
