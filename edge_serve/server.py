@@ -450,7 +450,8 @@ class ServerProcess:
             return FAILED
         unfinished = draining.result()
         if unfinished:
-            log.error("after %d s there still were %s", timeout, " and ".join(unfinished))
+            text = "after %d s there still were %s; raise --exit-timeout-secs if loads and answers take longer"
+            log.error(text, timeout, " and ".join(unfinished))
             return FAILED
         log.info("all requests answered, all models unloaded")
         return status

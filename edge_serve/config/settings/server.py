@@ -134,7 +134,7 @@ class ServerConfig(DoorSettings):
         bool, _repository(BOOLEAN, "Serve models of one name from several repositories, by namespace.")
     ] = False
     enable_peer_access: Annotated[
-        bool, _repository(BOOLEAN, "GPUs read each other's memory.", ignored="an edge device has one GPU")
+        bool, _repository(BOOLEAN, "GPUs read each other's memory.", ignored="models pass tensors through host memory")
     ] = True
 
     worker_heartbeat_timeout_secs: Annotated[
