@@ -22,7 +22,7 @@ _NOTICED_SECONDS = 10.0
 
 
 def safe_mode(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
-    """Run the command; its exit status: 0 done, 1 with a line on standard error; wrong use ends the program."""
+    """Run the command. Return its exit status: 0 done, 1 with a line on standard error. Wrong use ends the program."""
     options = _parser().parse(arguments)
     given = environ.get("EDGE_SERVE_STATE_DIRECTORY") or environ.get("STATE_DIRECTORY", "").partition(":")[0]
     directory = Path(options.directory or given or DEFAULT_DIRECTORY)
@@ -58,7 +58,7 @@ def _parser() -> OptionParser:
 
 
 def report(record: Record) -> str:
-    """Which models are left out, and why."""
+    """Return the models that are left out, and the reasons, as text."""
     word = "tried again after it was left out" if record.trying else "left out"
     lines = [f"{name} is {word}: {record.reasons.get(name, '')}" for name in sorted(record.left_out)]
     if record.deaths:

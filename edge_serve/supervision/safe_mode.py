@@ -222,7 +222,8 @@ class CrashWatch:
             self._close()
 
     def _removed(self) -> bool:
-        """Whether an operator has removed the file that this process wrote, which clears the record (`remove`)."""
+        """Return whether an operator has removed the file that this process wrote, which clears the record
+        (`remove`)."""
         return self._written is not None and not self._path.exists()
 
     def _acquire(self) -> bool:

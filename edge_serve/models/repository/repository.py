@@ -328,7 +328,7 @@ def _link_advice(path: Path, wrong: str) -> str:
 
 
 def _may_be_directory(path: Path) -> bool:
-    """Whether this is a directory or a link. Reads the entry only, not what a link leads to."""
+    """Return whether this is a directory or a link. Reads the entry only, not what a link leads to."""
     try:
         mode = os.lstat(path).st_mode
     except (OSError, ValueError):

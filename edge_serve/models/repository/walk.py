@@ -117,7 +117,7 @@ def _below(folder: _Folder, name: str, status: os.stat_result) -> _Folder | None
 
 
 def _may_read(folder: _Folder, name: str) -> bool:
-    """Whether the server may read a file; asked only where the files lie that models are loaded from."""
+    """Return whether the server may read a file. Only files from which models are loaded are checked."""
     return folder.path.count(os.sep) > 1 or os.access(os.path.join(folder.place, name), os.R_OK)
 
 

@@ -63,7 +63,7 @@ class BusyVersion:
     seconds: float
 
     def __str__(self) -> str:
-        """`det version 1 (1 request, its batch has been running for 12 s)`"""
+        """Return text such as `det version 1 (1 request, its batch has been running for 12 s)`."""
         requests = "1 request" if self.requests == 1 else f"{self.requests} requests"
         running = (
             f", its {'oldest ' if self.requests > 1 else ''}batch has been running for {self.seconds:.0f} s"

@@ -67,7 +67,7 @@ class LineHandler(logging.Handler):
             self._lose(error)
 
     def _write(self, line: str) -> None:
-        """File names that are no UTF-8 may be in a line, and must not keep it out of the log."""
+        """Write one line. File names in it that are no UTF-8 are escaped, so that the line is not lost."""
         data = b"\n" * self._torn + line.encode("utf-8", "backslashreplace") + b"\n"
         done = 0
         try:
@@ -98,7 +98,7 @@ class LineHandler(logging.Handler):
 
 
 def open_log(path: str) -> LineHandler:
-    """Append to the file `path`.
+    """Open the file `path` for appending, and return a handler that writes lines to it.
 
     Raises:
         OSError: it cannot be opened, or not within `OPEN_SECONDS`.

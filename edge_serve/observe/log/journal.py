@@ -26,7 +26,7 @@ _PRIORITIES = ((logging.ERROR, "3"), (logging.WARNING, "4"), (logging.INFO, "6")
 
 
 def fields_of(record: logging.LogRecord) -> Fields:
-    """The entry of a record: its message is one line, and a traceback is a separate field."""
+    """Return a record as the fields of an entry: its message is one line, and a traceback is a separate field."""
     fields = {
         "MESSAGE": one_line(record.getMessage()),
         "PRIORITY": priority(record.levelno),
@@ -44,7 +44,7 @@ def fields_of(record: logging.LogRecord) -> Fields:
 
 
 def priority(level: int) -> str:
-    """Syslog's number for a level of `logging`."""
+    """Return syslog's number for a level of `logging`."""
     return next(number for least, number in _PRIORITIES if level >= least)
 
 
@@ -52,7 +52,7 @@ class JournalSender(Protocol):
     """Sends entries to journald."""
 
     def send(self, fields: Mapping[str, str]) -> bool:
-        """False when it could not be sent. May block."""
+        """Send one entry. Return False if it could not be sent. May block."""
 
     def close(self) -> None: ...
 
@@ -75,7 +75,7 @@ class LibrarySender:
         return True
 
     def close(self) -> None:
-        """Nothing is kept open here."""
+        """Do nothing: the library has no function that closes its socket."""
 
 
 class JournalHandler(logging.Handler):
@@ -97,7 +97,7 @@ class JournalHandler(logging.Handler):
             self._sink.put(fields, sum(map(len, fields.values())))
 
     def written(self, seconds: float) -> bool:
-        """Wait at most so long until every entry is sent; whether that is so."""
+        """Wait at most `seconds` until every entry is sent. Return whether it is."""
         return self._sink.flush(seconds)
 
     def close(self) -> None:
@@ -117,7 +117,8 @@ def _gap(count: int) -> Fields:
 
 
 def is_journal(fd: int, journal_stream: str) -> bool:
-    """Whether `fd` is the connection to journald that `$JOURNAL_STREAM` names: `<device>:<inode>` (systemd.exec(5))."""
+    """Return whether `fd` is the connection to journald that `$JOURNAL_STREAM` names as `<device>:<inode>`
+    (systemd.exec(5))."""
     try:
         device, inode = map(int, journal_stream.split(":"))
         found = os.fstat(fd)
@@ -127,7 +128,8 @@ def is_journal(fd: int, journal_stream: str) -> bool:
 
 
 def find_journal(environ: Mapping[str, str], fd: int = 2) -> JournalHandler | None:
-    """The journal when `fd` (standard error) leads there, None when it does not or journald cannot be reached."""
+    """Return the handler for the journal if `fd` (standard error) leads there; None if it does not, or journald is
+    absent."""
     if not is_journal(fd, environ.get("JOURNAL_STREAM", "")):
         return None
     try:

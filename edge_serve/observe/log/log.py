@@ -32,7 +32,7 @@ class TritonFormatter(logging.Formatter):
         return self.line(record, f"{_LETTERS.get(record.levelno, 'I')}{stamp}.{int(record.created % 1 * 1e6):06d}")
 
     def line(self, record: logging.LogRecord, head: str) -> str:
-        """The line behind its head."""
+        """Return the line of a record behind its head."""
         return f"{head} {record.process} {record.filename}:{record.lineno}] {one_line(_text(self, record))}"
 
 
@@ -111,7 +111,8 @@ class LogControl:
         logger.propagate = False
 
     def _is_on(self, record: logging.LogRecord) -> bool:
-        """Triton's switches: each level can be turned off alone (`--log-info=false`), verbose is a number."""
+        """Return whether the settings let a record pass. As in Triton, each level can be turned off alone
+        (`--log-info=false`), verbose is a number."""
         if record.levelno >= logging.ERROR:
             return self._settings.error
         if record.levelno >= logging.WARNING:

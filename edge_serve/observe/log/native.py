@@ -23,7 +23,8 @@ _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_S
 
 
 def encode(fields: Mapping[str, str]) -> bytes:
-    """An entry: `NAME=value` a line, or the name, a length and the bytes when the value has a line break."""
+    """Return an entry in journald's format: `NAME=value` a line, or the name, a length and the bytes when the value has
+    a line break."""
     parts = []
     for name, value in fields.items():
         data = value.encode("utf-8", "replace")

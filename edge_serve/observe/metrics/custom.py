@@ -132,7 +132,7 @@ class CustomMetrics:
 
 
 def _readable(kind: str, labels: _Labels, bounds: Sequence[float]) -> bool:
-    """Whether Prometheus reads such a series: one bad line makes it drop the whole page."""
+    """Return whether Prometheus reads such a series: one bad line makes it drop the whole page."""
     reserved = "le" if kind == "histogram" else ""
     return (
         kind in _KINDS

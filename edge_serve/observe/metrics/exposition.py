@@ -29,18 +29,18 @@ class Sample(NamedTuple):
 
 
 def label_text(labels: Mapping[str, str]) -> str:
-    """`a="1",b="2"`, alphabetically."""
+    """Return labels as text, such as `a="1",b="2"`, in alphabetical order."""
     return ",".join(f'{name}="{_escape_value(labels[name])}"' for name in sorted(labels))
 
 
 def with_label(labels: str, name: str, value: str) -> str:
-    """`labels` and one more at the end, where Triton writes `le` and `quantile`."""
+    """Return `labels` with one more at the end, where Triton writes `le` and `quantile`."""
     pair = f'{name}="{value}"'
     return f"{labels},{pair}" if labels else pair
 
 
 def family_lines(name: str, kind: str, description: str, samples: Iterable[Sample]) -> Iterator[str]:
-    """A family, after its HELP and TYPE lines; nothing at all when it has no sample."""
+    """Yield the lines of a family, the first after its HELP and TYPE lines; none if it has no sample."""
     head = f"# HELP {name} {_escape_help(description)}\n# TYPE {name} {kind}\n"
     for labels, value, suffix in samples:
         shown = f"{{{labels}}}" if labels else ""
@@ -49,7 +49,8 @@ def family_lines(name: str, kind: str, description: str, samples: Iterable[Sampl
 
 
 def number(value: float) -> str:
-    """A sample value: whole numbers without a point, `NaN`, `+Inf` and `-Inf` as Prometheus spells them."""
+    """Return a sample value as text: whole numbers without a point, `NaN`, `+Inf` and `-Inf` as Prometheus spells
+    them."""
     if isinstance(value, int):
         return str(value)
     if value != value:
@@ -68,7 +69,11 @@ def _escape_help(text: str) -> str:
 
 
 def histogram_samples(labels: str, bounds: Sequence[float], counts: Sequence[int], total: float) -> Iterator[Sample]:
-    """A histogram from counts per bucket (not cumulative, +Inf last) and the sum of what was observed."""
+    """Yield the samples of a histogram.
+
+    Args:
+        counts: per bucket, not cumulative, +Inf last; total: the sum of the observed values.
+    """
     comma, count = "," if labels else "", 0
     for bound, count in zip(_le(tuple(bounds)), accumulate(counts), strict=True):
         yield Sample(f"{labels}{comma}{bound}", count, "_bucket")
@@ -78,14 +83,15 @@ def histogram_samples(labels: str, bounds: Sequence[float], counts: Sequence[int
 
 @lru_cache(maxsize=64)
 def _le(bounds: tuple[float, ...]) -> list[str]:
-    """The label of each bucket; kept, because most lines of a page are buckets of the same few histograms."""
+    """Return the label of each bucket. The result is cached, because most lines of a page are buckets of the same few
+    histograms."""
     return [with_label("", "le", number(bound)) for bound in (*bounds, math.inf)]
 
 
 def summary_samples(
     labels: str, quantiles: Sequence[float], values: Sequence[float], count: int, total: float
 ) -> Iterator[Sample]:
-    """A summary: quantiles of the recent sorted `values` (NaN without any), and the count and sum of all time."""
+    """Yield a summary: quantiles of the recent sorted `values` (NaN without any), and the count and sum of all time."""
     for quantile in quantiles:
         yield Sample(with_label(labels, "quantile", number(quantile)), quantile_of(values, quantile))
     yield Sample(labels, total, "_sum")
@@ -93,13 +99,13 @@ def summary_samples(
 
 
 def quantile_of(values: Sequence[float], quantile: float) -> float:
-    """The smallest value that at least the share `quantile` of the sorted `values` does not exceed."""
+    """Return the smallest value that at least the share `quantile` of the sorted `values` does not exceed."""
     if not values:
         return math.nan
     return values[min(len(values) - 1, max(0, math.ceil(quantile * len(values)) - 1))]
 
 
 def recent_microseconds(recent: Iterable[Recent], index: int, now_ns: int) -> list[float]:
-    """Sorted microseconds of field `index` of the requests that ended within the window."""
+    """Return field `index` of the requests that ended within the window, sorted, in microseconds."""
     since = now_ns - SUMMARY_WINDOW_NS
     return sorted(request[index] // 1000 for request in recent if request.end_ns >= since)

@@ -224,7 +224,7 @@ class Tegra:
 
     @classmethod
     def find(cls, root: Path) -> Tegra | None:
-        """None where no Tegra GPU has a load file (Thor has none: NVML serves there)."""
+        """Return the GPU of this machine; None without a load file of Tegra (Thor has none: NVML serves there)."""
         return next((cls(root, root / path) for path in _TEGRA_LOADS if (root / path).exists()), None)
 
     def read(self) -> list[GpuReading]:
@@ -243,7 +243,7 @@ class Tegra:
         ]
 
     def _power(self) -> float | None:
-        """Watts on the INA3221 rail whose label names the GPU (`VDD_GPU_SOC`, `VDD_CPU_GPU_CV`)."""
+        """Return the watts on the INA3221 rail whose label names the GPU (`VDD_GPU_SOC`, `VDD_CPU_GPU_CV`)."""
         for label in sorted(self._root.glob("sys/class/hwmon/hwmon*/in*_label")):
             if read_text(label.parent / "name") == "ina3221" and "GPU" in read_text(label):
                 rail = label.name.removeprefix("in").removesuffix("_label")

@@ -41,7 +41,7 @@ class Machine:
         self._reading: MachineReading | None = None
 
     def read(self, now_ns: int) -> MachineReading:
-        """The gauges as of now, or as of the last reading if that is younger than the interval."""
+        """Return the gauges as of now, or the last reading if that is younger than the interval."""
         if self._reading is None or now_ns - self._read_ns >= self._interval_ns:
             self._reading = MachineReading(self._cpu_utilization(), *read_memory(self._proc))
             self._read_ns = now_ns
@@ -56,7 +56,8 @@ class Machine:
         return max(0.0, busy / total) if total > 0 else 0.0
 
     def _cpu_ticks(self) -> tuple[int, int] | None:
-        """(busy, all) ticks of all CPUs since boot; idle and iowait are not busy, guest time is within user time."""
+        """Return the (busy, all) ticks of all CPUs since boot; idle and iowait are not busy, guest time is within user
+        time."""
         try:
             with (self._proc / "stat").open() as file:
                 name, *fields = file.readline().split()
@@ -68,7 +69,8 @@ class Machine:
 
 
 def read_memory(proc: Path) -> tuple[int | None, int | None]:
-    """(total, used) bytes of RAM; used is what is not available. (None, None) when /proc/meminfo does not say."""
+    """Return the (total, used) bytes of RAM; used is all that is not available. (None, None) if /proc/meminfo lacks
+    them."""
     found: dict[str, int] = {}
     try:
         for line in (proc / "meminfo").read_text().splitlines():
@@ -81,7 +83,7 @@ def read_memory(proc: Path) -> tuple[int | None, int | None]:
 
 
 def read_temperatures(root: Path = Path("/")) -> list[Temperature]:
-    """Every sensor that answers, the hottest first. `root` stands in for / in tests."""
+    """Return the temperature of every sensor that answers, the hottest first. `root` stands in for / in tests."""
     found = list(thermal_zones(root)) or list(_monitors(root))
     plausible = [one for one in found if _PLAUSIBLE[0] < one.celsius < _PLAUSIBLE[1]]
     return sorted(plausible, key=lambda one: (-one.celsius, one.name))
@@ -102,7 +104,8 @@ def _monitors(root: Path) -> Iterator[Temperature]:
 
 
 def _sensor(name: str, value: Path) -> Iterator[Temperature]:
-    """Nothing from a sensor that cannot be read now: some are powered down with their device."""
+    """Yield the temperature of a sensor; none if it cannot be read now, because some are powered down with their
+    device."""
     try:
         yield Temperature(name, int(read_text(value)) / 1000)
     except ValueError:

@@ -38,7 +38,7 @@ class MetricsOptions:
 def parse_options(
     settings: Sequence[str], *, cpu: bool = True, gpu: bool = True, interval_ms: int = 2000
 ) -> MetricsOptions:
-    """Options from the values of `--metrics-config`; a later one wins.
+    """Return the options from the values of `--metrics-config`; a later one wins.
 
     Raises:
         InvalidArgument: not `<setting>=<value>`, an unknown setting, or a value that it cannot have.

@@ -57,7 +57,8 @@ class Page:
         self._machine = Machine(options.interval_ns, self._clock.now_ns()) if options.cpu else None
 
     async def render(self) -> list[bytes]:
-        """The whole page as of now, in pieces. With many models it is long: others have their turn in between."""
+        """Return the whole page as of now, in pieces. It is long with many models, so the loop does other work in
+        between."""
         await self._read_devices()
         now_ns, source = self._clock.now_ns(), self._source
         models = await gathered(Model(series, self._options, now_ns) for series in source.models())
@@ -93,7 +94,7 @@ class Page:
 
 
 def _merged(families: Iterable[CustomFamily]) -> list[CustomFamily]:
-    """One family per name, as two models may define the same; the first one's kind and text count.
+    """Return one family for each name, because two models may define the same. Kind and text are those of the first.
 
     A name that Prometheus would not read, one of the catalogue's, and a family of another kind are left out: one bad
     line makes Prometheus drop the whole page.

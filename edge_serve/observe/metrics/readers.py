@@ -62,7 +62,8 @@ Reader = Callable[[Scrape], Iterable[Sample]]
 
 
 def model_labels(series: ModelSeries) -> dict[str, str]:
-    """model, version, gpu_uuid (one GPU), namespace (`--model-namespacing`) and metric_tags with `_` in front.
+    """Return the labels model, version, gpu_uuid (one GPU), namespace (`--model-namespacing`) and metric_tags with `_`
+    in front.
 
     Characters of a tag that a label name may not have become `_`, and it gets no second `_` in front: one label like
     `__name__` would make Prometheus drop the page.
@@ -77,7 +78,7 @@ def model_labels(series: ModelSeries) -> dict[str, str]:
 
 
 def each(value: Callable[[Model], float], wanted: Callable[[Model], bool] = lambda _: True) -> Reader:
-    """A series for each model that is `wanted`."""
+    """Return a reader of one series for each model that is `wanted`."""
     return lambda scrape: (Sample(model.labels, value(model)) for model in scrape.models if wanted(model))
 
 
@@ -87,19 +88,19 @@ def _labels_of(one: Readiness | RunningBuild) -> dict[str, str]:
 
 
 def ready(scrape: Scrape) -> Iterator[Sample]:
-    """A series for each version that serves or should."""
+    """Yield a series for each version that serves or should serve."""
     for one in scrape.readiness:
         yield Sample(label_text(_labels_of(one)), int(one.ready))
 
 
 def builds(scrape: Scrape) -> Iterator[Sample]:
-    """A series for each engine that a load is building."""
+    """Yield a series for each engine that a load is building."""
     for one in scrape.builds:
         yield Sample(label_text(_labels_of(one)), round(one.seconds, 3))
 
 
 def counted(value: Callable[[ModelStatistics], int]) -> Reader:
-    """A model counter that Triton stops incrementing with counter_latencies=false, yet lists."""
+    """Return a reader of a model counter that Triton stops incrementing with counter_latencies=false, yet lists."""
     return each(lambda model: value(model.stats) if model.options.counters else 0)
 
 
@@ -111,7 +112,7 @@ def failures(scrape: Scrape) -> Iterator[Sample]:
 
 
 def micros(duration: Callable[[ModelStatistics], Duration], *, cache: bool = False) -> Reader:
-    """A duration counter in microseconds; with `cache`, of models with a response cache only."""
+    """Return a reader of a duration counter in microseconds; with `cache`, of models with a response cache only."""
     return each(
         lambda model: duration(model.stats).ns // 1000,
         lambda model: model.options.counters and (model.series.cache_enabled or not cache),
@@ -131,7 +132,7 @@ def summary(
     *,
     cache: bool | None = None,
 ) -> Reader:
-    """A summary in microseconds.
+    """Return a reader of a summary in microseconds.
 
     Args:
         index: the field of messages.statistics.Recent.
@@ -167,7 +168,7 @@ def latency(histogram: Callable[[ModelStatistics], Histogram]) -> Reader:
 
 
 def one(value: Callable[[Scrape], float | None]) -> Reader:
-    """A single series without labels, unless its value is unknown."""
+    """Return a reader of one series without labels, unless its value is unknown."""
 
     def read(scrape: Scrape) -> list[Sample]:
         found = value(scrape)
@@ -198,12 +199,12 @@ def model_gpu_memory(scrape: Scrape) -> Iterator[Sample]:
 
 
 def ota(value: Callable[[Updates], float | None]) -> Reader:
-    """A single series, where an agent has written its status file in a form that can be read."""
+    """Return a reader of one series, where an agent has written its status file in a form that can be read."""
     return one(lambda scrape: value(scrape.updates) if scrape.updates and not scrape.updates.problem else None)
 
 
 def ota_each(rows: Callable[[Updates], Iterable[tuple[dict[str, str], float]]]) -> Reader:
-    """A series for each row of labels and value that the agent reports."""
+    """Return a reader of one series for each row of labels and value that the agent reports."""
 
     return lambda scrape: (
         Sample(label_text(labels), value) for labels, value in (rows(scrape.updates) if scrape.updates else ())

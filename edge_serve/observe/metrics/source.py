@@ -124,17 +124,18 @@ class StatisticsSource(Protocol):
     def models(self) -> Iterable[ModelSeries]: ...
 
     def readiness(self) -> Iterable[Readiness]:
-        """Every version that serves or should: those that failed to load too, and not those that were unloaded."""
+        """Return every version that serves or should serve: those that failed to load too, and not those that were
+        unloaded."""
 
     def engine_builds(self) -> Iterable[RunningBuild]: ...
 
     def http(self) -> HttpSeries: ...
 
     def tensor_memory(self) -> int:
-        """Bytes of request bodies and tensors that are held now."""
+        """Return the bytes of request bodies and tensors in memory now."""
 
     def pinned_memory(self) -> tuple[int, int]:
-        """Bytes that workers may register with GPUs, and that they have registered."""
+        """Return the bytes that workers may register with GPUs, and that they have registered."""
 
     def custom(self) -> Iterable[CustomFamily]: ...
 

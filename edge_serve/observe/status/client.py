@@ -86,7 +86,7 @@ def find_target(
 
 
 def fetch(target: StatusTarget, timeout: float = _TIMEOUT_SECONDS) -> dict[str, Any]:
-    """The document.
+    """Return the status document of a server.
 
     Raises:
         Unreachable: with a text for people.
@@ -103,7 +103,7 @@ def fetch(target: StatusTarget, timeout: float = _TIMEOUT_SECONDS) -> dict[str, 
 
 
 def leave_safe_mode(target: StatusTarget, timeout: float = _TIMEOUT_SECONDS) -> list[str]:
-    """Have the server load the models that it left out, and forget why; their names.
+    """Have the server clear its record of crashes and load the models that it left out. Return their names.
 
     Raises:
         Unreachable: with a text for people.
@@ -117,7 +117,7 @@ def leave_safe_mode(target: StatusTarget, timeout: float = _TIMEOUT_SECONDS) -> 
 
 
 def _request(target: StatusTarget, method: str, path: str, timeout: float) -> tuple[int, bytes]:
-    """Status and body of one request.
+    """Send one request. Return the HTTP status and the body of the response.
 
     Raises:
         Unreachable: there is no answer.
@@ -153,7 +153,7 @@ def _headers(target: StatusTarget) -> dict[str, str]:
 
 
 def _read(answer: http.client.HTTPResponse) -> bytes:
-    """The body, of a server that may send it without end."""
+    """Return the body, or its first `_MOST_BYTES`: a server may send one without end."""
     parts, left = [], _MOST_BYTES
     while left > 0 and (part := answer.read1(1 << 16)):
         parts.append(part)
@@ -180,7 +180,7 @@ class _Until(io.RawIOBase):
 
 
 def _left(end: float) -> float:
-    """Seconds.
+    """Return the seconds until `end`.
 
     Raises:
         TimeoutError: `end` is past.
@@ -241,7 +241,8 @@ def _reach_unix(path: str, end: float) -> socket.socket:
 
 
 def _reach(host: str, port: int, end: float) -> socket.socket:
-    """A connection to the first of the host's addresses that takes one; they share the time."""
+    """Return a connection to the first address of the host that accepts one. All addresses share the time until
+    `end`."""
     failed = OSError(f"{host} has no address")
     for *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         try:

@@ -214,8 +214,8 @@ def model_facts(served: Served) -> ModelFacts:
 
 
 def with_draining(serving: Iterable[ModelFacts], draining: Iterable[ModelFacts]) -> list[ModelFacts]:
-    """The versions that serve and those that drain. The requests of a load that was replaced by another one of the same
-    version are told with that."""
+    """Return the facts of versions that serve or drain. Two loads of the same version are one entry, whose requests in
+    flight are added."""
     found = {(one.name, one.version): one for one in serving}
     for one in draining:
         key = one.name, one.version

@@ -35,7 +35,7 @@ _STATUSES = (
 
 
 def status(arguments: Sequence[str]) -> int:
-    """`edge-serve status`; its exit status."""
+    """Run `edge-serve status`. Return its exit status."""
     parser = _parser("status", "How the server on this device is.")
     parser.add_argument("--json", action="store_true", help="the whole document as JSON (docs/status.md), at once")
     options = parser.parse(arguments)
@@ -43,7 +43,7 @@ def status(arguments: Sequence[str]) -> int:
 
 
 def top(arguments: Sequence[str]) -> int:
-    """`edge-serve top`; its exit status."""
+    """Run `edge-serve top`. Return its exit status."""
     parser = _parser("top", "The same, live: q or Ctrl-C ends it.")
     parser.add_argument(
         "--interval", type=seconds(0.1, 3600.0), default=1.0, metavar="S", help="seconds between looks (1)"
@@ -62,7 +62,7 @@ def top(arguments: Sequence[str]) -> int:
 
 
 def _told(work: Callable[[], int]) -> int:
-    """The exit status of `work`; what went wrong is one line."""
+    """Return the exit status of `work`. An error is printed as one line."""
     try:
         return work()
     except Unreachable as error:
@@ -98,7 +98,7 @@ def _columns() -> int:
 
 
 def _outdated(document: Document, target: StatusTarget) -> list[str]:
-    """A hint if the server on this device is not of the installed version, as after an upgrade without a restart."""
+    """Return a hint if the server does not run the installed version, as after an upgrade without a restart."""
     running = document["versions"].get("edge-serve", __version__)
     if not target.socket or running == __version__:
         return []
@@ -106,7 +106,7 @@ def _outdated(document: Document, target: StatusTarget) -> list[str]:
 
 
 def _print(text: str) -> None:
-    """A reader that has read enough (`| head`) is no trouble."""
+    """Print a text. A closed pipe, as of `| head`, is no error."""
     try:
         print(text, flush=True)
     except BrokenPipeError:

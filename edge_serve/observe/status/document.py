@@ -219,7 +219,8 @@ def _model(entry: IndexEntry, model: ModelFacts | None) -> Document:
 
 
 def condition_of(entry: IndexEntry, model: ModelFacts | None) -> tuple[str, str]:
-    """A version in a word: ready, busy, unready, restarting, loading, failed, unloading or unloaded; and why."""
+    """Return the state of a version and the reason: ready, busy, unready, restarting, loading, failed, unloading,
+    unloaded."""
     if entry.state == "READY":
         seconds = (model.oldest_batch_seconds or 0.0) if model is not None else 0.0
         if model is None or (model.healthy and seconds <= BUSY_SECONDS):
@@ -239,7 +240,7 @@ def condition_of(entry: IndexEntry, model: ModelFacts | None) -> tuple[str, str]
 
 
 def _totals(of: ModelStatistics) -> Document:
-    """Counters since the version was loaded, durations in nanoseconds."""
+    """Return the counters since the version was loaded, durations in nanoseconds."""
     return {
         "requests": of.success.count,
         "failures": {**of.failures, MODEL: of.model_errors},
@@ -301,7 +302,7 @@ def _updates(updates: Updates | None) -> Document | None:
 
 
 def _plain(value: StatusEvent | Temperature | GpuReading | ProcessReading) -> Document:
-    """As `dataclasses.asdict`, which copies deeply and takes ten times as long."""
+    """Return the fields of a value, as `dataclasses.asdict`, which copies deeply and takes ten times as long."""
     return {one.name: getattr(value, one.name) for one in fields(value)}
 
 

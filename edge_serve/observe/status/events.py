@@ -38,7 +38,7 @@ class StatusEvent:
     count: int = 1
 
     def repeats(self, other: StatusEvent) -> bool:
-        """Whether it has the same text about the same model."""
+        """Return whether both events have the same text about the same model."""
         mine = (self.level, self.source, self.text, self.model, self.version)
         return mine == (other.level, other.source, other.text, other.model, other.version)
 

@@ -86,7 +86,7 @@ class Probe:
         self._machine = Machine(0, time.monotonic_ns(), root / "proc")  # its first reading counts from here
 
     def read(self, pids: Iterable[int]) -> Readings:
-        """Everything, now."""
+        """Read all figures of the machine and of the processes `pids`, and scan the repositories. Blocks."""
         found: Mapping[str, FoundModel] | None = None
         with contextlib.suppress(EdgeServeError):
             found = self._scan()
@@ -108,7 +108,7 @@ class Probe:
 
 
 def library_versions() -> dict[str, str]:
-    """edge-serve, Python and the libraries that models run with."""
+    """Return the versions of edge-serve, Python, and the installed libraries that execute models."""
     from importlib import metadata  # costs 2 MB, which a server without a reader of its status does not need
 
     versions = {"edge-serve": __version__, "python": sys.version.split()[0]}
@@ -119,8 +119,8 @@ def library_versions() -> dict[str, str]:
 
 
 def read_process(pid: int, root: Path = Path("/")) -> ProcessReading:
-    """Memory and age of one process; None for a value that cannot be read (the process ended, or belongs to another
-    user)."""
+    """Return the memory and age of one process; None for a value that cannot be read (the process ended, or belongs to
+    another user)."""
     folder = root / "proc" / str(pid)
     pages = _field(folder / "statm", lambda text: int(text.split()[1]))
     return ProcessReading(

@@ -43,7 +43,7 @@ class Totals:
 
 
 def totals_by_model(document: Document) -> dict[Key, Totals]:
-    """Of every version that serves."""
+    """Return the counters of every version that serves."""
     return {(row["name"], row["version"]): _totals(row["totals"]) for row in document["models"] if "totals" in row}
 
 
@@ -52,7 +52,8 @@ def _totals(of: Mapping[str, Any]) -> Totals:
 
 
 def totals_of(document: Document) -> Totals:
-    """Of the whole server since its start. It does not fall when a model is unloaded or replaced."""
+    """Return the counters of the whole server since its start. They do not fall when a model is unloaded or
+    replaced."""
     all_of_them = document.get("totals")
     if all_of_them is None:  # a server of an older version
         of_models = totals_by_model(document).values()
@@ -62,7 +63,8 @@ def totals_of(document: Document) -> Totals:
 
 
 def between(before: Document | None, after: Document) -> tuple[Rates, dict[Key, Rates]]:
-    """Of all models together, and of each. All zero where `before` is missing or of another process."""
+    """Return the rates of all models together, and of each. All are zero if `before` is missing or of another
+    process."""
     now = totals_by_model(after)
     seconds = (after["clock_ns"] - before["clock_ns"]) / 1e9 if before is not None else 0.0
     if before is None or seconds <= 0 or before["server"]["pid"] != after["server"]["pid"]:
@@ -83,7 +85,7 @@ def _rates(added: Totals, seconds: float, bounds: Sequence[float]) -> Rates:
 
 
 def quantile(q: float, counts: Sequence[int], bounds: Sequence[float]) -> float | None:
-    """The value below which the part `q` lies, interpolated within its bucket; None of nothing.
+    """Return the value below which the part `q` lies, interpolated within its bucket; None if all counts are 0.
 
     Args:
         counts: per bucket; one more than `bounds`, the upper ones. What lies beyond the last one counts as that.

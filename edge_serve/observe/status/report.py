@@ -28,12 +28,12 @@ _OF_LEVEL = {"error": "bad", "warning": "busy"}
 
 
 def plain(text: str, style: str) -> str:
-    """No colours."""
+    """Return the text without colours."""
     return text
 
 
 def coloured(text: str, style: str) -> str:
-    """ANSI colours."""
+    """Return the text in the ANSI colour of a style."""
     return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if style in _STYLES else text
 
 
@@ -46,7 +46,7 @@ def report(
     most_events: int = 5,
     columns: int = 0,
 ) -> list[str]:
-    """The lines of a report.
+    """Return the lines of a report.
 
     Args:
         before: an earlier document, for rates and latencies; None = without.
@@ -147,7 +147,8 @@ _MODEL_HEAD = ("MODEL", "VERSION", "STATE", "REQ/S", "MEDIAN", "99 %", "QUEUE", 
 
 
 def _models(document: Document, each: Mapping[tuple[str, str], Rates], paint: Paint, columns: int) -> list[str]:
-    """A line for each version. BUSY is the age of its oldest batch, red when that is older than `BUSY_SECONDS`."""
+    """Return a line for each version. BUSY is the age of its oldest batch, red when that is older than
+    `BUSY_SECONDS`."""
     on_gpus = any("gpu_memory_bytes" in row for row in document["models"])
     rows: list[Sequence[str]] = [(*_MODEL_HEAD, "GPU") if on_gpus else _MODEL_HEAD]
     notes = []
@@ -244,7 +245,7 @@ def _events(events: Iterable[Mapping[str, Any]], paint: Paint, columns: int) -> 
 
 
 def table(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
-    """Columns as wide as their widest cell, two blanks between them; a row may end early.
+    """Return rows as lines, with columns as wide as their widest cell, two blanks between them; a row may end early.
 
     Args:
         sides: `<` or `>` for each column.
@@ -271,17 +272,17 @@ def _clean(text: str) -> str:
 
 
 def _sentence(text: str) -> str:
-    """A text of several lines, such as a traceback, on one."""
+    """Return a text of several lines, such as a traceback, as one line."""
     return _clean(" ".join(text.split()))
 
 
 def rate(value: float) -> str:
-    """`142`, `0.3`"""
+    """Return a rate as text, such as `142` or `0.3`."""
     return "0" if not value else f"{value:,.0f}" if value >= 10 else f"{max(value, 0.1):.1f}"
 
 
 def duration(seconds: float | None) -> str:
-    """`0.41 ms`, `1.20 s`"""
+    """Return a duration as text, such as `0.41 ms` or `1.20 s`."""
     if seconds is None:
         return NONE
     ms = seconds * 1000
@@ -289,26 +290,26 @@ def duration(seconds: float | None) -> str:
 
 
 def age(seconds: float | None) -> str:
-    """`0.4 s`, `12 s`, `3 min`"""
+    """Return an age as text, such as `0.4 s`, `12 s`, or `3 min`."""
     if seconds is None:
         return NONE
     return f"{seconds:.1f} s" if seconds < 10 else span(seconds)
 
 
 def size(nbytes: int | None) -> str:
-    """`23 MiB`, `1.2 GiB`"""
+    """Return a size as text, such as `23 MiB` or `1.2 GiB`."""
     if nbytes is None:
         return NONE
     return f"{nbytes / 2**30:.1f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.0f} MiB"
 
 
 def percent(part: float | None) -> str:
-    """`25 %`"""
+    """Return a part of 1 as text, such as `25 %`."""
     return NONE if part is None else f"{part * 100:.0f} %"
 
 
 def span(seconds: float | None) -> str:
-    """`3 d 4 h`, `5 min`, `12 s`"""
+    """Return a long time as text, such as `3 d 4 h`, `5 min`, or `12 s`."""
     if seconds is None:
         return NONE
     minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)

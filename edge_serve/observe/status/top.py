@@ -50,7 +50,7 @@ def run(target: StatusTarget, interval: float, out: TextIO | None = None) -> int
 
 
 def _size(out: TextIO) -> tuple[int, int]:
-    """(columns, rows) now: $COLUMNS would not follow the window."""
+    """Return the (columns, rows) of the terminal now: $COLUMNS would not follow the window."""
     try:
         columns, rows = os.get_terminal_size(out.fileno())
     except OSError:
@@ -59,7 +59,7 @@ def _size(out: TextIO) -> tuple[int, int]:
 
 
 def frame(before: Document | None, after: Document, trouble: str, columns: int, rows: int) -> str:
-    """One screen: at most `rows` lines of at most `columns` characters, written over what was there.
+    """Return one screen: at most `rows` lines of at most `columns` characters, written over what was there.
 
     Args:
         trouble: why there is nothing newer; "" = there is.
@@ -75,7 +75,7 @@ def frame(before: Document | None, after: Document, trouble: str, columns: int, 
 
 
 def _cut(line: str, width: int) -> str:
-    """At most `width` characters, colours not counted and always ended."""
+    """Return at most `width` characters of a line, colours not counted and always ended."""
     cut, left, at = [], width, 0
     for found in [*COLOUR.finditer(line), None]:
         text = line[at : found.start() if found else len(line)]

@@ -41,7 +41,7 @@ class TraceSetting:
     open: int = 0
 
     def changed(self, above: TraceSettings, changes: TraceChanges) -> TraceSetting:
-        """The setting that `changes` make of this one, under the values of the setting above.
+        """Return this setting with `changes`, under the values of the setting above.
 
         Raises:
             InvalidArgument: it would trace, and cannot.
@@ -56,7 +56,7 @@ class TraceSetting:
         return TraceSetting(values, frozenset(asked))
 
     def take(self) -> bool:
-        """Another request is here: trace it?"""
+        """Count a request. Return whether to trace it."""
         values = self.values
         if why_not(values) or values.count == 0:
             return False
@@ -70,7 +70,7 @@ class TraceSetting:
 
 
 def why_not(values: TraceSettings) -> str:
-    """Why nothing is traced under these values; "" when something is."""
+    """Return the reason why nothing is traced under these values, in Triton's words; "" = requests are traced."""
     if not values.level:
         return "tracing is disabled"
     if values.rate == 0:
@@ -127,7 +127,8 @@ class Tracing:
         switched(self.on)
 
     def sample(self, model: str) -> Trace | None:
-        """A trace for a request that has come, when it is its turn; it is written when all have left it."""
+        """Return the trace of a request that has arrived; None if it is not sampled. It is written when all its parts
+        end."""
         setting = self._models.get(model, self._server)
         if not setting.take():
             return None
@@ -168,16 +169,16 @@ class Tracing:
         return deliver
 
     def next_id(self) -> int:
-        """A number for a trace."""
+        """Return a new ID for a trace."""
         self._next_id += 1
         return self._next_id - 1
 
     def now_ns(self) -> int:
-        """The time of marks."""
+        """Return the time for a timestamp of a trace, monotonic."""
         return self._clock.now_ns()
 
     def collect(self, trace: Trace) -> None:
-        """A trace, and all that belong to it, are complete."""
+        """Add a trace to its file. It is complete, and so are all traces that belong to it."""
         _, setting = self._open.pop(trace.id)
         setting.open -= 1
         values = setting.values
