@@ -45,7 +45,6 @@ TO_RENAME = {
     "edge_serve/systemd": {"_end_line"},
     "edge_serve/transport": {
         "_begin", "_end", "_end_conversation", "_end_deflated", "_end_if_done", "_end_unread", "_end_with", "end",
-        "end_streams", "end_when_answered",
     },
     "edge_serve/workers/child": {
         "_begin", "_die_first", "_end", "_end_if_forked", "_look_at_name", "begin", "end_batch", "end_worker", "look",

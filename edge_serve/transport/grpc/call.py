@@ -156,10 +156,10 @@ class GrpcCall(Http2Stream):
         else:
             self._answer()
 
-    def end_when_answered(self) -> None:
+    def finish_when_answered(self) -> None:
         """End a conversation with its last answer, because the server stops; other calls end by themselves."""
         if self._conversation is not None:
-            self._in_turn(self._end_answered)
+            self._in_turn(self._finish_answered)
 
     def on_gone(self) -> None:
         self._release()
@@ -367,9 +367,9 @@ class GrpcCall(Http2Stream):
         elif not self.closed:
             self._answer()
 
-    def _end_answered(self) -> None:
+    def _finish_answered(self) -> None:
         if self._conversation is not None:
-            self._conversation.end_when_answered()
+            self._conversation.finish_when_answered()
 
     def _in_turn(self, step: Callable[[], None]) -> None:
         """Run a step after those that wait for a thread."""

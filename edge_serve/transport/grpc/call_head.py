@@ -37,7 +37,7 @@ class Conversation(Protocol):
     def on_end(self) -> None:
         """Handle the end of the request: no message follows."""
 
-    def end_when_answered(self) -> None:
+    def finish_when_answered(self) -> None:
         """End the call, because the server stops: now, or as soon as every message is answered."""
 
     def on_gone(self) -> None:

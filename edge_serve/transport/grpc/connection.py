@@ -217,7 +217,7 @@ class GrpcConnection(ClientConnection):
             return
         self._stopping = True
         if self._table.draining and self._draining_ns is None:
-            self._end_conversations()
+            self._finish_conversations()
         else:
             self._go_away()
 
@@ -238,15 +238,15 @@ class GrpcConnection(ClientConnection):
             self._draining_ns = None
             self._http2.refuse_new()
             if self._stopping:
-                self._end_conversations()
+                self._finish_conversations()
             if not self._table.open:
                 self.on_idle()
 
-    def _end_conversations(self) -> None:
+    def _finish_conversations(self) -> None:
         """End the conversations: all messages that the client sent before it read GOAWAY have arrived."""
         for call in list(self._table.open.values()):
             assert isinstance(call, GrpcCall), "open_stream makes no others"
-            call.end_when_answered()
+            call.finish_when_answered()
 
     def check_time(self, now_ns: int) -> None:
         """Check the timeouts and the keepalive; close the connection if it has waited without progress for too long."""

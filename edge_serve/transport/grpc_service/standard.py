@@ -75,7 +75,7 @@ class _Watcher:
             self._sent = status
             self._waiting += self._call.write((status,), len(status))
 
-    def end_when_answered(self) -> None:
+    def finish_when_answered(self) -> None:
         """End the watch with NOT_SERVING, because the server stops."""
         self.notify(NOT_SERVING)
         self._call.finish()
@@ -118,7 +118,7 @@ class _Questions:
         """Finish the call: no question follows."""
         self._call.finish()
 
-    def end_when_answered(self) -> None:
+    def finish_when_answered(self) -> None:
         """Finish the call: every question is answered when it arrives."""
         self._call.finish()
 

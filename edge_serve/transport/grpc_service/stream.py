@@ -152,8 +152,8 @@ class InferStream:
             self._set_paused(False)
         self._read_on()
 
-    def end_when_answered(self) -> None:
-        """See `Conversation.end_when_answered`."""
+    def finish_when_answered(self) -> None:
+        """See `Conversation.finish_when_answered`."""
         self._leaving = True
         self._end_if_done()
 

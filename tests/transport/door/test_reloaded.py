@@ -82,9 +82,9 @@ def test_a_file_that_could_not_be_read_is_tried_again(number: Number, caplog: py
     number.write("2")
     readable, number.path = number.path, number.path.with_name("elsewhere")
     for _ in range(3):
-        assert not asyncio.run(reloaded.look())
+        assert not asyncio.run(reloaded.reload_changed())
     number.path = readable
-    assert asyncio.run(reloaded.look())
+    assert asyncio.run(reloaded.reload_changed())
     assert reloaded.value == 2
     assert len(caplog.records) == 1
 
@@ -93,8 +93,8 @@ def test_a_change_that_keeps_size_and_time_is_loaded(number: Number) -> None:
     reloaded = Reloaded("number", [str(number.path)], number.load)
     number.path.write_text("2")
     os.utime(number.path, (number.time, number.time))
-    asyncio.run(reloaded.look())
-    assert asyncio.run(reloaded.look())
+    asyncio.run(reloaded.reload_changed())
+    assert asyncio.run(reloaded.reload_changed())
     assert reloaded.value == 2
 
 
