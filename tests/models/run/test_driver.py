@@ -298,7 +298,7 @@ def test_a_full_queue_refuses_before_submit_returns() -> None:
 
 def test_a_delayed_batch_is_sent_when_its_time_has_come() -> None:
     async def story() -> None:
-        here = Scene(batcher(preferred_batch_sizes=(4,), max_queue_delay_us=2_000))
+        here = Scene(batcher(preferred_batch_sizes=(4,), max_queue_delay_us=100_000))
         here.submit("a")
         here.submit("b")
         assert here.model.batches == []
