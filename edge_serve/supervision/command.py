@@ -62,7 +62,7 @@ def report(record: Record) -> str:
     word = "tried again after it was left out" if record.trying else "left out"
     lines = [f"{name} is {word}: {record.reasons.get(name, '')}" for name in sorted(record.left_out)]
     if record.deaths:
-        lines.append(f"the service died {len(record.deaths)} time(s) in a row")
+        lines.append(record.count_deaths())
     return "\n".join(lines) or "no model is left out"
 
 

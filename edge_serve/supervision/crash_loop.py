@@ -74,6 +74,15 @@ class Record:
     tries: int = 0
     since_ns: int = 0
 
+    def count_deaths(self) -> str:
+        """Return a sentence about the deaths in a row; "" = there are none.
+
+        They are counted anew after models were left out. The reasons have the number that led to that.
+        """
+        since = " since models were left out" if self.left_out else ""
+        times = "once" if len(self.deaths) == 1 else f"{len(self.deaths)} times in a row"
+        return f"the service died {times}{since}" if self.deaths else ""
+
 
 def next_record(
     last: Record, boot: str, print_of: Callable[[str], str], models: Sequence[str], now_ns: int = 0

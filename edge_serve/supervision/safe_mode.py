@@ -75,8 +75,8 @@ class CrashWatch:
         if self._record.deaths or self._record.trying:
             self._registry.load_at_once(1)
         if self._record.deaths:
-            log.warning("the service died %d time(s) in a row before it served for %g s: models are loaded one by one",
-                        len(self._record.deaths), STABLE_SECONDS)  # fmt: skip
+            log.warning("%s, before it served for %g s: models are loaded one by one", self._record.count_deaths(),
+                        STABLE_SECONDS)  # fmt: skip
         if self._record.trying:
             log.warning("safe mode: models that were left out are tried again, because the machine has booted since: "
                         "%s", ", ".join(self._record.left_out))  # fmt: skip

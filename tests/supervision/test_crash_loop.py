@@ -55,6 +55,14 @@ def test_models_that_loaded_at_each_crash_are_left_out() -> None:
     assert record.deaths == ()
 
 
+def test_the_count_of_deaths_says_since_when() -> None:
+    deaths = [Suspects(("b",))] * 3
+    assert after(deaths[:1]).count_deaths() == "the service died once"
+    assert after(deaths[:2]).count_deaths() == "the service died 2 times in a row"
+    assert after(deaths).count_deaths() == ""
+    assert after([], after(deaths)).count_deaths() == "the service died once since models were left out"
+
+
 def test_models_that_executed_at_each_crash_are_left_out() -> None:
     assert set(after([Suspects((), ("c", "a")), Suspects((), ("c",)), Suspects(("b",), ("c",))]).left_out) == {"c"}
 
