@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import CancelledError
@@ -29,8 +30,10 @@ class Session:
         self._submitting = threading.Lock()
         #: the thread that closes has it; that thread itself may call again, as from the handler of a signal
         self._close_lock = threading.RLock()
+        #: the process with the thread of the loop: a fork copies this object, and not the thread
+        self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="edge-serve", daemon=True)
+        self._thread = threading.Thread(target=self._run_loop, name="edge-serve", daemon=True)
         self._thread.start()
         try:
             self._session = self._run(start())
@@ -71,8 +74,11 @@ class Session:
     def close(self) -> None:
         """Answer the accepted requests, then stop the server; the end of `with` does this.
 
-        The first call does it. Those of other threads wait until it has, and later ones do nothing.
+        The first call does it. Those of other threads wait until it has, and later ones do nothing. So do those of a
+        forked process: the server is that of the process that started it.
         """
+        if os.getpid() != self._process:
+            return
         with self._close_lock:
             if self._closing:
                 return
@@ -83,6 +89,12 @@ class Session:
                 self._stop()
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        if os.getpid() != self._process:  # before the lock, which a thread may have had at the fork
+            work.close()
+            raise Unavailable(
+                f"the server was started by process {self._process} and this one is forked from it, where a session "
+                "cannot be used: start a Server here, or processes with multiprocessing's 'spawn'"
+            )
         with self._submitting:
             if self._closed:
                 work.close()
@@ -107,6 +119,10 @@ class Session:
             self._closed = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+
+    def _run_loop(self) -> None:
+        """Run the loop until `_stop`, and close it: in its own thread, because that of the caller may run another."""
+        self._loop.run_forever()
         self._loop.run_until_complete(_cancel_rest())
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -366,13 +367,18 @@ class Ending(AsyncSession):
         self.closed += 1
 
 
-def test_a_session_is_closed_once() -> None:
+def ending_session() -> tuple[Session, Ending]:
     ending = Ending()
 
     async def start() -> AsyncSession:
         return ending
 
-    session, seen = Session(start), list[int]()
+    return Session(start), ending
+
+
+def test_a_session_is_closed_once() -> None:
+    session, ending = ending_session()
+    seen = list[int]()
 
     def close() -> None:
         session.close()
@@ -399,6 +405,33 @@ def test_a_session_closed_early_leaves_the_programs_error(tmp_path: Path) -> Non
 
     async def main() -> None:
         async with Server(tmp_path) as server:
+def test_a_program_with_an_event_loop_may_use_a_session_that_blocks() -> None:
+    async def main() -> None:
+        session, ending = ending_session()
+        session.close()
+        assert ending.closed
+        assert session._loop.is_closed()
+
+    asyncio.run(main())
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_cannot_use_the_session() -> None:
+    session, ending = ending_session()
+    child = os.fork()
+    if not child:
+        try:
+            session.close()
+            session.ready()
+        except Unavailable as error:
+            os._exit(0 if not ending.closed and "multiprocessing's 'spawn'" in str(error) else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    session.close()
+    assert ending.closed
+
+
             await server.close()
             _ = 1 / 0
 
