@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 from edge_serve import server
 from edge_serve.config.settings.server import parse_argv
@@ -45,6 +46,15 @@ class Server:
         self._running = threading.Lock()
         self._async_session: AsyncSession
         self._session: Session
+
+    if not TYPE_CHECKING:  # for which every attribute would exist
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raises AttributeError: for a method of a session, with the way to get one."""
+            advice = ""
+            if hasattr(Session, name):
+                advice = f": write `with Server(...) as server:`, and call server.{name} in that block"
+            raise AttributeError(f"'Server' object has no attribute '{name}'{advice}")
 
     async def __aenter__(self) -> AsyncSession:
         """Start the server.

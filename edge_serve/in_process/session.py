@@ -171,6 +171,9 @@ class AsyncSession:
         served = self._service.lookup(model, options.version)
         if served.signature.decoupled and not decoupled:
             raise Unsupported(f"model '{model}' is decoupled and may answer any number of times: use stream()")
+        if not isinstance(inputs, Mapping):
+            found = type(inputs).__name__
+            raise InvalidArgument(f'inputs: found a {found}, expected arrays by name, as {{"INPUT": [[1.0]]}}')
         flags = SEQUENCE_START * options.sequence_start | SEQUENCE_END * options.sequence_end
         return served, InferRequest(
             model,

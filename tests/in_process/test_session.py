@@ -165,6 +165,17 @@ def test_bad_inputs_are_one_clear_error(
         infer(server, numbers)
 
 
+def test_inputs_without_names_are_one_clear_error(server: Session) -> None:
+    with pytest.raises(InvalidArgument, match="inputs: found a list, expected arrays by name"):
+        server.infer("echo", [1])  # type: ignore[arg-type]  # the mistake
+
+
+def test_a_server_that_is_not_started_says_how_it_is(tmp_path: Path) -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'infer': write `with Server\(\.\.\.\) as server:`"):
+        Server(tmp_path).infer  # type: ignore[attr-defined]  # noqa: B018  # the mistake
+    assert not hasattr(Server(tmp_path), "predict")
+
+
 def test_text_that_is_none_is_an_error_too(server: Session) -> None:
     with pytest.raises(InvalidArgument, match=r"input 'TEXT' does not become an array of BYTES: .*surrogates"):
         infer(server, text=["\ud800"])
@@ -394,17 +405,6 @@ def test_a_session_is_closed_once() -> None:
     assert seen == [1, 1, 1]  # each call ended after the session
 
 
-@pytest.mark.usefixtures("nothing_left")
-def test_a_session_closed_early_leaves_the_programs_error(tmp_path: Path) -> None:
-    python_model(tmp_path, "add_sub")
-
-    def work() -> None:
-        with Server(tmp_path) as server:
-            server.close()
-            _ = 1 / 0
-
-    async def main() -> None:
-        async with Server(tmp_path) as server:
 def test_a_program_with_an_event_loop_may_use_a_session_that_blocks() -> None:
     async def main() -> None:
         session, ending = ending_session()
@@ -432,6 +432,17 @@ def test_a_forked_process_cannot_use_the_session() -> None:
     assert ending.closed
 
 
+@pytest.mark.usefixtures("nothing_left")
+def test_a_session_closed_early_leaves_the_programs_error(tmp_path: Path) -> None:
+    python_model(tmp_path, "add_sub")
+
+    def work() -> None:
+        with Server(tmp_path) as server:
+            server.close()
+            _ = 1 / 0
+
+    async def main() -> None:
+        async with Server(tmp_path) as server:
             await server.close()
             _ = 1 / 0
 
