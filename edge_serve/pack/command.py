@@ -98,7 +98,7 @@ def _parser() -> OptionParser:
         "Exit status: 0 done, 1 not done, or a listed pack is broken, 2 wrong use.",
         usage="edge-serve pack list | install NAME | remove NAME [option...]",
     )
-    parser.add_argument("action", choices=("list", "install", "remove"), help="what to do")
+    parser.add_argument("action", metavar="list|install|remove", choices=("list", "install", "remove"), help="what to do")
     parser.add_argument("name", metavar="NAME", nargs="?", default="", help="of the pack: " + ", ".join(PACKS))
     parser.add_argument(
         "--backend-directory", metavar="DIR", default=backend_directory(os.environ),

@@ -12,13 +12,13 @@ import platform
 import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 from edge_serve import __version__
 from edge_serve.backends.packs import ENVIRONMENT, MANIFEST, NAME, PACKS, find_pack, is_built_in
-from edge_serve.errors import Internal, InvalidArgument, NotFound, Unavailable
-from edge_serve.pack.versions import is_version_link, new_version, switch, take_away
+from edge_serve.errors import InvalidArgument, NotFound, Unavailable
+from edge_serve.pack.step import run
+from edge_serve.pack.versions import is_version_link, new_version, switch, take_away, versions
 from edge_serve.records import frozen
 from edge_serve.workers.launch.interpreter import interpreter_of
 
@@ -31,8 +31,6 @@ _OF_THE_SOURCE = shutil.ignore_patterns(
 )
 #: in the names of files of requirements: the libraries for NVIDIA GPUs
 GPU = "cuda13"
-#: a step may take this long, seconds: downloads of gigabytes
-_STEP_SECONDS = 3600.0
 _VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 
 
@@ -112,16 +110,18 @@ def _copy_files(source: Path, place: Path) -> None:
 
 
 def remove(name: str, root: Path) -> None:
-    """Remove a pack; `sweep` removes its files.
+    """Remove a pack; `sweep` removes its files, and those that an installation left behind.
 
     Raises:
-        NotFound: there is none.
+        NotFound: there is neither a pack nor such files.
         OSError: it cannot be removed.
     """
     place = root / name
-    if not NAME.match(name) or not (is_version_link(place) or _is_pack(name, root)):
+    known = NAME.match(name)
+    if known and (is_version_link(place) or _is_pack(name, root)):
+        take_away(place)
+    elif not (known and versions(name, root)):
         raise NotFound(f"there is no pack '{name}' in '{root}': edge-serve pack list shows what is there")
-    take_away(place)
 
 
 def _check_place(name: str, root: Path) -> None:
@@ -198,23 +198,12 @@ def _find_gpu_lock(source: Path, version: str) -> Path:
 
 def _make_environment(place: Path, wish: PackWish, lock: Path) -> None:
     """Make a virtual environment with the wheels of a lock file."""
-    _run([wish.python, "-m", "venv", str(place)], f"{wish.python} -m venv (Debian: apt-get install python3-venv)")
+    run([wish.python, "-m", "venv", str(place)], f"{wish.python} -m venv (Debian: apt-get install python3-venv)")
     pip = [str(place / "bin/python"), "-m", "pip", "--disable-pip-version-check"]
     index = [] if wish.wheels is None else ["--no-index", f"--find-links={wish.wheels}"]
     arguments = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--requirement", str(lock)]
-    _run([*pip, "install", "--quiet", *index, *arguments], "pip install")
-    _run([*pip, "uninstall", "--quiet", "--yes", "pip"], "pip uninstall")
-
-
-def _run(command: Sequence[str], what: str) -> None:
-    """Raises Internal: the command failed, and has printed why, or it took too long."""
-    try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, timeout=_STEP_SECONDS, check=False)
-    except subprocess.TimeoutExpired as error:
-        text = f"{what} took longer than {_STEP_SECONDS:g} s: download the wheels first, and name them with --wheels"
-        raise Internal(text) from error
-    if done.returncode:
-        raise Internal(f"{what} failed with status {done.returncode}: see its message above")
+    run([*pip, "install", "--quiet", *index, *arguments], "pip install")
+    run([*pip, "uninstall", "--quiet", "--yes", "pip"], "pip uninstall")
 
 
 def _probe(place: Path) -> None:

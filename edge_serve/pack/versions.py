@@ -77,6 +77,11 @@ def take_away(link: Path, *, links: bool = True) -> None:
         link.rename(_place(link.name, link.parent))
 
 
+def versions(name: str, root: Path) -> list[Path]:
+    """Return the versions of a pack, whole or not."""
+    return sorted(root.glob(f".{name}-*/{name}"))
+
+
 def sweep(name: str, root: Path) -> list[Path]:
     """Remove the versions that the server does not find, and that are not in use. Return those that are in use.
 
@@ -84,7 +89,7 @@ def sweep(name: str, root: Path) -> list[Path]:
         OSError: one cannot be removed.
     """
     link, used = root / name, []
-    for version in sorted(root.glob(f".{name}-*/{name}")):
+    for version in versions(name, root):
         if _is_found(version, link):  # not locked even for a moment: a model that is loaded then could not lock it
             continue
         with contextlib.ExitStack() as undo:

@@ -6,6 +6,9 @@ import hashlib
 import json
 import os
 import platform
+import select
+import signal
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -17,6 +20,7 @@ from edge_serve.backends.packs import find_pack
 from edge_serve.doctor.packs import examine_packs
 from edge_serve.pack.command import run
 from tests.backends.test_packs import make_pack
+from tests.server.running import PATIENCE
 
 BACKEND = "import tiny_library\nfrom .part import NAME\n\nclass Backend:\n    library = tiny_library.VERSION\n"
 
@@ -239,10 +243,36 @@ def test_a_step_that_takes_too_long_is_ended(
     source, python = make_source(tmp_path / "sources", "x==1 --hash=sha256:0\n"), tmp_path / "python"
     python.write_text("#!/bin/sh\ncase $1 in -c) echo 3.11;; *) exec sleep 60;; esac\n")
     python.chmod(0o755)
-    monkeypatch.setattr("edge_serve.pack.install._STEP_SECONDS", 0.2)
+    monkeypatch.setattr("edge_serve.pack.step.LIMIT_SECONDS", 0.2)
     assert pack(tmp_path / "backends", "install", "own", f"--from={source}", f"--python={python}") == 1
     assert "took longer than 0.2 s: download the wheels first" in capfd.readouterr().err
     assert list((tmp_path / "backends").iterdir()) == []
+
+
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+def test_a_step_ends_with_the_command_without_a_traceback(tmp_path: Path, sent: int, status: int) -> None:
+    source, python = make_source(tmp_path / "sources", "x==1 --hash=sha256:0\n"), tmp_path / "python"
+    started = tmp_path / "started"
+    os.mkfifo(started)
+    python.write_text(f"#!/bin/sh\ncase $1 in -c) echo 3.11;; *) sleep 60 & echo $! > {started}; wait;; esac\n")
+    python.chmod(0o755)
+    arguments = ["pack", "install", "own", f"--from={source}", f"--python={python}", f"--backend-directory={tmp_path}"]
+    command = subprocess.Popen([sys.executable, "-m", "edge_serve", *arguments], stderr=subprocess.PIPE, text=True)
+    (grandchild,) = started.read_text().split()
+    handle = os.pidfd_open(int(grandchild))
+    try:
+        command.send_signal(sent)
+        printed = command.communicate(timeout=PATIENCE)[1]  # the grandchild has the pipe, too
+        assert select.select([handle], [], [], PATIENCE)[0]
+    finally:
+        os.close(handle)
+
+    assert (command.returncode, printed) == (status, "")
+    left = list(tmp_path.glob(".own-*"))
+    assert bool(left) == (sent == signal.SIGKILL)
+    if left:
+        assert pack(tmp_path, "remove", "own") == 0
+        assert not list(tmp_path.glob(".own-*"))
 
 
 def test_a_python_without_wheels_says_which_have_some(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -254,11 +284,12 @@ def test_a_python_without_wheels_says_which_have_some(tmp_path: Path, capfd: pyt
     assert "--python /nowhere/python does not run" in capfd.readouterr().err
 
 
-def test_wrong_use_has_status_2(tmp_path: Path) -> None:
+def test_wrong_use_has_status_2(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for arguments in (("install",), ("upgrade", "own"), ()):
         with pytest.raises(SystemExit) as ended:
             pack(tmp_path, *arguments)
         assert ended.value.code == 2
+    assert "the following arguments are required: list|install|remove" in capfd.readouterr().err
 
 
 def test_broken_packs_are_listed_with_their_fault(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
