@@ -31,24 +31,24 @@ PLATFORMS = {
     "tensorflow_graphdef": "tensorflow",
     "tensorflow_savedmodel": "tensorflow",
 }
-_PACK = "install the pack: edge-serve pack install"
+_FIL, _OPENVINO, _PYTORCH = (f"install the pack: {install_command(name)}" for name in ("fil", "openvino", "pytorch"))
 _IN_PYTHON = "load it in a model.py with backend 'python'"
 #: backend of Triton or another server that this installation lacks -> advice
 HINTS = {
     "onnxruntime": f"{sys.executable} -m pip install onnxruntime",
-    "pytorch": f"{_PACK} pytorch, or export the model to ONNX (torch.onnx.export) for backend 'onnxruntime'",
-    "tensorflow": f"{_PACK} openvino, or convert the model to ONNX (package tf2onnx) for backend 'onnxruntime'",
-    "openvino": f"{_PACK} openvino, or serve the ONNX file it was made from with backend 'onnxruntime'",
-    "fil": f"{_PACK} fil, or convert the trees to ONNX (packages skl2onnx, onnxmltools) for backend 'onnxruntime'",
-    "tflite": f'write backend: "openvino", which reads TensorFlow Lite ({_PACK} openvino), or convert the model to '
+    "pytorch": f"{_PYTORCH}, or export the model to ONNX (torch.onnx.export) for backend 'onnxruntime'",
+    "tensorflow": f"{_OPENVINO}, or convert the model to ONNX (package tf2onnx) for backend 'onnxruntime'",
+    "openvino": f"{_OPENVINO}, or serve the ONNX file it was made from with backend 'onnxruntime'",
+    "fil": f"{_FIL}, or convert the trees to ONNX (packages skl2onnx, onnxmltools) for backend 'onnxruntime'",
+    "tflite": f'write backend: "openvino", which reads TensorFlow Lite ({_OPENVINO}), or convert the model to '
     "ONNX (tf2onnx --tflite)",
     "vllm": "put Triton's vllm_backend into the backend directory (docs/packs.md), or run the language model in a "
     "decoupled model.py with backend 'python' (docs/generative.md has one)",
     "tensorrtllm": "run the language model in a decoupled model.py with backend 'python' (docs/generative.md has one)",
-    "sklearn": f'write backend: "fil" for a forest ({_PACK} fil), convert the model to ONNX (package skl2onnx), '
+    "sklearn": f'write backend: "fil" for a forest ({_FIL}), convert the model to ONNX (package skl2onnx), '
     f"or {_IN_PYTHON}",
-    "xgboost": f'write backend: "fil" ({_PACK} fil), or convert the trees to ONNX (package onnxmltools)',
-    "lightgbm": f'write backend: "fil" ({_PACK} fil), or convert the trees to ONNX (package onnxmltools)',
+    "xgboost": f'write backend: "fil" ({_FIL}), or convert the trees to ONNX (package onnxmltools)',
+    "lightgbm": f'write backend: "fil" ({_FIL}), or convert the trees to ONNX (package onnxmltools)',
     "keras": f"convert the model to ONNX (package tf2onnx) for backend 'onnxruntime', or {_IN_PYTHON}",
     "mlflow": _IN_PYTHON,
     "huggingface": _IN_PYTHON,

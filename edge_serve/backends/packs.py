@@ -31,6 +31,8 @@ _SERVED_BY = {"tensorflow": ("tensorflow", "openvino")}
 #: the packs that `edge-serve pack` installs, and those that serve `runtime: "model.py"`, too
 PACKS = ("fil", "openvino", "pytorch")
 _WITH_RUNTIME = ("pytorch",)
+#: their files, beside the package in a checkout; an installed package has none
+SOURCES = Path(__file__).resolve().parents[2] / "packs"
 
 #: of a backend, and so of a pack
 NAME = re.compile(r"[A-Za-z0-9_-]+\Z")
@@ -154,7 +156,9 @@ def built_in_module(backend: str) -> str:
 
 def install_command(name: str) -> str:
     """Return what installs a pack, or installs it anew."""
-    return f"edge-serve pack install {name}" if name in PACKS else "install it again"
+    if name not in PACKS:
+        return "install it again"
+    return f"edge-serve pack install {name}" + ("" if (SOURCES / name).is_dir() else f" --from CHECKOUT/packs/{name}")
 
 
 class Packs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from edge_serve.backends.packs import install_command
 from edge_serve.doctor.finding import Finding
 from edge_serve.pack.listing import packs_in
 
@@ -20,4 +21,4 @@ def examine_packs(root: Path) -> Iterator[Finding]:
             yield Finding("pack", f"{one.name} {one.version or 'without a version'}, {python}", True)
     if not found:
         text = f"no backend packs in {root}: models of OpenVINO, PyTorch, or tree libraries are not served"
-        yield Finding("pack", text, None, "edge-serve pack install openvino (docs/packs.md)")
+        yield Finding("pack", text, None, f"{install_command('openvino')} (docs/packs.md)")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from edge_serve.backends.packs import PACKS
+from edge_serve.backends.packs import PACKS, install_command
 from edge_serve.commands.options import OptionParser, fail
 from edge_serve.config.settings.server import backend_directory
 from edge_serve.errors import EdgeServeError
@@ -77,7 +77,8 @@ def _list(root: Path, *, as_json: bool) -> int:
         packs = [asdict(one) for one in found]
         print(json.dumps({"schema": SCHEMA, "backend_directory": str(root), "packs": packs}, indent=2))
     else:
-        print("\n".join(map(line, found)) or f"no packs in {root}; edge-serve pack install NAME: {', '.join(PACKS)}")
+        none = f"no packs in {root}: {install_command(PACKS[0])} installs one of {', '.join(PACKS)}"
+        print("\n".join(map(line, found)) or none)
     return 1 if any(one.fault for one in found) else 0
 
 
@@ -98,7 +99,9 @@ def _parser() -> OptionParser:
         "Exit status: 0 done, 1 not done, or a listed pack is broken, 2 wrong use.",
         usage="edge-serve pack list | install NAME | remove NAME [option...]",
     )
-    parser.add_argument("action", metavar="list|install|remove", choices=("list", "install", "remove"), help="what to do")
+    parser.add_argument(
+        "action", metavar="list|install|remove", choices=("list", "install", "remove"), help="what to do"
+    )
     parser.add_argument("name", metavar="NAME", nargs="?", default="", help="of the pack: " + ", ".join(PACKS))
     parser.add_argument(
         "--backend-directory", metavar="DIR", default=backend_directory(os.environ),

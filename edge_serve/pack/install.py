@@ -9,21 +9,29 @@ import hashlib
 import json
 import os
 import platform
+import shlex
 import shutil
 import signal
 import subprocess
 from pathlib import Path
 
 from edge_serve import __version__
-from edge_serve.backends.packs import ENVIRONMENT, MANIFEST, NAME, PACKS, find_pack, is_built_in
+from edge_serve.backends.packs import (
+    ENVIRONMENT,
+    MANIFEST,
+    NAME,
+    PACKS,
+    SOURCES,
+    find_pack,
+    install_command,
+    is_built_in,
+)
 from edge_serve.errors import InvalidArgument, NotFound, Unavailable
 from edge_serve.pack.step import run
 from edge_serve.pack.versions import is_version_link, new_version, switch, take_away, versions
 from edge_serve.records import frozen
 from edge_serve.workers.launch.interpreter import interpreter_of
 
-#: the files of our packs, in a checkout
-SOURCES = Path(__file__).resolve().parents[2] / "packs"
 #: files of a source that a worker does not need: in every directory, and of the pack as a whole
 _COMPILED = shutil.ignore_patterns("__pycache__", "*.pyc")
 _OF_THE_SOURCE = shutil.ignore_patterns(
@@ -63,10 +71,15 @@ def source_of(name: str, given: Path | None) -> Path:
         return source
     if given is not None:
         raise NotFound(f"'{given}' has no backend.py and no model.py: name the directory of a pack with --from")
-    known = f"the packs of edge-serve are {', '.join(PACKS)}" if name not in PACKS else f"'{source}' is not there"
-    raise NotFound(
-        f"found no files for pack '{name}': {known}; name a directory, as packs/{name} of a checkout, --from DIR"
-    )
+    if name not in PACKS:
+        known = f"the packs of edge-serve are {', '.join(PACKS)}"
+        raise NotFound(f"found no files for pack '{name}': {known}; name a directory with --from DIR")
+    checkout = Path.cwd() / "packs" / name  # named, not taken: its code would run, and the command may be root's
+    if checkout.is_dir():
+        command = shlex.join(["edge-serve", "pack", "install", name, "--from", str(checkout)])
+    else:
+        command = install_command(name)
+    raise NotFound(f"this edge-serve was installed without the files of its packs, which a checkout has: {command}")
 
 
 def install(wish: PackWish, root: Path) -> Path:

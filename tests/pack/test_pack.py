@@ -225,6 +225,21 @@ def test_what_cannot_be_done_says_why(
     assert (tmp_path / "models").is_dir()
 
 
+def test_an_installed_edge_serve_names_the_files_of_a_checkout(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("backends.packs", "pack.install"):
+        monkeypatch.setattr(f"edge_serve.{module}.SOURCES", tmp_path / "site-packages/packs")
+    monkeypatch.chdir(tmp_path)
+    assert pack(tmp_path / "backends", "list") == 0
+    assert "edge-serve pack install fil --from CHECKOUT/packs/fil" in capfd.readouterr().out
+    assert pack(tmp_path / "backends", "install", "fil") == 1
+    assert "edge-serve pack install fil --from CHECKOUT/packs/fil\n" in capfd.readouterr().err
+    make_pack(tmp_path / "packs", "fil")
+    assert pack(tmp_path / "backends", "install", "fil") == 1
+    assert f"edge-serve pack install fil --from {tmp_path}/packs/fil\n" in capfd.readouterr().err
+
+
 def test_a_backend_of_triton_stays(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     source, root = make_source(tmp_path / "sources", source="class Backend: pass\n"), tmp_path / "backends"
     library = root / "own/libtriton_own.so"

@@ -13,7 +13,8 @@ from typing import NoReturn
 
 import pytest
 
-from edge_serve.pack.install import SOURCES, PackWish, find_lock, install, python_version
+from edge_serve.backends.packs import SOURCES
+from edge_serve.pack.install import PackWish, find_lock, install, python_version
 from edge_serve.pack.versions import sweep
 
 ROOT = Path(__file__).parents[2] / "build/packs"

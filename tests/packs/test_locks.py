@@ -8,8 +8,9 @@ import pytest
 
 from deploy import requirements
 from deploy.debian.releases import MACHINES, RELEASES
+from edge_serve.backends.packs import SOURCES
 from edge_serve.errors import InvalidArgument
-from edge_serve.pack.install import GPU, SOURCES, find_lock
+from edge_serve.pack.install import GPU, find_lock
 
 LOCKED = sorted(path.parent.name for path in SOURCES.glob("*/requirements.in"))
 #: torch's wheel for this one: its hash could not be confirmed when the files were written (docs/pytorch.md)
