@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from edge_serve.check import config as check_config
-from edge_serve.config.settings.server import ServerConfig, parse_argv
-from edge_serve.config.settings.table import BadSetting
+from edge_serve.config.settings.server import SETTINGS, ServerConfig, parse_argv
+from edge_serve.config.settings.table import BadSetting, unknown_variables
 from edge_serve.doctor.finding import Finding
 from edge_serve.errors import EdgeServeError
 from edge_serve.models.repository.repository import Repository
@@ -137,8 +137,8 @@ def _unit(name: str, state: Mapping[str, str]) -> Finding:
 
 def examine_settings(installed: Installation, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Examine the settings and what they name, as `edge-serve check-config` does."""
-    if installed.unit is None and not any(name.startswith("EDGE_SERVE_") for name in environ):
-        yield Finding("settings", "no service is installed and no variable EDGE_SERVE_* is set: nothing to check")
+    if installed.unit is None and not environ.get("EDGE_SERVE_MODEL_REPOSITORY"):
+        yield from _examine_variables(environ)
         return
     if installed.unit is not None and os.geteuid() != 0:
         text = "the settings of the service can be checked by root only"
@@ -153,6 +153,20 @@ def examine_settings(installed: Installation, environ: Mapping[str, str]) -> Ite
         yield Finding("settings", text, False, advice)
     if not checked.problems:
         yield Finding("settings", f"good: {checked.subject}", True)
+
+
+def _examine_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Examine the variables of a server that gets its model repository on the command line."""
+    problems = unknown_variables(SETTINGS, environ)
+    try:
+        parse_argv(("--model-repository=/",), environ)
+    except BadSetting as error:
+        problems.append(error.message)
+    for text in problems:
+        yield Finding("settings", text, False, "correct it")
+    if not problems:
+        text = "no service is installed, and EDGE_SERVE_MODEL_REPOSITORY is not set: nothing to check"
+        yield Finding("settings", text)
 
 
 def examine_models(installed: Installation) -> Iterator[Finding]:

@@ -120,6 +120,11 @@ def test_settings_are_checked_where_there_are_any(tmp_path: Path, monkeypatch: p
     repository = {"EDGE_SERVE_MODEL_REPOSITORY": str(tmp_path)}
 
     assert [finding.good for finding in settings({"HOME": "/"})] == [None]
+    assert [finding.good for finding in settings({"EDGE_SERVE_BACKEND_DIRECTORY": "/"})] == [None]
+    (bad_port,) = settings({"EDGE_SERVE_HTTP_PORT": "x"})
+    assert (bad_port.good, "http" in bad_port.text.lower()) == (False, True)
+    (misspelt,) = settings({"EDGE_SERVE_MODEL_REPOSITRY": "/"})
+    assert (misspelt.good, "did you mean EDGE_SERVE_MODEL_REPOSITORY?" in misspelt.text) == (False, True)
     assert [finding.good for finding in settings(repository)] == [True]
     bad = settings({**repository, "EDGE_SERVE_HTPP_PORT": "1", "EDGE_SERVE_LOG_FILE": f"{tmp_path}/none/log"})
     assert [finding.good for finding in bad] == [False, False]
