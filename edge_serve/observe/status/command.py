@@ -52,7 +52,7 @@ def top(arguments: Sequence[str]) -> int:
 
     def show() -> int:
         target = _target(options)
-        if not sys.stdout.isatty():  # into a file or a pipe: once
+        if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":  # a file, a pipe, or no screen: once
             return _once(target, as_json=False)
         from edge_serve.observe.status.top import run
 
@@ -83,7 +83,8 @@ def _once(target: StatusTarget, *, as_json: bool) -> int:
     else:
         time.sleep(MEASURED_SECONDS)
         before, document = document, fetch(target)
-        paint = coloured if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else plain
+        ansi = sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+        paint = coloured if ansi else plain
         lines = report(before, document, paint, columns=_columns())
         _print("\n".join([*lines, *_outdated(document, target)]))
     return READY if document["server"]["state"] == "ready" else NOT_READY

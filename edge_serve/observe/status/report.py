@@ -19,6 +19,8 @@ Paint = Callable[[str, str], str]
 NONE = "-"
 #: of the further lines of a text that is wrapped
 _INDENT = "    "
+#: unloaded versions that are named
+_MOST_UNLOADED = 8
 _STYLES = {"good": "32", "busy": "33", "bad": "31", "title": "1", "head": "2"}
 _AMBER = ("starting", "stopping", "loading", "restarting", "unready")
 _OF_STATE = {"ready": "good", **dict.fromkeys(_AMBER, "busy")}
@@ -147,15 +149,17 @@ _MODEL_HEAD = ("MODEL", "VERSION", "STATE", "REQ/S", "MEDIAN", "99 %", "QUEUE", 
 
 
 def _models(document: Document, each: Mapping[tuple[str, str], Rates], paint: Paint, columns: int) -> list[str]:
-    """Return a line for each version. BUSY is the age of its oldest batch, red when that is older than
-    `BUSY_SECONDS`."""
+    """Return a line for each version that is not unloaded, and one for the others.
+
+    BUSY is the age of a version's oldest batch, red when that is older than `BUSY_SECONDS`.
+    """
     on_gpus = any("gpu_memory_bytes" in row for row in document["models"])
     rows: list[Sequence[str]] = [(*_MODEL_HEAD, "GPU") if on_gpus else _MODEL_HEAD]
     notes = []
-    for row in document["models"]:
+    loaded = [row for row in document["models"] if row["condition"] != "unloaded"]
+    for row in loaded:
         rates, condition = each.get((row["name"], row["version"]), Rates()), row["condition"]
-        style = "" if condition == "unloaded" else _OF_STATE.get(condition, "bad")
-        cells = [_clean(row["name"]), row["version"] or NONE, paint(condition, style)]
+        cells = [_clean(row["name"]), row["version"] or NONE, paint(condition, _OF_STATE.get(condition, "bad"))]
         if "totals" in row:
             failed, busy = sum(row["totals"]["failures"].values()), row.get("oldest_batch_seconds")
             cells += [rate(rates.requests), duration(rates.median), duration(rates.slowest)]
@@ -163,10 +167,19 @@ def _models(document: Document, each: Mapping[tuple[str, str], Rates], paint: Pa
             cells += [f"{failed:,}", f"{row.get('client_errors', 0):,}", size(row["memory_bytes"])]
             cells += [size(row.get("gpu_memory_bytes"))] if on_gpus else []
         rows.append(cells)
-        notes.append(_sentence(row["reason"]) if condition != "unloaded" else "")
-    if not notes:
+        notes.append(_sentence(row["reason"]))
+    if not document["models"]:
         return ["no models: put one into the repository, or load one over the API"]
-    return _table_with_notes(rows, "<><>>>>>>>>>"[: len(rows[0])], notes, paint, columns)
+    lines = _table_with_notes(rows, "<><>>>>>>>>>"[: len(rows[0])], notes, paint, columns) if loaded else []
+    return [*lines, *_unloaded(document["models"], columns)]
+
+
+def _unloaded(models: Iterable[Document], columns: int) -> list[str]:
+    """Return a line with the versions that are unloaded, which could fill a screen with rows; `--json` has them all."""
+    names = [f"{_clean(row['name'])} {row['version']}".strip() for row in models if row["condition"] == "unloaded"]
+    more = len(names) - _MOST_UNLOADED
+    text = ", ".join(names[:_MOST_UNLOADED]) + (f", and {more} more" if more > 0 else "")
+    return wrapped(f"unloaded  {text}", columns, _INDENT, "") if names else []
 
 
 def _table_with_notes(

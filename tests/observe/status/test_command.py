@@ -62,6 +62,17 @@ def test_top_into_a_file_is_one_report(capsys: pytest.CaptureFixture[str]) -> No
     assert "\x1b" not in out
 
 
+def test_top_on_a_terminal_without_a_screen_is_one_report(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    with serving(json.dumps(document()).encode()) as (_, target):
+        assert cli.main(["top", "--url", target.url]) == 0
+
+    assert "\x1b" not in capsys.readouterr().out
+
+
 def test_a_server_of_another_version_than_the_installed_one_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -101,6 +101,19 @@ def test_no_models_and_no_sensors_are_no_trouble() -> None:
     assert not any(line.startswith(("heat", "gpu", "LAST")) for line in lines)
 
 
+def test_unloaded_versions_are_one_line() -> None:
+    gone = [IndexEntry(f"m{number:02}", "1", "UNAVAILABLE", "unloaded") for number in range(10)]
+    lines = report(None, document(index=[IndexEntry("det", "1", "READY", ""), *gone]))
+
+    table = next(number for number, line in enumerate(lines) if line.startswith("MODEL"))
+    assert lines[table + 1].startswith("det ")
+    assert lines[table + 2] == "unloaded  m00 1, m01 1, m02 1, m03 1, m04 1, m05 1, m06 1, m07 1, and 2 more"
+    assert lines[table + 3] == ""
+    only = report(None, document(models=[], index=gone[:1]))
+    assert "unloaded  m00 1" in only
+    assert not any(line.startswith(("MODEL", "no models")) for line in only)
+
+
 def test_events_in_place_of_problems() -> None:
     lines = report(None, document(), events="events")
 
