@@ -39,6 +39,11 @@ def read_small(path: str | os.PathLike[str]) -> bytes:
     return bytes(data)
 
 
+def path_of(error: OSError) -> str:
+    """Return the path that an error is about: of a copy, a link, or a rename the new one; "" = the error names none."""
+    return os.fsdecode(error.filename2 or error.filename or "")
+
+
 def write_durably(path: Path, blocks: Iterable[bytes | bytearray | memoryview]) -> None:
     """Write a file beside its place, bring it to the disk, and rename it.
 

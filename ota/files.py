@@ -260,8 +260,8 @@ def wrap_errors(path: Path) -> Iterator[None]:
 
 
 def to_store_error(error: OSError, path: Path) -> StoreError:
-    """Return the StoreError for an error of the system."""
-    text = f"{error.filename or path}: {error.strerror or error}"
+    """Return the StoreError for an error of the system. A copy, a link, or a rename fails at its new path."""
+    text = f"{error.filename2 or error.filename or path}: {error.strerror or error}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return NoSpace(f"{text}; free space on that disk, or lower what is kept ('edge-ota gc')")
     if error.errno in (errno.EACCES, errno.EPERM):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve.files import LONGEST, lock_shared, read_small, write_durably
+from edge_serve.files import LONGEST, lock_shared, path_of, read_small, write_durably
 
 
 def test_a_file_is_read_whole(tmp_path: Path) -> None:
@@ -49,6 +49,16 @@ def test_a_file_that_cannot_be_written_to_its_end_leaves_the_old_one(tmp_path: P
     with pytest.raises(OSError, match="the disk is full"):
         write_durably(path, blocks())
     assert (path.read_bytes(), os.listdir(tmp_path)) == (b"old one", ["file"])
+
+
+def test_an_error_of_two_paths_is_about_the_new_one(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as one:
+        (tmp_path / "none").read_bytes()
+    with pytest.raises(FileNotFoundError) as two:
+        (tmp_path / "none/link").symlink_to(tmp_path)
+    assert path_of(one.value) == f"{tmp_path}/none"
+    assert path_of(two.value) == f"{tmp_path}/none/link"
+    assert path_of(OSError(5, "text")) == ""
 
 
 def test_an_entry_that_is_being_removed_cannot_be_locked(tmp_path: Path) -> None:

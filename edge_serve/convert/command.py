@@ -26,6 +26,7 @@ from edge_serve.engines import options as build_options
 from edge_serve.engines.request import BuildProgress
 from edge_serve.engines.settings import DEFAULT_CACHE_MB
 from edge_serve.errors import EdgeServeError, InvalidArgument
+from edge_serve.files import path_of
 from edge_serve.init import onnx_file
 from edge_serve.init.directory import ModelPlace, new_directory
 from edge_serve.observe.log import log
@@ -96,7 +97,7 @@ def run(arguments: Sequence[str]) -> int:
     except EdgeServeError as problem:
         error = problem.message.strip()
     except OSError as problem:
-        error = f"cannot write the model: {problem.filename or ''}: {problem.strerror}"
+        error = f"cannot write the model: {path_of(problem)}: {problem.strerror}"
     if options.json:
         print(json.dumps(document(rows, kept, recorded, error)))
         return BAD if error else GOOD

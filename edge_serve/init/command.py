@@ -11,6 +11,7 @@ from edge_serve.commands.options import OptionParser, fail
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.config.model.layout import is_model
 from edge_serve.errors import EdgeServeError
+from edge_serve.files import path_of
 from edge_serve.init import ensemble, onnx_file, python_model
 from edge_serve.init.directory import ModelPlace, new_directory
 from edge_serve.init.example import curl
@@ -40,7 +41,7 @@ def run(arguments: Sequence[str]) -> int:
     except EdgeServeError as error:
         return fail(error.message.strip())
     except OSError as error:
-        where = f"'{error.filename}': " if error.filename else ""
+        where = f"'{path_of(error)}': " if error.filename else ""
         return fail(f"cannot write the model: {where}{error.strerror}")
     print(_next_steps(place, config))
     return 0

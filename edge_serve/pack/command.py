@@ -15,6 +15,7 @@ from edge_serve.backends.packs import PACKS, install_command
 from edge_serve.commands.options import OptionParser, fail
 from edge_serve.config.settings.server import backend_directory
 from edge_serve.errors import EdgeServeError
+from edge_serve.files import path_of
 from edge_serve.pack.install import PackWish, install, remove, source_of
 from edge_serve.pack.listing import Listed, packs_in
 from edge_serve.pack.versions import sweep
@@ -49,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
             if error.errno == errno.EACCES
             else ""
         )
-        return fail(f"'{error.filename or root}': {error.strerror or error}{advice}")
+        return fail(f"'{path_of(error) or root}': {error.strerror or error}{advice}")
 
 
 def _install(options: argparse.Namespace, root: Path) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import subprocess
 import sys
@@ -206,6 +208,19 @@ def test_a_file_that_is_no_model_is_one_line(tmp_path: Path, capsys: pytest.Capt
     said = refusal(tmp_path / "models", capsys, "m", "--onnx", sys.executable)
 
     assert f"--onnx '{sys.executable}' cannot be served: " in said
+
+
+def test_a_full_disk_is_named_by_the_new_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), source, None, target)  # as the real one does
+
+    monkeypatch.setattr("shutil.copyfile", fail)
+    (tmp_path / "models").mkdir()
+    said = refusal(tmp_path / "models", capsys, "m", "--onnx", sys.executable)
+
+    assert re.search(rf"'{tmp_path}/models/\S+/1/model.onnx': No space left on device", said)
 
 
 @pytest.mark.slow

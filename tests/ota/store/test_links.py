@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ota.errors import Occupied
+from ota.errors import Occupied, StoreError
 from ota.layout import StateLayout
 from ota.store import links
 from ota.store.links import LinkKind
@@ -23,6 +23,12 @@ def test_links_name_releases_and_are_removed(layout: StateLayout, repository: Pa
     assert links.read_links(layout, repository) == {"det": 17}
     assert links.apply(layout, repository, {"det": 0}) == ["det"]
     assert list(repository.iterdir()) == []
+
+
+def test_a_missing_model_repository_is_named(layout: StateLayout, repository: Path) -> None:
+    install(layout, release=17)
+    with pytest.raises(StoreError, match=rf"^{repository}/none/\S+: No such file"):
+        links.apply(layout, repository / "none", {"det": 17})
 
 
 @pytest.mark.parametrize("kind", ["directory", "link"])
