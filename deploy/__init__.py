@@ -5,6 +5,7 @@ contains them. They import `edge_serve` and `ota` only where they print tables o
 
     program         the virtual environment of a package: what `make install` writes
     debian/         the Debian package
+    build_py        the step of setuptools that collects the modules of a wheel
     version         the version of a build, from git
     lock            writes the lock files
     requirements    reads and writes a lock file

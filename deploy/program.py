@@ -193,6 +193,8 @@ def build_wheel(folder: Path, version: str) -> Path:
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
     for package in ("edge_serve", "ota"):
         shutil.copytree(CHECKOUT / package, source / package, ignore=ignored)
+    (source / "deploy").mkdir()
+    shutil.copy(CHECKOUT / "deploy/build_py.py", source / "deploy")
     for file, name in ((source / "pyproject.toml", "version"), (source / "edge_serve/__init__.py", "__version__")):
         line = f'{name} = "{version}"'
         file.write_text(re.sub(rf'^{name} = ".*"$', line, file.read_text(), count=1, flags=re.MULTILINE))
