@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edge_serve.errors import EdgeServeError, InvalidArgument, Unavailable
+from edge_serve.files import path_of
 
 MOST_MEMBERS = 1_000_000
 #: of all files together; the disk's free space is the other limit
@@ -163,10 +164,10 @@ def extract(archive: Path, target: Path) -> None:
         with tarfile.open(archive, "r:*") as tar:
             _extract_all(tar, _Target(archive, target, room))
     except (tarfile.TarError, EOFError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0].rstrip(":")  # for what is no archive, a line of each format follows
         raise InvalidArgument(f"'{archive}' is not a whole tar archive (gzip, bzip2, xz or plain): {reason}") from error
     except OSError as error:
-        raise Unavailable(f"'{archive}' cannot be unpacked into {target.parent}: {error}") from error
+        raise Unavailable(f"'{archive}' cannot be unpacked into {target.parent}: {error.strerror or error}") from error
 
 
 def _extract_all(tar: tarfile.TarFile, target: _Target) -> None:
@@ -273,8 +274,19 @@ def main(arguments: list[str]) -> None:
     except EdgeServeError as error:
         answer = {"error": error.message}
     except OSError as error:
-        answer = {"error": f"'{arguments[0]}' cannot be unpacked into '{arguments[1]}': {error}"}
+        answer = {"error": _failure(Path(arguments[0]), Path(arguments[1]), error)}
     print(json.dumps(answer))
+
+
+def _failure(archive: Path, cache: Path, error: OSError) -> str:
+    """Return the text for an archive that cannot be read, or a cache that cannot be written."""
+    place, reason = path_of(error) or str(cache), error.strerror or error
+    if place == str(archive.resolve()):
+        return f"'{archive}' cannot be read: {reason}"
+    return (
+        f"'{archive}' cannot be unpacked into '{cache}': '{place}': {reason}; name a directory that the server may "
+        "write with --execution-env-directory"
+    )
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import io
+import json
 import os
 import tarfile
 import time
@@ -123,10 +124,26 @@ def test_a_later_member_replaces_a_link_instead_of_writing_through_it(tmp_path: 
 def test_other_files_than_archives_are_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.tar.gz").write_bytes(content)
 
-    with pytest.raises(InvalidArgument, match="is not a whole tar archive"):
+    with pytest.raises(InvalidArgument, match=r"is not a whole tar archive .*: .*[^:]$"):
         unpack_archive(tmp_path / "a.tar.gz", tmp_path / "cache")
 
     assert not list((tmp_path / "cache").iterdir())
+
+
+def test_a_cache_that_cannot_be_written_says_which_option_names_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = archive(tmp_path / "a.tar.gz", file("a", b"a"))
+    (tmp_path / "home").touch()
+    unpack.main([str(made), str(tmp_path / "home/cache")])
+    unpack.main([str(tmp_path / "none"), str(tmp_path / "cache")])
+
+    no_cache, no_archive = (json.loads(line)["error"] for line in capsys.readouterr().out.splitlines())
+    assert no_cache == (
+        f"'{made}' cannot be unpacked into '{tmp_path}/home/cache': '{tmp_path}/home/cache': Not a directory; name a "
+        "directory that the server may write with --execution-env-directory"
+    )
+    assert no_archive == f"'{tmp_path}/none' cannot be read: No such file or directory"
 
 
 def test_a_cut_archive_is_refused(tmp_path: Path) -> None:
