@@ -10,6 +10,7 @@ import importlib.util
 import json
 import platform
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -93,7 +94,7 @@ def find_pack(root: Path | None, backend: str) -> Pack | None:
             place = error.filename or directory
             raise Unavailable(
                 f"pack '{name}' cannot be read: '{place}': {error.strerror}; give the server's user the right to read "
-                f"it: chmod -R o+rX {directory}"
+                f"it: chmod -R o+rX {shlex.quote(str(directory.absolute()))}"
             ) from error
     return None
 

@@ -226,7 +226,7 @@ async def check_model(
         verdict.notes = [note] if note else []
         read_config = partial(load_model_config, found.directory, auto_complete=options.auto_complete, name=found.name)
         config = repository.read(found, read_config)
-        there = repository.read(found, lambda: versions(found.directory, found.name))
+        there = repository.read(found, lambda: versions(found.directory))
         verdict.versions = choose(config.version_policy, there)
         repository.read(found, lambda: read_golden(found.directory))
         verdict.failed = "load"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import grp
 import itertools
 import os
+import shlex
 import socket
 import stat
 from collections.abc import Callable, Iterator, Mapping
@@ -86,7 +87,7 @@ def _repository(path: Path) -> Iterator[str]:
     if unreadable:
         yield (
             f"{flag} '{path}': '{first}'{f' and {unreadable - 1} others' if unreadable > 1 else ''} may not be read; "
-            "give the service's user the right to (chmod -R o+rX)"
+            f"give the service's user the right to: chmod -R o+rX {shlex.quote(str(path.absolute()))}"
         )
 
 

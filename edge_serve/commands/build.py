@@ -161,7 +161,7 @@ def _of_model(directory: Path, cache: CacheSettings, options: EngineOptions, dev
     """Return a request for each version that the configuration serves."""
     config = _config_of(directory)
     pb_config = load_model_config(directory, auto_complete=True)
-    chosen = choose(pb_config.version_policy, versions(directory, directory.name))
+    chosen = choose(pb_config.version_policy, versions(directory))
     if not chosen:
         raise InvalidArgument(f"model '{directory.name}' has no version, expected '{directory}/1/{ONNX_FILE}'")
     gpus = find_devices()

@@ -56,7 +56,7 @@ def load_model_config(
     else:
         config = _from_override(override)
     try:
-        config = normalise(config, name, first_version_files(model_directory, name))
+        config = normalise(config, name, first_version_files(model_directory))
     except UnknownBackend as error:
         raise InvalidArgument(with_advice(error.message, advice_on_backend(model_directory, name))) from None
     check_model_config(config)
@@ -125,7 +125,7 @@ def read_file(path: Path, most: int = MOST_FILE_BYTES) -> bytes:
             content = file.read(most + 1)
     except OSError as error:
         wrong = Internal if isinstance(error, FileNotFoundError) else UnreadableEntry
-        raise wrong(f"failed to open text file for read {path}: {refusal_of(error, path.parent.name)}") from error
+        raise wrong(f"failed to open text file for read {path}: {refusal_of(error, path.parent)}") from error
     except ValueError as error:
         raise Internal(f"failed to open text file for read {str(path)!r}: {error}") from error
     if len(content) > most:
@@ -154,10 +154,10 @@ def check_files(model_directory: Path, config: pb.ModelConfig, versions: Sequenc
         except (FileNotFoundError, ValueError):
             continue
         except OSError as error:
-            raise UnreadableEntry(f"cannot be read: '{name}': {refusal_of(error, config.name)}") from error
+            raise UnreadableEntry(f"cannot be read: '{name}': {refusal_of(error, model_directory)}") from error
 
 
-def first_version_files(model_directory: Path, name: str = "") -> frozenset[str]:
+def first_version_files(model_directory: Path) -> frozenset[str]:
     """Entries of the lowest version's directory, directories with a `/` at the end; empty without versions.
 
     Raises:
@@ -171,7 +171,7 @@ def first_version_files(model_directory: Path, name: str = "") -> frozenset[str]
         with os.scandir(model_directory / min(versions, key=int)) as entries:
             return frozenset(f"{entry.name}/" if os.path.isdir(entry) else entry.name for entry in entries)
     except OSError as error:
-        reason = refusal_of(error, name or model_directory.name)
+        reason = refusal_of(error, model_directory)
         raise UnreadableEntry(f"failed to open directory {model_directory}: {reason}") from error
 
 
@@ -188,7 +188,7 @@ def _read(path: Path, name: str, may_be_missing: bool) -> pb.ModelConfig:
         if may_be_missing and not path.exists():
             return pb.ModelConfig()
     except OSError as error:
-        reason = refusal_of(error, name)
+        reason = refusal_of(error, path.parent)
         raise UnreadableEntry(f"failed to open text file for read {path}: {reason}") from error
     # the model's and the file's name are enough to find it, and keep the reply free of the device's paths
     return parse_model_config(read_file(path, MOST_CONFIG_BYTES), f"{name}/{path.name}")

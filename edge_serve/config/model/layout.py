@@ -160,12 +160,16 @@ def advice_on_repository(root: Path) -> str:
     return ""
 
 
-def refusal_of(error: OSError, model: str) -> str:
-    """Return why the system does not let a model be read, and the command that gives a right that is missing."""
+def refusal_of(error: OSError, model: Path) -> str:
+    """Return why the system does not let a model be read, and the command that gives a right that is missing.
+
+    Args:
+        model: its directory.
+    """
     text = error.strerror or str(error)
     if not isinstance(error, PermissionError):
         return text
-    return f"{text}; give the server's user the right to read it: chmod -R o+rX {quote(model)}"
+    return f"{text}; give the server's user the right to read it: chmod -R o+rX {quote(os.path.abspath(model))}"
 
 
 def _advice_without_version(found: _Folder) -> str:

@@ -144,7 +144,7 @@ class Loader:
             UnreadableEntry: the directory cannot be read.
         """
         own = plain_name(found.name)
-        print = fingerprint(found.directory, own)  # first: it has limits, and a later change must differ from it
+        print = fingerprint(found.directory)  # first: it has limits, and a later change must differ from it
         kept = override.directory(own) if override is not None else None
         directory = Path(kept.name, own) if kept is not None else found.directory
         with ExitStack() as undo:
@@ -157,7 +157,7 @@ class Loader:
                 override=override.config if override is not None else None,
                 name=own,
             )
-            chosen = choose(config.version_policy, versions(directory, own))
+            chosen = choose(config.version_policy, versions(directory))
             check_files(directory, config, chosen)
             pack = self._options.packs.find(config.backend, found.name, config.runtime)
             if pack is not None and pack.is_python_based:

@@ -203,7 +203,7 @@ class Repository:
 
     def fingerprints(self, models: Iterable[FoundModel]) -> dict[str, Fingerprint]:
         """Return the fingerprint of each model that can be read. All together take little longer than one."""
-        jobs = {found.name: partial(fingerprint, found.directory, plain_name(found.name)) for found in models}
+        jobs = {found.name: partial(fingerprint, found.directory) for found in models}
         results = self._reader.read_all(jobs)
         return {name: result for name, result in results.items() if not isinstance(result, Exception)}
 
@@ -320,10 +320,10 @@ def _target(path: Path, root: Path) -> Path | None:
 
 def _link_advice(path: Path, wrong: str) -> str:
     """Return where a link leads, and the command that points it at the directory of a model in one step."""
-    name = quote(path.name)
+    link, fresh = quote(os.path.abspath(path)), quote(os.path.abspath(path.with_name(f".{path.name}")))
     return (
         f"the link leads to '{os.readlink(path)}', which {wrong}: point it at the directory of a model "
-        f"(ln -s DIRECTORY .{name} && mv -T .{name} {name}), or remove it"
+        f"(ln -s DIRECTORY {fresh} && mv -T {fresh} {link}), or remove it"
     )
 
 
@@ -336,11 +336,8 @@ def _may_be_directory(path: Path) -> bool:
     return stat.S_ISDIR(mode) or stat.S_ISLNK(mode)
 
 
-def versions(directory: Path, name: str = "") -> list[int]:
+def versions(directory: Path) -> list[int]:
     """Return the version directories of a model, ascending.
-
-    Args:
-        name: of the model, if it is not the directory's.
 
     Raises:
         UnreadableEntry: the directory of the model cannot be read.
@@ -350,7 +347,7 @@ def versions(directory: Path, name: str = "") -> list[int]:
             return sorted(int(entry.name) for entry in entries if _is_version_directory(entry))
     except OSError as error:
         wrong = InvalidArgument if error.errno == errno.ENOENT else UnreadableEntry
-        reason = refusal_of(error, name or directory.name)
+        reason = refusal_of(error, directory)
         raise wrong(f"failed to read the directory of a model '{directory}': {reason}") from error
 
 
@@ -383,9 +380,9 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def fingerprint(directory: Path, name: str = "") -> Fingerprint:
+def fingerprint(directory: Path) -> Fingerprint:
     """Return names, times and sizes of everything below `directory`; see `walk`, also for its errors."""
-    return tuple(row for row, _ in walk(directory, name))
+    return tuple(row for row, _ in walk(directory))
 
 
 def without_configuration(print: Fingerprint) -> Fingerprint:
@@ -431,7 +428,7 @@ def snapshot(found: FoundModel) -> Snapshot:
     """
     parts: dict[str, list[Row]] = {}
     newest: dict[str, int] = {}
-    for row, changed in walk(found.directory, plain_name(found.name)):
+    for row, changed in walk(found.directory):
         top, deeper, _ = row[0].partition(os.sep)
         parts.setdefault(top, []).append(row)
         if deeper:

@@ -46,14 +46,11 @@ class _Folder:
     above: frozenset[tuple[int, int]]
 
 
-def walk(directory: Path, name: str = "") -> list[tuple[Row, int]]:
+def walk(directory: Path) -> list[tuple[Row, int]]:
     """Return the row of each entry below `directory`, and its change time; by path.
 
     Links are followed, except links to a directory that leads to the link, and links to the kernel's file systems.
     An entry that cannot be read is left out. A directory that does not exist has no entries.
-
-    Args:
-        name: of the model, if it is not the directory's.
 
     Raises:
         UnreadableEntry: the directory itself cannot be read, belongs to the kernel, or exceeds a limit.
@@ -65,7 +62,7 @@ def walk(directory: Path, name: str = "") -> list[tuple[Row, int]]:
     except FileNotFoundError:
         return rows
     except OSError as error:
-        raise UnreadableEntry(f"cannot be read: {refusal_of(error, name or directory.name)}") from error
+        raise UnreadableEntry(f"cannot be read: {refusal_of(error, directory)}") from error
     while left:
         folder = left.pop()
         for name, status in _entries(folder):

@@ -156,7 +156,7 @@ def test_advice_names_the_place_of_a_label_file(tmp_path: Path) -> None:
 
 def test_a_missing_permission_has_the_command_that_gives_it() -> None:
     denied = PermissionError(13, "Permission denied")
-    assert refusal_of(denied, "m n") == (
-        "Permission denied; give the server's user the right to read it: chmod -R o+rX 'm n'"
+    assert refusal_of(denied, Path("/models/m n")) == (
+        "Permission denied; give the server's user the right to read it: chmod -R o+rX '/models/m n'"
     )
-    assert refusal_of(OSError(5, "Input/output error"), "m") == "Input/output error"
+    assert refusal_of(OSError(5, "Input/output error"), Path("m")) == "Input/output error"

@@ -98,8 +98,9 @@ def test_no_name_leads_out_of_the_repository(tmp_path: Path, name: str) -> None:
             repository.find(repository.named(name)[0])
 
 
-def advice(name: str) -> str:
-    return f"point it at the directory of a model (ln -s DIRECTORY .{name} && mv -T .{name} {name}), or remove it"
+def advice(link: Path) -> str:
+    fresh = link.with_name(f".{link.name}")
+    return f"point it at the directory of a model (ln -s DIRECTORY {fresh} && mv -T {fresh} {link}), or remove it"
 
 
 def test_a_bad_link_costs_its_entry_and_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -113,9 +114,9 @@ def test_a_bad_link_costs_its_entry_and_is_logged_once(tmp_path: Path, caplog: p
 
     assert [list(repository.scan()) for _ in range(2)] == [["good"], ["good"]]
     assert repository.faults == {
-        "gone": f"the link leads to 'elsewhere/17', which does not exist: {advice('gone')}",
-        "loop": f"the link leads to 'loop', which leads back to it: {advice('loop')}",
-        "text": f"the link leads to '{__file__}', which is no directory: {advice('text')}",
+        "gone": f"the link leads to 'elsewhere/17', which does not exist: {advice(tmp_path / 'gone')}",
+        "loop": f"the link leads to 'loop', which leads back to it: {advice(tmp_path / 'loop')}",
+        "text": f"the link leads to '{__file__}', which is no directory: {advice(tmp_path / 'text')}",
         "up": f"leads to {tmp_path.parent}, which holds the repository itself: expected a model directory",
     }
     assert sorted(caplog.messages) == [
