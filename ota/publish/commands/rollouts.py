@@ -34,8 +34,10 @@ def add_parsers(subcommands: Subcommands) -> None:
     start.add_argument("--family", default="", help="needed if several families have this bundle")
     start.add_argument("--spread", type=int, metavar="SECONDS", help="devices of the fleet start within this time")
     start.add_argument("--report-url", metavar="URL", help="where devices of the fleet PUT their reports")
+    _add_unknown_flag(start)
     step = _action(actions, "step", _step, "let more devices have it")
     step.add_argument("steps", nargs="+", metavar="RING=PERCENT")
+    _add_unknown_flag(step)
     add_gate_flags(step)
     watch = _action(actions, "watch", _watch, "ask the gate; halt the rollout if too many devices failed; for cron")
     add_gate_flags(watch)
@@ -50,6 +52,7 @@ def add_parsers(subcommands: Subcommands) -> None:
     pin = _action(actions, "pin", _pin, "hold one device at a release")
     pin.add_argument("device", metavar="DEVICE")
     pin.add_argument("release", type=int, metavar="RELEASE", help="0 = as the others again")
+    _add_unknown_flag(pin)
     show = add(actions, "show", _show, "show the rollouts of a fleet, or of all")
     show.add_argument("fleet", nargs="?", metavar="FLEET")
 
@@ -61,18 +64,32 @@ def _action(actions: Any, name: str, run: Callable[[argparse.Namespace], int], t
     return parser
 
 
+def _add_unknown_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--allow-unknown", action="store_true", help="for a fleet, ring, or device that is added to the devices later"
+    )
+
+
 def _change(arguments: argparse.Namespace, edit: Edit, done: str) -> int:
     from ota.publish.rollouts import find_unknown_names, parse_steps, read_devices, read_fleet, write_fleet
 
     with open_workspace(arguments) as (workspace, state):
-        rollout = edit(workspace, state, read_fleet(workspace, state, arguments.fleet))
+        rollout = read_fleet(workspace, state, arguments.fleet)
         devices = list(read_devices(workspace, state).values())
+        rings = parse_steps(getattr(arguments, "steps", []))
+        device = arguments.device if getattr(arguments, "device", "") and arguments.release else ""  # 0 unpins
+        unknown = find_unknown_names(rollout.fleet, devices, rings, device)
+        if unknown and devices and not getattr(arguments, "allow_unknown", True):
+            raise UsageError(
+                f"{'; '.join(unknown)}: nothing is published; correct the name, or write --allow-unknown for devices "
+                "that are added later"
+            )
+        rollout = edit(workspace, state, rollout)
         waiting = write_fleet(workspace, state, rollout, time.time())
         status = print_result(
             workspace, waiting, f"published: serial {rollout.serial + 1} of {arguments.fleet}: {done}"
         )
-        rings = parse_steps(getattr(arguments, "steps", []))
-        for note in find_unknown_names(rollout.fleet, devices, rings, getattr(arguments, "device", "")):
+        for note in unknown:
             print(f"note: {note}")
         return status
 

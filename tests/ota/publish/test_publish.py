@@ -156,14 +156,24 @@ def test_a_release_that_did_not_arrive_is_not_what_the_others_get(published: Pub
     assert "det 1: prod=50; before 3" in published.do("rollout show", "a")
 
 
-def test_likely_typing_errors_are_noted(published: Publisher) -> None:
+def test_likely_typing_errors_are_refused_once_there_are_devices(published: Publisher) -> None:
+    assert "note: a has no device yet\n" in published.do("rollout start", "a", "det", 1, "lab=1")
     published.do("device add", "dev-1", "--fleet", "a", "--ring", "lab")
-    said = published.do("rollout start", "a", "det", 1, "labb=100")
-    assert "note: no device of a is in ring labb; its rings: lab\n" in said
-    said = published.do("rollout start", "aa", "det", 1, "lab=100")
-    assert "note: aa has no device yet; fleets with devices: a\n" in said
     assert "note" not in published.do("rollout start", "a", "det", 1, "lab=100")
-    assert "note: dev-9 is not a device of a\n" in published.do("rollout pin", "a", "det", "dev-9", 1)
+    before = published.do("rollout show")
+    refused = "no device of a is in ring labb; its rings: lab: nothing is published; correct the name, or write --allow"
+    for action in (("rollout start", "a", "det", 1), ("rollout step", "a", "det")):
+        assert refused in published.refused(*action, "labb=100")
+    assert "aa has no device yet; fleets with devices: a: nothing" in published.refused(
+        "rollout start", "aa", "det", 1, "lab=100"
+    )
+    assert "dev-9 is not a device of a: nothing" in published.refused("rollout pin", "a", "det", "dev-9", 1)
+    assert published.do("rollout show") == before
+
+    said = published.do("rollout start", "aa", "det", 1, "lab=100", "--allow-unknown")
+    assert "note: aa has no device yet; fleets with devices: a\n" in said
+    published.do("rollout pin", "a", "det", "dev-9", 1, "--allow-unknown")
+    published.do("rollout pin", "a", "det", "dev-9", 0)
     assert "note" not in published.do("rollout halt", "a", "det")
 
 

@@ -168,7 +168,7 @@ def test_verify_finds_what_is_missing_or_rolled_back(fleet: Publisher, tmp_path:
     assert "does not exist: copy it from the bundle" in fleet.refused("verify", status=4)
     shutil.copytree(tmp_path / "old", fleet.repository, dirs_exist_ok=True)
     fleet.do("verify")
-    fleet.do("rollout start", "typo", "det", 1, "lab=100")
+    fleet.do("rollout start", "typo", "det", 1, "lab=100", "--allow-unknown")
     fleet.do("floor", "det", 2)
     fleet.do("verify")
     assert "warning: fleet typo: det 1 is wanted, and below the floor" in fleet.err  # no device sees it
