@@ -17,6 +17,8 @@ from typing import Annotated, Any
 from ota.errors import UsageError
 
 FILE = Path("/etc/edge-ota/edge-ota.conf")
+#: the file in messages, which do not know the command line
+NAMED_FILE = f"the settings file ({FILE}, or that of --config or EDGE_OTA_CONFIG)"
 PREFIX = "EDGE_OTA_"
 #: variables of `edge-ota publish`, which no device has
 PUBLISH_PREFIX = "EDGE_OTA_PUBLISH_"

@@ -10,7 +10,7 @@ from ota.clock import TimeSource
 from ota.errors import FetchError, NotInRepository, OtaError, Untrusted, UsageError
 from ota.fetch.directory import DirectorySource
 from ota.fetch.failures import RequestFailed
-from ota.settings import AgentSettings
+from ota.settings import NAMED_FILE, AgentSettings
 from ota.source import RepositorySource
 
 Value = TypeVar("Value")
@@ -107,6 +107,6 @@ def open_sources(settings: AgentSettings) -> list[RepositorySource]:
     from ota.fetch.http import HttpOptions, HttpSource
 
     if not settings.url:
-        raise UsageError("URL is not set: name the repository in /etc/edge-ota/edge-ota.conf (URL=https://...)")
+        raise UsageError(f"URL is not set: write URL=https://... of the repository into {NAMED_FILE}")
     options = HttpOptions(settings.timeout, settings.proxy, settings.ca_cert, settings.client_cert, settings.client_key)
     return [DirectorySource(Path(one)) if one.startswith("/") else HttpSource(one, options) for one in settings.url]

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from ota.errors import ServerError
+from ota.settings import NAMED_FILE
 
 #: bytes of an answer; the status of a thousand models has two million
 MOST_ANSWER = 32 * 1024 * 1024
@@ -119,7 +120,7 @@ class AdminClient:
         return status, found if isinstance(found, dict) else {}
 
     def _hint(self) -> str:
-        return "start it (systemctl start edge-serve), or set ADMIN_SOCKET in /etc/edge-ota/edge-ota.conf"
+        return f"start it (systemctl start edge-serve), or set ADMIN_SOCKET in {NAMED_FILE}"
 
 
 class _UnixConnection(http.client.HTTPConnection):

@@ -131,5 +131,5 @@ def test_urls_and_directories_are_mirrors(tmp_path: Path, clock: FakeClock) -> N
 
     settings = AgentSettings(url=("http://127.0.0.1:1/", "/nowhere", str(tmp_path)))
     assert get(Mirrors(open_sources(settings), clock), "metadata/x") == b"here"
-    with pytest.raises(UsageError, match="URL is not set"):
+    with pytest.raises(UsageError, match=r"URL is not set: write URL=https://\.\.\. .* that of --config"):
         open_sources(AgentSettings())
