@@ -85,9 +85,9 @@ def _run(arguments: Sequence[str]) -> int:
         module, _, function = _COMMANDS[word].partition(":")
         run: Callable[[Sequence[str]], int] = getattr(importlib.import_module(module), function)
         return run(rest)
-    if word and not word.startswith("-"):
+    if word and word != "version" and not word.startswith("-"):
         return _refuse(texts.unknown_command(word), "--help")
-    if "--version" in arguments or "-V" in arguments:
+    if word == "version" or list(arguments) == ["-v"] or "--version" in arguments or "-V" in arguments:
         print(texts.version())
         return 0
     if "--help" in arguments or "-h" in arguments:

@@ -36,14 +36,19 @@ def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> in
         "Exit status: 0 nothing needs doing, 1 a line marked !! does, 2 wrong use.",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document (docs/commands.md)")
+    parser.add_argument("--url", default="", help="of a running server that is neither the service nor on its port")
     options = parser.parse(arguments)
-    findings = examine(environ)
+    findings = examine(environ, options.url)
     print(json.dumps(as_document(findings, find_facts()), indent=2) if options.json else as_text(findings), flush=True)
     return 0 if all_good(findings) else 1
 
 
-def examine(environ: Mapping[str, str]) -> list[Finding]:
-    """Examine everything."""
+def examine(environ: Mapping[str, str], url: str = "") -> list[Finding]:
+    """Examine everything.
+
+    Args:
+        url: of the running server; "" = that of the settings.
+    """
     packages = [Path(path) for path in sys.path if path]
     findings = limited({
         "machine": examine_machine,
@@ -66,16 +71,17 @@ def examine(environ: Mapping[str, str]) -> list[Finding]:
         "settings": lambda: service.examine_settings(installed, environ),
         "models": lambda: service.examine_models(installed),
         "disks": lambda: examine_disks(_paths(installed)),
-        "server and ports": lambda: _examine_server(installed, environ),
+        "server and ports": lambda: _examine_server(installed, environ, url),
     })  # fmt: skip
 
 
-def _examine_server(installed: service.Installation, environ: Mapping[str, str]) -> Iterable[Finding]:
-    document, finding = service.ask_server({**environ, **installed.environ}, [port for port, _ in installed.ports])
+def _examine_server(installed: service.Installation, environ: Mapping[str, str], url: str) -> Iterable[Finding]:
+    known = [port for port, _ in installed.ports]
+    document, finding = service.ask_server({**environ, **installed.environ}, known, url)
     ports = [examine_port(port, flag, document, installed.held) for port, flag in installed.ports]
     if document is not None:
         return [finding, *service.examine_versions(document), *ports]
-    return [*([finding] if any("listens here" in one.text for one in ports) else []), *ports]
+    return [*([finding] if url or any("listens here" in one.text for one in ports) else []), *ports]
 
 
 def _paths(installed: service.Installation) -> list[str]:

@@ -206,10 +206,16 @@ def _left_out(directory: str) -> Iterator[Finding]:
         yield Finding("safe mode", text, False, "edge-serve safe-mode shows why, --leave loads them")
 
 
-def ask_server(environ: Mapping[str, str], ports: Sequence[int]) -> tuple[dict[str, Any] | None, Finding]:
-    """Return the status document of the running server, and what there is to say about asking it."""
-    target = find_target(environ)
-    if not target.socket and ports:
+def ask_server(
+    environ: Mapping[str, str], ports: Sequence[int], url: str = ""
+) -> tuple[dict[str, Any] | None, Finding]:
+    """Return the status document of the running server, and what there is to say about asking it.
+
+    Args:
+        ports: those in the settings, of which the first one is asked where there are neither a socket nor a URL.
+    """
+    target = find_target(environ, url=url)
+    if not url and not target.socket and ports:
         target = StatusTarget(url=f"http://127.0.0.1:{ports[0]}")
     try:
         return (document := fetch(target, _ASK_SECONDS)), _running(document)

@@ -63,7 +63,7 @@ def test_all_options_are_shown_on_demand(arguments: tuple[str, ...], capsys: pyt
     assert max(map(len, text.splitlines())) <= 120
 
 
-@pytest.mark.parametrize("flag", ["--version", "-V"])
+@pytest.mark.parametrize("flag", ["--version", "-V", "-v", "version"])
 def test_the_version_is_one_line(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(flag) == 0
 

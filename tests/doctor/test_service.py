@@ -179,6 +179,7 @@ def test_a_running_server_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(json.dumps(made).encode()) as (_, target):
         port = int(target.url.rpartition(":")[2])
         answer, finding = ask_server({}, [port])
+        assert ask_server({}, [1], target.url)[0] == made
 
     assert answer == made
     assert finding.good is True
