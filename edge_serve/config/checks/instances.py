@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from edge_serve.config.checks.io import TENSORRT
 from edge_serve.config.model import model_config_pb2 as pb
+from edge_serve.config.model.normalise import is_python
 from edge_serve.errors import Internal, InvalidArgument, with_advice
 
 _KIND = pb.ModelInstanceGroup.Kind
@@ -15,6 +16,9 @@ _NO_GPU = (
 )
 #: of one model. A slip of the finger must not fill the machine with processes, or the server with their descriptions
 MOST_INSTANCES = 1024
+#: of one model in one process, as of all but Python models: the kernel passes 253 descriptors at once (SCM_MAX_FD), one
+#: for each instance and one for the tensor memory
+MOST_IN_PROCESS = 252
 
 
 def check_instance_groups(
@@ -46,8 +50,10 @@ def check_instance_groups(
     if all(group.passive for group in config.instance_group):
         raise InvalidArgument(f"all instances of model {config.name} are passive, so that none would run a request")
     count = sum(group.count * max(1, len(group.gpus)) for group in config.instance_group)
-    if count > MOST_INSTANCES:
-        raise InvalidArgument(f"model {config.name} asks for {count} instances, at most {MOST_INSTANCES} are possible")
+    most = MOST_INSTANCES if is_python(config) else MOST_IN_PROCESS
+    if count > most:
+        text = f"model {config.name} asks for {count} instances, at most {most} are possible"
+        raise InvalidArgument(with_advice(text, "lower count in its instance_group"))
 
 
 def _check_kind(

@@ -43,8 +43,6 @@ _REOPEN_FIRST, _REOPEN_LONGEST = 0.25, 5.0
 #: how long the index tells of a worker that died
 _NEWS_SECONDS = 60.0
 _NO_PROCESS = "its worker is started again"
-#: the kernel passes at most 253 descriptors at once (SCM_MAX_FD), and one is the arena
-MOST_INSTANCES = 252
 
 
 class Worker:
@@ -207,10 +205,8 @@ class Worker:
 
     async def _open(self, part: ModelPlacement) -> None:
         process = self.process
-        if part.link.arena.fd < 0 or len(part.instances) > MOST_INSTANCES:
-            raise Internal(
-                f"model '{part.spec.name}' is closed, or has more than {MOST_INSTANCES} instances in a worker"
-            )
+        if part.link.arena.fd < 0:
+            raise Internal(f"model '{part.spec.name}' is closed")
         part.number = next(self._numbers)
         pairs = socket_pairs(len(part.instances))
         numbers = [next(self._numbers) for _ in part.instances]

@@ -461,6 +461,16 @@ def test_instances_are_not_without_number() -> None:
         check_instance_groups(normalise_instance_groups(_model(count % 13)), [0, 1])
 
 
+def test_instances_that_share_a_process_are_fewer() -> None:
+    config = normalise_instance_groups(_model("instance_group { count: 253 }"))
+    check_instance_groups(config)  # each instance of a Python model has a process
+    config.backend = "onnxruntime"
+    with pytest.raises(InvalidArgument, match="253 instances, at most 252 are possible; lower count in its instance"):
+        check_instance_groups(config)
+    config.instance_group[0].count = 252
+    check_instance_groups(config)
+
+
 def test_one_instance_at_least_is_not_passive() -> None:
     groups = "instance_group [ { passive: true }, { passive: %s } ]"
     check_instance_groups(normalise_instance_groups(_model(groups % "false")))
