@@ -1,6 +1,5 @@
 """The server's settings: one table, read from argv and environment. Start reading in `server`.
 
-doors          the part of the table about TLS, access, and limits
 kinds          parsers of single values: text in, value out
 programs       the names under which the server starts, and the defaults that each name changes
 server         the table: the annotated fields of `ServerConfig`

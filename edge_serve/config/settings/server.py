@@ -16,7 +16,6 @@ from functools import partial
 from typing import Annotated, Any
 
 from edge_serve.config.settings import server_values as values
-from edge_serve.config.settings.doors import DoorSettings
 from edge_serve.config.settings.kinds import (
     BOOLEAN,
     COUNT,
@@ -56,6 +55,8 @@ _cache = partial(Setting, "Response Cache")
 _rate = partial(Setting, "Rate Limiter")
 _memory = partial(Setting, "Memory/Device Management")
 _shm = partial(Setting, "Shared Memory")
+_access = partial(Setting, "Access")
+_limits = partial(Setting, "Limits")
 
 _NO_THREADS = "one event loop serves all connections"
 _NO_RESPONSE_POOL = "the sender of a stream waits when 1 MiB of it is unread"
@@ -68,7 +69,7 @@ _NO_EXPORT = (
 
 
 @frozen
-class ServerConfig(DoorSettings):
+class ServerConfig:
     """The server's settings. Fields that are accepted and ignored are here too, for `--help` and the docs.
 
     Attributes:
@@ -224,6 +225,24 @@ class ServerConfig(DoorSettings):
             values.combine_restrictions,
         ),
     ] = ()
+    http_use_ssl: Annotated[bool, _http(BOOLEAN, "Use TLS.")] = False
+    http_use_ssl_mutual: Annotated[
+        bool, _http(BOOLEAN, "Use TLS, and refuse clients without a certificate that --http-root-cert signs.")
+    ] = False
+    http_server_cert: Annotated[
+        str, _http(PATH, "File with the server's certificate and what leads to its root (PEM). Read anew when changed.")
+    ] = ""
+    http_server_key: Annotated[str, _http(PATH, "File with the server's key, without a password (PEM).")] = ""
+    http_root_cert: Annotated[
+        str, _http(PATH, "CA certificates (PEM) for client certificates; --http-use-ssl-mutual makes these required.")
+    ] = ""
+    http_health_json: Annotated[
+        bool, _http(BOOLEAN, "Add a JSON body to health replies, for KServe's client. Triton's replies have no body.")
+    ] = False
+    http_cors_origin: Annotated[
+        tuple[str, ...],
+        _http(values.ORIGIN, "Origin of web pages that may read answers (CORS); * = any origin.", tuple),
+    ] = ()
 
     allow_grpc: Annotated[bool, _grpc(BOOLEAN, "Listen for gRPC requests.")] = True
     grpc_address: Annotated[str, _grpc(FILLED, "Address to listen on; :: = every one of IPv4 and IPv6.")] = "127.0.0.1"
@@ -263,6 +282,7 @@ class ServerConfig(DoorSettings):
             values.combine_restrictions,
         ),
     ] = ()
+    grpc_max_connections: Annotated[int, _grpc(POSITIVE, "Connections open at once; further ones are refused.")] = 4096
 
     allow_sagemaker: Annotated[bool, _sagemaker(BOOLEAN, "Listen for SageMaker requests.")] = False
     sagemaker_port: Annotated[int, _sagemaker(PORT, "Port for SageMaker requests.")] = 8080
@@ -288,6 +308,7 @@ class ServerConfig(DoorSettings):
             tuple,
         ),
     ] = ()
+    metrics_use_ssl: Annotated[bool, _metrics(BOOLEAN, "Use TLS, with the files of HTTP.")] = False
 
     trace_config: Annotated[
         values.TraceConfig,
@@ -359,6 +380,43 @@ class ServerConfig(DoorSettings):
         bool, _shm(BOOLEAN, "Let clients register shared memory regions and use them in requests.")
     ] = False
 
+    token_file: Annotated[
+        str, _access(PATH, "File of bearer tokens and their roles, written by `edge-serve token`.")
+    ] = ""
+    certificate_role_file: Annotated[str, _access(PATH, "File of certificates' roles, by subject or fingerprint.")] = ""
+    anonymous_role: Annotated[
+        str,
+        _access(
+            choice("none", "health", "read", "infer"),
+            "Role of clients without a known token or certificate, if there is a file of either.",
+        ),
+    ] = "none"
+    admin_access: Annotated[
+        str,
+        _access(
+            choice("loopback", "anywhere", "socket"),
+            "Where loading and unloading, settings and registering shared memory may be asked for: this device; "
+            "anywhere; --admin-socket only, which is the one to choose behind a reverse proxy on this device.",
+        ),
+    ] = "loopback"
+    admin_socket: Annotated[
+        str, _access(FILLED, "UNIX socket for administration: the whole HTTP protocol, without tokens (mode 0660).")
+    ] = ""
+    admin_socket_group: Annotated[str, _access(NAME, "Group that may use --admin-socket.")] = ""
+
+    max_connections_per_address: Annotated[int, _limits(COUNT, "Connections per address, all ports; 0 = no limit.")] = 0
+    max_requests_in_flight: Annotated[int, _limits(COUNT, "Requests in flight; more get 503. 0 = no limit.")] = 16_384
+    request_memory_bytes: Annotated[int, _limits(COUNT, "Bytes of all large bodies; 0 = a quarter of the memory.")] = 0
+    request_memory_wait_secs: Annotated[float, _limits(number(0.1), "Seconds to wait for memory before a 503.")] = 30.0
+    min_body_bytes_per_sec: Annotated[
+        int, _limits(COUNT, "Speed below which an upload or a response is aborted while others lack memory; 0 = none.")
+    ] = 65_536
+    tls_handshake_timeout_secs: Annotated[float, _limits(number(0.1), "Seconds that a TLS handshake may take.")] = 10.0
+    http_head_timeout_secs: Annotated[float, _limits(number(0.1), "Seconds to receive a whole request head.")] = 20.0
+    http_body_timeout_secs: Annotated[float, _limits(number(0.1), "Seconds for each further 1 KiB of a body.")] = 30.0
+    http_write_timeout_secs: Annotated[float, _limits(number(0.1), "Seconds that a client may read nothing.")] = 60.0
+    http_max_pipelined: Annotated[int, _limits(POSITIVE, "Unanswered requests per connection; more are not read.")] = 16
+
     notes: tuple[str, ...] = ()
     given: frozenset[str] = frozenset()
 
@@ -377,8 +435,8 @@ class ServerConfig(DoorSettings):
 
 
 def _table() -> dict[str, Setting]:
-    hints = ServerConfig.__annotations__ | DoorSettings.__annotations__
-    metadata = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    annotations = ServerConfig.__annotations__
+    metadata = {name: getattr(hint, "__metadata__", ()) for name, hint in annotations.items()}
     return {name: found[0] for name, found in metadata.items() if found}
 
 

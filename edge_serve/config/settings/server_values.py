@@ -178,6 +178,13 @@ def combine_restrictions(parts: Sequence[Restriction]) -> tuple[Restriction, ...
     return tuple(parts)
 
 
+def _parse_origin(text: str) -> str:
+    scheme, colon, host = text.partition("://")
+    if text != "*" and (scheme not in ("http", "https") or not colon or not host or "/" in host or " " in host):
+        raise ValueError(f"found '{shown(text)}', expected an origin as https://dashboard.example:8443, or *")
+    return text
+
+
 def _parse_cache_setting(text: str) -> str:
     name, key, value = _scoped(text, "<cache name>,<setting>=<value>")
     if not name:
@@ -264,5 +271,6 @@ RATE_LIMIT_RESOURCE = SettingKind("name:count[:device]", _parse_rate_limit_resou
 GPU_SHARE = SettingKind("device_id:fraction", _parse_gpu_share)
 HTTP_RESTRICTION = _restriction("")
 GRPC_RESTRICTION = _restriction(GRPC_HEADER_PREFIX)
+ORIGIN = SettingKind("origin", _parse_origin)
 CACHE_SETTING = SettingKind("cache,setting=value", _parse_cache_setting)
 TRACE_SETTING = SettingKind("[mode,]setting=value", _parse_trace_setting)
