@@ -6,8 +6,10 @@ python/       models written in Python (`model.py`)
 python_path/  the modules that Python models import: a directory for their `sys.path`
 tensorrt/     plans of TensorRT on NVIDIA GPUs
 base          the interface of a backend
+binding_plan  the part of a run that is the same for every batch of a model
 host          the services of the hosting process: log lines, metrics, calls of other models
 loader        finds a backend by its name
 packs         directories with a backend, and perhaps its own interpreter
+parameters    the parameters of a configuration, and the values in their texts
 privacy       environment variables that stop inference libraries from reporting to their makers
 """

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from edge_serve.backends.parameters import parameters_of
 from edge_serve.backends.tensorrt.plan import plan_filename
 from edge_serve.backends.tensorrt.settings import backend_settings
 from edge_serve.devices.device import Gpus
@@ -28,7 +29,7 @@ Json = Mapping[str, Any]
 
 def builds_at_load(config: Json, version_directory: Path, device: int, gpus: Gpus) -> bool:
     """Return whether a load of a version builds its engine: the configuration says so, and there is no plan."""
-    if _parameter(config).lower() in _NONE:
+    if parameters_of(config).get(BUILD_PARAMETER, "").strip().lower() in _NONE:
         return False
     return not (version_directory / plan_filename(config, _capability(gpus, device))).exists()
 
@@ -46,7 +47,7 @@ def model_request(
         InvalidArgument: there is no ONNX file, or the configuration has values that it cannot have.
     """
     model, settings = str(config.get("name") or version_directory.parent.name), backend_settings(backend_config)
-    text = _parameter(config)
+    text = parameters_of(config).get(BUILD_PARAMETER, "").strip()
     words = "" if text.lower() in (*_NONE, _PLAIN) else text
     configured = parse_options(words, f"parameter {BUILD_PARAMETER} of model '{model}'")
     options = with_accelerator(over(configured, options), config)
@@ -106,11 +107,6 @@ def batch_hints(config: Json) -> BatchHints:
             dims[str(entry.get("name"))] = tuple(int(dim) for dim in shape)
     preferred = (config.get("dynamic_batching") or {}).get("preferred_batch_size") or ()
     return BatchHints(int(config.get("max_batch_size", 0)), tuple(map(int, preferred)), dims)
-
-
-def _parameter(config: Json) -> str:
-    found = (config.get("parameters") or {}).get(BUILD_PARAMETER) or {}
-    return str(found.get("string_value", "")).strip()
 
 
 def _dla_core(config: Json) -> int:

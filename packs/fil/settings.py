@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from edge_serve.backends.parameters import parameters_of
 from edge_serve.errors import Internal, InvalidArgument
 
 #: of a binary classifier: a greater score is class 1
@@ -59,7 +60,7 @@ def read_settings(config: Mapping[str, Any]) -> ForestSettings:
     Raises:
         InvalidArgument, Internal: a value is not what its parameter needs.
     """
-    values = {key: str(value.get("string_value", "")) for key, value in (config.get("parameters") or {}).items()}
+    values = parameters_of(config)
     old = values.get("output_class")
     return ForestSettings(
         model_type=values.get("model_type", ""),

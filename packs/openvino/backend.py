@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from edge_serve.backends.base import InstanceSpec, ModelSpec
-from edge_serve.backends.onnxruntime.plan import make_plan
-from edge_serve.backends.onnxruntime.values import integer
+from edge_serve.backends.binding_plan import make_plan
+from edge_serve.backends.parameters import integer
 from edge_serve.config.model.complete import FoundTensor
 from edge_serve.config.model.layout import advice_on_file
 from edge_serve.errors import InvalidArgument, Unavailable, with_advice

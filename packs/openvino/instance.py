@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from edge_serve.backends.base import BackendRequest, Reply, Timing
-from edge_serve.backends.onnxruntime.plan import BindingPlan, input_of, not_joined, wrong_rows
+from edge_serve.backends.binding_plan import BindingPlan, input_of, not_joined, wrong_rows
 from edge_serve.config.model.complete import FoundTensor
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages import ragged

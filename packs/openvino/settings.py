@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from edge_serve.backends.onnxruntime.values import parameters_of
+from edge_serve.backends.parameters import parameters_of
 from edge_serve.errors import InvalidArgument
 
 _THREADS = ("INFERENCE_NUM_THREADS", "COMPILATION_NUM_THREADS")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from edge_serve.config.model.complete import DEFAULT_MAX_BATCH_SIZE, FoundTensor, check_onnx, complete_onnx
+from edge_serve.config.model.complete import DEFAULT_MAX_BATCH_SIZE, FoundTensor, check_onnx, complete_onnx, config_dims
 from edge_serve.errors import Internal
 
 from .settings import OpenVinoSettings
@@ -93,7 +93,7 @@ def shaped_inputs(config: Mapping[str, Any], inputs: Sequence[Port], settings: O
     for port in inputs:
         entry = _entry(port, config, "input")
         own = port.dims[1:] if batch and port.dims else port.dims
-        dims = _dims(entry) if entry and (settings.reshapes or own is None) else own
+        dims = config_dims(entry) if entry and (settings.reshapes or own is None) else own
         whole = (rows, *dims) if batch and dims is not None and port.dims != () else dims
         shaped.append(None if whole == port.dims else whole)
     return shaped
@@ -140,7 +140,7 @@ def _known_dims(port: Port, config: Mapping[str, Any], side: str) -> Dims:
     if port.dims is not None:
         return port.dims
     if entry := _entry(port, config, side):
-        return (-1, *_dims(entry)) if int(config.get("max_batch_size", 0)) > 0 else _dims(entry)
+        return (-1, *config_dims(entry)) if int(config.get("max_batch_size", 0)) > 0 else config_dims(entry)
     raise Internal(
         f"the model does not tell how many dimensions its {side} '{port.names[0]}' has: list its inputs and outputs "
         "with their dims in config.pbtxt"
@@ -150,10 +150,3 @@ def _known_dims(port: Port, config: Mapping[str, Any], side: str) -> Dims:
 def _entry(port: Port, config: Mapping[str, Any], side: str) -> Mapping[str, Any] | None:
     """Return the entry of `input` or `output` for a tensor, which may have several names."""
     return next((entry for entry in config.get(side, ()) if entry.get("name") in port.names), None)
-
-
-def _dims(entry: Mapping[str, Any]) -> Dims:
-    """Return the shape that the backend sees: `reshape` where it is given."""
-    reshape = entry.get("reshape")
-    dims = entry.get("dims", ()) if reshape is None else reshape.get("shape", ())
-    return tuple(int(dim) for dim in dims)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from edge_serve.backends.base import BackendRequest, Reply, Timing
-from edge_serve.backends.onnxruntime.plan import BindingPlan, input_of, not_joined, wrong_rows
+from edge_serve.backends.binding_plan import BindingPlan, input_of, not_joined, wrong_rows
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.messages import ragged
 from edge_serve.messages.tensors import Array

@@ -22,6 +22,7 @@ import triton_python_backend_utils as pb_utils
 
 from edge_serve.backends.base import InstanceSpec
 from edge_serve.backends.loader import pack_package
+from edge_serve.backends.parameters import parameters_of
 from edge_serve.backends.python.api.errors import Refusal
 from edge_serve.errors import EdgeServeError, InvalidArgument, with_advice
 
@@ -224,7 +225,7 @@ def _network_class(module: ModuleType, file: str) -> type[torch.nn.Module]:
 def _compiled(network: Any, config: Mapping[str, Any]) -> Any:
     """Compile a network, where the configuration asks for it: torch.compile needs a C++ compiler on the device, at the
     first request. Triton always compiles."""
-    text = config.get("parameters", {}).get(_COMPILE, {}).get("string_value")
+    text = parameters_of(config).get(_COMPILE)
     if text is None or isinstance(network, torch.jit.ScriptModule):
         return network
     try:

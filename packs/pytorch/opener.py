@@ -11,7 +11,7 @@ import torch
 
 from edge_serve.backends import host
 from edge_serve.backends.base import InstanceSpec, ModelSpec
-from edge_serve.backends.onnxruntime.plan import make_plan
+from edge_serve.backends.binding_plan import make_plan
 from edge_serve.config.model.complete import FoundTensor, check_onnx, complete_onnx
 
 from . import compiled, exported, scripted

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edge_serve.backends.onnxruntime.values import boolean, integer, parameters_of
+from edge_serve.backends.parameters import boolean, integer, parameters_of
 from edge_serve.errors import InvalidArgument
 
 #: the default of each truth value

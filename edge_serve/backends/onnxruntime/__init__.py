@@ -8,9 +8,7 @@ gpu_instance  one instance on a GPU: copies a batch to the device, and outputs b
 gpu_session   a session on a stream of its own, and its bindings to memory of the device
 instance      one instance: joins a batch, runs it, and takes the outputs apart
 libraries     why a provider cannot be used, and what to install
-plan          the part of a run that is the same for every batch (pure, without the library)
 providers     execution providers and their options from a configuration (pure, without the library)
 session       creates sessions, asks them what they are, and runs them
 settings      the session's settings from a configuration (pure, without the library)
-values        values of a configuration that are written as text
 """

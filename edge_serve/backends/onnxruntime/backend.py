@@ -14,6 +14,7 @@ from typing import Any
 
 from edge_serve.backends import host
 from edge_serve.backends.base import InstanceSpec, ModelSpec
+from edge_serve.backends.binding_plan import BindingPlan, make_plan
 from edge_serve.backends.cuda.api import CudaApi, load_cuda
 from edge_serve.backends.cuda.path_settings import path_settings
 from edge_serve.backends.cuda.registered_arena import registered_memory
@@ -24,7 +25,6 @@ from edge_serve.backends.onnxruntime.external import check_external_data
 from edge_serve.backends.onnxruntime.gpu_instance import OnnxGpuInstance
 from edge_serve.backends.onnxruntime.gpu_session import NO_WAIT, WAIT, GpuSession
 from edge_serve.backends.onnxruntime.instance import OnnxInstance, SharedSession
-from edge_serve.backends.onnxruntime.plan import BindingPlan, make_plan
 from edge_serve.backends.onnxruntime.providers import CPU, Provider, notes, on_stream, providers
 from edge_serve.config.model.complete import DEFAULT_MAX_BATCH_SIZE, check_onnx, complete_onnx
 from edge_serve.config.model.layout import advice_on_file

@@ -12,12 +12,12 @@ from math import prod
 import numpy as np
 
 from edge_serve.backends.base import BackendRequest, DeviceLost, OutputMemory, Reply, Timing
+from edge_serve.backends.binding_plan import BindingPlan, input_of, not_joined, wrong_rows
 from edge_serve.backends.cuda.api import OUT_OF_MEMORY, CudaError
 from edge_serve.backends.cuda.memory import ADVICE, OutOfMemory
 from edge_serve.backends.cuda.tensor_path import PlainOutputs, Seat
 from edge_serve.backends.onnxruntime import session as sessions
 from edge_serve.backends.onnxruntime.gpu_session import GpuSession, SeatBinding
-from edge_serve.backends.onnxruntime.plan import BindingPlan, input_of, not_joined, wrong_rows
 from edge_serve.errors import Internal, with_advice
 from edge_serve.messages.tensors import Buffer, DataType, InferTensor, Shape, element_count, from_array
 from edge_serve.records import slotted

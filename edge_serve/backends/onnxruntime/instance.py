@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from edge_serve.backends.base import BackendRequest, DeviceLost, Reply, Timing
+from edge_serve.backends.binding_plan import BindingPlan, input_of, not_joined, wrong_rows
 from edge_serve.backends.onnxruntime import session as sessions
-from edge_serve.backends.onnxruntime.plan import BindingPlan, input_of, not_joined, wrong_rows
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.messages import ragged
 from edge_serve.messages.tensors import Array, DataType, InferTensor, from_array, join, split, to_array

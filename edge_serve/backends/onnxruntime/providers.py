@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Any
 
-from edge_serve.backends.onnxruntime.values import boolean, integer, parameters_of, unsigned
+from edge_serve.backends.parameters import boolean, integer, parameters_of, unsigned
 from edge_serve.errors import InvalidArgument
 from edge_serve.records import slotted
 

@@ -10,7 +10,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
-from edge_serve.backends.onnxruntime.values import boolean, integer, parameters_of
+from edge_serve.backends.parameters import boolean, integer, parameters_of
 from edge_serve.errors import InvalidArgument
 from edge_serve.records import slotted
 

@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 
 from edge_serve.backends import host
 from edge_serve.backends.base import BackendRequest, InstanceSpec, ModelSpec, Reply, Timing
+from edge_serve.backends.parameters import parameters_of
 from edge_serve.backends.python.api.errors import Refusal, TritonModelException, describe
 from edge_serve.backends.python.api.request import REQUEST_RELEASE_RESCHEDULE, InferenceRequest, allow_calls
 from edge_serve.backends.python.api.response import InferenceResponse
@@ -302,11 +303,11 @@ class PythonInstance:
 
 
 def _forces_cpu_inputs(spec: ModelSpec) -> bool:
-    value = (spec.config.get("parameters") or {}).get(CPU_INPUTS, {}).get("string_value", "yes")
+    value = parameters_of(spec.config).get(CPU_INPUTS, "yes")
     if value not in ("yes", "no"):
         text = f"Incorrect value for {CPU_INPUTS}: {value}'"  # Triton's words (python_backend src/python_be.cc)
         raise Unsupported(with_advice(text, 'write "yes" or "no"'))
-    return bool(value == "yes")
+    return value == "yes"
 
 
 def _initialize_args(spec: ModelSpec, instance: InstanceSpec) -> dict[str, str]:

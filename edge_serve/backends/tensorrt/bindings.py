@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from edge_serve.backends.tensorrt.complete import config_dims
+from edge_serve.config.model.complete import config_dims
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages import ragged
 from edge_serve.records import frozen

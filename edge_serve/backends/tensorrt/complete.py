@@ -12,6 +12,7 @@ from typing import Any
 
 from edge_serve.backends.tensorrt.engine import EngineInfo, Profile, TensorInfo
 from edge_serve.backends.tensorrt.profiles import group_profiles, profile_index
+from edge_serve.config.model.complete import config_dims
 from edge_serve.errors import Internal, InvalidArgument, with_advice
 from edge_serve.messages.tensors import shape_text
 
@@ -73,13 +74,6 @@ def check_allowed(entry: Json, side: str, engine: EngineInfo) -> TensorInfo:
     allowed = ", ".join(sorted(tensor.name for tensor in tensors))
     text = f"unexpected inference {side} '{name}', allowed {side}s are: {allowed}"
     raise InvalidArgument(with_advice(text, f'write name: "{tensors[0].name}"' if len(tensors) == 1 else ""))
-
-
-def config_dims(entry: Json) -> tuple[int, ...]:
-    """Return the shape that the engine sees: `reshape` where there is one."""
-    reshape = entry.get("reshape")
-    dims = entry.get("dims", ()) if reshape is None else reshape.get("shape", ())
-    return tuple(int(dim) for dim in dims)
 
 
 def unsupported_type(data_type: str, side: str, tensor: TensorInfo, config: Json) -> Internal:

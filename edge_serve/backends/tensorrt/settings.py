@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any
 
 from edge_serve.backends.cuda.path_settings import PathSettings, path_settings
+from edge_serve.backends.parameters import boolean, parameters_of
 from edge_serve.errors import InvalidArgument, Unsupported, with_advice
 from edge_serve.records import frozen
 
@@ -21,7 +22,6 @@ _STRATEGY = "execution_context_allocation_strategy"
 #: modules that `library` may name
 LIBRARIES = ("tensorrt", "tensorrt_lean", "tensorrt_rtx")
 _POLICIES = ("DEVICE_BLOCKING", "BLOCKING")
-_TRUE, _FALSE = ("true", "on", "1"), ("false", "off", "0")
 _NVDLA = "KIND_NVDLA"
 
 
@@ -70,7 +70,7 @@ def backend_settings(backend_config: Mapping[str, str]) -> BackendSettings:
         InvalidArgument: a value does not fit its key.
     """
     notes = []
-    if _boolean(backend_config.get("coalesce-request-input", "false")):
+    if boolean(backend_config.get("coalesce-request-input", "false")):
         notes.append(
             "coalesce-request-input is not supported and has no effect: each request is copied from its own place to "
             "the device"
@@ -81,7 +81,7 @@ def backend_settings(backend_config: Mapping[str, str]) -> BackendSettings:
     if policy != "BLOCKING":
         notes.append(f"execution-policy={policy} is not supported and has no effect: each instance has its own thread")
     plugins = tuple(filter(None, (part.strip() for part in backend_config.get("plugins", "").split(";"))))
-    version_compatible = _boolean(backend_config.get("version-compatible", "false"))
+    version_compatible = boolean(backend_config.get("version-compatible", "false"))
     library = backend_config.get("library", "")
     if library and library not in LIBRARIES:
         raise InvalidArgument(
@@ -97,7 +97,7 @@ def model_settings(config: Json) -> ModelSettings:
         InvalidArgument: a parameter has a value that it cannot have.
         Unsupported: the model spreads over several devices.
     """
-    parameters = _parameters(config)
+    parameters = parameters_of(config)
     if _flag(parameters, "enable_multi_device"):
         raise Unsupported(
             f"model '{config.get('name', '')}' sets enable_multi_device, and TensorRT Multi-Device is not supported: "
@@ -177,19 +177,6 @@ def check_dla_core(core: int, available: int) -> None:
         raise InvalidArgument(with_advice(text, f"{advice} in instance_group"))
 
 
-def _parameters(config: Json) -> dict[str, str]:
-    return {key: str(value.get("string_value", "")) for key, value in (config.get("parameters") or {}).items()}
-
-
 def _flag(parameters: Mapping[str, str], name: str) -> bool:
     """Return whether a parameter is set; a text that is no boolean is false, as in Triton."""
     return parameters.get(name, "").lower() in ("true", "1")
-
-
-def _boolean(text: str) -> bool:
-    lowered = text.lower()
-    if lowered in _TRUE:
-        return True
-    if lowered in _FALSE:
-        return False
-    raise InvalidArgument(f"failed to convert '{text}' to boolean")

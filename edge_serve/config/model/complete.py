@@ -89,7 +89,7 @@ def _spells_out_batch(config: Mapping[str, Any], inputs: Sequence[FoundTensor], 
     """Whether a tensor that the configuration does list has as many dims as the model's: written for no batching."""
     ranks = {("input", t.name): len(t.dims) for t in inputs} | {("output", t.name): len(t.dims) for t in outputs}
     return any(
-        ranks.get((side, tensor.get("name", ""))) == len(_dims(tensor))
+        ranks.get((side, tensor.get("name", ""))) == len(config_dims(tensor))
         for side in ("input", "output")
         for tensor in config.get(side, ())
     )
@@ -215,7 +215,7 @@ def _check_ragged(found: FoundTensor, model: str) -> None:
 
 def _check_dims(entry: Mapping[str, Any], found: FoundTensor, model: str, max_batch_size: int, *, exact: bool) -> None:
     """Compare shapes; a variable dimension of an input may be narrowed by the configuration, an output's must not."""
-    dims = _dims(entry)
+    dims = config_dims(entry)
     where = f"model '{model}', tensor '{found.name}'"
     if max_batch_size > 0 and found.dims[:1] != (-1,):
         raise InvalidArgument(
@@ -274,8 +274,8 @@ def _fits(found: tuple[int, ...], dims: tuple[int, ...], exact: bool) -> bool:
     return all(have == want or (have == -1 and not exact) for have, want in zip(found, dims, strict=True))
 
 
-def _dims(entry: Mapping[str, Any]) -> tuple[int, ...]:
-    """The shape that the backend sees: `reshape` where it is given."""
+def config_dims(entry: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the shape that the backend sees of an entry of `input` or `output`: `reshape` where it is given."""
     reshape = entry.get("reshape")
     dims = entry.get("dims", ()) if reshape is None else reshape.get("shape", ())
     return tuple(int(dim) for dim in dims)

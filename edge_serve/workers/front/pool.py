@@ -14,6 +14,7 @@ from edge_serve.aio.offload import offload
 from edge_serve.aio.tasks import start_task
 from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.backends.packs import Pack
+from edge_serve.backends.parameters import parameters_of
 from edge_serve.backends.tensorrt.plan import BUILT_PLAN, meta_path
 from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.errors import EdgeServeError, Internal
@@ -351,11 +352,6 @@ def _group(backend: str, pack: Pack | None, on_gpus: bool) -> _Group:
     return _Group(f"{name}-gpu" if on_gpus else name, pack.state if pack is not None else "")
 
 
-def _parameter(spec: ModelSpec, parameter: str) -> str:
-    text: str = (spec.config.get("parameters") or {}).get(parameter, {}).get("string_value", "0")
-    return text
-
-
 def _own_files(spec: ModelSpec) -> list[Path]:
     """Return the files and directories of a version that its worker reads: those of the model, and a built engine."""
     plan = spec.backend_config.get(BUILT_PLAN)
@@ -369,7 +365,7 @@ def _memory(spec: ModelSpec) -> int:
         Internal: it is no number of bytes.
     """
     try:
-        return parse_bytes(_parameter(spec, MEMORY_PARAMETER))
+        return parse_bytes(parameters_of(spec.config).get(MEMORY_PARAMETER, "0"))
     except ValueError as error:
         raise Internal(f"parameter {MEMORY_PARAMETER} of model '{spec.name}': {error}") from None
 
@@ -380,7 +376,7 @@ def _number(spec: ModelSpec, parameter: str) -> float:
     Raises:
         Internal: it is no number, or none that a time can be.
     """
-    text = _parameter(spec, parameter)
+    text = parameters_of(spec.config).get(parameter, "0")
     try:
         value = float(text)
         if not value >= 0:  # NaN is not either

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from edge_serve.backends.base import ModelSpec
 from edge_serve.backends.packs import Pack, install_command
+from edge_serve.backends.parameters import parameters_of
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable, with_advice
 from edge_serve.files import lock_shared
 from edge_serve.workers.launch.interpreter import (
@@ -58,8 +59,7 @@ def path_of(spec: ModelSpec) -> Path | None:
     Raises:
         InvalidArgument: it is not there.
     """
-    parameter = (spec.config.get("parameters") or {}).get(PARAMETER) or {}
-    text = parameter.get("string_value", "")
+    text = parameters_of(spec.config).get(PARAMETER)
     if not text:
         return None
     path = Path(text.replace(MODEL_DIRECTORY, str(spec.model_directory)))

@@ -1,4 +1,4 @@
-"""The part of a run that is the same for every batch of a model, on the CPU and on a GPU. Pure, without the library.
+"""The part of a run that is the same for every batch of a model, on the CPU and on a GPU. Pure, without a library.
 
 Texts: triton-inference-server/onnxruntime_backend src/onnxruntime.cc, backend src/backend_output_responder.cc.
 """

@@ -1,4 +1,7 @@
-"""Values of a configuration that are written as text, read as Triton's backends read them (backend_common.cc)."""
+"""The parameters of a model's configuration, and values read from text as Triton's backends do (backend_common.cc).
+
+Worker's side: the standard library only.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ _BOOLEANS = {"true": True, "on": True, "1": True, "false": False, "off": False, 
 
 
 def parameters_of(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the `parameters` of a configuration."""
+    """Return the text of each of a configuration's `parameters`."""
     return {key: str(value.get("string_value", "")) for key, value in (config.get("parameters") or {}).items()}
 
 
