@@ -36,11 +36,12 @@ from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.golden.reader import DIRECTORY, read_golden
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.extras.calls import ModelCalls
-from edge_serve.models.load.loading import KILL_SECONDS, Loader, LoaderOptions
+from edge_serve.models.load.loading import Loader, LoaderOptions
 from edge_serve.models.repository.repository import FoundModel, Repository, versions
 from edge_serve.models.repository.version_policy import choose
 from edge_serve.records import frozen, slotted
 from edge_serve.service import Service
+from edge_serve.workers.front.hangs import KILL_SECONDS
 from edge_serve.workers.front.pool import Hooks, ProcessLimits, Workers
 from edge_serve.workers.launch.environments import Environments
 from edge_serve.workers.launch.sandbox import Sandbox

@@ -29,6 +29,10 @@ else:
 Buffer = bytes | bytearray | memoryview
 Shape = tuple[int, ...]
 
+#: tensors of one request or reply that are larger together lie in the arena of the model. Smaller ones travel in a
+#: frame: a copy costs less than a slot. So a body from this size on is received into the arena
+INLINE_BYTES = 32 * 1024
+
 
 class DataType(Enum):
     """A tensor element type. The value is the number in model_config.proto; members know the v2 name and the size."""

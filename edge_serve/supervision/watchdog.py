@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from edge_serve.aio.tasks import gathered
 from edge_serve.models.control.registry import Registry
 from edge_serve.records import frozen
-from edge_serve.workers.front.hangs import Stalls
+from edge_serve.workers.front.hangs import KILL_SECONDS, Stalls
 from edge_serve.workers.front.pool import Workers
 
 log = logging.getLogger(__name__)
@@ -22,8 +22,6 @@ log = logging.getLogger(__name__)
 WAKE_SECONDS = 5.0
 #: and counts as stuck after so long
 STUCK_SECONDS = 10.0
-#: a worker that should have been killed must be dead after so long; seconds
-KILL_SECONDS = 5.0
 
 
 @frozen

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_serve.supervision.watchdog import KILL_SECONDS, STUCK_SECONDS, decide, time_of
+from edge_serve.supervision.watchdog import STUCK_SECONDS, decide, time_of
+from edge_serve.workers.front.hangs import KILL_SECONDS
 from tests.server.running import ADD_SUB, PATIENCE, Running, python_model
 from tests.supervision.manager import Mailbox, Message, find_ports, mailbox, ready, supervised
 

@@ -12,13 +12,13 @@ import pytest
 from edge_serve.backends.base import Reply
 from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, Internal, NotFound, Unavailable
 from edge_serve.messages.infer import NULL_SEQUENCE_SLOT, InferRequest, Parameter, RequestedOutput
-from edge_serve.messages.tensors import DataType, InferTensor, join_bytes, zero_tensor
+from edge_serve.messages.tensors import INLINE_BYTES, DataType, InferTensor, join_bytes, zero_tensor
 from edge_serve.workers.child.batch import Batch, decode_execute, encode_reply
 from edge_serve.workers.child.memory.output_room import OutputRoom
 from edge_serve.workers.front.frames.batch import decode_answers, encode_execute
 from edge_serve.workers.memory.arena import Arena, Budget
 from edge_serve.workers.wire.frames import HEADER_SIZE, REPLY_HEAD, FrameError, parse_header
-from edge_serve.workers.wire.layout import INLINE, TensorLayout
+from edge_serve.workers.wire.layout import TensorLayout
 from tests.workers.harness import config
 
 LAYOUT = TensorLayout(config())
@@ -181,7 +181,7 @@ def test_outputs_not_asked_for_are_dropped() -> None:
 def test_large_outputs_go_into_the_slot_and_small_ones_ride_along() -> None:
     arena = Arena("m", Budget(1 << 20), 1 << 20)
     slot = arena.allocate(256 * 1024)
-    large = [Reply([tensor("OUTPUT0", np.full((1, INLINE // 4 + 1), i))]) for i in (1, 2)]
+    large = [Reply([tensor("OUTPUT0", np.full((1, INLINE_BYTES // 4 + 1), i))]) for i in (1, 2)]
     small = Reply([tensor("OUTPUT0", [[7]])])
     sent = written([large[0], small, large[1]], room=OutputRoom(arena.view, slot.offset, slot.capacity, refuse))
     assert len(sent) < 1000
@@ -198,9 +198,9 @@ def test_a_malformed_tensor_is_refused_by_the_worker() -> None:
 
 def test_an_output_outside_its_slot_is_refused() -> None:
     arena = Arena("m", Budget(1 << 20), 1 << 20)
-    slot, other = arena.allocate(4 * INLINE), arena.allocate(4 * INLINE)
+    slot, other = arena.allocate(4 * INLINE_BYTES), arena.allocate(4 * INLINE_BYTES)
     room = OutputRoom(arena.view, other.offset, other.capacity, refuse)
-    sent = written([Reply([tensor("OUTPUT0", np.zeros((1, INLINE)))])], room=room)
+    sent = written([Reply([tensor("OUTPUT0", np.zeros((1, INLINE_BYTES)))])], room=room)
     with pytest.raises(FrameError, match="outside its slot"):
         back(sent, slot)
     with pytest.raises(FrameError, match="outside its slot"):

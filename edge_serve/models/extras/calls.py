@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from edge_serve.aio.bulk_copy import copy, work
 from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutput
-from edge_serve.messages.tensors import InferTensor
+from edge_serve.messages.tensors import INLINE_BYTES, InferTensor
 from edge_serve.messages.trace import Trace
 from edge_serve.models.ensemble.flight import Lookup, submit
 from edge_serve.models.extras.wait_for_graph import Place, WaitForGraph
@@ -29,7 +29,7 @@ from edge_serve.models.versions.served import Served
 from edge_serve.protocol.inference.validate import validate
 from edge_serve.workers.front.bls_broker import Answer, InboundCall
 from edge_serve.workers.memory.arena import Slot
-from edge_serve.workers.wire.layout import INLINE, padded
+from edge_serve.workers.wire.layout import padded
 
 #: how often to check a call of an ensemble: its next member may close a cycle
 LOOK_SECONDS = 0.1
@@ -134,7 +134,7 @@ class ModelCalls:
                 request.inputs = [replace(tensor, offset=-1) for tensor in request.inputs]
             return []
         size = sum(padded(len(tensor.data)) for tensor in request.inputs)
-        if size <= INLINE and all(tensor.offset < 0 for tensor in request.inputs):
+        if size <= INLINE_BYTES and all(tensor.offset < 0 for tensor in request.inputs):
             return []
         request.lease = slot = arena.allocate(size)
         moves, placed, start = [], [], 0

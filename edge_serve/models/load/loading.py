@@ -67,6 +67,7 @@ from edge_serve.scheduling.ensemble import ensemble_plan
 from edge_serve.scheduling.keys import shape_key_for
 from edge_serve.scheduling.ordering import ResponseOrder
 from edge_serve.scheduling.policy import scheduler_for
+from edge_serve.workers.front.hangs import KILL_SECONDS
 from edge_serve.workers.front.pool import Workers
 from edge_serve.workers.launch.cgroups import MEMORY_PARAMETER
 from edge_serve.workers.memory.arena import Arena, Budget
@@ -78,8 +79,6 @@ WORKER_PARAMETER = "EDGE_SERVE_WORKER"
 _WORKERS = {"own": True, "shared": False}
 #: backends that never run on a GPU of NVIDIA
 ON_CPU = frozenset({"fil", "openvino", "tensorflow"})
-#: how long it may take until a worker that hangs has been killed
-KILL_SECONDS = 5.0
 
 
 @frozen

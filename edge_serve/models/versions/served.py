@@ -14,6 +14,7 @@ from edge_serve.golden.reader import GoldenTest
 from edge_serve.messages.infer import SEQUENCE_START, InferRequest, InferResponse, Room
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.messages.tensors import INLINE_BYTES
 from edge_serve.messages.trace import Trace
 from edge_serve.models.repository.repository import namespace_of
 from edge_serve.models.run.driver import Driver
@@ -30,9 +31,6 @@ from edge_serve.workers.memory.arena import Arena
 
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
-
-#: smaller bodies are sent in the message to the worker rather than in the arena
-INLINE_BYTES = 32 * 1024
 
 
 class InstanceLimit(Protocol):

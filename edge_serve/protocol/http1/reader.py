@@ -11,14 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from edge_serve.messages.infer import Lease
-from edge_serve.messages.tensors import Buffer
+from edge_serve.messages.tensors import INLINE_BYTES, Buffer
 from edge_serve.protocol.http1.body import SMALL as LARGE
 from edge_serve.protocol.http1.body import ChunkedDecoder, pages
 from edge_serve.protocol.http1.errors import ContentTooLarge
 from edge_serve.protocol.http1.head import END_OF_HEAD, HeadParser, RequestHead
-
-#: Shorter bodies never get memory from the application's `place`: a copy costs less than a slot.
-PLACED_FROM = 32 * 1024
 
 #: Ordinary memory of a body doubles from this size, so that a declared length alone costs nothing.
 _FIRST_STEP = 256 * 1024
@@ -235,7 +232,7 @@ class RequestReader:
             return self._continue_body(head)
         length = head.content_length or 0
         here = self._end - self._pos
-        lease = self._place(head, length) if length >= PLACED_FROM else None
+        lease = self._place(head, length) if length >= INLINE_BYTES else None
         if lease is None and length > self._parser.limits.body:
             raise ContentTooLarge(f"a body of {length} bytes is larger than {self._parser.limits.body} bytes")
         if lease is None and here >= length:

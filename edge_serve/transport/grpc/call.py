@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import Room
-from edge_serve.messages.tensors import Buffer
+from edge_serve.messages.tensors import INLINE_BYTES, Buffer
 from edge_serve.protocol.grpc import response as grpc_response
 from edge_serve.protocol.grpc.wire import PREFIX
 from edge_serve.protocol.http2.frames import Code
@@ -21,7 +21,7 @@ from edge_serve.transport.door.shared_limits import InFlight
 from edge_serve.transport.grpc.call_head import CallHead, Conversation, DeadlineExceeded, HeadRefused, Prepare
 from edge_serve.transport.grpc.deflater import SMALL, Deflater
 from edge_serve.transport.grpc.inflater import Inflater
-from edge_serve.transport.grpc.messages import PLACED_FROM, PREFIX_SIZE, Message, MessageReader
+from edge_serve.transport.grpc.messages import PREFIX_SIZE, Message, MessageReader
 
 if TYPE_CHECKING:
     from edge_serve.transport.grpc.connection import GrpcConnection
@@ -86,7 +86,7 @@ class GrpcCall(Http2Stream):
         reader = self._reader
         if stop - start >= PREFIX_SIZE and (reader is None or not reader.midway):
             flag, length = PREFIX.unpack_from(data, start)
-            if start + PREFIX_SIZE + length == stop and length < PLACED_FROM and flag < 2:  # nearly always
+            if start + PREFIX_SIZE + length == stop and length < INLINE_BYTES and flag < 2:  # nearly always
                 self.take(Message(data[start + PREFIX_SIZE : stop]), flag)
                 return
         if self.finished:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from edge_serve.aio.offload import offload
 from edge_serve.aio.tasks import start_task
 from edge_serve.errors import EdgeServeError, Internal
+from edge_serve.messages.tensors import INLINE_BYTES
 from edge_serve.protocol.grpc import wire as grpc_wire
 from edge_serve.protocol.grpc.wire import MessageTooLarge
 from edge_serve.records import entity
 from edge_serve.transport.grpc.deflater import SMALL
-from edge_serve.transport.grpc.messages import PLACED_FROM, Message, claim_message
+from edge_serve.transport.grpc.messages import Message, claim_message
 from edge_serve.transport.v2.routes import RouteGroup
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Inflater:
         if len(data) <= SMALL:
             try:
                 inflated = grpc_wire.inflate(data, encoding, min(_SMALL_INFLATED, self._most()))
-                small = len(inflated) < PLACED_FROM
+                small = len(inflated) < INLINE_BYTES
                 made = Message(inflated) if small else claim_message(inflated, call.memory, call.fail)
             except MessageTooLarge:
                 pass

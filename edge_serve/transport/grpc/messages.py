@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import InferRequest, Lease, Room
-from edge_serve.messages.tensors import Buffer
+from edge_serve.messages.tensors import INLINE_BYTES, Buffer
 from edge_serve.protocol.grpc import wire as grpc_wire
 from edge_serve.protocol.grpc.wire import PREFIX
 from edge_serve.protocol.http1.body import SMALL as LARGE
@@ -23,8 +23,6 @@ from edge_serve.transport.door.body_memory import BodyMemory, Claim, ClaimedLeas
 if TYPE_CHECKING:
     from edge_serve.transport.grpc.call import GrpcCall
 
-#: messages from here on are offered to `find_place`
-PLACED_FROM = 32 * 1024
 #: first size of a message's ordinary memory, which grows by doubling: a declared length alone costs nothing
 _FIRST_STEP = 16 * 1024
 #: bytes received in one call, so that a fast sender does not block the loop
@@ -160,7 +158,7 @@ class MessageReader:
                 self._prefix = b""
             elif self._store is None:
                 here = stop - start
-                if here >= self._length and self._length < PLACED_FROM:
+                if here >= self._length and self._length < INLINE_BYTES:
                     end = start + self._length
                     self._length = -1
                     call.take(Message(data[start:end]), self._flag)
@@ -189,7 +187,7 @@ class MessageReader:
         """Acquire memory for a message that arrives in several pieces."""
         length = self._length
         self.filled = 0
-        if length >= PLACED_FROM:
+        if length >= INLINE_BYTES:
             try:
                 self._claim_for(length)
                 if self.waits:

@@ -13,7 +13,7 @@ import numpy as np
 from edge_serve.backends.base import BackendRequest, Reply
 from edge_serve.errors import EdgeServeError, Internal, Unavailable, triton_code
 from edge_serve.messages.infer import NULL_SEQUENCE_SLOT, Parameter
-from edge_serve.messages.tensors import DataType, InferTensor, Shape, zero_data
+from edge_serve.messages.tensors import INLINE_BYTES, DataType, InferTensor, Shape, zero_data
 from edge_serve.records import slotted
 from edge_serve.workers.child.memory.arena_imports import ArenaImports
 from edge_serve.workers.child.memory.input_arena import InputArena
@@ -40,7 +40,6 @@ from edge_serve.workers.wire.layout import (
     IN_ARENA,
     IN_FRAME,
     IN_NO_MEMORY,
-    INLINE,
     NAMES_IN_EXTRA,
     OFFSET_BITS,
     PAD,
@@ -245,7 +244,7 @@ def encode_answers(
         total = 0
         for tensor in outputs:
             total += len(tensor.data)
-        if total > INLINE and not reserved:
+        if total > INLINE_BYTES and not reserved:
             room.reserve(replies, wanted)
             reserved = True
         base, block, unnamed = position, b"", []
@@ -253,7 +252,7 @@ def encode_answers(
             shape, size, datatype = tensor.shape, len(tensor.data), tensor.datatype
             if datatype.size and prod(shape) * datatype.size != size:
                 raise Internal(f"output '{tensor.name}' has {size} bytes, which is not {datatype.name} {list(shape)}")
-            if total > INLINE:
+            if total > INLINE_BYTES:
                 place, where = IN_ARENA, room.put(tensor.data)
             else:
                 place, where = IN_FRAME, position - base

@@ -19,7 +19,7 @@ import numpy as np
 from edge_serve.backends.base import Reply
 from edge_serve.backends.host import Cancel, ModelCall, OnReply
 from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, Internal
-from edge_serve.messages.tensors import Buffer, InferTensor
+from edge_serve.messages.tensors import INLINE_BYTES, Buffer, InferTensor
 from edge_serve.records import slotted
 from edge_serve.workers.child.memory.input_arena import InputArena
 from edge_serve.workers.child.own_threads import OwnThread
@@ -36,7 +36,7 @@ from edge_serve.workers.wire.calls import (
     read_tensors,
 )
 from edge_serve.workers.wire.frames import Frame, FrameKind, frame, parse_json
-from edge_serve.workers.wire.layout import INLINE, padded
+from edge_serve.workers.wire.layout import padded
 
 
 def encode_call(number: int, call: ModelCall, places: Sequence[int], model: int, token: int) -> bytes:
@@ -187,7 +187,7 @@ class Calling:
             return [-1] * len(inputs), 0
         places = [home.place_of(tensor.data) if len(tensor.data) >= _SHORT else -1 for tensor in inputs]
         loose = [index for index, where in enumerate(places) if where < 0]
-        if sum(len(inputs[index].data) for index in loose) <= INLINE:
+        if sum(len(inputs[index].data) for index in loose) <= INLINE_BYTES:
             return places, 0
         token, offset = self._memory(home.number, sum(padded(len(inputs[index].data)) for index in loose))
         for index in loose:

@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from edge_serve.backends.base import BackendInstance, BackendRequest, DeviceLost, Reply, Timing
 from edge_serve.errors import EdgeServeError, Internal, Unavailable
+from edge_serve.messages.tensors import INLINE_BYTES
 from edge_serve.workers.child.batch import (
     TIMEOUT_EXPIRED,
     Batch,
@@ -36,7 +37,7 @@ from edge_serve.workers.child.mismatch import Mismatches
 from edge_serve.workers.child.paused_streams import PausedStreams
 from edge_serve.workers.child.process import FrameSender
 from edge_serve.workers.wire.frames import HEADER, HEADER_SIZE, NEED, FrameKind, frame
-from edge_serve.workers.wire.layout import INLINE, TensorLayout
+from edge_serve.workers.wire.layout import TensorLayout
 from edge_serve.workers.wire.polling_wait import PollingWait
 
 _RECEIVE_BYTES = 64 * 1024
@@ -371,7 +372,7 @@ def _rows(request: BackendRequest) -> int:
 
 
 def _refuse_large(reply: Reply, error: EdgeServeError) -> Reply:
-    large = sum(len(tensor.data) for tensor in reply.outputs) > INLINE
+    large = sum(len(tensor.data) for tensor in reply.outputs) > INLINE_BYTES
     return Reply(error=error) if large else reply
 
 

@@ -19,6 +19,7 @@ from edge_serve.aio.tasks import notify
 from edge_serve.backends.host import ModelCall
 from edge_serve.errors import Cancelled, EdgeServeError, Internal, Unavailable, Unsupported
 from edge_serve.messages.infer import InferResponse, Lease
+from edge_serve.messages.tensors import INLINE_BYTES
 from edge_serve.records import entity, slotted
 from edge_serve.workers.front.channel import Channel
 from edge_serve.workers.front.frames.calls import decode_call, decode_rest, encode_response
@@ -27,7 +28,7 @@ from edge_serve.workers.memory.arena import Arena
 from edge_serve.workers.memory.pinned import PinnedPages
 from edge_serve.workers.wire.calls import OutputSlot
 from edge_serve.workers.wire.frames import Frame, FrameError, FrameKind, failed_frame, json_frame
-from edge_serve.workers.wire.layout import INLINE, padded
+from edge_serve.workers.wire.layout import padded
 
 _NO_BYTES = memoryview(b"")
 _CLOSED = "the model that called has been closed"
@@ -137,7 +138,7 @@ class InboundCall:
 
     def _answer(self, response: InferResponse) -> None:
         outputs, arena, lease = response.outputs, self.arena, response.lease
-        if self.deaf or arena is None or sum(len(tensor.data) for tensor in outputs) <= INLINE:
+        if self.deaf or arena is None or sum(len(tensor.data) for tensor in outputs) <= INLINE_BYTES:
             self._send(response, [-1] * len(outputs), OutputSlot(), lease)
         elif lease is not None and lease.arena is arena and all(tensor.offset >= 0 for tensor in outputs):
             room = self._broker.add_slot(lease, self.model)  # the model has called itself

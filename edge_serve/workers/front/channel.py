@@ -17,6 +17,7 @@ from edge_serve.aio.pausable_deadline import PausableDeadline
 from edge_serve.backends.base import Reply
 from edge_serve.errors import EdgeServeError, Internal, Unavailable
 from edge_serve.messages.infer import NULL_SEQUENCE_SLOT, InferRequest, Lease
+from edge_serve.messages.tensors import INLINE_BYTES
 from edge_serve.workers.front.frame_socket import FrameSocket
 from edge_serve.workers.front.frames.batch import BatchReply, decode_answers, encode_execute, loose_bytes
 from edge_serve.workers.front.link import Link
@@ -36,7 +37,7 @@ from edge_serve.workers.wire.frames import (
     frame,
     slot_frame,
 )
-from edge_serve.workers.wire.layout import INLINE, padded
+from edge_serve.workers.wire.layout import padded
 
 _REPLY = FrameKind.REPLY.value
 
@@ -95,7 +96,7 @@ class Channel:
         moves: Moves = []
         try:
             for request in requests:
-                if request.shared or (len(request.inputs) > 0 and loose_bytes(request.inputs) > INLINE):
+                if request.shared or (len(request.inputs) > 0 and loose_bytes(request.inputs) > INLINE_BYTES):
                     requests, moves = self._place(requests, pending)
                     break
             # replies of a decoupled model, and sequences in place, have their request's place in the frame
@@ -169,7 +170,7 @@ class Channel:
             rows = link.layout.rows(request)
             pending.rows += rows
             expected = link.row_bytes * rows
-            if expected > INLINE and not request.shared:
+            if expected > INLINE_BYTES and not request.shared:
                 size += expected
         if size:
             try:

@@ -16,6 +16,8 @@ Key = TypeVar("Key", bound=Hashable)
 
 #: model parameter: seconds, in place of --hang-timeout-secs
 HANG_PARAMETER = "EDGE_SERVE_HANG_TIMEOUT_SECS"
+#: seconds in which a worker that is due to be killed must be dead
+KILL_SECONDS = 5.0
 
 
 class Stalls(Generic[Key]):

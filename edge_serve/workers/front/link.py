@@ -8,11 +8,12 @@ from typing import Protocol
 from edge_serve.backends.base import Reply
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, Lease
+from edge_serve.messages.tensors import INLINE_BYTES
 from edge_serve.records import slotted
 from edge_serve.workers.front.busy_poll import PollPolicy
 from edge_serve.workers.front.frames.batch import BatchReply
 from edge_serve.workers.memory.arena import Arena
-from edge_serve.workers.wire.layout import INLINE, TensorLayout
+from edge_serve.workers.wire.layout import TensorLayout
 
 
 class ModelListener(Protocol):
@@ -66,8 +67,8 @@ class Link:
     Attributes:
         name: model's name, for texts.
         row_bytes: output bytes to expect for each row: exact from the configuration, or learned; 0 = unknown.
-        large: outputs of one request may exceed INLINE, so slots are handed out with the batch (a decoupled model's
-            replies ask for theirs one by one).
+        large: outputs of one request may exceed INLINE_BYTES, so slots are handed out with the batch (a decoupled
+            model's replies ask for theirs one by one).
         timeout: the model's `execution_timeout_ms`, in seconds; 0 = none.
         hang: seconds after which a batch that does not move counts as hung; 0 = as for every model.
         poll_policy: counts the batches in flight.
@@ -89,7 +90,7 @@ class Link:
 
     def __post_init__(self) -> None:
         self.row_bytes = self.layout.row_bytes
-        self.large = self.row_bytes * self.layout.most_rows > INLINE and not self.layout.decoupled
+        self.large = self.row_bytes * self.layout.most_rows > INLINE_BYTES and not self.layout.decoupled
 
     def learn(self, nbytes: int, rows: int) -> None:
         """A batch of `rows` had large outputs; the estimate follows growth at once and shrinks slowly."""

@@ -10,10 +10,10 @@ from edge_serve.aio.bulk_copy import copy, work
 from edge_serve.aio.pausable_deadline import PausableDeadline
 from edge_serve.errors import EdgeServeError, Unavailable
 from edge_serve.messages.infer import InferRequest
-from edge_serve.messages.tensors import Buffer, InferTensor
+from edge_serve.messages.tensors import INLINE_BYTES, Buffer, InferTensor
 from edge_serve.records import slotted
 from edge_serve.workers.memory.arena import Arena, Slot
-from edge_serve.workers.wire.layout import INLINE, padded
+from edge_serve.workers.wire.layout import padded
 
 #: targets in slots, and what is to be copied there
 Moves = list[tuple[memoryview, Buffer]]
@@ -73,7 +73,7 @@ def move_inputs(
     pending.copies, pending.refused, pending.sent = {}, {}, []
     for i, request in enumerate(requests):
         size = sum(padded(len(tensor.data)) for tensor in request.inputs if tensor.offset == -1)
-        if size > INLINE:
+        if size > INLINE_BYTES:
             try:
                 slot = arena.allocate(size)
             except Unavailable as full:

@@ -19,7 +19,7 @@ VERSION = 1
 #: payload length, version, kind, a count, an id: of the batch on data channels, of the question on control channels
 HEADER = struct.Struct("<IBBHq")
 HEADER_SIZE = HEADER.size
-#: longest payload that is believed: replies above layout.INLINE travel through the arena
+#: longest payload that is believed: replies above INLINE_BYTES travel through the arena
 LONGEST = 256 << 20
 
 #: longest log text; a worker cannot flood the front end with one line

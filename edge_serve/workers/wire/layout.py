@@ -23,8 +23,6 @@ from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import BY_CONFIG_NAME, BY_NUMBER, DataType, Shape, element_count
 from edge_serve.workers.wire.frames import FrameError
 
-#: tensors of one request or reply that are larger together travel through the arena
-INLINE = 32 * 1024
 #: outputs in a slot start on this, for SIMD and for `cudaHostRegister`
 ALIGNMENT = 64
 

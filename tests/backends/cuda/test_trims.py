@@ -21,7 +21,7 @@ from tests.stand_ins.plans import plan, tensor
 from tests.workers.harness import Recorder, Served, run
 
 ROOT = Path(__file__).parents[3]
-#: floats of a request: above INLINE, so its tensors lie in the arena
+#: floats of a request: above INLINE_BYTES, so its tensors lie in the arena
 ROW = 10_000
 MIB = 1 << 20
 

@@ -12,8 +12,9 @@ import pytest
 
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import Lease
+from edge_serve.messages.tensors import INLINE_BYTES
 from edge_serve.protocol.http1.head import HeadParser, MessageLimits, RequestHead
-from edge_serve.protocol.http1.reader import PLACED_FROM, RequestReader
+from edge_serve.protocol.http1.reader import RequestReader
 from tests.leases import Slot
 from tests.protocol.http1_stream import check_nothing, grow_freely, one_by_one, read_stream
 
@@ -164,7 +165,7 @@ def test_many_tiny_chunks_let_others_run() -> None:
 def test_a_placed_body_is_received_into_its_lease() -> None:
     place = Placing()
     reader, shared = make_reader(place)
-    body = random.Random(1).randbytes(PLACED_FROM)
+    body = random.Random(1).randbytes(INLINE_BYTES)
     rest = receive(reader, post(body) + NEXT)
     assert reader.next() is None
     reader.save_unread()
@@ -184,7 +185,7 @@ def test_a_placed_body_is_received_into_its_lease() -> None:
 def test_a_placed_body_that_came_with_its_head() -> None:
     place = Placing()
     reader, _ = make_reader(place, 1 << 17)
-    body = random.Random(2).randbytes(PLACED_FROM)
+    body = random.Random(2).randbytes(INLINE_BYTES)
     receive(reader, post(body) + post(b"short"))
 
     assert reader.next() is not None
@@ -197,7 +198,7 @@ def test_a_placed_body_that_came_with_its_head() -> None:
 def test_an_unfinished_body_gives_its_lease_back() -> None:
     place = Placing()
     reader, _ = make_reader(place)
-    receive(reader, post(bytes(PLACED_FROM)))
+    receive(reader, post(bytes(INLINE_BYTES)))
     assert reader.next() is None
 
     reader.discard()
@@ -209,7 +210,7 @@ def test_an_unfinished_body_gives_its_lease_back() -> None:
 def test_a_finished_body_keeps_its_lease() -> None:
     place = Placing()
     reader, _ = make_reader(place, 1 << 17)
-    receive(reader, post(bytes(PLACED_FROM)))
+    receive(reader, post(bytes(INLINE_BYTES)))
     assert reader.next() is not None
 
     reader.discard()
@@ -223,7 +224,7 @@ def test_a_body_that_is_not_welcome() -> None:
 
     shared = bytearray(4096)
     reader = RequestReader(HeadParser(MessageLimits()), shared, memoryview(shared), refuse, grow_freely, check_nothing)
-    receive(reader, post(bytes(PLACED_FROM)))
+    receive(reader, post(bytes(INLINE_BYTES)))
 
     with pytest.raises(InvalidArgument, match="no room for 32768"):
         reader.next()

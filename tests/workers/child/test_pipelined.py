@@ -15,14 +15,14 @@ import pytest
 from edge_serve.backends.base import BackendRequest, DeviceLost, OutputMemory, Reply, Timing
 from edge_serve.errors import Internal
 from edge_serve.messages.infer import InferRequest
-from edge_serve.messages.tensors import DataType, InferTensor
+from edge_serve.messages.tensors import INLINE_BYTES, DataType, InferTensor
 from edge_serve.workers.child import instance as instance_module
 from edge_serve.workers.child.batch import TIMEOUT_EXPIRED
 from edge_serve.workers.child.instance import Instance, Receiver
 from edge_serve.workers.child.pipelined import PipelinedInstance, kind_of
 from edge_serve.workers.front.frames.batch import decode_answers, encode_execute
 from edge_serve.workers.wire.frames import HEADER_SIZE, NEED, REPLY_HEAD, FrameKind, parse_header
-from edge_serve.workers.wire.layout import INLINE, TensorLayout
+from edge_serve.workers.wire.layout import TensorLayout
 from tests.workers.harness import config, request, values
 
 PATIENCE = 20
@@ -248,20 +248,20 @@ def test_channel_closes_when_no_batch_can_be_answered_any_more(
 
 def test_output_in_the_slot_of_its_reply_is_not_copied() -> None:
     device = Device()
-    device.output_bytes = 2 * INLINE
+    device.output_bytes = 2 * INLINE_BYTES
     with scene(device) as one:
-        put = one.arena[4096 : 4096 + 4 * INLINE]
-        one.send(1, request(), slot=(4096, 4 * INLINE))
+        put = one.arena[4096 : 4096 + 4 * INLINE_BYTES]
+        one.send(1, request(), slot=(4096, 4 * INLINE_BYTES))
         device.begun.get(timeout=PATIENCE).set()
         _, (reply,) = one.receive(Slot(4096, put))
 
     assert reply.outputs[0].offset == 4096
-    assert bytes(put[2 * INLINE :]) == bytes(2 * INLINE), "a copy would lie behind the first"
+    assert bytes(put[2 * INLINE_BYTES :]) == bytes(2 * INLINE_BYTES), "a copy would lie behind the first"
 
 
 def test_batch_without_a_slot_asks_for_one_by_its_number() -> None:
     device = Device()
-    device.output_bytes = 2 * INLINE
+    device.output_bytes = 2 * INLINE_BYTES
     with scene(device) as one:
         one.send(7, request())
         asked = one.receiver.receive()
@@ -272,7 +272,7 @@ def test_batch_without_a_slot_asks_for_one_by_its_number() -> None:
         device.begun.get(timeout=PATIENCE).set()
         _, (reply,) = one.receive(Slot(8192, one.arena[8192 : 8192 + nbytes]))
 
-    assert (kind, batch_id, nbytes) == (FrameKind.NEED_OUTPUT, 7, 2 * INLINE)
+    assert (kind, batch_id, nbytes) == (FrameKind.NEED_OUTPUT, 7, 2 * INLINE_BYTES)
     assert reply.outputs[0].offset == 8192
 
 

@@ -16,7 +16,7 @@ from edge_serve.backends.python.api import dlpack as python_dlpack
 from edge_serve.backends.python.api.errors import MODULE, TritonModelException
 from edge_serve.errors import InvalidArgument, Unavailable
 from edge_serve.messages import tensors
-from edge_serve.messages.tensors import Array, Buffer, DataType, Shape
+from edge_serve.messages.tensors import INLINE_BYTES, Array, Buffer, DataType, Shape
 
 # Members of an enum cost 0.1 us to look up through the class.
 _BYTES, _BF16 = DataType.BYTES, DataType.BF16
@@ -192,8 +192,6 @@ class Tensor:
         return made
 
 
-#: outputs up to this many bytes may travel in the reply's frame (`OutputMemory.inline`)
-_SMALL = 32 * 1024
 #: of DLPack: producers and consumers that work in the order of the default stream, or ask for no order
 _DEFAULT_STREAMS = (None, 0, 1, -1)
 
@@ -223,7 +221,7 @@ class _GpuTensor(Tensor):
     def as_wire(self) -> tensors.InferTensor:
         """The same for the channel: a large one stays on the device until it is copied into the reply."""
         data = self._data
-        return self._on_wire(cast(Buffer, data) if len(data) > _SMALL else data.on_host())
+        return self._on_wire(cast(Buffer, data) if len(data) > INLINE_BYTES else data.on_host())
 
     def as_host_wire(self) -> tensors.InferTensor:
         return self._on_wire(self._data.on_host())

@@ -10,7 +10,8 @@ from typing import Any
 
 from edge_serve.backends.base import Reply
 from edge_serve.backends.cuda.device_data import address_of, is_on_device
-from edge_serve.workers.wire.layout import INLINE, padded
+from edge_serve.messages.tensors import INLINE_BYTES
+from edge_serve.workers.wire.layout import padded
 
 
 class OutputRoom:
@@ -27,7 +28,7 @@ class OutputRoom:
 
     __slots__ = ("_allocated", "_arena", "_batch_id", "_need", "capacity", "offset", "token")
 
-    inline = INLINE
+    inline = INLINE_BYTES
 
     def __init__(
         self,
@@ -96,10 +97,10 @@ class OutputRoom:
 def large_bytes(
     replies: Sequence[Reply], wanted: Sequence[Sequence[str] | None], room: OutputRoom | None = None
 ) -> int:
-    """Return the room that the replies above INLINE need in a slot, without the data that lie in `room`."""
+    """Return the room that the replies above INLINE_BYTES need in a slot, without the data that lie in `room`."""
     total = 0
     for reply, names in zip(replies, wanted, strict=True):
         outputs = [tensor for tensor in reply.outputs if names is None or tensor.name in names]
-        if sum(len(tensor.data) for tensor in outputs) > INLINE:
+        if sum(len(tensor.data) for tensor in outputs) > INLINE_BYTES:
             total += sum(padded(len(tensor.data)) for tensor in outputs if room is None or not room.has(tensor.data))
     return total
