@@ -35,7 +35,7 @@ _STICKY = {
     810: "the MPS client has been terminated by the server",
     999: "unknown error",  # as of a card that fell off the bus
 }
-OUT_OF_MEMORY, OLD_DRIVER, NOT_READY, NOT_SUPPORTED = 2, 35, 600, 801
+OUT_OF_MEMORY, OLD_DRIVER, NOT_SUPPORTED = 2, 35, 801
 
 
 def says_sticky(text: str) -> bool:
@@ -71,11 +71,9 @@ class CudaApi(Protocol):
 
     Attributes:
         has_graphs: `begin_capture` and what belongs to it work.
-        has_ipc: `ipc_handle` and what belongs to it may work on a device that is not integrated.
     """
 
     has_graphs: bool
-    has_ipc: bool
 
     # device
     def device_count(self) -> int: ...
@@ -117,8 +115,6 @@ class CudaApi(Protocol):
     def memcpy_async(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Copy in the order of the stream, between any two of host and device."""
 
-    def memset_async(self, target: int, value: int, nbytes: int, stream: int) -> None: ...
-
     # streams and events
     def stream_priority_range(self) -> tuple[int, int]:
         """Return the least and the greatest priority; a smaller number is a greater priority."""
@@ -132,9 +128,6 @@ class CudaApi(Protocol):
 
     def event_destroy(self, event: int) -> None: ...
     def event_record(self, event: int, stream: int) -> None: ...
-    def event_query(self, event: int) -> bool:
-        """Return whether the stream has reached the event."""
-
     def event_synchronize(self, event: int) -> None: ...
     def event_elapsed_time(self, start: int, end: int) -> float:
         """Return milliseconds between two events with timing."""
@@ -150,10 +143,9 @@ class CudaApi(Protocol):
     def graph_destroy(self, graph: int) -> None: ...
 
     # memory of other processes
-    def ipc_handle(self, pointer: int) -> bytes:
-        """Return the 64 bytes by which another process opens memory of `malloc`."""
+    def ipc_open(self, handle: bytes) -> int:
+        """Return the address of memory for whose handle (64 bytes) another process has asked CUDA."""
 
-    def ipc_open(self, handle: bytes) -> int: ...
     def ipc_close(self, pointer: int) -> None: ...
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from cuda.bindings import driver, runtime
 
-from edge_serve.backends.cuda.api import NOT_READY, OLD_DRIVER, CudaApi, CudaError
+from edge_serve.backends.cuda.api import OLD_DRIVER, CudaApi, CudaError
 
 _ERRORS = runtime.cudaError_t
 _COPY = runtime.cudaMemcpyKind.cudaMemcpyDefault
@@ -18,7 +18,7 @@ _PINNED = 0x01 | 0x02
 #: cudaStreamNonBlocking; cudaEventBlockingSync, cudaEventDisableTiming; cudaIpcMemLazyEnablePeerAccess
 _NON_BLOCKING, _BLOCKING, _NO_TIMING, _LAZY = 0x01, 0x01, 0x02, 0x01
 #: bytes of cudaIpcMemHandle_t
-IPC_BYTES = 64
+_IPC_BYTES = 64
 
 
 def _call(function: Any, *arguments: Any) -> Any:
@@ -56,7 +56,6 @@ class CudaBindings:
     """Implements `CudaApi`."""
 
     has_graphs = True
-    has_ipc = True
 
     def device_count(self) -> int:
         try:
@@ -120,9 +119,6 @@ class CudaBindings:
     def memcpy_async(self, target: int, source: int, nbytes: int, stream: int) -> None:
         _call(runtime.cudaMemcpyAsync, target, source, nbytes, _COPY, stream)
 
-    def memset_async(self, target: int, value: int, nbytes: int, stream: int) -> None:
-        _call(runtime.cudaMemsetAsync, target, value, nbytes, stream)
-
     def stream_priority_range(self) -> tuple[int, int]:
         return cast("tuple[int, int]", _call(runtime.cudaDeviceGetStreamPriorityRange))
 
@@ -148,12 +144,6 @@ class CudaBindings:
     def event_record(self, event: int, stream: int) -> None:
         _call(runtime.cudaEventRecord, event, stream)
 
-    def event_query(self, event: int) -> bool:
-        (status,) = runtime.cudaEventQuery(event)
-        if status not in (_ERRORS.cudaSuccess, NOT_READY):
-            raise _error("cudaEventQuery", status)
-        return bool(status == _ERRORS.cudaSuccess)
-
     def event_synchronize(self, event: int) -> None:
         _call(runtime.cudaEventSynchronize, event)
 
@@ -176,13 +166,9 @@ class CudaBindings:
     def graph_destroy(self, graph: int) -> None:
         _call(runtime.cudaGraphExecDestroy, graph)
 
-    def ipc_handle(self, pointer: int) -> bytes:
-        handle = _call(runtime.cudaIpcGetMemHandle, pointer)  # owns the bytes that it points to
-        return ctypes.string_at(int(handle.getPtr()), IPC_BYTES)
-
     def ipc_open(self, handle: bytes) -> int:
         opened = runtime.cudaIpcMemHandle_t()
-        ctypes.memmove(int(opened.getPtr()), handle[:IPC_BYTES], IPC_BYTES)
+        ctypes.memmove(int(opened.getPtr()), handle[:_IPC_BYTES], _IPC_BYTES)
         return int(_call(runtime.cudaIpcOpenMemHandle, opened, _LAZY))
 
     def ipc_close(self, pointer: int) -> None:

@@ -115,7 +115,6 @@ class PyCuda:
     """Implements `CudaApi`."""
 
     has_graphs = False
-    has_ipc = True
 
     def __init__(self) -> None:
         _call("cudaGetDeviceCount", driver.init)
@@ -224,10 +223,6 @@ class PyCuda:
             else:
                 _call("cudaMemcpyAsync", copy, runs)
 
-    def memset_async(self, target: int, value: int, nbytes: int, stream: int) -> None:
-        runs = self._stream(stream, "cudaMemsetAsync")
-        _call("cudaMemsetAsync", driver.memset_d8_async, target, value, nbytes, runs)
-
     def stream_priority_range(self) -> tuple[int, int]:
         """Return one priority: PyCUDA has none."""
         return 0, 0
@@ -263,9 +258,6 @@ class PyCuda:
     def event_record(self, event: int, stream: int) -> None:
         _call("cudaEventRecord", self._event(event, "cudaEventRecord").record, self._stream(stream, "cudaEventRecord"))
 
-    def event_query(self, event: int) -> bool:
-        return bool(_call("cudaEventQuery", self._event(event, "cudaEventQuery").query))
-
     def event_synchronize(self, event: int) -> None:
         _call("cudaEventSynchronize", self._event(event, "cudaEventSynchronize").synchronize)
 
@@ -284,9 +276,6 @@ class PyCuda:
 
     def graph_destroy(self, graph: int) -> None:
         raise _refused("cudaGraphExecDestroy", NOT_SUPPORTED)
-
-    def ipc_handle(self, pointer: int) -> bytes:
-        return bytes(_call("cudaIpcGetMemHandle", driver.mem_get_ipc_handle, pointer))
 
     def ipc_open(self, handle: bytes) -> int:
         made = _call("cudaIpcOpenMemHandle", driver.IPCMemoryHandle, bytearray(handle))

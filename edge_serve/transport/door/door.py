@@ -72,7 +72,6 @@ class DoorCounters:
     """Counters of a door for the metrics page; `connections` is the number open now."""
 
     connections: int = 0
-    connections_total: int = 0
     connections_refused: int = 0
     connections_evicted: int = 0
     handshakes_failed: int = 0
@@ -226,7 +225,6 @@ class Door(ABC, Generic[C]):
 
     def _admit(self, sock: socket.socket, listener: Listener, address: Any) -> None:
         counters, addresses, most = self.counters, self._sharing.addresses, self._limits.connections
-        counters.connections_total += 1
         key = addresses.key(listener.sock, address)
         if len(self.connections) + self._count_handshakes() >= most and not self._make_room(key):
             counters.connections_refused += 1

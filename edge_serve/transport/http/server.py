@@ -108,7 +108,6 @@ class AdminServer(HttpServer):
 
     def _admit(self, sock: socket.socket, listener: Listener, address: Any) -> None:
         if is_worker(sock):
-            self.counters.connections_total += 1
             self.counters.connections_refused += 1
             with sock:
                 sock.send(_REFUSED)

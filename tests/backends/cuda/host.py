@@ -407,10 +407,6 @@ class HostCuda:
         mark = found.happened = threading.Event()  # who waits for the last record goes on waiting for that one
         runs.put(lambda: found.happen(mark))
 
-    def event_query(self, event: int) -> bool:
-        self._enter("cudaEventQuery")
-        return self._event(event, "cudaEventQuery").happened.is_set()
-
     def event_synchronize(self, event: int) -> None:
         self._enter("cudaEventSynchronize")
         self._event(event, "cudaEventSynchronize").happened.wait()

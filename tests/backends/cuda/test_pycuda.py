@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from edge_serve.backends.cuda.api import CudaError
-from tests.backends.cuda.test_cuda_api import KIB, STAND_INS, over_stand_in, signature_line
+from tests.backends.cuda.test_cuda_api import KIB, STAND_INS, handle_of, over_stand_in, signature_line
 
 
 def test_thread_that_ends_leaves_no_context_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +53,7 @@ def test_memory_that_is_opened_twice_is_mapped_until_it_is_closed_twice(monkeypa
     cuda = over_stand_in(monkeypatch, "pycuda").PyCuda()
     cuda.set_device(0)
     memory = cuda.malloc(KIB)
-    handle = cuda.ipc_handle(memory)
+    handle = handle_of(cuda, memory)
     pointer = cuda.ipc_open(handle)
     assert cuda.ipc_open(handle) == pointer
 

@@ -251,15 +251,8 @@ class Event(_Owned):
         _in_context("cuEventSynchronize", host.event_synchronize, self._value)
         return self
 
-    def query(self) -> bool:
-        return bool(_in_context("cuEventQuery", host.event_query, self._value))
-
     def time_since(self, event: Event) -> float:
         return float(_in_context("cuEventElapsedTime", host.event_elapsed_time, int(event), self._value))
-
-
-def memset_d8_async(dest: int, data: int, size: int, stream: Stream | None = None) -> None:
-    _in_context("cuMemsetD8Async", host.memset_async, dest, data, size, int(stream) if stream else 0)
 
 
 class Memcpy2D:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
-from edge_serve.backends.cuda.api import NOT_READY, OLD_DRIVER, CudaError
+from edge_serve.backends.cuda.api import OLD_DRIVER, CudaError
 from tests.backends.cuda.host import TEXTS, HostCuda
 
 
@@ -35,7 +35,6 @@ if _script := os.environ.get("STAND_IN_CUDA_FAILS"):
 _NAMES = {
     0: "cudaSuccess",
     OLD_DRIVER: "cudaErrorInsufficientDriver",
-    NOT_READY: "cudaErrorNotReady",
     **{code: name for code, (name, _) in TEXTS.items()},
 }
 
@@ -178,10 +177,6 @@ def _address(memory: Any) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
-def cudaMemsetAsync(devPtr: int, value: int, count: int, stream: int) -> tuple[Any, ...]:
-    return _status(host.memset_async, devPtr, value, count, stream)
-
-
 def cudaDeviceGetStreamPriorityRange() -> tuple[Any, ...]:
     return _status(host.stream_priority_range)
 
@@ -216,11 +211,6 @@ def cudaEventDestroy(event: int) -> tuple[Any, ...]:
 
 def cudaEventRecord(event: int, stream: int) -> tuple[Any, ...]:
     return _status(host.event_record, event, stream)
-
-
-def cudaEventQuery(event: int) -> tuple[Any, ...]:
-    status, *values = _status(host.event_query, event)
-    return (status if not values or values[0] else cudaError_t(NOT_READY),)
 
 
 def cudaEventSynchronize(event: int) -> tuple[Any, ...]:
