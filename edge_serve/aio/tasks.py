@@ -15,7 +15,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 #: seconds of one piece
-PIECE = 0.001
+_PIECE = 0.001
 
 log = logging.getLogger(__name__)
 
@@ -69,18 +69,18 @@ async def gathered(items: Iterable[T]) -> list[T]:
     return found
 
 
-async def in_pieces(items: Iterable[T], seconds: float = PIECE) -> AsyncIterator[list[T]]:
-    """Iterate over `items` and yield them in lists, each of what was made in `seconds`; the loop has a turn after each.
+async def in_pieces(items: Iterable[T]) -> AsyncIterator[list[T]]:
+    """Iterate over `items` and yield them in lists, each made in one millisecond. The loop has a turn after each.
 
     Items may change things that other callbacks change too: nothing runs while a list is made.
     """
     made: list[T] = []
-    end = time.perf_counter() + seconds
+    end = time.perf_counter() + _PIECE
     for item in items:
         made.append(item)
         if time.perf_counter() >= end:
             yield made
             made = []
             await asyncio.sleep(0)
-            end = time.perf_counter() + seconds
+            end = time.perf_counter() + _PIECE
     yield made

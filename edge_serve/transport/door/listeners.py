@@ -64,7 +64,7 @@ def host_of(address: Any) -> str:
     return host.removeprefix("::ffff:") if "." in host else host
 
 
-def listen_tcp(host: str, port: int, *, reuse_port: bool = False, backlog: int = _BACKLOG) -> list[Listener]:
+def listen_tcp(host: str, port: int, *, reuse_port: bool = False) -> list[Listener]:
     """Listen on every address of `host` (a name or an address). With port 0 the kernel chooses one port for all.
     `::` accepts IPv4 as well, like systemd's `ListenStream=<port>`.
 
@@ -83,7 +83,7 @@ def listen_tcp(host: str, port: int, *, reuse_port: bool = False, backlog: int =
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, host != "::")
             sock.bind((address[0], port, *address[2:]))
             port = sock.getsockname()[1]
-            _listen(sock, backlog)
+            _listen(sock)
     except OSError as error:
         for listener in listeners:
             listener.close()
@@ -104,7 +104,7 @@ def advice_on_listening(error: OSError) -> str:
     return "choose another address or port"
 
 
-def listen_unix(path: str, *, mode: int = 0o660, group: str = "", backlog: int = _BACKLOG) -> Listener:
+def listen_unix(path: str, *, mode: int = 0o660, group: str = "") -> Listener:
     """Listen on a UNIX socket. A stale socket file, on which no process listens, is replaced.
 
     Args:
@@ -122,7 +122,7 @@ def listen_unix(path: str, *, mode: int = 0o660, group: str = "", backlog: int =
         if group:
             shutil.chown(path, group=group)
         os.chmod(path, mode)  # the umask may have removed bits
-        _listen(sock, backlog)
+        _listen(sock)
     except LookupError as error:
         sock.close()
         os.unlink(path)
@@ -154,8 +154,8 @@ def _resolve(host: str, port: int) -> list[tuple[socket.AddressFamily, socket.So
     return list(dict.fromkeys(found))  # type: ignore[arg-type]  # IPv6 addresses have two more fields
 
 
-def _listen(sock: socket.socket, backlog: int) -> None:
-    sock.listen(backlog)
+def _listen(sock: socket.socket) -> None:
+    sock.listen(_BACKLOG)
     _prepare(sock)
 
 

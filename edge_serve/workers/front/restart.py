@@ -12,29 +12,22 @@ from collections.abc import Awaitable, Callable
 _FIRST_QUESTION = 0.5
 #: the longest time between two of them, and between two starts of a worker that keeps losing its GPUs
 LONGEST_WITHOUT_GPU = 60.0
+#: crashes within a window from which on restarts are delayed
+_BURST, _WINDOW_NS = 3, 10_000_000_000
+#: the first delay, and the longest
+_FIRST_NS, _LONGEST_NS = 250_000_000, 5_000_000_000
+#: a worker that serves for so long is in no crash loop
+_SETTLED_NS = 500_000_000
 
 
 class RestartPolicy:
     """Back-off of one worker.
 
-    The first crashes restart at once. From the `burst`-th within `window_ns` on the delay doubles up to `longest_ns`,
-    while the worker dies within `settled_ns` of serving: one that lives longer is in no crash loop. One that lives for
-    `window_ns` is forgiven.
+    The first crashes restart at once. From the third within 10 s on the delay doubles up to 5 s, while the worker dies
+    within half a second of serving: one that lives longer is in no crash loop. One that lives for 10 s is forgiven.
     """
 
-    def __init__(
-        self,
-        burst: int = 3,
-        window_ns: int = 10_000_000_000,
-        first_ns: int = 250_000_000,
-        longest_ns: int = 5_000_000_000,
-        settled_ns: int = 500_000_000,
-    ) -> None:
-        self._burst = burst
-        self._window_ns = window_ns
-        self._first_ns = first_ns
-        self._longest_ns = longest_ns
-        self._settled_ns = settled_ns
+    def __init__(self) -> None:
         self._crashes: list[int] = []
         self._delays = 0
         self._started_ns: int | None = None
@@ -47,18 +40,18 @@ class RestartPolicy:
         """The worker died; nanoseconds to wait before it is started again.
 
         Args:
-            longest_ns: takes the place of the policy's own; 0 = it does not.
+            longest_ns: in place of 5 s; 0 = it is not.
         """
         started, self._started_ns = self._started_ns, None
         lived_ns = now_ns - started if started is not None else 0
-        if lived_ns >= self._window_ns:
+        if lived_ns >= _WINDOW_NS:
             self._crashes.clear()
-        if lived_ns >= self._settled_ns:
+        if lived_ns >= _SETTLED_NS:
             self._delays = 0
-        self._crashes = [at for at in self._crashes if now_ns - at < self._window_ns] + [now_ns]
-        if not self._delays and len(self._crashes) < self._burst:
+        self._crashes = [at for at in self._crashes if now_ns - at < _WINDOW_NS] + [now_ns]
+        if not self._delays and len(self._crashes) < _BURST:
             return 0
-        delay = min(self._first_ns << min(self._delays, 40), longest_ns or self._longest_ns)
+        delay = min(_FIRST_NS << min(self._delays, 40), longest_ns or _LONGEST_NS)
         self._delays += 1
         return delay
 
