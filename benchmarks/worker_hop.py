@@ -26,7 +26,7 @@ from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.workers.front.busy_poll import PollingSelector, PollPolicy
 from edge_serve.workers.front.frames.batch import BatchReply
 from edge_serve.workers.front.link import ModelListener
-from edge_serve.workers.front.pool import OpenedModel, Workers
+from edge_serve.workers.front.workers import OpenedModel, Workers
 from edge_serve.workers.memory.arena import Arena, Budget
 
 _TICKS = os.sysconf("SC_CLK_TCK")

@@ -66,8 +66,7 @@ from edge_serve.systemd.activation import inherit
 from edge_serve.transport.door.listeners import advice_on_listening
 from edge_serve.workers.codec.codec import Codec
 from edge_serve.workers.front.busy_poll import PollingSelector, PollPolicy, make_poll_policy
-from edge_serve.workers.front.pool import Hooks, Workers
-from edge_serve.workers.front.pool import ProcessLimits as WorkerLimits
+from edge_serve.workers.front.workers import Hooks, ProcessLimits, Workers
 from edge_serve.workers.launch.environments import Environments
 from edge_serve.workers.launch.sandbox import Sandbox, make_undumpable
 from edge_serve.workers.launch.spawn import Spawned
@@ -113,7 +112,7 @@ class ServerProcess:
         self._background: list[asyncio.Task[None]] = []
         custom = CustomMetrics()
         silence, memory = config.worker_heartbeat_timeout_secs, config.worker_memory_max_bytes
-        limits = WorkerLimits(silence=silence, hang=config.hang_timeout_secs, memory=memory)
+        limits = ProcessLimits(silence=silence, hang=config.hang_timeout_secs, memory=memory)
         self._devices = DeviceWatch()
         hooks = Hooks(metric=custom.apply, gone=custom.gone, gpu_trouble=self._devices.trouble)
         self._sandbox = sandbox = sandbox_of(config)

@@ -25,7 +25,7 @@ PATHS = {
     5: [f"{_WORKERS}/{name}" for name in ("child", "front", "launch", "memory")],
     6: [f"{_WORKERS}/wire", f"{_WORKERS}/front/frames", f"{_WORKERS}/child/batch.py"],
     7: [f"{_DOORS}/{name}" for name in ("sockets", "door/door.py", "door/listeners.py")],
-    8: [f"{_WORKERS}/front/pool.py"],
+    8: [f"{_WORKERS}/front/workers.py"],
     10: [f"{_WORKERS}/codec", f"{_DOORS}/v2/codec_offload.py", "edge_serve/protocol/inference/cost.py"],
     12: ["edge_serve/protocol/http2", "edge_serve/protocol/grpc", f"{_DOORS}/grpc", f"{_DOORS}/grpc_service"],
     13: ["edge_serve/access", f"{_DOORS}/sockets/tls.py", f"{_DOORS}/sockets/handshakes.py", f"{_DOORS}/http/server.py",

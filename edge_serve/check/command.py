@@ -42,7 +42,7 @@ from edge_serve.models.repository.version_policy import choose
 from edge_serve.records import frozen, slotted
 from edge_serve.service import Service
 from edge_serve.workers.front.hangs import KILL_SECONDS
-from edge_serve.workers.front.pool import Hooks, ProcessLimits, Workers
+from edge_serve.workers.front.workers import Hooks, ProcessLimits, Workers
 from edge_serve.workers.launch.environments import Environments
 from edge_serve.workers.launch.sandbox import Sandbox
 from edge_serve.workers.memory.arena import Budget

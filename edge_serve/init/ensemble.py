@@ -17,7 +17,7 @@ from edge_serve.init.config_text import ensemble_text
 from edge_serve.init.directory import VERSION, ModelPlace
 from edge_serve.models.repository.repository import Repository, versions
 from edge_serve.records import slotted
-from edge_serve.workers.front.pool import Workers
+from edge_serve.workers.front.workers import Workers
 
 #: makes git keep the version directory, which an ensemble needs and has nothing in
 PLACEHOLDER = ".gitkeep"

@@ -14,7 +14,7 @@ from edge_serve.config.model.json_form import model_config_from_json, model_conf
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.init.config_text import config_text
 from edge_serve.init.directory import ModelPlace
-from edge_serve.workers.front.pool import Workers
+from edge_serve.workers.front.workers import Workers
 
 BACKEND = "onnxruntime"
 _FILE = "model.onnx"

@@ -20,7 +20,7 @@ from edge_serve.service import Service
 from edge_serve.supervision.safe_mode import CrashWatch
 from edge_serve.supervision.watchdog import FactReader, decide, time_of
 from edge_serve.systemd import notify
-from edge_serve.workers.front.pool import Workers
+from edge_serve.workers.front.workers import Workers
 from edge_serve.workers.launch.cgroups import find_groups
 
 log = logging.getLogger(__name__)

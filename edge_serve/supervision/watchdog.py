@@ -14,7 +14,7 @@ from edge_serve.aio.tasks import gathered
 from edge_serve.models.control.registry import Registry
 from edge_serve.records import frozen
 from edge_serve.workers.front.hangs import KILL_SECONDS, Stalls
-from edge_serve.workers.front.pool import Workers
+from edge_serve.workers.front.workers import Workers
 
 log = logging.getLogger(__name__)
 

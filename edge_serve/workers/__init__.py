@@ -2,7 +2,8 @@
 
 A path says in which process a line runs: `child/` in the worker; `front/`, `launch/` and `memory/` in the front end;
 `wire/` in both. `child/` imports `wire/` only, besides lower layers; the front end's folders never import `child/`.
-The worker imports no library but NumPy and those of its backend (`tests/test_layers.py`). Start in `front/pool`.
+The worker imports no library but NumPy and those of its backend (`tests/test_layers.py`). Start in
+`front/workers`.
 
     child/   the worker process
     codec/   codec processes: decode and encode JSON that would hold the event loop

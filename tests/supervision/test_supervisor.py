@@ -18,7 +18,7 @@ from edge_serve.clock import MonotonicClock
 from edge_serve.models.control.records import ModelSummary
 from edge_serve.supervision import supervisor
 from edge_serve.supervision.supervisor import status_line
-from edge_serve.workers.front.pool import Workers
+from edge_serve.workers.front.workers import Workers
 from tests.server.running import ADD_SUB, PATIENCE, python_model
 from tests.supervision.manager import Message, find_ports, mailbox, ready, supervised
 

@@ -17,7 +17,7 @@ from edge_serve.messages.infer import InferRequest, Lease, Parameter
 from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.workers.front.frames.batch import BatchReply
 from edge_serve.workers.front.link import ModelListener
-from edge_serve.workers.front.pool import Hooks, OpenedModel, ProcessLimits, Workers
+from edge_serve.workers.front.workers import Hooks, OpenedModel, ProcessLimits, Workers
 from edge_serve.workers.memory.arena import Arena, Budget
 
 #: nothing here takes longer unless it is broken

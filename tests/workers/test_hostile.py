@@ -19,7 +19,7 @@ from edge_serve.models.extras.calls import ModelCalls
 from edge_serve.models.versions.served import Served
 from edge_serve.observe.metrics.custom import CustomMetrics
 from edge_serve.workers.front.bls_broker import BlsBroker, Caller
-from edge_serve.workers.front.pool import Hooks, ProcessLimits
+from edge_serve.workers.front.workers import Hooks, ProcessLimits
 from edge_serve.workers.wire.calls import CALL_HEAD
 from edge_serve.workers.wire.frames import (
     ANSWER,

@@ -13,7 +13,7 @@ import pytest
 
 from edge_serve.backends.base import InstanceSpec
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
-from edge_serve.workers.front.pool import ProcessLimits, Workers
+from edge_serve.workers.front.workers import ProcessLimits, Workers
 from edge_serve.workers.memory.arena import Arena, Budget
 from tests.processes import started_here
 from tests.workers.harness import Recorder, config, request, run, serving, spec, survives

@@ -14,7 +14,7 @@ from edge_serve.backends.base import InstanceSpec, Reply
 from edge_serve.errors import Internal
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import DataType, InferTensor
-from edge_serve.workers.front.pool import ProcessLimits, Workers
+from edge_serve.workers.front.workers import ProcessLimits, Workers
 from edge_serve.workers.memory.arena import Arena, Budget
 from tests.workers.harness import Recorder, run, spec, values
 

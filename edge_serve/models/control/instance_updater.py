@@ -25,7 +25,7 @@ from edge_serve.models.load.memory import Memory
 from edge_serve.models.load.warmup import WarmupListener, warm_up
 from edge_serve.models.versions.instance_group import Placed, compare, place_instances
 from edge_serve.models.versions.served import Served
-from edge_serve.workers.front.pool import OpenedModel
+from edge_serve.workers.front.workers import OpenedModel
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from edge_serve.models.versions.instance_group import Placed
 from edge_serve.records import slotted
 from edge_serve.scheduling.rate_limiter import Claimant, RateLimiter, Resource
 from edge_serve.workers.front.frames.batch import BatchReply
-from edge_serve.workers.front.pool import ModelListener, OpenedModel
+from edge_serve.workers.front.workers import ModelListener, OpenedModel
 
 
 @slotted

@@ -68,7 +68,7 @@ from edge_serve.scheduling.keys import shape_key_for
 from edge_serve.scheduling.ordering import ResponseOrder
 from edge_serve.scheduling.policy import scheduler_for
 from edge_serve.workers.front.hangs import KILL_SECONDS
-from edge_serve.workers.front.pool import Workers
+from edge_serve.workers.front.workers import Workers
 from edge_serve.workers.launch.cgroups import MEMORY_PARAMETER
 from edge_serve.workers.memory.arena import Arena, Budget
 

@@ -34,7 +34,7 @@ from edge_serve.messages.tensors import (
 from edge_serve.models.run.reshape import reshape_inputs
 from edge_serve.workers.front.frames.batch import BatchReply
 from edge_serve.workers.front.link import ModelListener
-from edge_serve.workers.front.pool import OpenedModel
+from edge_serve.workers.front.workers import OpenedModel
 
 log = logging.getLogger(__name__)
 

@@ -41,18 +41,18 @@ class _Stream:
 
 @slotted
 class _Open:
-    """The open streams of one batch, by position in the batch. `patience` ends after the model's
+    """The open streams of one batch, by position in the batch. `deadline` ends after the model's
     `execution_timeout_ms`."""
 
     instance: int
     streams: dict[int, _Stream]
     since_ns: int
-    patience: PausableDeadline | None = None
+    deadline: PausableDeadline | None = None
 
     def end(self) -> None:
         """Cancel the timeout: all streams have ended."""
-        if self.patience is not None:
-            self.patience.cancel()
+        if self.deadline is not None:
+            self.deadline.cancel()
 
 
 class DecoupledDriver(Driver):
@@ -164,7 +164,7 @@ class DecoupledDriver(Driver):
         streams = {job.position: _Stream(job, 0, now) for job in jobs}
         opened = self._open[batch_id] = _Open(instance, streams, now)
         if self.model.timeout:
-            opened.patience = PausableDeadline(self._loop, self.model.timeout, partial(self._on_overrun, batch_id))
+            opened.deadline = PausableDeadline(self._loop, self.model.timeout, partial(self._on_overrun, batch_id))
 
     def _stream(self, batch_id: int, position: int) -> _Stream | None:
         opened = self._open.get(batch_id)
@@ -176,8 +176,8 @@ class DecoupledDriver(Driver):
         if stream.paused is not paused:
             stream.paused = paused
             self.model.set_paused(opened.instance, batch_id, position, paused)
-            if opened.patience is not None:
-                opened.patience.set_paused(paused)
+            if opened.deadline is not None:
+                opened.deadline.set_paused(paused)
 
     def _on_overrun(self, batch_id: int) -> None:
         """Fail the streams that are still open after `execution_timeout_ms`.

@@ -8,7 +8,7 @@ import logging
 from edge_serve.aio.tasks import start_task
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.records import entity
-from edge_serve.workers.front.pool import OpenedModel
+from edge_serve.workers.front.workers import OpenedModel
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from edge_serve.models.versions.lineage import Lineage
 from edge_serve.observe.metrics.source import ModelSeries
 from edge_serve.records import entity
 from edge_serve.scheduling.keys import ShapeKey
-from edge_serve.workers.front.pool import OpenedModel
+from edge_serve.workers.front.workers import OpenedModel
 from edge_serve.workers.memory.arena import Arena
 
 if TYPE_CHECKING:

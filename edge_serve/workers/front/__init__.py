@@ -1,4 +1,4 @@
-"""The front end's side of the workers. Start reading in `pool`.
+"""The front end's side of the workers. Start reading in `workers`.
 
 bls_broker    runs the calls that the models of one worker make to other models
 busy_poll     busy polling (ADR 17): the policy, the count of free cores, the event loop's selector
@@ -11,8 +11,8 @@ opened        an opened model, as its driver uses it
 output        writes what models print and log to the server's log
 pending       a batch in flight, and copies of its inputs in the arena
 placement     the instances of a model that live in one worker
-pool          opens models in workers: the entry point of this room
 process       one worker process and its control channel
 restart       decides when a dead worker is restarted
 worker        keeps a worker running: restarts the process and reopens its models
+workers       opens models in workers: the entry point of this room
 """

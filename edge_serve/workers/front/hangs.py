@@ -71,35 +71,40 @@ class Hang:
 
 
 class HangWatch:
-    """Watches the parts of one worker."""
+    """Watches the placements of one worker."""
 
     def __init__(self) -> None:
         self._stalls: Stalls[tuple[int, int]] = Stalls()
 
     def look(
-        self, now_ns: int, parts: Iterable[ModelPlacement], limit: float, load_limit: float, callers: Collection[int]
+        self,
+        now_ns: int,
+        placements: Iterable[ModelPlacement],
+        limit: float,
+        load_limit: float,
+        callers: Collection[int],
     ) -> Hang | None:
         """The worst of them, if any.
 
         Args:
-            limit: for parts without one of their own; 0 = they may take for ever.
+            limit: for placements without one of their own; 0 = they may take for ever.
             load_limit: for warm-up and the golden test, which are parts of loading.
-            callers: numbers of parts that wait for other models: those are watched themselves.
+            callers: numbers of placements that wait for other models: those are watched themselves.
         """
         markers: dict[tuple[int, int], object] = {}
         limits: dict[tuple[int, int], tuple[ModelPlacement, float, bool]] = {}
-        for part in parts:
-            for instance, channel in part.channels.items():
+        for placement in placements:
+            for instance, channel in placement.channels.items():
                 batch = channel.running()
-                loads = batch < 0 or part.link.tests
-                allowed = load_limit if loads else part.link.hang or limit
-                if batch and allowed and not channel.paused and part.number not in callers:
-                    key = part.number, instance
-                    markers[key], limits[key] = (batch, channel.partials), (part, allowed, batch < 0)
+                loads = batch < 0 or placement.link.tests
+                allowed = load_limit if loads else placement.link.hang or limit
+                if batch and allowed and not channel.paused and placement.number not in callers:
+                    key = placement.number, instance
+                    markers[key], limits[key] = (batch, channel.partials), (placement, allowed, batch < 0)
         ages = self._stalls.look(now_ns, markers)
         hangs = []
         for key, age in ages.items():
-            part, allowed, warms_up = limits[key]
+            placement, allowed, warms_up = limits[key]
             if age > allowed:
-                hangs.append(Hang(part.spec.name, age, allowed, warms_up, part.link.tests))
+                hangs.append(Hang(placement.spec.name, age, allowed, warms_up, placement.link.tests))
         return max(hangs, key=lambda hang: hang.overdue, default=None)

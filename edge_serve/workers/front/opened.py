@@ -23,16 +23,16 @@ _NONE: Mapping[int, Channel] = {}
 
 @slotted
 class PlacedInstances:
-    """Where one part of a model lives."""
+    """A worker, and the placement of a model in it."""
 
     worker: Worker
-    part: ModelPlacement
+    placement: ModelPlacement
 
 
-class Pool(Protocol):
-    """The methods of `pool.Workers` that an opened model uses."""
+class InstanceOpener(Protocol):
+    """The methods of `workers.Workers` that an opened model uses."""
 
-    async def open_homes(
+    async def open_instances(
         self,
         spec: ModelSpec,
         backend: str,
@@ -49,16 +49,16 @@ class Pool(Protocol):
 class OpenedModel:
     """An opened model version. Its instances have numbers: 0, 1, ..., and higher ones if they were added later."""
 
-    def __init__(self, pool: Pool, link: Link, homes: list[PlacedInstances]) -> None:
-        self._pool = pool
+    def __init__(self, opener: InstanceOpener, link: Link, placed: list[PlacedInstances]) -> None:
+        self._opener = opener
         self._link = link
-        self._homes = homes
-        #: by instance, those of its part
+        self._placed = placed
+        #: by instance, those of its placement
         self._channels: dict[int, dict[int, Channel]] = {}
         self._next_number = 0
         self._closed = False
         self._loop = asyncio.get_running_loop()
-        self._adopt(homes)
+        self._adopt(placed)
 
     @property
     def numbers(self) -> Collection[int]:
@@ -97,41 +97,43 @@ class OpenedModel:
             EdgeServeError: one of them does not open; nothing of them is left.
         """
         link = replace(self._link, listener=listener)
-        first = self._homes[0]
-        homes = await self._pool.open_homes(spec, first.part.backend, instances, link, first, own_worker=True)
-        return OpenedModel(self._pool, link, homes)
+        first = self._placed[0]
+        placed = await self._opener.open_instances(
+            spec, first.placement.backend, instances, link, first, own_worker=True
+        )
+        return OpenedModel(self._opener, link, placed)
 
     def join(self, added: OpenedModel) -> None:
         """Take in instances that `add` has opened: this model's listener hears of them."""
         added._link.listener = self._link.listener
-        for home in self._homes:
-            home.part.spec = added._homes[0].part.spec
-        self._homes += added._homes
-        self._adopt(added._homes)
+        for one in self._placed:
+            one.placement.spec = added._placed[0].placement.spec
+        self._placed += added._placed
+        self._adopt(added._placed)
 
-    def _adopt(self, homes: list[PlacedInstances]) -> None:
-        self._channels.update((number, home.part.channels) for home in homes for number in home.part.instances)
+    def _adopt(self, placed: list[PlacedInstances]) -> None:
+        self._channels.update((number, one.placement.channels) for one in placed for number in one.placement.instances)
         self._next_number = max(self._next_number, *(number + 1 for number in self._channels))
 
     async def remove(self, instance: int) -> None:
         """Close one instance; its batch, if any, is not answered any more. No effect once the model is closed."""
         if self._closed or self._channels.pop(instance, None) is None:
             return
-        home = next(home for home in self._homes if instance in home.part.instances)
-        if len(home.part.instances) > 1:
-            await home.worker.close_instance(home.part, instance)
+        one = next(one for one in self._placed if instance in one.placement.instances)
+        if len(one.placement.instances) > 1:
+            await one.worker.close_instance(one.placement, instance)
             return
-        self._homes.remove(home)
-        for other in self._homes:
-            if other.part.beside is home.part:
-                other.part.beside = None
-        await home.worker.close(home.part)
-        await self._pool.release(home.worker)
+        self._placed.remove(one)
+        for other in self._placed:
+            if other.placement.beside is one.placement:
+                other.placement.beside = None
+        await one.worker.close(one.placement)
+        await self._opener.release(one.worker)
 
     @property
     def complete(self) -> bool:
         """Every instance has a worker now; one that is being restarted, or does not open again, has none."""
-        return not any(home.part.lost for home in self._homes)
+        return not any(one.placement.lost for one in self._placed)
 
     @property
     def timeout(self) -> float:
@@ -145,12 +147,12 @@ class OpenedModel:
 
     def trouble(self) -> str:
         """Return recent failures of the model's workers; "" = none."""
-        return "; ".join(filter(None, dict.fromkeys(home.worker.trouble() for home in self._homes)))
+        return "; ".join(filter(None, dict.fromkeys(one.worker.trouble() for one in self._placed)))
 
     def restart(self, reason: str) -> None:
         """Restart the model's workers. Other models in the same workers are restarted too."""
-        for home in self._homes:
-            for channel in home.part.channels.values():
+        for one in self._placed:
+            for channel in one.placement.channels.values():
                 channel.restart(reason)
 
     def memory_bytes(self) -> int:
@@ -166,9 +168,9 @@ class OpenedModel:
         return [worker.process.pid for worker in self._workers()]
 
     def _workers(self) -> list[Worker]:
-        if len(self._homes) == 1:
-            return [self._homes[0].worker]
-        return list(dict.fromkeys(home.worker for home in self._homes))
+        if len(self._placed) == 1:
+            return [self._placed[0].worker]
+        return list(dict.fromkeys(one.worker for one in self._placed))
 
     def execute(self, instance: int, batch_id: int, requests: Sequence[InferRequest], each: bool = False) -> None:
         """Run a batch on an idle instance, or (`each`) its requests one after the other.
@@ -216,11 +218,11 @@ class OpenedModel:
 
     async def refusal(self, timeout: float) -> str:
         """Return why an instance has no worker or says that it is not ready; "" = all are ready."""
-        answers = await asyncio.gather(*(home.worker.refusal(home.part, timeout) for home in self._homes))
+        answers = await asyncio.gather(*(one.worker.refusal(one.placement, timeout) for one in self._placed))
         return next(filter(None, answers), "")
 
     async def close(self) -> None:
         """Finalize the model and give its memory back. Batches in flight are not answered any more."""
         self._closed = True
-        await asyncio.gather(*(home.worker.close(home.part) for home in self._homes))
-        await asyncio.gather(*(self._pool.release(home.worker) for home in self._homes))
+        await asyncio.gather(*(one.worker.close(one.placement) for one in self._placed))
+        await asyncio.gather(*(self._opener.release(one.worker) for one in self._placed))

@@ -179,11 +179,11 @@ class ModelLog:
         self._rate = Rate(200, 1000)
         self._unlogged = 0
 
-    def write(self, value: dict[str, Any], parts: Sequence[ModelPlacement]) -> None:
+    def write(self, value: dict[str, Any], placements: Sequence[ModelPlacement]) -> None:
         """Write the line or the warning in a LOG frame.
 
         Args:
-            parts: the opened models of the worker.
+            placements: the opened models of the worker.
         """
         if not self._rate.take(self._loop.time()):
             self._unlogged += 1
@@ -193,19 +193,19 @@ class ModelLog:
             log.warning(text, self._label, self._unlogged, extra=self._about)
             self._unlogged = 0
         if "once" in value:
-            _warn_once(value, parts)
+            _warn_once(value, placements)
             return
         level, text = value.get("level"), str(value.get("text"))[:LOG_CHARACTERS]
         known = level if isinstance(level, int) else logging.INFO
         logging.getLogger("edge_serve.model").log(known, "%s: %s", self._label, text, extra=self._about)
 
 
-def _warn_once(value: dict[str, Any], parts: Sequence[ModelPlacement]) -> None:
+def _warn_once(value: dict[str, Any], placements: Sequence[ModelPlacement]) -> None:
     """Log a warning about an opened model, unless another of its instances has sent it."""
-    part = next((part for part in parts if part.number == value.get("model")), None)
+    placement = next((one for one in placements if one.number == value.get("model")), None)
     key = str(value["once"])
-    if part is None or key in part.link.warned or len(part.link.warned) >= MOST_REPORTED:
+    if placement is None or key in placement.link.warned or len(placement.link.warned) >= MOST_REPORTED:
         return
-    part.link.warned.add(key)
-    extra = {**model_fields(part.spec.name, part.spec.version), OUTPUT: key}
+    placement.link.warned.add(key)
+    extra = {**model_fields(placement.spec.name, placement.spec.version), OUTPUT: key}
     log.warning("%s", str(value.get("text"))[:LOG_CHARACTERS], extra=extra)

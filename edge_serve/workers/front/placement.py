@@ -20,7 +20,7 @@ class ModelPlacement:
     Attributes:
         instances: their numbers within the model; `specs` belong to them.
         channels: by instance number; empty while the worker is away.
-        beside: a part of the same model in the same worker, which shares what the backend has loaded for it.
+        beside: a placement of the same model in the same worker, which shares what the backend has loaded for it.
     """
 
     spec: ModelSpec
@@ -82,16 +82,16 @@ def seats_in(answer: dict[str, Any], instances: int) -> list[int] | None:
     return seats if is_right else None
 
 
-def open_question(part: ModelPlacement, channels: Sequence[int], in_main: bool) -> dict[str, Any]:
+def open_question(placement: ModelPlacement, channels: Sequence[int], in_main: bool) -> dict[str, Any]:
     """Return the content of an OPEN frame; `channels` has the number of each instance's channel."""
     return {
-        "model": part.number,
-        "spec": as_json(part.spec),
-        "backend": part.backend,
+        "model": placement.number,
+        "spec": as_json(placement.spec),
+        "backend": placement.backend,
         "in_main": in_main,
-        "beside": part.beside.number if part.beside is not None and part.beside.channels else 0,
+        "beside": placement.beside.number if placement.beside is not None and placement.beside.channels else 0,
         "instances": [
             {"name": spec.name, "kind": spec.kind, "device_id": spec.device_id, "channel": number}
-            for spec, number in zip(part.specs, channels, strict=True)
+            for spec, number in zip(placement.specs, channels, strict=True)
         ],
     }

@@ -89,8 +89,8 @@ class Worker:
         self._hooks = hooks
         self._loop = asyncio.get_running_loop()
         self._policy = RestartPolicy()
-        self._parts: list[ModelPlacement] = []
-        #: parts that open for the first time, which may call other models before their answer to OPEN is read
+        self._placements: list[ModelPlacement] = []
+        #: placements that open for the first time, which may call other models before their answer to OPEN is read
         self._opening: list[ModelPlacement] = []
         #: models among them; 0 = to be counted
         self._shares = 0
@@ -121,7 +121,7 @@ class Worker:
 
     def facts(self) -> WorkerFacts:
         """For the status document."""
-        models = sorted({(part.spec.name, str(part.spec.version)) for part in self._parts})
+        models = sorted({(one.spec.name, str(one.spec.version)) for one in self._placements})
         return WorkerFacts(self.label, self.process.pid, self.restarts, tuple(models), self.process.exited.done())
 
     def watch(self, now_ns: int, hang: float) -> float:
@@ -131,7 +131,7 @@ class Worker:
             hang: limit of models without one of their own; 0 = none.
         """
         process = self.process
-        found = self._hangs.look(now_ns, self._parts, hang, self._limits.load, self._broker.callers())
+        found = self._hangs.look(now_ns, self._placements, hang, self._limits.load, self._broker.callers())
         if found is not None:
             process.kill(f"was killed: {found.text(self._limits.load_setting)}")
         return max(process.overdue(), found.overdue if found is not None else 0.0)
@@ -139,7 +139,7 @@ class Worker:
     def shares(self) -> int:
         """How many models live in it."""
         if not self._shares:
-            self._shares = max(1, len({part.link.arena for part in self._parts}))
+            self._shares = max(1, len({one.link.arena for one in self._placements}))
         return self._shares
 
     def _new_process(self, spawned: Spawned | None = None) -> Process:
@@ -159,9 +159,11 @@ class Worker:
         return process
 
     def _caller(self, number: int) -> Caller | None:
-        """The part with this number, to its broker, unless it is being closed."""
-        part = next((part for part in (*self._parts, *self._opening) if part.number == number), None)
-        return Caller(part.link.arena, part.link.listener, part.channels) if part is not None else None
+        """Return the placement with this number, for its broker; None = it is being closed."""
+        placement = next((one for one in (*self._placements, *self._opening) if one.number == number), None)
+        if placement is None:
+            return None
+        return Caller(placement.link.arena, placement.link.listener, placement.channels)
 
     # ---- models ---------------------------------------------------------------------------------------------------
 
@@ -189,36 +191,36 @@ class Worker:
         self.process.kill(f"was killed: it broke the protocol: {found}")
         return Internal(f"the worker of model '{model}' was killed: it broke the protocol: {found}")
 
-    async def open(self, part: ModelPlacement) -> None:
-        """Open the model's part here; from then on it is opened again after each restart.
+    async def open(self, placement: ModelPlacement) -> None:
+        """Open a placement of a model here; from then on it is opened again after each restart.
 
         Raises:
             EdgeServeError: the model does not load.
         """
-        self._opening.append(part)
+        self._opening.append(placement)
         try:
-            await self._open(part)
+            await self._open(placement)
         finally:
-            self._opening.remove(part)
-        self._parts.append(part)
+            self._opening.remove(placement)
+        self._placements.append(placement)
         self._shares = 0
 
-    async def _open(self, part: ModelPlacement) -> None:
+    async def _open(self, placement: ModelPlacement) -> None:
         process = self.process
-        if part.link.arena.fd < 0:
-            raise Internal(f"model '{part.spec.name}' is closed")
-        part.number = next(self._numbers)
-        pairs = socket_pairs(len(part.instances))
-        numbers = [next(self._numbers) for _ in part.instances]
-        question = open_question(part, numbers, self._in_main)
-        fds = [part.link.arena.fd, *(theirs.fileno() for _, theirs in pairs)]
+        if placement.link.arena.fd < 0:
+            raise Internal(f"model '{placement.spec.name}' is closed")
+        placement.number = next(self._numbers)
+        pairs = socket_pairs(len(placement.instances))
+        numbers = [next(self._numbers) for _ in placement.instances]
+        question = open_question(placement, numbers, self._in_main)
+        fds = [placement.link.arena.fd, *(theirs.fileno() for _, theirs in pairs)]
         try:
-            answer = await self._load(FrameKind.OPEN, question, part.spec, fds)
+            answer = await self._load(FrameKind.OPEN, question, placement.spec, fds)
             if process.exited.done():
-                raise Internal(f"worker {self.label} died just after it had loaded model '{part.spec.name}'")
+                raise Internal(f"worker {self.label} died just after it had loaded model '{placement.spec.name}'")
             seats = seats_in(answer, len(numbers))
             if seats is None:
-                raise self._broke(part.spec.name, "found other seats than a number for each instance")
+                raise self._broke(placement.spec.name, "found other seats than a number for each instance")
         except BaseException:
             for ours, _ in pairs:
                 ours.close()
@@ -228,14 +230,14 @@ class Worker:
                 theirs.close()
 
         def broken(reason: str, grace: float) -> None:
-            process.kill(f"was killed: model '{part.spec.name}': {reason}", grace)
+            process.kill(f"was killed: model '{placement.spec.name}': {reason}", grace)
 
-        for instance, number, (ours, _), taken in zip(part.instances, numbers, pairs, seats, strict=True):
-            channel = Channel(self._loop, ours, number, instance, part.link, process.send, broken)
+        for instance, number, (ours, _), taken in zip(placement.instances, numbers, pairs, seats, strict=True):
+            channel = Channel(self._loop, ours, number, instance, placement.link, process.send, broken)
             channel.exports, channel.seats = process.exports, taken
             channel.on_abandoned = self._broker.abandoned if len(numbers) == 1 and self._in_main else None
-            part.channels[instance] = channel
-        part.lost = False
+            placement.channels[instance] = channel
+        placement.lost = False
 
     async def _load(
         self, kind: int, question: dict[str, Any], spec: ModelSpec, fds: Sequence[int] = ()
@@ -243,7 +245,7 @@ class Worker:
         self._turning.add(spec.name)
         self._loading = spec.model_directory
         try:
-            return await self.process.load(kind, question, spec.name, fds, lambda: bool(self._parts))
+            return await self.process.load(kind, question, spec.name, fds, lambda: bool(self._placements))
         finally:
             self._turning.discard(spec.name)
             self._loading = None
@@ -253,16 +255,16 @@ class Worker:
         if self._loading == model_directory and self.claims == 1:
             self.process.kill(f"was killed while it loaded a model: {reason}")
 
-    async def refusal(self, part: ModelPlacement, timeout: float) -> str:
+    async def refusal(self, placement: ModelPlacement, timeout: float) -> str:
         """Ask the model whether it is ready. Return why it is not; "" = it is.
 
         Args:
             timeout: seconds within which it must answer.
         """
-        if part.lost or self.process.exited.done():
+        if placement.lost or self.process.exited.done():
             return _NO_PROCESS
         try:
-            answer = await self.process.ask(FrameKind.HEALTH, {"model": part.number}, timeout)
+            answer = await self.process.ask(FrameKind.HEALTH, {"model": placement.number}, timeout)
         except ProcessLost:
             return _NO_PROCESS
         except EdgeServeError as error:
@@ -271,56 +273,56 @@ class Worker:
             return f"its worker did not answer within {timeout:g} s whether it is ready"
         return "" if answer.get("ready") is True else "its own is_ready() does not return True"
 
-    async def close(self, part: ModelPlacement) -> None:
+    async def close(self, placement: ModelPlacement) -> None:
         """Finalize the model; a worker that does not get that done in time is killed. Its slots are free afterwards."""
         process = self.process
-        if part in self._parts:
-            self._parts.remove(part)
+        if placement in self._placements:
+            self._placements.remove(placement)
             self._shares = 0
         broker = self._broker
-        broker.hang_up(part.number)
-        for channel in part.channels.values():
+        broker.hang_up(placement.number)
+        for channel in placement.channels.values():
             channel.hang_up()
-        self._turning.add(part.spec.name)
+        self._turning.add(placement.spec.name)
         try:
-            if not part.lost:
-                await self._ask_to_close(process, part, {"model": part.number})
+            if not placement.lost:
+                await self._ask_to_close(process, placement, {"model": placement.number})
         finally:
-            for channel in part.channels.values():
+            for channel in placement.channels.values():
                 channel.close()
-            part.channels.clear()
-            broker.release_slots(part.number)
-            self._turning.discard(part.spec.name)
+            placement.channels.clear()
+            broker.release_slots(placement.number)
+            self._turning.discard(placement.spec.name)
 
     async def _ask_to_close(
-        self, process: Process, part: ModelPlacement, question: dict[str, Any], prefix: str = ""
+        self, process: Process, placement: ModelPlacement, question: dict[str, Any], prefix: str = ""
     ) -> None:
         """Wait until a model, or one instance of it, is finalized, or the process has ended."""
-        name = part.spec.name
+        name = placement.spec.name
         try:
             await process.ask(FrameKind.CLOSE, question, self._limits.close)
         except asyncio.TimeoutError:
             process.kill(f"was killed: {prefix}model '{name}' did not close within {self._limits.close:g} s")
             await asyncio.shield(process.exited)
         except EdgeServeError as error:
-            extra = model_fields(name, part.spec.version)
+            extra = model_fields(name, placement.spec.version)
             log.warning("%smodel %s did not close cleanly: %s", prefix, name, error.message, extra=extra)
             if isinstance(error, ProcessLost):
                 await asyncio.shield(process.exited)
 
-    async def close_instance(self, part: ModelPlacement, instance: int) -> None:
-        """Finalize one of several instances of a part, which goes on without it."""
-        position = part.instances.index(instance)
-        del part.instances[position], part.specs[position]
-        channel = part.channels.get(instance)
+    async def close_instance(self, placement: ModelPlacement, instance: int) -> None:
+        """Finalize one of several instances of a placement, which goes on without it."""
+        position = placement.instances.index(instance)
+        del placement.instances[position], placement.specs[position]
+        channel = placement.channels.get(instance)
         if channel is None:
-            return  # the worker is away, and opens the part again without it
+            return  # the worker is away, and opens the placement again without it
         channel.hang_up()
-        question = {"model": part.number, "channel": channel.number}
+        question = {"model": placement.number, "channel": channel.number}
         try:
-            await self._ask_to_close(self.process, part, question, "an instance of ")
+            await self._ask_to_close(self.process, placement, question, "an instance of ")
         finally:
-            part.channels.pop(instance, None)
+            placement.channels.pop(instance, None)
             channel.close()
 
     async def end(self, timeout: float | None = None) -> None:
@@ -340,7 +342,7 @@ class Worker:
         while True:
             reason = await asyncio.shield(self.process.exited)
             self._loss = now_ns, _ = self._clock.now_ns(), reason
-            gpus = {spec.device_id for part in self._parts for spec in part.specs if spec.kind == "GPU"}
+            gpus = {spec.device_id for one in self._placements for spec in one.specs if spec.kind == "GPU"}
             delay = self._policy.crashed(now_ns, int(LONGEST_WITHOUT_GPU * 1e9) if gpus else 0) / 1e9
             self._lose(reason, delay)
             if gpus and self._hooks.gpu_trouble is not None:
@@ -363,7 +365,7 @@ class Worker:
 
     async def _restart(self) -> bool:
         """Start a new process, however often the machine refuses. Return False when no model needs one any more."""
-        while self._parts and not self._ending:
+        while self._placements and not self._ending:
             try:
                 self.process = self._new_process()
             except EdgeServeError as error:
@@ -386,56 +388,56 @@ class Worker:
         """Tell every listener; the process has been reaped, so its slots are free."""
         if not self._ending:
             log.error("worker %s (pid %d) %s%s", self.label, self.process.pid, reason,
-                      f"; next start in {delay:g} s" if delay and self._parts else "",
+                      f"; next start in {delay:g} s" if delay and self._placements else "",
                       extra=self._about)  # fmt: skip
         self._broker.hang_up()
         self._broker.release_slots()
-        for part in self._parts:
-            part.lost = True
-            channels = list(part.channels.values())
-            part.channels.clear()
+        for placement in self._placements:
+            placement.lost = True
+            channels = list(placement.channels.values())
+            placement.channels.clear()
             for channel in channels:
                 channel.drain()
             for channel in channels:
                 channel.close()
-                name = part.specs[part.instances.index(channel.instance)].name
-                error = Internal(lost_text(part.spec.is_python, name, reason))
-                notify(part.link.listener.on_lost, channel.instance, error)
+                name = placement.specs[placement.instances.index(channel.instance)].name
+                error = Internal(lost_text(placement.spec.is_python, name, reason))
+                notify(placement.link.listener.on_lost, channel.instance, error)
 
     async def _revive(self, process: Process) -> None:
-        for part in list(self._parts):
-            if not await self._reopen(part, process) and not process.exited.done():
-                task = start_task(self._keep_reopening(part, process), f"reopen {part.spec.name}")
+        for placement in list(self._placements):
+            if not await self._reopen(placement, process) and not process.exited.done():
+                task = start_task(self._keep_reopening(placement, process), f"reopen {placement.spec.name}")
                 self._reopening.add(task)
                 task.add_done_callback(self._reopening.discard)
         if not process.exited.done():
             self._policy.started(self._clock.now_ns())
 
-    async def _reopen(self, part: ModelPlacement, process: Process) -> bool:
-        """Whether the part serves again."""
-        extra = model_fields(part.spec.name, part.spec.version)
+    async def _reopen(self, placement: ModelPlacement, process: Process) -> bool:
+        """Open a placement again. Return False if the model refuses; True also if it was closed meanwhile."""
+        extra = model_fields(placement.spec.name, placement.spec.version)
         try:
-            await self._open(part)
+            await self._open(placement)
         except Exception as error:
             text, trace = "model %s does not open in its restarted worker: %s", not isinstance(error, EdgeServeError)
-            log.error(text, part.spec.name, error, exc_info=trace, extra=extra)
+            log.error(text, placement.spec.name, error, exc_info=trace, extra=extra)
             return False
-        if part not in self._parts or process.exited.done():  # closed, or died, meanwhile
-            await self.close(part)
+        if placement not in self._placements or process.exited.done():  # closed, or died, meanwhile
+            await self.close(placement)
             return True
-        log.info("model %s is back in worker %s (pid %d)", part.spec.name, self.label, process.pid,
+        log.info("model %s is back in worker %s (pid %d)", placement.spec.name, self.label, process.pid,
                  extra={**extra, RECURS: "1"})  # fmt: skip
-        for instance in part.instances:
-            notify(part.link.listener.on_back, instance)
+        for instance in placement.instances:
+            notify(placement.link.listener.on_back, instance)
         return True
 
-    async def _keep_reopening(self, part: ModelPlacement, process: Process) -> None:
+    async def _keep_reopening(self, placement: ModelPlacement, process: Process) -> None:
         delay = _REOPEN_FIRST
         while True:
             await asyncio.wait([process.exited], timeout=delay)
-            if process.exited.done() or self._ending or part not in self._parts:
+            if process.exited.done() or self._ending or placement not in self._placements:
                 return
-            if await self._reopen(part, process):
+            if await self._reopen(placement, process):
                 return
             delay = min(2 * delay, _REOPEN_LONGEST)
 
@@ -443,7 +445,7 @@ class Worker:
 
     def _on_frame(self, received: Frame) -> None:
         if received.kind == FrameKind.LOG:
-            self._log.write(received.json(), self._parts)
+            self._log.write(received.json(), self._placements)
         elif received.kind == FrameKind.METRIC:
             self._hooks.metric(received.json(), self)
         elif not self._broker.on_frame(received):

@@ -14,7 +14,7 @@ import pytest
 from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import DataType, InferTensor
-from edge_serve.workers.front.pool import Workers
+from edge_serve.workers.front.workers import Workers
 from edge_serve.workers.memory.arena import Arena, Budget
 from edge_serve.workers.memory.pinned import PinnedPages, PinnedPool
 from tests.stand_ins.plans import plan, tensor

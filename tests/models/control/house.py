@@ -23,7 +23,7 @@ from edge_serve.models.repository.override import Override
 from edge_serve.models.repository.repository import FoundModel, Repository, fingerprint, versions
 from edge_serve.models.run.runner import OnResponse, Runner, Ticket
 from edge_serve.models.versions.lineage import Lineage
-from edge_serve.workers.front.pool import Workers
+from edge_serve.workers.front.workers import Workers
 
 
 class Idle(Runner):

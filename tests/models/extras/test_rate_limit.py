@@ -21,7 +21,7 @@ from edge_serve.models.versions.instance_group import place_instances
 from edge_serve.scheduling.direct import DirectScheduler
 from edge_serve.scheduling.rate_limiter import RateLimiter
 from edge_serve.workers.front.frames.batch import BatchReply
-from edge_serve.workers.front.pool import OpenedModel
+from edge_serve.workers.front.workers import OpenedModel
 from tests.footprint import footprint
 
 

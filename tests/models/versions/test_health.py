@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from edge_serve.models.versions.health import VersionHealth
-from edge_serve.workers.front.pool import OpenedModel
+from edge_serve.workers.front.workers import OpenedModel
 
 
 class FakeOpened:

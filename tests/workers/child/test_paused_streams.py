@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from edge_serve.workers.child.paused_streams import PausedStreams
-from edge_serve.workers.front.pool import ProcessLimits
+from edge_serve.workers.front.workers import ProcessLimits
 from tests.workers.harness import PATIENCE, Served, config, request, run, serving, survives
 
 

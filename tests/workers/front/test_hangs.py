@@ -29,7 +29,7 @@ class FakeChannel:
 
 @dataclass
 class Scene:
-    """One part with one instance, looked at once a second."""
+    """One placement with one instance, looked at once a second."""
 
     hang: float = 0.0
     tests: bool = False
@@ -41,7 +41,7 @@ class Scene:
 
     def look(self, seconds: int) -> Hang | None:
         """The last of `seconds` looks."""
-        part = cast(
+        placement = cast(
             ModelPlacement,
             SimpleNamespace(
                 number=7,
@@ -52,7 +52,7 @@ class Scene:
         )
         found = None
         for _ in range(seconds):
-            found = self.watch.look(self.now * 10**9, [part], self.limit, LOAD, self.calls)
+            found = self.watch.look(self.now * 10**9, [placement], self.limit, LOAD, self.calls)
             self.now += 1
         return found
 

@@ -16,8 +16,8 @@ import pytest
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import DataType, Handle, InferTensor
 from edge_serve.workers.front import frame_socket
-from edge_serve.workers.front.pool import Hooks
 from edge_serve.workers.front.process import Process
+from edge_serve.workers.front.workers import Hooks
 from edge_serve.workers.memory.arena import Arena, Budget
 from edge_serve.workers.wire.frames import CANCELLATION, HEADER, LONGEST, VERSION, FrameKind, frame
 from tests.workers.harness import Served, config, request, run, serving, values
@@ -25,7 +25,7 @@ from tests.workers.hostile import run_hostile_processes
 
 
 def process_of(served: Served) -> Process:
-    return served.model._homes[0].worker.process
+    return served.model._placed[0].worker.process
 
 
 def fill(process: Process) -> None:

@@ -131,7 +131,7 @@ def test_a_worker_that_dies_for_want_of_memory_is_named_as_such(tmp_path: Path) 
     async def work() -> None:
         async with serving(tmp_path) as first:
             first.workers.control_groups = Groups(tmp_path)
-            worker = first.model._homes[0].worker
+            worker = first.model._placed[0].worker
             worker._group = first.workers._group_maker(5000)
             os.kill(first.model.pids()[0], 9)
             await first.listener.lost()

@@ -19,7 +19,7 @@ from edge_serve.backends.packs import Pack
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import DataType, InferTensor
-from edge_serve.workers.front.pool import OpenedModel, Workers
+from edge_serve.workers.front.workers import OpenedModel, Workers
 from edge_serve.workers.launch.environments import Environments, path_of
 from edge_serve.workers.launch.interpreter import default_cache
 from edge_serve.workers.launch.unpack import locked

@@ -15,7 +15,7 @@ from edge_serve.messages.infer import InferRequest, RequestedOutput
 from edge_serve.messages.tensors import DataType, Handle, InferTensor, Shared, Unseen
 from edge_serve.workers.child.memory import arena_imports
 from edge_serve.workers.child.memory.arena_imports import ArenaImports
-from edge_serve.workers.front.pool import OpenedModel
+from edge_serve.workers.front.workers import OpenedModel
 from edge_serve.workers.memory.arena import Arena, Budget, Slot
 from edge_serve.workers.memory.arena_exports import ArenaExports
 from edge_serve.workers.memory.regions import SharedMemoryRegions
@@ -34,7 +34,7 @@ def lent(arena: Arena, number: int = 0) -> tuple[Slot, InferTensor]:
 
 
 def exports_of(model: OpenedModel) -> ArenaExports:
-    found = model._homes[0].part.channels[0].exports
+    found = model._placed[0].placement.channels[0].exports
     assert found is not None
     return found
 
@@ -53,7 +53,7 @@ def test_a_tensor_of_another_arena_is_read_where_it_lies(tmp_path: Path) -> None
                 slot, tensor = lent(other, number)
                 used = served.arena.used_bytes
                 batch = served.send(InferRequest("echo", inputs=[tensor]))
-                pending = served.model._homes[0].part.channels[0]._pending[batch]
+                pending = served.model._placed[0].placement.channels[0]._pending[batch]
                 assert not pending.copies
                 expected = pending.slot.capacity if pending.slot is not None else 0
                 assert served.arena.used_bytes - used == -(-expected // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -181,15 +181,15 @@ class Workers:
         """
         timeout, hang = _number(spec, "execution_timeout_ms") / 1000, _number(spec, HANG_PARAMETER)
         link = Link(spec.name, TensorLayout(spec.config), arena, listener, timeout, hang, self._poll_policy)
-        homes = await self.open_homes(spec, backend, dict(enumerate(instances)), link, own_worker=own_worker)
-        return OpenedModel(self, link, homes)
+        placed = await self.open_instances(spec, backend, dict(enumerate(instances)), link, own_worker=own_worker)
+        return OpenedModel(self, link, placed)
 
     def stop_loading(self, model_directory: Path, reason: str) -> None:
         """Kill the processes in which a version of this model loads, and which have no other model."""
         for worker in self._all:
             worker.stop_loading(model_directory, reason)
 
-    async def open_homes(
+    async def open_instances(
         self,
         spec: ModelSpec,
         backend: str,
@@ -209,7 +209,7 @@ class Workers:
         """
         alone = spec.is_python  # each instance has a process of its own: it executes users' Python in the main thread
         groups = [[i] for i in instances] if alone else [list(instances)]
-        homes: list[PlacedInstances] = []
+        placed: list[PlacedInstances] = []
         try:
             for group in groups:
                 if beside is not None and not alone and not beside.worker.gone:
@@ -222,24 +222,24 @@ class Workers:
                     worker = None
                 if worker is None:
                     worker = await self._claim(spec, backend, own_worker, instances[group[0]].name)
-                part = ModelPlacement(spec, backend, link, group, [instances[i] for i in group], {})
-                part.beside = beside.part if beside is not None and worker is beside.worker else None
-                homes.append(PlacedInstances(worker, part))
-            results = await asyncio.gather(*(home.worker.open(home.part) for home in homes), return_exceptions=True)
+                placement = ModelPlacement(spec, backend, link, group, [instances[i] for i in group], {})
+                placement.beside = beside.placement if beside is not None and worker is beside.worker else None
+                placed.append(PlacedInstances(worker, placement))
+            results = await asyncio.gather(*(one.worker.open(one.placement) for one in placed), return_exceptions=True)
             failures = [result for result in results if result is not None]
             if failures:
                 raise failures[0]
         except BaseException:  # cancelled, too
-            await self._release_all(homes)
+            await self._release_all(placed)
             raise
-        return homes
+        return placed
 
-    async def _release_all(self, homes: list[PlacedInstances]) -> None:
-        for home in homes:
-            if home.part.channels:
+    async def _release_all(self, placed: list[PlacedInstances]) -> None:
+        for one in placed:
+            if one.placement.channels:
                 with contextlib.suppress(EdgeServeError):
-                    await home.worker.close(home.part)
-            await self.release(home.worker)
+                    await one.worker.close(one.placement)
+            await self.release(one.worker)
 
     async def _claim(self, spec: ModelSpec, backend: str, own_worker: bool, label: str) -> Worker:
         own_limit = _memory(spec)

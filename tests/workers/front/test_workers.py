@@ -13,7 +13,7 @@ import pytest
 from edge_serve.errors import NotFound, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.tensors import DataType, InferTensor, join_bytes
-from edge_serve.workers.front.pool import Hooks
+from edge_serve.workers.front.workers import Hooks
 from tests.workers.harness import config, request, run, serving, values
 
 
