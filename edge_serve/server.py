@@ -377,7 +377,7 @@ class ServerProcess:
         try:
             return await self._registry.load_all(names)
         finally:
-            self._workers.end_first()
+            self._workers.kill_unused()
 
     async def _find_devices(self) -> None:
         devices = self._loader.devices = self.service.regions.gpus = await self._devices.start()

@@ -12,7 +12,7 @@ from edge_serve.config.settings.server import parse_argv
 from edge_serve.config.settings.table import flag_of
 from edge_serve.errors import AlreadyExists, Internal
 from edge_serve.in_process.blocking import Session
-from edge_serve.in_process.session import AsyncSession, end
+from edge_serve.in_process.session import AsyncSession, stop_server
 
 #: settings that differ from the defaults of the command line: the doors are closed
 _DEFAULTS: dict[str, object] = {"allow_http": False, "allow_grpc": False, "allow_metrics": False}
@@ -105,7 +105,7 @@ class Server:
             if failures and self._config.exit_on_error:
                 raise Internal("; ".join(text.strip() for text in failures))
         except BaseException:
-            await end(running)
+            await stop_server(running)
             raise
         return AsyncSession(running)
 

@@ -163,7 +163,7 @@ class AsyncSession:
 
     async def close(self) -> None:
         """Answer the accepted requests, then stop the server; the end of `async with` does this."""
-        await end(self._server)
+        await stop_server(self._server)
 
     def _request(
         self, model: str, inputs: Inputs, options: Options, decoupled: bool = False
@@ -209,7 +209,7 @@ def _check_number(name: str, value: Any) -> None:
         raise InvalidArgument(f"{name}: found {value!r}, expected a whole number from 0 to {UINT64_MAX}")
 
 
-async def end(running: server.ServerProcess) -> None:
+async def stop_server(running: server.ServerProcess) -> None:
     """Stop a server, whether or not it has started."""
     try:
         await running.stop()

@@ -38,7 +38,7 @@ def start(*flags: str) -> list[Spawned]:
 def end(first: Sequence[Spawned]) -> list[str]:
     """End the processes. Return their backends."""
     for one in first:
-        one.end()
+        one.kill()
         assert one.popen.returncode == -9
     return [one.backend for one in first]
 

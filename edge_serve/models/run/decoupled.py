@@ -49,7 +49,7 @@ class _Open:
     since_ns: int
     deadline: PausableDeadline | None = None
 
-    def end(self) -> None:
+    def cancel_deadline(self) -> None:
         """Cancel the timeout: all streams have ended."""
         if self.deadline is not None:
             self.deadline.cancel()
@@ -141,7 +141,7 @@ class DecoupledDriver(Driver):
         lost = [key for key, opened in self._open.items() if opened.instance == instance]
         for key in lost:
             opened = self._open.pop(key)
-            opened.end()
+            opened.cancel_deadline()
             for stream in opened.streams.values():
                 self._release(key, stream.inputs)
                 self._send(stream.job, self._response(stream.job, Reply(error=error), True, None))
@@ -237,7 +237,7 @@ class DecoupledDriver(Driver):
         del opened.streams[position]
         if not opened.streams:
             del self._open[batch_id]
-            opened.end()
+            opened.cancel_deadline()
         return True
 
     def _response(self, job: Job, reply: Reply, final: bool, lease: Lease | None, null: bool = False) -> InferResponse:

@@ -40,8 +40,8 @@ class Cancellations:
         if self.marks:
             self.marks.difference_update([key for key in tuple(self.marks) if key >> 16 <= batch_id])
 
-    def begin(self, batch_id: int, count: int) -> None:
-        """The requests of a decoupled model's batch stay open until `close`."""
+    def open(self, batch_id: int, count: int) -> None:
+        """Note that a decoupled model begins a batch. Its requests are open until `close`."""
         self._open.update(range(cancel_key(batch_id, 0), cancel_key(batch_id, count)))
         self._latest = batch_id
 

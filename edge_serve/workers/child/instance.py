@@ -165,9 +165,9 @@ class Instance:
         except OSError:  # the front end is gone: the control channel ends the process
             pass
         finally:
-            self._end()
+            self._close()
 
-    def _end(self) -> None:
+    def _close(self) -> None:
         self._socket.close()
 
     def _serve(self, received: bytearray) -> int:
@@ -182,7 +182,7 @@ class Instance:
             self._refuse(received, fault)
             return 0
         if layout.decoupled:
-            self._cancellations.begin(batch.id, len(batch.requests))
+            self._cancellations.open(batch.id, len(batch.requests))
         timing = Timing()
         ready = clock()
         if batch.each:
@@ -204,7 +204,7 @@ class Instance:
             self._send(data)
             self._cancellations.done(batch_id)
         if self._lost:
-            end_worker(self._lost)
+            exit_worker(self._lost)
         return poll_us
 
     def _write_shared(
@@ -376,7 +376,7 @@ def _refuse_large(reply: Reply, error: EdgeServeError) -> Reply:
     return Reply(error=error) if large else reply
 
 
-def end_worker(reason: str) -> NoReturn:
+def exit_worker(reason: str) -> NoReturn:
     """End the process at once: the libraries of a lost device may hang or crash in an orderly end."""
     print(f"the worker ends because its device is lost: {reason}", file=sys.stderr, flush=True)
     os._exit(DEVICE_LOST)

@@ -31,7 +31,7 @@ from edge_serve.errors import EdgeServeError, Internal, NotFound, Unavailable
 from edge_serve.records import slotted
 from edge_serve.workers.child.calling import CallerArena
 from edge_serve.workers.child.forks import Forks
-from edge_serve.workers.child.instance import Instance, end_worker
+from edge_serve.workers.child.instance import Instance, exit_worker
 from edge_serve.workers.child.memory.arena_imports import ArenaImports
 from edge_serve.workers.child.memory.input_arena import InputArena
 from edge_serve.workers.child.mismatch import Mismatches
@@ -124,7 +124,7 @@ class Main:
         for instance in self._instances.values():
             instance.disconnect()
 
-    def _end_if_forked(self) -> None:
+    def _exit_if_forked(self) -> None:
         if self._forked:
             os._exit(0)
 
@@ -171,7 +171,7 @@ class Main:
                 job()
             finally:
                 self._busy.discard(run)
-                self._end_if_forked()
+                self._exit_if_forked()
 
         self._busy.add(run)
         if in_main:
@@ -194,7 +194,7 @@ class Main:
         except EdgeServeError as error:
             self._control.send(failed_frame(question, error))
             if isinstance(error, DeviceLost) or getattr(error, "sticky", False):  # so does each later load here
-                end_worker(error.message)
+                exit_worker(error.message)
             return False
         except BaseException as fault:  # users' code: sys.exit too must not end the process without a word
             logging.getLogger(__name__).exception("a model failed to load or close")
@@ -276,7 +276,7 @@ class Main:
         described = self._described.pop((spec.name, spec.version), None) if beside is None else beside.backend
         backend = described or loader.load(value["backend"], spec)
         executors = with_states(backend.open(spec, specs), spec)
-        self._end_if_forked()  # in the model's code; the channels are not known to `cut_off` yet
+        self._exit_if_forked()  # in the model's code; the channels are not known to `cut_off` yet
         layout = TensorLayout(spec.config)
         layout.on_device = any(getattr(executor, "takes_device_memory", False) for executor in executors)
         mismatches = Mismatches(spec, partial(self.remote.warn_once, value["model"]))

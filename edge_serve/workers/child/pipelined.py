@@ -18,7 +18,7 @@ from typing import Any
 from edge_serve.backends.base import BackendInstance, BackendRequest, QueueingInstance, Reply, Timing
 from edge_serve.records import slotted
 from edge_serve.workers.child.batch import Batch, decode_execute, in_time, with_late
-from edge_serve.workers.child.instance import Instance, end_worker
+from edge_serve.workers.child.instance import Instance, exit_worker
 from edge_serve.workers.child.memory.output_room import OutputRoom
 from edge_serve.workers.wire.layout import TensorLayout
 
@@ -80,11 +80,11 @@ class PipelinedInstance(Instance):
         self._finisher.start()
         super().run()
 
-    def _end(self) -> None:
+    def _close(self) -> None:
         """Wait until the device has finished all batches, whether or not the front end still wants the replies."""
         self._runs.put(None)
         self._finisher.join()
-        super()._end()
+        super()._close()
 
     # ---- the thread that receives ---------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class PipelinedInstance(Instance):
         with self._count_lock:
             self._unanswered -= 1
             if self._lost and not self._unanswered:
-                end_worker(self._lost)
+                exit_worker(self._lost)
 
     def _finish(self, one: _Batch, run: _Run) -> None:
         if run.failed is not None:

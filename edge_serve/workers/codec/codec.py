@@ -137,7 +137,7 @@ class Codec:
         for member in self._members:
             member.close()
         seconds = self.limits.close if timeout is None else timeout
-        await asyncio.gather(*(member.process.ended(seconds) for member in self._members))
+        await asyncio.gather(*(member.process.wait(seconds) for member in self._members))
         if self._own is not None:
             self._own.close()
 

@@ -137,7 +137,7 @@ class Process:
         self._lifetime_pipe = spawned.pipe
         self.pid = spawned.popen.pid
         with contextlib.ExitStack() as undo:
-            undo.callback(spawned.end)
+            undo.callback(spawned.kill)
             if self._group is not None:  # before it loads a model
                 self._group.add(self.pid)
             assert spawned.popen.stdout is not None
@@ -300,8 +300,8 @@ class Process:
         """Ask it to end: it does when its control channel closes."""
         self._frames.hang_up()
 
-    async def ended(self, timeout: float) -> None:
-        """Wait for the end; kill it when that takes longer than `timeout` seconds."""
+    async def wait(self, timeout: float) -> None:
+        """Wait for the end of the process. Kill it if that takes longer than `timeout` seconds."""
         try:
             await asyncio.wait_for(asyncio.shield(self.exited), timeout)
         except asyncio.TimeoutError:

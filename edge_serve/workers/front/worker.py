@@ -98,7 +98,7 @@ class Worker:
         #: directory of the model that loads now; of several, the last one
         self._loading: Path | None = None
         self._numbers = itertools.count(1)
-        self._ending = False
+        self._stopping = False
         self._log = ModelLog(self._loop, label, model_fields)
         self._wake = asyncio.Event()
         self._hangs = HangWatch()
@@ -325,12 +325,16 @@ class Worker:
             placement.channels.pop(instance, None)
             channel.close()
 
-    async def end(self, timeout: float | None = None) -> None:
-        """End the process, gently and after `timeout` seconds (None: `ProcessLimits.close`) not; no restart."""
-        self._ending = True
+    async def stop(self, timeout: float | None = None) -> None:
+        """Stop the process for good.
+
+        Args:
+            timeout: seconds after which it is killed; None = `ProcessLimits.close`.
+        """
+        self._stopping = True
         self._wake.set()
         self.process.close()
-        await self.process.ended(self._limits.close if timeout is None else timeout)
+        await self.process.wait(self._limits.close if timeout is None else timeout)
         for task in list(self._reopening):
             task.cancel()
         await asyncio.wait([self._supervisor])
@@ -365,7 +369,7 @@ class Worker:
 
     async def _restart(self) -> bool:
         """Start a new process, however often the machine refuses. Return False when no model needs one any more."""
-        while self._placements and not self._ending:
+        while self._placements and not self._stopping:
             try:
                 self.process = self._new_process()
             except EdgeServeError as error:
@@ -386,7 +390,7 @@ class Worker:
 
     def _lose(self, reason: str, delay: float) -> None:
         """Tell every listener; the process has been reaped, so its slots are free."""
-        if not self._ending:
+        if not self._stopping:
             log.error("worker %s (pid %d) %s%s", self.label, self.process.pid, reason,
                       f"; next start in {delay:g} s" if delay and self._placements else "",
                       extra=self._about)  # fmt: skip
@@ -435,7 +439,7 @@ class Worker:
         delay = _REOPEN_FIRST
         while True:
             await asyncio.wait([process.exited], timeout=delay)
-            if process.exited.done() or self._ending or placement not in self._placements:
+            if process.exited.done() or self._stopping or placement not in self._placements:
                 return
             if await self._reopen(placement, process):
                 return

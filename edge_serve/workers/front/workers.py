@@ -60,7 +60,7 @@ class Workers:
     """All worker processes of the server; lives on one event loop.
 
     Args:
-        first: processes that run already, each for the first worker that would start one like it; see `end_first`.
+        first: processes that run already, each for the first worker that would start one like it; see `kill_unused`.
 
     Attributes:
         default_hang: takes the place of `ProcessLimits.hang` where that is 0.
@@ -283,10 +283,10 @@ class Workers:
                 return one
         return None
 
-    def end_first(self) -> None:
-        """End the first processes that no worker has taken: the models are loaded."""
+    def kill_unused(self) -> None:
+        """Kill the first processes that no worker has taken, once the models are loaded."""
         while self._first:
-            self._first.pop().end()
+            self._first.pop().kill()
 
     async def interpreter_for(self, own: list[Path]) -> Interpreter:
         """Return our interpreter for a process that works on the files of one model, confined as a worker.
@@ -328,7 +328,7 @@ class Workers:
         if worker.claims:
             return
         self._groups = {key: known for key, known in self._groups.items() if known is not worker}
-        await worker.end()
+        await worker.stop()
         worker.environment.release()
         self._all.discard(worker)
 
@@ -337,8 +337,8 @@ class Workers:
         for _, timer in self._reserved.values():
             timer.cancel()
         self._reserved.clear()
-        self.end_first()
-        await asyncio.gather(*(worker.end(timeout) for worker in self._all))
+        self.kill_unused()
+        await asyncio.gather(*(worker.stop(timeout) for worker in self._all))
         for worker in self._all:
             worker.environment.release()
         self._all.clear()

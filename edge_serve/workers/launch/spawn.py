@@ -34,8 +34,8 @@ class Spawned:
     channel: socket.socket
     pipe: LifetimePipe
 
-    def end(self) -> None:
-        """Kill it, and wait for its end."""
+    def kill(self) -> None:
+        """Kill the process, and wait for its end."""
         self.popen.kill()  # first: it would end by itself when the others close
         self.channel.close()
         self.pipe.close()
