@@ -7,17 +7,19 @@ the inputs, also of a request that has its last response.
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
-from typing import Any
 
 from edge_serve.aio.pausable_deadline import PausableDeadline
 from edge_serve.backends.base import Reply
+from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import InferResponse, Lease
+from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.run import statistics as record
-from edge_serve.models.run.driver import Driver, Job
+from edge_serve.models.run.driver import Driver, Job, Order
 from edge_serve.records import slotted
-from edge_serve.scheduling.core import Run
+from edge_serve.scheduling.core import Run, Scheduler
 from edge_serve.workers.front.frames.batch import BatchReply
 
 
@@ -58,8 +60,17 @@ class _Open:
 class DecoupledDriver(Driver):
     """Runs one version of a decoupled model. Takes the arguments of `Driver`."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        name: str,
+        version: str,
+        scheduler: Scheduler,
+        statistics: ModelStatistics,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        order: Order | None = None,
+    ) -> None:
+        super().__init__(name, version, scheduler, statistics, clock, loop, order)
         self._pace = None
         self._open: dict[int, _Open] = {}
         #: running batch -> the memory of inputs of its streams that have ended
