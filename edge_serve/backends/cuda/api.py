@@ -14,27 +14,38 @@ from typing import Protocol
 
 from edge_serve.errors import Internal, Unavailable
 
-#: cudaError_t (driver_types.h): codes that end the context, so that every later call of the process fails too, and
-#: what cudaGetErrorString says of them
-_STICKY = {
-    46: "CUDA-capable device(s) is/are busy or unavailable",
-    214: "uncorrectable ECC error encountered",
-    220: "uncorrectable NVLink error detected during the execution",
-    226: "Invalid access of peer GPU memory over nvlink or a hardware error",
-    700: "an illegal memory access was encountered",
-    702: "the launch timed out and was terminated",
-    709: "context is destroyed",
-    710: "device-side assert triggered",
-    714: "hardware stack error",
-    715: "an illegal instruction was encountered",
-    716: "misaligned address",
-    717: "operation not supported on global/shared address space",
-    718: "invalid program counter",
-    719: "unspecified launch failure",
-    721: "tensor memory not completely freed",
-    810: "the MPS client has been terminated by the server",
-    999: "unknown error",  # as of a card that fell off the bus
+#: cudaError_t (driver_types.h): the name of an error, and what cudaGetErrorString says of it
+ERRORS = {
+    1: ("cudaErrorInvalidValue", "invalid argument"),
+    2: ("cudaErrorMemoryAllocation", "out of memory"),
+    3: ("cudaErrorInitializationError", "initialization error"),
+    46: ("cudaErrorDevicesUnavailable", "CUDA-capable device(s) is/are busy or unavailable"),
+    100: ("cudaErrorNoDevice", "no CUDA-capable device is detected"),
+    101: ("cudaErrorInvalidDevice", "invalid device ordinal"),
+    201: ("cudaErrorDeviceUninitialized", "invalid device context"),
+    214: ("cudaErrorECCUncorrectable", "uncorrectable ECC error encountered"),
+    220: ("cudaErrorNvlinkUncorrectable", "uncorrectable NVLink error detected during the execution"),
+    226: ("cudaErrorContained", "Invalid access of peer GPU memory over nvlink or a hardware error"),
+    400: ("cudaErrorInvalidResourceHandle", "invalid resource handle"),
+    700: ("cudaErrorIllegalAddress", "an illegal memory access was encountered"),
+    702: ("cudaErrorLaunchTimeout", "the launch timed out and was terminated"),
+    709: ("cudaErrorContextIsDestroyed", "context is destroyed"),
+    710: ("cudaErrorAssert", "device-side assert triggered"),
+    712: ("cudaErrorHostMemoryAlreadyRegistered", "part or all of the requested memory range is already mapped"),
+    713: ("cudaErrorHostMemoryNotRegistered", "pointer does not correspond to a registered memory region"),
+    714: ("cudaErrorHardwareStackError", "hardware stack error"),
+    715: ("cudaErrorIllegalInstruction", "an illegal instruction was encountered"),
+    716: ("cudaErrorMisalignedAddress", "misaligned address"),
+    717: ("cudaErrorInvalidAddressSpace", "operation not supported on global/shared address space"),
+    718: ("cudaErrorInvalidPc", "invalid program counter"),
+    719: ("cudaErrorLaunchFailure", "unspecified launch failure"),
+    721: ("cudaErrorTensorMemoryLeak", "tensor memory not completely freed"),
+    801: ("cudaErrorNotSupported", "operation not supported"),
+    810: ("cudaErrorMpsClientTerminated", "the MPS client has been terminated by the server"),
+    999: ("cudaErrorUnknown", "unknown error"),  # as of a card that fell off the bus
 }
+#: codes that end the context, so that every later call of the process fails too
+_STICKY = frozenset((46, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810, 999))
 OUT_OF_MEMORY, OLD_DRIVER, NOT_SUPPORTED = 2, 35, 801
 
 
@@ -47,7 +58,7 @@ def says_sticky(text: str) -> bool:
 def _sticky_text() -> re.Pattern[str]:
     """Match the same errors in the texts of libraries; "unknown error" where they name CUDA before it. Workers without
     a GPU import this file too, and are spared the compilation."""
-    texts = "|".join(re.escape(text) for code, text in _STICKY.items() if code != 999)
+    texts = "|".join(re.escape(text) for code, (_, text) in ERRORS.items() if code in _STICKY and code != 999)
     named = r"\bCUDA (?:(?:Runtime|Driver) \(unknown error\)|error: unknown error)"  # of TensorRT, and of torch
     return re.compile(rf"{texts}|{named}", re.IGNORECASE)
 

@@ -17,36 +17,11 @@ from typing import Any
 import numpy as np
 from pycuda import driver
 
-from edge_serve.backends.cuda.api import NOT_SUPPORTED, OUT_OF_MEMORY, CudaApi, CudaError
+from edge_serve.backends.cuda.api import ERRORS, NOT_SUPPORTED, CudaApi, CudaError
 
 _INVALID_VALUE, _INVALID_HANDLE, _UNKNOWN = 1, 400, 999
-#: the driver's text of an error, by which PyCUDA reports it -> cudaError_t and its name
-_ERRORS = {
-    "invalid argument": (_INVALID_VALUE, "cudaErrorInvalidValue"),
-    "out of memory": (OUT_OF_MEMORY, "cudaErrorMemoryAllocation"),
-    "initialization error": (3, "cudaErrorInitializationError"),
-    "CUDA-capable device(s) is/are busy or unavailable": (46, "cudaErrorDevicesUnavailable"),
-    "no CUDA-capable device is detected": (100, "cudaErrorNoDevice"),
-    "invalid device ordinal": (101, "cudaErrorInvalidDevice"),
-    "invalid device context": (201, "cudaErrorDeviceUninitialized"),
-    "uncorrectable ECC error encountered": (214, "cudaErrorECCUncorrectable"),
-    "uncorrectable NVLink error detected during the execution": (220, "cudaErrorNvlinkUncorrectable"),
-    "invalid resource handle": (_INVALID_HANDLE, "cudaErrorInvalidResourceHandle"),
-    "an illegal memory access was encountered": (700, "cudaErrorIllegalAddress"),
-    "the launch timed out and was terminated": (702, "cudaErrorLaunchTimeout"),
-    "context is destroyed": (709, "cudaErrorContextIsDestroyed"),
-    "device-side assert triggered": (710, "cudaErrorAssert"),
-    "part or all of the requested memory range is already mapped": (712, "cudaErrorHostMemoryAlreadyRegistered"),
-    "pointer does not correspond to a registered memory region": (713, "cudaErrorHostMemoryNotRegistered"),
-    "hardware stack error": (714, "cudaErrorHardwareStackError"),
-    "an illegal instruction was encountered": (715, "cudaErrorIllegalInstruction"),
-    "misaligned address": (716, "cudaErrorMisalignedAddress"),
-    "operation not supported on global/shared address space": (717, "cudaErrorInvalidAddressSpace"),
-    "invalid program counter": (718, "cudaErrorInvalidPc"),
-    "unspecified launch failure": (719, "cudaErrorLaunchFailure"),
-    "operation not supported": (NOT_SUPPORTED, "cudaErrorNotSupported"),
-}
-_TEXTS = {code: (name, text) for text, (code, name) in _ERRORS.items()}
+#: cudaError_t by the driver's text of an error, by which PyCUDA reports it
+_CODES = {text: code for code, (_, text) in ERRORS.items()}
 #: CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP; the flags of a registration have the same numbers
 _PINNED = 0x01 | 0x02
 #: CU_STREAM_NON_BLOCKING; CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING
@@ -72,9 +47,8 @@ def _call(call: str, function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
     except driver.Error as error:
         text = str(error).partition("failed: ")[2] or str(error)
-        known = _ERRORS.get(text) or _ERRORS.get(text.partition(" - ")[0])
-        code, name = known or (_UNKNOWN, "cudaErrorUnknown")
-        raise CudaError(call, code, name, text) from error
+        code = _CODES.get(text) or _CODES.get(text.partition(" - ")[0], _UNKNOWN)
+        raise CudaError(call, code, ERRORS[code][0], text) from error
 
 
 @functools.cache
@@ -91,11 +65,11 @@ def _call_driver(call: str, function: str, *arguments: Any) -> None:
     """
     code = int(getattr(_libcuda(), function)(*arguments))
     if code:
-        raise CudaError(call, code, *_TEXTS.get(code, (f"cudaError{code}", "see cudaError_t in driver_types.h")))
+        raise CudaError(call, code, *ERRORS.get(code, (f"cudaError{code}", "see cudaError_t in driver_types.h")))
 
 
 def _refused(call: str, code: int) -> CudaError:
-    return CudaError(call, code, *_TEXTS[code])
+    return CudaError(call, code, *ERRORS[code])
 
 
 class _Pushed:
