@@ -7,6 +7,7 @@ python_path/  the modules that Python models import: a directory for their `sys.
 tensorrt/     plans of TensorRT on NVIDIA GPUs
 base          the interface of a backend
 binding_plan  the part of a run that is the same for every batch of a model
+file_kinds    the kind of a file that is no model, from its first bytes
 host          the services of the hosting process: log lines, metrics, calls of other models
 loader        finds a backend by its name
 packs         directories with a backend, and perhaps its own interpreter

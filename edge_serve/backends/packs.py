@@ -38,7 +38,9 @@ SOURCES = Path(__file__).resolve().parents[2] / "packs"
 #: of a backend, and so of a pack
 NAME = re.compile(r"[A-Za-z0-9_-]+\Z")
 #: files of edge_serve/backends that are no backends
-OTHERS = frozenset({"base", "binding_plan", "host", "loader", "packs", "parameters", "privacy", "python_path"})
+OTHERS = frozenset(
+    {"base", "binding_plan", "file_kinds", "host", "loader", "packs", "parameters", "privacy", "python_path"}
+)
 
 
 @frozen

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edge_serve.backends.file_kinds import FileKinds, find_kind
 from edge_serve.config.model.layout import advice_on_file
 from edge_serve.errors import InvalidArgument, Unavailable, Unsupported, with_advice
 
@@ -43,15 +44,13 @@ FORMATS = {one.model_type: one for one in (XGBOOST_JSON, XGBOOST_UBJ, XGBOOST, L
 _BY_SUFFIX = {".json": XGBOOST_JSON, ".ubj": XGBOOST_UBJ, ".model": XGBOOST, ".txt": LIGHTGBM, ".tl": CHECKPOINT}
 
 _CONVERT = "save it with treelite.sklearn.import_model(model).serialize('checkpoint.tl') (docs/trees.md)"
-#: what a file of another framework begins with, more than a byte, because XGBoost's old format begins with any -> what
-#: it is, and what to do
-_FOREIGN: dict[bytes, tuple[str, str]] = {
-    rb"\x80[\x02-\x05]": ("a pickle", f"a pickle can run any code, so it is not read: {_CONVERT}"),
-    rb"\x08[\x01-\x1f][\x12\x1a\x22\x2a\x32\x3a\x42]": ("an ONNX file", 'write backend: "onnxruntime"'),
-    rb"PK\x03\x04": ("a ZIP archive, such as a file of PyTorch or Keras", 'write backend: "pytorch"'),
-    rb"\x89HDF": ("an HDF5 file, such as one of Keras", "serve it with another backend"),
-    rb"\x1f\x8b\x08": ("a gzip archive", "unpack it"),
-}
+#: files of other frameworks; more than a byte of each, because XGBoost's old format begins with any
+_FOREIGN: FileKinds = (
+    (rb"\x80[\x02-\x05]", "a pickle", f"a pickle can run any code, so it is not read: {_CONVERT}"),
+    (rb"\x08[\x01-\x1f][\x12\x1a\x22\x2a\x32\x3a\x42]", "an ONNX file", 'write backend: "onnxruntime"'),
+    (rb"PK\x03\x04", "a ZIP archive, such as a file of PyTorch or Keras", 'write backend: "pytorch"'),
+    (rb"\x89HDF", "an HDF5 file, such as one of Keras", "serve it with another backend"),
+)
 
 
 def find_file(directory: Path, config: Mapping[str, Any], model_type: str) -> tuple[Path, Format]:
@@ -103,9 +102,9 @@ def check_format(path: Path, wanted: Format) -> None:
     if found is not None:
         parameter = f'parameters {{ key: "model_type" value {{ string_value: "{found.model_type}" }} }}'
         raise InvalidArgument(f"'{path}' looks like {found.words}, expected {wanted.words}: write {parameter}")
-    for start, (words, advice) in _FOREIGN.items():
-        if re.match(start, head, re.DOTALL):
-            raise InvalidArgument(f"'{path}' is {words}, expected {wanted.words}: {advice}")
+    if kind := find_kind(head, _FOREIGN):
+        words, advice = kind
+        raise InvalidArgument(f"'{path}' is {words}, expected {wanted.words}: {advice}")
     if wanted is not XGBOOST:  # which begins with the numbers of its parameters
         raise InvalidArgument(
             f"'{path}' is not {wanted.words}: it begins with {head[:16]!r}; {_AGAIN[wanted.model_type]}"

@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-#: bytes of a file that tell its kind
-_HEAD_BYTES = 512
-_COPY_AGAIN = "copy or export it again, and compare its size with the original's"
+from edge_serve.backends.file_kinds import COPY_AGAIN, FileKinds, find_kind, read_head
 
 #: what a file of this name holds; then it is damaged, or what it describes is not known
 _EXPECTED = {".onnx": "an ONNX model, by its first bytes", ".tflite": "a TensorFlow Lite model", ".xml": "XML"}
@@ -21,11 +19,8 @@ _BY_TEXT = (
     ),
 )  # fmt: skip
 #: first bytes, the kind of the file, and the fix
-_KINDS: tuple[tuple[bytes, str, str], ...] = (
-    (rb"version https://git-lfs", "a Git LFS pointer, not the model", "git lfs pull"),
-    (rb"\s*<(?:!doctype|html|head)", "a web page, not the model", 'download the file itself (its "raw" link)'),
+_KINDS: FileKinds = (
     (rb"PK\x03\x04", "a ZIP archive, as PyTorch writes", 'name it model.pt or model.pt2, and write backend: "pytorch"'),
-    (rb"\x1f\x8b", "compressed by gzip", "gunzip it"),
     (rb"....TFL3", "a TensorFlow Lite model", "name it model.tflite"),
     (rb"\x89HDF", "an HDF5 file, as of Keras", "save it as a SavedModel (model.export), or convert it with tf2onnx"),
     (rb"\x80[\x02-\x05]", "a Python pickle", "export the model to a format of its framework"),
@@ -52,16 +47,12 @@ def _content(path: Path) -> str:
     """Return what a file is that has the wrong name or is damaged; "" = it may be what its name says."""
     if path.is_dir():
         is_saved = (path / "saved_model.pb").is_file()
-        return "" if is_saved else f"the directory holds no saved_model.pb: {_COPY_AGAIN}"
+        return "" if is_saved else f"the directory holds no saved_model.pb: {COPY_AGAIN}"
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES)
+        head, size = read_head(path)
     except OSError:
         return ""
     if not size:
-        return f"the file is empty (0 bytes): {_COPY_AGAIN}"
-    for mark, kind, fix in _KINDS:
-        if re.match(mark, head, re.IGNORECASE | re.DOTALL) and _EXPECTED.get(path.suffix) != kind:
-            return f"the file is {size} bytes and is {kind}: {fix}"
-    return ""
+        return f"the file is empty (0 bytes): {COPY_AGAIN}"
+    kind, fix = find_kind(head, _KINDS) or ("", "")
+    return "" if kind in ("", _EXPECTED.get(path.suffix)) else f"the file is {size} bytes and is {kind}: {fix}"

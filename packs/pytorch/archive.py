@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 
+from edge_serve.backends.file_kinds import COPY_AGAIN, FileKinds, find_kind, read_head
 from edge_serve.errors import Internal
 
 
@@ -25,8 +26,6 @@ class FileKind(Enum):
     COMPILED = "an AOTInductor package"
 
 
-_HEAD_BYTES = 512
-_COPY_AGAIN = "copy or export it again, and compare its size with the original's"
 _SAVE = 'torch.jit.script(model).save("model.pt"), or torch.export.save(torch.export.export(model, ...), "model.pt2")'
 
 #: instructions in the words of AOTInductor -> in those of the kernel
@@ -36,10 +35,7 @@ _INSTRUCTIONS = {
 }  # fmt: skip
 
 #: first bytes of a file that is no archive, the kind of the file, and the fix
-_OTHERS: tuple[tuple[bytes, str, str], ...] = (
-    (rb"version https://git-lfs", "a Git LFS pointer, not the model", "git lfs pull"),
-    (rb"(?:\.\./)*\.?/?(?:\.git/)?annex/objects", "a git-annex pointer, not the model", "git annex get ."),
-    (rb"\s*<(?:!doctype html|html|head)", "a web page, not the model", 'download the file itself (its "raw" link)'),
+_OTHERS: FileKinds = (
     (rb"\s*<(?:\?xml|net)", "an OpenVINO model", 'name it model.xml, beside its .bin, and write backend: "openvino"'),
     (rb"....PTMF", "a model for the mobile runtime", f"write it with {_SAVE}"),
     (rb"....TFL3", "a TensorFlow Lite model", 'name it model.tflite, and write backend: "openvino"'),
@@ -48,7 +44,6 @@ _OTHERS: tuple[tuple[bytes, str, str], ...] = (
     (rb"\x80[\x02-\x05]", "a pickle, as of torch.save", f"it holds weights without a program: write it with {_SAVE}"),
     (rb".{8}\{\"", "weights in safetensors format", f"they have no program: write it with {_SAVE}"),
     (rb"GGUF", "weights in GGUF format", "run the language model in a decoupled model.py (docs/generative.md)"),
-    (rb"\x1f\x8b", "compressed by gzip", "gunzip it"),
     (rb"\x08[\x01-\x20](?:\x12|\x1a|\x22|\x2a|\x32|\x3a|\x42)", "an ONNX model",
      'name it model.onnx, and write backend: "onnxruntime"'),
     (rb"\s*[{\[]", "JSON text", f"write the model with {_SAVE}"),
@@ -177,14 +172,12 @@ def instructions_here() -> frozenset[str]:
 
 def _on_content(path: Path) -> str:
     """Return what a file that is no archive is instead, and the fix."""
-    with path.open("rb") as file:
-        head = file.read(_HEAD_BYTES)
-        size = file.seek(0, 2)
+    head, size = read_head(path)
     if not size:
-        return f"'{path}' is empty (0 bytes): {_COPY_AGAIN}"
-    for mark, kind, fix in _OTHERS:
-        if re.match(mark, head, re.IGNORECASE | re.DOTALL):
-            return f"'{path}' is {kind}: {fix}"
+        return f"'{path}' is empty (0 bytes): {COPY_AGAIN}"
+    if found := find_kind(head, _OTHERS):
+        kind, fix = found
+        return f"'{path}' is {kind}: {fix}"
     if head.startswith(b"PK"):
-        return f"'{path}' ({size} bytes) is a damaged archive, or not all of one: {_COPY_AGAIN}"
-    return f"'{path}' ({size} bytes) is no model of PyTorch, or a damaged one: {_COPY_AGAIN}"
+        return f"'{path}' ({size} bytes) is a damaged archive, or not all of one: {COPY_AGAIN}"
+    return f"'{path}' ({size} bytes) is no model of PyTorch, or a damaged one: {COPY_AGAIN}"

@@ -9,20 +9,15 @@ import re
 from pathlib import Path
 from shlex import quote
 
-#: bytes of a file that tell its kind
-_HEAD_BYTES = 512
+from edge_serve.backends.file_kinds import COPY_AGAIN, WEB_PAGE, FileKinds, find_kind, read_head
 
 _UPGRADE = "upgrade the library: pip install --upgrade onnxruntime"
-_COPY_AGAIN = "copy or export it again, and compare its size with the original's"
 
 #: first bytes, the kind of the file, and the fix
-_KINDS: tuple[tuple[bytes, str, str], ...] = (
-    (rb"version https://git-lfs", "a Git LFS pointer, not the model", "git lfs pull"),
-    (rb"(?:\.\./)*\.?/?(?:\.git/)?annex/objects", "a git-annex pointer, not the model", "git annex get ."),
-    (rb"\s*<(?:!doctype|html|head|\?xml)", "a web page, not the model", "download the file itself (its \"raw\" link)"),
+_KINDS: FileKinds = (
+    (rb"\s*<\?xml", *WEB_PAGE),  # as of an error
     (rb"PK\x03\x04", "a ZIP archive (torch.save writes one, too)",
      "unpack it, or export the PyTorch model with torch.onnx.export"),
-    (rb"\x1f\x8b", "compressed by gzip", "gunzip it"),
     (rb"....TFL3", "a TensorFlow Lite model", "python -m tf2onnx.convert --tflite FILE --output model.onnx"),
     (rb"\x89HDF", "an HDF5 file, as of Keras", "convert the Keras model with tf2onnx"),
     (rb"....ORTM", "a model in ORT format", "name it model.ort, and write default_model_filename: \"model.ort\""),
@@ -107,14 +102,12 @@ def advice_on(text: str, path: Path, version: str, name: str) -> str:
 def _on_content(path: Path) -> str:
     """Return what a file that is no ONNX model is instead, and the fix."""
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES)
+        head, size = read_head(path)
     except OSError:
         return ""
     if not size:
-        return f"the file is empty (0 bytes): {_COPY_AGAIN}"
-    for mark, kind, fix in _KINDS:
-        if re.match(mark, head, re.IGNORECASE | re.DOTALL):
-            return f"the file is {size} bytes and is {kind}: {fix}"
-    return f"the file is {size} bytes and is no ONNX model, or not all of one: {_COPY_AGAIN}"
+        return f"the file is empty (0 bytes): {COPY_AGAIN}"
+    if found := find_kind(head, _KINDS):
+        kind, fix = found
+        return f"the file is {size} bytes and is {kind}: {fix}"
+    return f"the file is {size} bytes and is no ONNX model, or not all of one: {COPY_AGAIN}"

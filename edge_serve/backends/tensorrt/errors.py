@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from edge_serve.backends.cuda.api import says_sticky
+from edge_serve.backends.file_kinds import WEB_PAGE, FileKinds, find_kind, read_head
 from edge_serve.backends.tensorrt.plan import Step, meta_path, rebuild_command
 from edge_serve.errors import Internal, with_advice
 from edge_serve.records import frozen
@@ -21,8 +22,6 @@ from edge_serve.records import frozen
 ERROR, _WARNING = 1, 2
 #: errors of one step that are kept; an engine that does not load logs a handful
 _MOST_ERRORS = 32
-#: first bytes of a file, by which its kind is recognised
-_HEAD_BYTES = 512
 
 _MEMORY = re.compile(
     r"out ?of ?memory|could not be allocated|insuff?icient memory|memory is insufficient|sufficient workspace memory"
@@ -256,30 +255,25 @@ def _on_content(match: re.Match[str] | None, case: _Case) -> str:
     if case.plan is None:
         return ""
     try:
-        size = case.plan.stat().st_size
-        with case.plan.open("rb") as file:
-            head = file.read(_HEAD_BYTES)
+        head, size = read_head(case.plan)
     except OSError as error:
         return f"{case.plan.name} cannot be read ({error.strerror})"
     start = f"{case.plan.name} is {size} bytes"
-    for mark, kind, fix in _KINDS:
-        if re.match(mark, head, re.IGNORECASE | re.DOTALL):
-            return f"{start} and is {kind}: {fix.replace('BUILD', case.again)}"
+    if found := find_kind(head, _KINDS):
+        kind, fix = found
+        return f"{start} and is {kind}: {fix.replace('BUILD', case.again)}"
     expected = "" if meta_path(case.plan).exists() else ", or it is a plan of another TensorRT or device"
     return f"{start}, and may be cut off{expected}: copy it again, or {case.again}"
 
 
 #: first bytes, the kind of the file, and the fix; BUILD stands for the command that builds a plan
-_KINDS: tuple[tuple[bytes, str, str], ...] = (
+_KINDS: FileKinds = (
     (rb"\Z", "empty", "copy it again, or BUILD"),
-    (rb"version https://git-lfs", "a Git LFS pointer, not the plan", "git lfs pull"),
-    (rb"(?:\.\./)*\.?/?(?:\.git/)?annex/objects", "a git-annex pointer, not the plan", "git annex get ."),
-    (rb"\s*<(?:!doctype|html|head|\?xml)", "a web page, not the plan", "download the file itself"),
+    (rb"\s*<\?xml", *WEB_PAGE),  # as of an error
     (rb"\x08[\x03-\x20]\x12", "an ONNX model", "name it model.onnx, and BUILD"),
     (rb"..\x00\x00\s*\{\s*\"", "a plan after metadata of Ultralytics",
      "cut off the first 4 bytes and the JSON that follows them, whose length they are, or BUILD"),
     (rb"PK\x03\x04", "a ZIP archive", "unpack it"),
-    (rb"\x1f\x8b", "compressed by gzip", "gunzip it"),
 )  # fmt: skip
 
 _BY_TEXT: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], _Case], str]], ...] = (

@@ -15,9 +15,9 @@ BAD = "Load model from m/1/model.onnx failed:Protobuf parsing failed."
     ("content", "said"),
     [
         (b"", "the file is empty (0 bytes): copy or export it again"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "43 bytes and is a Git LFS pointer, not the model: git lfs"),
-        (b"../../.git/annex/objects/x", "a git-annex pointer, not the model: git annex get ."),
-        (b"\n<!doctype HTML>", "a web page, not the model"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "43 bytes and is a Git LFS pointer, not the file itself"),
+        (b"../../.git/annex/objects/x", "a git-annex pointer, not the file itself: git annex get ."),
+        (b"\n<!doctype HTML>", "a web page, not the file itself"),
         (b"PK\x03\x04...", "a ZIP archive"),
         (b"\x1f\x8b\x08", "compressed by gzip: gunzip it"),
         (b"\x1c\0\0\0TFL3", "a TensorFlow Lite model: python -m tf2onnx.convert --tflite"),

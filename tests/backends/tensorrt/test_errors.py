@@ -194,9 +194,9 @@ def test_engine_that_is_none_without_a_reason(plan: Path) -> None:
     ("content", "kind"),
     [
         (b"", "is 0 bytes and is empty: copy it again, or build it again"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "is 43 bytes and is a Git LFS pointer, not the plan: git"),
-        (b"../../.git/annex/objects/x", "a git-annex pointer, not the plan: git annex get ."),
-        (b"<!doctype HTML>", "a web page, not the plan"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "is 43 bytes and is a Git LFS pointer, not the file itself"),
+        (b"../../.git/annex/objects/x", "a git-annex pointer, not the file itself: git annex get ."),
+        (b"<!doctype HTML>", "a web page, not the file itself"),
         (b"\x08\x07\x12\x07pytorch", "an ONNX model: name it model.onnx, and build it again on this device:"),
         (b"\x1b\x07\x00\x00{\"description\"", "a plan after metadata of Ultralytics: cut off the first 4 bytes and"),
         (b"PK\x03\x04", "a ZIP archive: unpack it"),

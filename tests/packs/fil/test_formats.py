@@ -30,6 +30,7 @@ def test_the_old_format_of_xgboost_may_begin_with_any_byte(first: int, tmp_path:
         (b"\x08\x08\x12\x07skl2onnx", "is an ONNX file"),
         (b'{ "learner": {', "looks like XGBoost's JSON"),
         (b"PK\x03\x04", "is a ZIP archive"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "is a Git LFS pointer, .*: git lfs pull"),
     ],
 )
 def test_other_files_in_its_place_are_named(start: bytes, text: str, tmp_path: Path) -> None:
