@@ -51,14 +51,20 @@ def test_a_failed_load_says_why_and_leaves_nothing(
     run(work())
 
 
-@pytest.mark.parametrize("parameter", ["execution_timeout_ms", "EDGE_SERVE_HANG_TIMEOUT_SECS"])
-@pytest.mark.parametrize("text", ["soon", "nan", "-1"])
-def test_a_limit_that_is_no_time_is_refused(tmp_path: Path, parameter: str, text: str) -> None:
+@pytest.mark.parametrize(
+    ("parameter", "text", "said"),
+    [
+        *[("execution_timeout_ms", text, f" is '{text}', expected a number") for text in ("soon", "nan", "-1")],
+        ("EDGE_SERVE_HANG_TIMEOUT_SECS", "nan", " is 'nan', expected a number"),
+        ("EDGE_SERVE_MEMORY_MAX", "much", ": found 'much', expected bytes, as 2147483648, 2G or 512M"),
+    ],
+)
+def test_a_limit_that_cannot_be_read_is_refused(tmp_path: Path, parameter: str, text: str, said: str) -> None:
     async def work() -> None:
         workers = Workers()
         arena = Arena("echo", Budget(1 << 20))
         made = spec(tmp_path, config(**{parameter: text}))  # type: ignore[arg-type]  # only parameters are named
-        with pytest.raises(Internal, match=f"parameter {parameter} of model 'echo' is '{text}', expected a number"):
+        with pytest.raises(InvalidArgument, match=f"parameter {parameter} of model 'echo'{said}"):
             await workers.open(made, "echo", [InstanceSpec("e")], Recorder(), arena)
         assert workers.workers() == 0
         arena.close()

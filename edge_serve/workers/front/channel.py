@@ -249,12 +249,10 @@ class Channel:
 
     def _on_reply(self, count: int, batch_id: int, received: bytes) -> None:
         pending = self._pending.get(batch_id)
-        if (
-            pending is None
-            or pending.preparing
-            or count != (pending.count if pending.sent is None else len(pending.sent))
-        ):
-            raise FrameError(f"found {count} replies to batch {batch_id}, which was not asked like that")
+        if pending is None or pending.preparing:
+            raise FrameError(f"found a reply to batch {batch_id}, which was not sent, or was answered before")
+        if count != (expected := pending.count if pending.sent is None else len(pending.sent)):
+            raise FrameError(f"found {count} replies to batch {batch_id}, expected {expected}")
         if len(received) < HEADER_SIZE + REPLY_HEAD.size:
             raise FrameError("a reply is cut off")
         start, ready, done, end, token, meta = REPLY_HEAD.unpack_from(received, HEADER_SIZE)

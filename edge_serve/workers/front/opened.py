@@ -183,7 +183,8 @@ class OpenedModel:
             channel.execute(batch_id, requests, each)
 
     def _refuse(self, instance: int, batch_id: int, count: int) -> None:
-        error = Internal(f"instance {instance} of model '{self._link.name}' has no worker now")
+        text = f"instance {instance} of model '{self._link.name}' has no worker now; it is being restarted, try again"
+        error = Internal(text)
         if self._channels.get(instance, _NONE).get(instance) is None:
             self._link.listener.on_lost(instance, error)
         else:  # it came back meanwhile, and may have its next batch

@@ -17,7 +17,7 @@ from edge_serve.backends.packs import Pack
 from edge_serve.backends.parameters import parameters_of
 from edge_serve.backends.tensorrt.plan import BUILT_PLAN, meta_path
 from edge_serve.clock import Clock, MonotonicClock
-from edge_serve.errors import EdgeServeError, Internal
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.status import WorkerFacts
 from edge_serve.workers.front.bls_broker import Hooks
@@ -359,22 +359,22 @@ def _own_files(spec: ModelSpec) -> list[Path]:
 
 
 def _memory(spec: ModelSpec) -> int:
-    """The model parameter EDGE_SERVE_MEMORY_MAX in bytes; 0 = it is not given.
+    """Return the model parameter EDGE_SERVE_MEMORY_MAX in bytes; 0 = it is not given.
 
     Raises:
-        Internal: it is no number of bytes.
+        InvalidArgument: it is no number of bytes.
     """
     try:
         return parse_bytes(parameters_of(spec.config).get(MEMORY_PARAMETER, "0"))
     except ValueError as error:
-        raise Internal(f"parameter {MEMORY_PARAMETER} of model '{spec.name}': {error}") from None
+        raise InvalidArgument(f"parameter {MEMORY_PARAMETER} of model '{spec.name}': {error}") from None
 
 
 def _number(spec: ModelSpec, parameter: str) -> float:
-    """The value of a model parameter, a time; 0 = it is not given.
+    """Return the value of a model parameter that is a time; 0 = it is not given.
 
     Raises:
-        Internal: it is no number, or none that a time can be.
+        InvalidArgument: it is no number, or a negative one.
     """
     text = parameters_of(spec.config).get(parameter, "0")
     try:
@@ -383,5 +383,5 @@ def _number(spec: ModelSpec, parameter: str) -> float:
             raise ValueError("no time")
     except ValueError:
         text = f"parameter {parameter} of model '{spec.name}' is '{text}', expected a number that is not below 0"
-        raise Internal(text) from None
+        raise InvalidArgument(text) from None
     return value
