@@ -9,12 +9,12 @@ _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} |
 
 
 def one_line(text: str) -> str:
-    """`text` with control characters escaped."""
+    """Return `text` with control characters escaped."""
     return text.translate(_ESCAPES)
 
 
 def shortened(text: str, most: int = 200) -> str:
-    """`text` in one line of at most `most` characters."""
+    """Return `text` in one line of at most `most` characters."""
     line = one_line(" ".join(text.split()))
     return line if len(line) <= most else line[: most - 3] + "..."
 
@@ -26,7 +26,7 @@ _REASON = 160
 
 
 def failed_line(failed: Mapping[str, str], required: Collection[str], serving: int) -> str:
-    """`3 models failed: required seg (no such file), det (no licence), pose; 2 serve`
+    """Return a line such as `3 models failed: required seg (no such file), det (no licence), pose; 2 serve`.
 
     Args:
         failed: model -> why.
@@ -45,10 +45,10 @@ def failed_line(failed: Mapping[str, str], required: Collection[str], serving: i
 
 
 def _brief(reason: str) -> str:
-    """A reason without the traceback that a Python model adds."""
+    """Return a reason without the traceback that a Python model adds."""
     return shortened(reason.partition("\n\nAt:\n")[0], _REASON)
 
 
 def models_text(count: int) -> str:
-    """`1 model`, `5 models`"""
+    """Return `1 model`, or `5 models`."""
     return "1 model" if count == 1 else f"{count} models"

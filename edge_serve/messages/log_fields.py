@@ -23,6 +23,6 @@ CHATTER = frozenset(("edge_serve.model", "edge_serve.workers.front.output"))
 
 
 def model_fields(model: str, version: str | int = "", request_id: str = "") -> dict[str, str]:
-    """For `extra` of a log call; what is not known is left out."""
+    """Return the subject of a log line, for `extra` of the call; what is not known is left out."""
     values = (model, str(version), request_id)
     return {name: value for name, value in zip(FIELDS, values, strict=True) if value}

@@ -23,7 +23,7 @@ class Certificate:
 
     @staticmethod
     def of(data: bytes, fields: Mapping[str, Any]) -> Certificate:
-        """From its DER bytes and what `ssl.SSLSocket.getpeercert` makes of them."""
+        """Return a certificate, from its DER bytes and the fields that `ssl.SSLSocket.getpeercert` returns."""
         names: Iterable[Iterable[tuple[str, str]]] = fields.get("subject", ())
         pairs = frozenset((_SHORT.get(name, name), value) for group in names for name, value in group)
         return Certificate(hashlib.sha256(data).hexdigest(), pairs)

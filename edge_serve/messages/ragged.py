@@ -54,7 +54,7 @@ class BatchOutput:
 
 
 def batch_inputs(config: Mapping[str, Any]) -> list[BatchInput]:
-    """`batch_input` of a checked configuration in Triton's JSON."""
+    """Return the entries of `batch_input` in a checked configuration (Triton's JSON)."""
     return [
         BatchInput(
             BatchInputKind[entry.get("kind", "BATCH_ELEMENT_COUNT")],
@@ -67,7 +67,7 @@ def batch_inputs(config: Mapping[str, Any]) -> list[BatchInput]:
 
 
 def batch_outputs(config: Mapping[str, Any]) -> list[BatchOutput]:
-    """`batch_output` of a checked configuration in Triton's JSON."""
+    """Return the entries of `batch_output` in a checked configuration (Triton's JSON)."""
     outputs = {output["name"]: output for output in config.get("output", ())}
     return [
         BatchOutput(
@@ -80,7 +80,7 @@ def batch_outputs(config: Mapping[str, Any]) -> list[BatchOutput]:
 
 
 def make(kind: BatchInputKind, datatype: DataType, shapes: Sequence[Shape]) -> Array:
-    """The tensor of a batch input, for a source of these `shapes`, one per request, batch dimension included.
+    """Make the tensor of a batch input from the shapes of its source, one per request, batch dimension included.
 
     Element counts are of a whole request. The values of BATCH_MAX_ELEMENT_COUNT_AS_SHAPE mean nothing, they are zeros.
 
@@ -104,12 +104,12 @@ def make(kind: BatchInputKind, datatype: DataType, shapes: Sequence[Shape]) -> A
 
 
 def flatten(parts: Sequence[Array]) -> Array:
-    """A ragged input: all elements of all requests as one dimension; a view when there is one request."""
+    """Return a ragged input: all elements of all requests as one dimension; a view if there is one request."""
     return parts[0].reshape(-1) if len(parts) == 1 else np.concatenate([part.reshape(-1) for part in parts])
 
 
 def scatter(output: Array, dims: Shape, shapes: Sequence[Shape]) -> list[Array]:
-    """Each request's part of `output`, as views, with -1 in `dims` filled from its source's shape.
+    """Return each request's part of `output`, as views, with -1 in `dims` filled from its source's shape.
 
     Raises:
         Internal: the model's output does not have as many elements as the requests should get.

@@ -46,7 +46,7 @@ class Regions(Protocol):
     """The shared memory that clients have registered (workers/memory/regions.py)."""
 
     def find(self, name: str, offset: int, size: int, label: str = "") -> Place:
-        """A part of region `name`.
+        """Return the place of a part of region `name`.
 
         Raises:
             NotFound: there is no such region. InvalidArgument: the part reaches beyond it.

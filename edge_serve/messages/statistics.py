@@ -20,7 +20,7 @@ class Duration:
     ns: int = 0
 
     def add(self, ns: int) -> None:
-        """One more event of `ns` nanoseconds."""
+        """Add an event of `ns` nanoseconds."""
         self.count += 1
         self.ns += ns
 
@@ -36,7 +36,7 @@ class ComputeTimes:
     trace: Trace | None = None
 
     def add(self, compute_start_ns: int, input_end_ns: int, output_start_ns: int, compute_end_ns: int) -> None:
-        """One more member."""
+        """Add the times of one member."""
         self.input_ns += input_end_ns - compute_start_ns
         self.infer_ns += output_start_ns - input_end_ns
         self.output_ns += compute_end_ns - output_start_ns

@@ -86,7 +86,7 @@ BY_NUMBER: dict[int, DataType] = {t.value: t for t in DataType}
 
 
 def from_numpy_type(dtype: np.dtype[Any]) -> DataType | None:
-    """The data type for a NumPy dtype; objects, `S` and `U` arrays are BYTES; None if there is none."""
+    """Return the data type for a NumPy dtype; None = there is none. Objects, `S` and `U` arrays are BYTES."""
     if dtype.kind in "OSU":
         return DataType.BYTES
     return _from_numpy().get(dtype.newbyteorder("<") if dtype.byteorder == ">" else dtype)
@@ -118,7 +118,7 @@ class InferTensor:
     offset: int = -1
 
     def array(self) -> Array:
-        """The values; a view of `data` except for BYTES.
+        """Return the values, as a view of `data` except for BYTES.
 
         Raises:
             InvalidArgument: the bytes do not make up this shape.
@@ -139,14 +139,14 @@ class Handle(InferTensor):
 
     @classmethod
     def of(cls, tensor: InferTensor, arena: object) -> InferTensor:
-        """`tensor`, whose `offset` is in `arena`; itself when it lies in no arena."""
+        """Return a handle of `tensor`, whose `offset` is in `arena`; `tensor` itself if it lies in no arena."""
         if tensor.offset < 0:
             return tensor
         return cls(tensor.name, tensor.datatype, tensor.shape, tensor.data, -1, arena, tensor.offset)
 
     @classmethod
     def renamed(cls, tensor: InferTensor, name: str, shape: Shape) -> InferTensor:
-        """The same bytes, in the same place when they lie in an arena."""
+        """Return a tensor of another name and shape over the same bytes, which stay where they are in an arena."""
         if type(tensor) is cls:
             return cls(name, tensor.datatype, shape, tensor.data, -1, tensor.arena, tensor.place)
         if type(tensor) is Shared:
@@ -170,12 +170,13 @@ class Unseen:
 
     @classmethod
     def buffer(cls, size: int) -> Buffer:
-        """For `InferTensor.data`, where most code asks for the length alone: no type there should have to name this."""
+        """Return unseen bytes for `InferTensor.data`, where most code asks for the length alone: its type need not name
+        this class."""
         return cast(Buffer, cls(size))
 
 
 def is_unseen(data: object) -> bool:
-    """Whether this process sees only how many bytes it is."""
+    """Return whether this process knows only the number of the bytes."""
     return type(data) is Unseen
 
 
@@ -198,7 +199,7 @@ def shape_text(shape: Iterable[int]) -> str:
 
 
 def element_count(shape: Sequence[int]) -> int:
-    """Number of elements; 1 for an empty shape."""
+    """Return the number of elements; 1 for an empty shape."""
     return math.prod(shape)
 
 
@@ -214,7 +215,7 @@ def zero_tensor(name: str, datatype: DataType, shape: Shape) -> InferTensor:
 
 
 def to_array(data: Buffer, datatype: DataType, shape: Shape) -> Array:
-    """Values of binary `data`: a view, except for BYTES, which become an object array of `bytes`.
+    """Return the values of binary `data`: a view, except for BYTES, which become an object array of `bytes`.
 
     Raises:
         InvalidArgument: the bytes do not make up this shape.
@@ -237,7 +238,7 @@ def to_array(data: Buffer, datatype: DataType, shape: Shape) -> Array:
 
 
 def from_array(array: Array, datatype: DataType) -> Buffer:
-    """`array` in v2 binary layout: a view where it already lies that way, else a copy.
+    """Return `array` in v2 binary layout: a view where it already lies that way, else a copy.
 
     Raises:
         InvalidArgument: a BYTES element is neither bytes nor str.
@@ -254,7 +255,7 @@ _LENGTH = struct.Struct("<I")
 
 
 def split_bytes(data: Buffer) -> list[bytes]:
-    """Elements of a BYTES tensor.
+    """Return the elements of a BYTES tensor.
 
     Raises:
         InvalidArgument: the data ends inside a length or an element.
@@ -276,7 +277,7 @@ def split_bytes(data: Buffer) -> list[bytes]:
 
 
 def join_bytes(elements: Iterable[object]) -> bytes:
-    """The binary layout of BYTES elements; `str` is written as UTF-8.
+    """Return the binary layout of BYTES elements; `str` is written as UTF-8.
 
     Raises:
         InvalidArgument: an element is neither bytes nor str.
@@ -298,7 +299,7 @@ def join_bytes(elements: Iterable[object]) -> bytes:
 
 
 def count_bytes_elements(data: Buffer) -> int:
-    """Number of elements of a BYTES tensor without copying them.
+    """Count the elements of a BYTES tensor without copying them.
 
     Raises:
         InvalidArgument: the data ends inside a length or an element.
@@ -318,14 +319,14 @@ def count_bytes_elements(data: Buffer) -> int:
 
 
 def join(parts: Sequence[Array]) -> Array:
-    """One array from several along the first axis; a single part is returned as it is."""
+    """Join arrays along the first axis; a single one is returned as it is."""
     import numpy as np
 
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def split(array: Array, rows: Sequence[int]) -> list[Array]:
-    """Views of consecutive `rows` of the first axis, the reverse of `join`."""
+    """Return views of consecutive `rows` of the first axis, the reverse of `join`."""
     views, start = [], 0
     for count in rows:
         views.append(array[start : start + count])

@@ -46,7 +46,7 @@ class Recorder(Protocol):
     def next_id(self) -> int: ...
     def now_ns(self) -> int: ...
     def collect(self, trace: Trace) -> None:
-        """All is known of the trace of a client's request and of those that belong to it."""
+        """Take the complete trace of a client's request, and those that belong to it."""
 
 
 class Trace(ComputeTimes):
@@ -89,7 +89,7 @@ class Trace(ComputeTimes):
         self.acquire()
 
     def part(self, model: str, version: str, request: InferRequest) -> Trace:
-        """The trace of a request that this one has led to; that request's `compute` from now on."""
+        """Return the trace of a request that this one has led to, which becomes that request's `compute`."""
         recorder = self._recorder
         made = Trace(
             recorder.next_id(),
@@ -103,7 +103,7 @@ class Trace(ComputeTimes):
         return made
 
     def begin(self, model: str, version: str, request: InferRequest) -> None:
-        """The request goes to its model."""
+        """Begin the trace of a request that is sent to its model."""
         self.model_name, self.model_version, self.request_id = model, version, request.id
         now = self._recorder.now_ns()
         self.mark("REQUEST_START", now)
@@ -143,16 +143,16 @@ class Trace(ComputeTimes):
             self._recorder.collect(self)
 
     def now_ns(self) -> int:
-        """The time of its marks."""
+        """Return the time now, as marks have it."""
         return self._recorder.now_ns()
 
     def mark(self, name: str, ns: int) -> None:
-        """Something happened."""
+        """Record a timestamp."""
         if self.timestamps is not None and not self.root.closed:
             self.timestamps.append((name, ns))
 
     def add(self, compute_start_ns: int, input_end_ns: int, output_start_ns: int, compute_end_ns: int) -> None:
-        """The model has executed the request."""
+        """Record that the model has executed the request."""
         if self._sum is not None:
             self._sum.add(compute_start_ns, input_end_ns, output_start_ns, compute_end_ns)
         if self.composed:
@@ -168,7 +168,7 @@ class Trace(ComputeTimes):
             self.release()
 
     def add_tensors(self, activity: str, tensors: Sequence[InferTensor]) -> None:
-        """Tensors as they are now: TENSOR_QUEUE_INPUT or TENSOR_BACKEND_OUTPUT."""
+        """Record tensors as they are now: TENSOR_QUEUE_INPUT or TENSOR_BACKEND_OUTPUT."""
         if self.tensors is None or self.root.closed:
             return
         self.tensors += [
@@ -202,14 +202,14 @@ class Arrival:
         self._told = False
 
     def traced(self, trace: Trace) -> None:
-        """The request has this trace, which is not complete before `release`."""
+        """Report to the trace of the request, which is not complete before `release`."""
         self._trace = trace
         trace.acquire()
         for name, ns in self._received:
             self._mark(name, ns)
 
     def mark(self, name: str) -> None:
-        """Something happens at the door."""
+        """Record a timestamp of the door."""
         if self._trace is not None:
             self._mark(name, self._trace.now_ns())
 

@@ -62,7 +62,7 @@ class PythonBackend:
         return opened
 
     def close(self) -> None:
-        """Forget the model's modules."""
+        """Remove the model's modules from this process."""
         if self._model is not None:
             self._model.unload()
             self._model = None

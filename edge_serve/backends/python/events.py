@@ -58,8 +58,8 @@ class _Selector(selectors.DefaultSelector):
 
 
 async def _in_worker(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """A child that the model forks ends when it returns from the model's code. Back in the loop it would take wake-ups
-    from the worker, whose sockets it shares."""
+    """Run a coroutine. A child that the model forks exits when it returns from the model's code: in the loop it would
+    take wake-ups from the worker, whose sockets it shares."""
     worker = os.getpid()
     try:
         return await coroutine

@@ -58,13 +58,13 @@ class _Answer:
         self._settled: SimpleQueue[None] = SimpleQueue()
 
     def deliver(self, reply: Reply | None, final: bool) -> None:
-        """A response, or the end of the sender."""
+        """Take a response, or the end of the sender."""
         if reply is not None:
             self.reply = reply
         self._settled.put(None)
 
     def wait(self) -> Reply | None:
-        """The response; None once the sender has been dropped without one."""
+        """Wait for the response. Return None if the sender was discarded without one."""
         self._settled.get()
         return self.reply
 
@@ -105,7 +105,7 @@ class PythonInstance:
     # -- executing
 
     def execute(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
-        """One reply per request; a decoupled model's are empty, its responses go through `BackendRequest.send`."""
+        """Return one reply per request; those of a decoupled model, which uses `BackendRequest.send`, are empty."""
         if self._decoupled:
             return self._execute_decoupled(batch)
         answers, replies = self._execute_ordinary(batch, timing)
@@ -120,7 +120,7 @@ class PythonInstance:
     def _execute_ordinary(
         self, batch: Sequence[BackendRequest], timing: Timing
     ) -> tuple[list[_Answer | None] | None, list[Reply | None]]:
-        """The replies, and for those that are None the answers to wait for."""
+        """Execute a batch. Return the replies, and for those that are None the answers to wait for."""
         name, version = self._model_name, self._model_version
         requests = [InferenceRequest.received(request, name, version, self._make_sender) for request in batch]
         timing.input_end_ns = time.monotonic_ns()
@@ -140,7 +140,7 @@ class PythonInstance:
     def _check(
         self, batch: Sequence[BackendRequest], requests: Sequence[InferenceRequest], result: object
     ) -> tuple[list[Reply | None], bool]:
-        """A reply or None for each request, and whether there is no None."""
+        """Return a reply or None for each request, and whether there is no None."""
         if result is None:
             result = [None] * len(requests)
         if not isinstance(result, list):
@@ -238,7 +238,7 @@ class PythonInstance:
         return Reply(rescheduled=True)
 
     def _resumed(self, request: InferenceRequest, wire: BackendRequest) -> InferenceResponseSender:
-        """The sender that the model has kept from the last run of this request, else the new one."""
+        """Return the sender that the model has kept from the last run of this request, else the new one."""
         made = request.get_response_sender()
         kept = self._suspended.pop(wire.correlation_id, None)
         if kept is None or wire.flags & SEQUENCE_START:

@@ -26,7 +26,7 @@ UTILS_DIRECTORY = Path(__file__).parents[1] / "python_path"
 
 
 def find(spec: ModelSpec) -> Path:
-    """The model's file; that of its backend, if the backend is a python-based one.
+    """Return the model's file; that of its backend, if the backend is a python-based one.
 
     Raises:
         Internal: it is missing, or is not named *.py.

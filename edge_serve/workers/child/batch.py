@@ -55,7 +55,7 @@ TIMEOUT_EXPIRED = "Request timeout expired"
 
 
 def cancel_key(batch_id: int, index: int) -> int:
-    """How a request of a batch is named among the cancelled ones."""
+    """Return the key of a request of a batch in the set of cancelled ones."""
     return (batch_id << 16) | index
 
 
@@ -179,7 +179,7 @@ def _read_inputs(
 
 
 def _imported(name: str, datatype: DataType, shape: Shape, data: memoryview, where: int) -> InferTensor:
-    """The same of another model's memory; it has no place in the model's own arena."""
+    """Return an input in another model's memory, which has no place in the model's own arena."""
     unaligned = datatype.size > 1 and where % datatype.size
     return InferTensor(name, datatype, shape, bytearray(data) if unaligned else data)
 
@@ -187,7 +187,7 @@ def _imported(name: str, datatype: DataType, shape: Shape, data: memoryview, whe
 def _in_arena(
     name: str, datatype: DataType, shape: Shape, arena: memoryview | InputArena, where: int, size: int
 ) -> InferTensor:
-    """A view, or a copy of what is not aligned: a binary tensor starts anywhere in a body."""
+    """Return an input in the arena as a view, or as a copy if it is not aligned: in a body it starts anywhere."""
     if datatype.size > 1 and where % datatype.size:
         return InferTensor(name, datatype, shape, bytearray(arena[where : where + size]))
     return InferTensor(name, datatype, shape, arena[where : where + size], where)
@@ -222,7 +222,7 @@ def encode_answers(
     mismatches: Mismatches | None = None,
     rows: Sequence[int] | None = None,
 ) -> tuple[list[Any], int, list[Any], int]:
-    """(parts, bytes of them, data, bytes of it) of replies.
+    """Return the descriptions of replies as parts, their bytes, the data of tensors as parts, and their bytes.
 
     Args:
         wanted: the outputs that each request asked for; None = all.
@@ -277,7 +277,7 @@ def encode_answers(
 
 
 def _without_outputs(reply: Reply) -> bytes:
-    """An ANSWER for a request that failed, or that has none yet."""
+    """Return an ANSWER for a request that failed, or that has no answer yet."""
     if reply.error is None:
         return ANSWER.pack(RESCHEDULED, 0, 0, 0)
     text, code = reply.error.message.encode(errors="replace"), 1 + triton_code(reply.error)
@@ -302,7 +302,10 @@ def encode_reply(
     mismatches: Mismatches | None = None,
     rows: Sequence[int] | None = None,
 ) -> bytes:
-    """A REPLY frame; `marks` are start, inputs ready, outputs ready, and the end is now. Others as `encode_answers`.
+    """Return a REPLY frame. Other arguments as `encode_answers`.
+
+    Args:
+        marks: start, inputs ready, and outputs ready; the end is now.
 
     Raises:
         Unavailable: there is no memory for the large outputs.
@@ -325,7 +328,7 @@ def encode_partial(
     room: OutputRoom,
     mismatches: Mismatches | None = None,
 ) -> bytes:
-    """A PARTIAL frame; without a `reply` it only tells that none follows.
+    """Return a PARTIAL frame; without a `reply` it only says that none follows.
 
     Raises:
         Unavailable: there is no memory for large outputs.

@@ -40,7 +40,7 @@ from edge_serve.workers.wire.layout import padded
 
 
 def encode_call(number: int, call: ModelCall, places: Sequence[int], model: int, token: int) -> bytes:
-    """An INFER frame.
+    """Return an INFER frame.
 
     Args:
         places: where each input lies in the caller's arena; -1 = it travels in the frame.
@@ -69,7 +69,7 @@ def encode_call(number: int, call: ModelCall, places: Sequence[int], model: int,
 
 
 def decode_response(received: Frame, arena: memoryview) -> tuple[Reply, bool]:
-    """The response in an INFER_RESPONSE frame, and whether it is the last.
+    """Return the response in an INFER_RESPONSE frame, and whether it is the last.
 
     Args:
         arena: in which the places of outputs count: that of `room_of`.
@@ -85,7 +85,7 @@ def decode_response(received: Frame, arena: memoryview) -> tuple[Reply, bool]:
 
 
 def room_of(received: Frame) -> OutputSlot:
-    """The slot that the outputs of an INFER_RESPONSE frame lie in."""
+    """Return the slot that the outputs of an INFER_RESPONSE frame lie in."""
     token, offset, nbytes, *_ = RESPONSE_HEAD.unpack_from(received.payload)
     return OutputSlot(token, offset, nbytes)
 
@@ -95,7 +95,7 @@ def _error(about: dict[str, Any]) -> EdgeServeError:
 
 
 def encode_rest(waiting: Sequence[tuple[int, int]]) -> bytes:
-    """An INFER_REST frame: calls that are waited for, and how many responses to each have arrived."""
+    """Return an INFER_REST frame: calls that are waited for, and how many responses to each have arrived."""
     return frame(FrameKind.INFER_REST, 0, b"".join([WAITING.pack(number, seen) for number, seen in waiting]))
 
 
@@ -118,7 +118,7 @@ class CallerArena:
         self._inputs = inputs if isinstance(inputs, InputArena) else None
 
     def place_of(self, data: Buffer) -> int:
-        """Where `data` lies in the arena; -1 = elsewhere."""
+        """Return where `data` lies in the arena; -1 = elsewhere."""
         address = _address(data)
         where = address - self._start
         if where >= 0 and where + len(data) <= len(self.arena):
@@ -162,7 +162,7 @@ class Calling:
         self._sender: threading.Thread | None = None
 
     def start(self, call: ModelCall, on_reply: OnReply) -> Cancel:
-        """Ask; see `backends.host.Host.infer`.
+        """Start a call; see `backends.host.Host.infer`.
 
         Raises:
             EdgeServeError: there is no memory for the inputs.
@@ -182,7 +182,7 @@ class Calling:
         return lambda: self._cancel(number)
 
     def _place(self, inputs: Sequence[InferTensor], home: CallerArena | None) -> tuple[list[int], int]:
-        """Where each input lies in the arena, and the token of the slot that was filled for that."""
+        """Return where each input lies in the arena, and the token of the slot that was filled for that."""
         if home is None:
             return [-1] * len(inputs), 0
         places = [home.place_of(tensor.data) if len(tensor.data) >= _SHORT else -1 for tensor in inputs]
@@ -202,7 +202,7 @@ class Calling:
             self._later.put(frame(FrameKind.INFER_CANCEL, number))
 
     def on_response(self, received: Frame) -> None:
-        """INFER_RESPONSE arrived (control thread)."""
+        """Deliver the response in an INFER_RESPONSE frame (control thread)."""
         memory = self._outputs(received)
         reply, final = decode_response(received, memory)
         opened = self._open.get(received.id)
@@ -213,7 +213,7 @@ class Calling:
                 del self._open[received.id]
 
     def rest(self, still: Callable[[], bool]) -> None:
-        """The instance goes on only when one of its calls is answered: tell which they are.
+        """Tell the front end the calls that the instance waits for, when it continues only with an answer to one.
 
         Args:
             still: nothing has woken the model yet; asked after the calls were counted.
@@ -223,7 +223,7 @@ class Calling:
             self._send(encode_rest(waiting))
 
     def _outputs(self, received: Frame) -> memoryview:
-        """The slot of the outputs, which is free again when the last view of it is gone."""
+        """Return the memory of the outputs, whose slot is released with the last view of it."""
         room = room_of(received)
         if self.home is None or not room.token:
             return memoryview(b"")

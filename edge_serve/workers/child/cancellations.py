@@ -35,7 +35,7 @@ class Cancellations:
             self.marks.discard(key)
 
     def done(self, batch_id: int) -> None:
-        """The requests of this batch, and of all before it, have been answered."""
+        """Remove the marks of the requests of this batch and of all before it, which have been answered."""
         self._latest = batch_id
         if self.marks:
             self.marks.difference_update([key for key in tuple(self.marks) if key >> 16 <= batch_id])
@@ -46,6 +46,6 @@ class Cancellations:
         self._latest = batch_id
 
     def close(self, key: int) -> None:
-        """The last response of a decoupled model's request has been sent."""
+        """Remove the mark of a decoupled model's request, whose last response has been sent."""
         self._open.discard(key)
         self.marks.discard(key)

@@ -29,7 +29,7 @@ class Forks:
         self._masks = threading.local()  # several threads may be about to fork
 
     def watch(self) -> None:
-        """From now on. Models' own handlers, which come later, run farther from the fork than these."""
+        """Handle forks from now on. Models' own handlers, which come later, run farther from the fork than these."""
         os.register_at_fork(before=self._before, after_in_parent=self._restore, after_in_child=self._after_in_child)
 
     def _before(self) -> None:

@@ -234,7 +234,7 @@ class Instance:
         return with_late(replies, late, len(batch.requests)) if late else replies
 
     def _execute_each(self, batch: Batch, start_ns: int) -> tuple[list[Reply], tuple[int, int, int]]:
-        """One execution per request. The marks are such that inputs, compute and outputs take what they took in all."""
+        """Execute requests one by one. The marks give inputs, compute, and outputs the time that they took in all."""
         clock = time.monotonic_ns
         replies: list[Reply] = []
         inputs = outputs = 0
@@ -338,7 +338,7 @@ class Instance:
     # ---- called by the control thread -----------------------------------------------------------------------------
 
     def grant_slot(self, token: int, offset: int, capacity: int, reason: str) -> None:
-        """The front end's answer to NEED_OUTPUT; capacity 0 is a refusal."""
+        """Take the front end's answer to NEED_OUTPUT; capacity 0 is a refusal."""
         asked = self._asked.get(token)
         if asked is not None:
             event, answer = asked
@@ -362,7 +362,7 @@ class Instance:
         self._paused.close()
 
     def _close_failed(self, batch: Batch, replies: list[Reply]) -> None:
-        """The batch's own reply is the last one of a request that failed, or that comes again in another batch."""
+        """Close requests that failed, or come again in another batch: the batch's own reply is their last one."""
         for i, reply in enumerate(replies):
             if reply.error is not None or reply.rescheduled:
                 self._cancellations.close(cancel_key(batch.id, i))

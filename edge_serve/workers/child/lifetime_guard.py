@@ -18,7 +18,7 @@ class LifetimeGuard:
         _tie(fd, -os.getpid())  # the front end has made it a group of its own
 
     def tie_child(self) -> None:
-        """In a child that a model forked. The model may have closed our end, or opened something else in its place."""
+        """Tie a child that a model forked. The model may have closed our end, or opened something else in its place."""
         with contextlib.suppress(OSError):
             if _identity(self._fd) == self._pipe:  # opened anew: what is set here does not hold for the worker's own
                 _tie(os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), os.getpid())

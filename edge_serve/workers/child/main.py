@@ -64,7 +64,7 @@ class LoadedModel:
     closing: threading.Lock
 
     def of(self, channel: int | None) -> list[Instance]:
-        """The instance of a channel; all of them when that is None."""
+        """Return the instance of a channel; all instances if that is None."""
         return [instance for instance in self.instances if channel in (None, instance.number)]
 
 
@@ -116,8 +116,8 @@ class Main:
         self._jobs.put(partial(loader.import_ahead, backend))
 
     def cut_off(self) -> None:
-        """In a child that a model forked: it must not answer for this process, and ends when it returns from the
-        model's code."""
+        """Disconnect a child that a model forked. It must not answer for this process, and exits when it returns from
+        the model's code."""
         self._forked = True
         self.remote.cut_off()
         self._control.disconnect()
@@ -153,7 +153,7 @@ class Main:
             os._exit(1)
 
     def _descriptors(self, count: int) -> list[int]:
-        """Those that came with a frame.
+        """Take the descriptors that came with a frame.
 
         Raises:
             RuntimeError: the kernel has left some out, because this process has none free.
@@ -204,7 +204,7 @@ class Main:
         return True
 
     def _answer_load(self, question: int, make: Callable[[], bytes]) -> bool:
-        """`_answer` while a model loads in this thread."""
+        """Answer as `_answer` does, while a model loads in this thread."""
         thread = threading.get_ident()
         self._loading.append(thread)
         try:
@@ -342,7 +342,7 @@ class Main:
             return self._answer(question, close)
 
     def _shares(self, number: int) -> bool:
-        """Whether other instances of a model, opened later or earlier, use its backend."""
+        """Return whether other instances of a model, opened later or earlier, use its backend."""
         backend = self._loaded[number].backend
         return any(other.backend is backend for key, other in self._loaded.copy().items() if key != number)
 
@@ -375,7 +375,7 @@ class Main:
     # ---- about running batches ------------------------------------------------------------------------------------
 
     def _on_cancellation(self, received: Frame) -> None:
-        """CANCEL, PAUSE, or RESUME arrived."""
+        """Handle a CANCEL, PAUSE, or RESUME frame."""
         number, index = CANCELLATION.unpack_from(received.payload)
         instance = self._instances.get(number)
         if instance is not None and received.kind == FrameKind.CANCEL:

@@ -14,6 +14,6 @@ class OwnThread(threading.Thread):
 
 
 def model_has_threads() -> bool:
-    """Whether any thread runs beside the main thread, the current one and the worker's own."""
+    """Return whether any thread runs beside the main thread, the current one, and the worker's own."""
     known = (threading.current_thread(), threading.main_thread())
     return any(one not in known and not isinstance(one, OwnThread) for one in threading.enumerate())

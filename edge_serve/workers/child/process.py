@@ -82,7 +82,7 @@ class Control:
         self._socket.close()
 
     def receive(self) -> list[Frame] | None:
-        """Frames that have arrived; None at the end. Descriptors that came along are in `descriptors`."""
+        """Return frames that have arrived; None at the end. Add descriptors that came along to `descriptors`."""
         data, descriptors, _, _ = socket.recv_fds(self._socket, 64 * 1024, _MOST_DESCRIPTORS)
         for fd in descriptors:
             os.set_inheritable(fd, False)
@@ -102,7 +102,7 @@ class ForwardingHandler(logging.Handler):
 
 
 def prepare_process(pipe_fd: int) -> LifetimeGuard:
-    """Die with the front end; let only it decide about signals; limits; traces of fatal errors."""
+    """Tie this process to the front end, which alone decides about signals, and set limits and fault handlers."""
     tied = LifetimeGuard(pipe_fd)
     _die_first()
     for number in SIGNALS:
@@ -118,7 +118,8 @@ def prepare_process(pipe_fd: int) -> LifetimeGuard:
 
 
 def _die_first() -> None:
-    """When memory runs out a worker goes before the front end, which starts it again. Anybody may raise the figure."""
+    """Let the kernel kill a worker before the front end, which restarts it, when memory runs out. Any process may
+    raise its own figure."""
     try:
         with open("/proc/self/oom_score_adj", "r+") as file:
             now = int(file.read())
@@ -129,7 +130,7 @@ def _die_first() -> None:
 
 
 def beat(control: Control, seconds: float, place: Callable[[], str] = str) -> None:
-    """Heartbeats for ever: run it in a thread of its own.
+    """Send heartbeats for ever, in a thread of its own.
 
     Args:
         place: returns where a model is that is being loaded; "" = none is, or that is not known.

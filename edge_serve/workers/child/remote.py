@@ -33,7 +33,7 @@ class Remote:
         self._forked = False
 
     def cut_off(self) -> None:
-        """In a child that a model forked: nothing is answered there, so nothing is asked."""
+        """Refuse questions from now on, in a child that a model forked: it would get no answers."""
         self._forked = True
 
     def _check_answered(self) -> None:
@@ -41,11 +41,11 @@ class Remote:
             raise Unsupported("a process that a model forked cannot call models; let the model itself call them")
 
     def log(self, level: str, message: str) -> None:
-        """One line for the server's log."""
+        """Send a line for the server's log."""
         self.forward_log(_LEVELS.get(level, 20), "edge_serve.model", message)
 
     def forward_log(self, level: int, name: str, text: str) -> None:
-        """One record of the standard library's logging."""
+        """Send a record of the standard library's logging."""
         self._send(json_frame(FrameKind.LOG, 0, {"level": level, "logger": name, "text": text[:LOG_CHARACTERS]}))
 
     def warn_once(self, model: int, about: str, text: str) -> None:
@@ -86,16 +86,16 @@ class Remote:
         return int(self.ask({"do": "pin", "model": model, "nbytes": nbytes})["nbytes"])
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
-        """As the repository API. Raises EdgeServeError."""
+        """Load a model, as the repository API does. Raises EdgeServeError."""
         encoded = {path: b64encode(data).decode() for path, data in files.items()}
         self.ask({"do": "load_model", "model_name": name, "config": config, "files": encoded})
 
     def unload_model(self, name: str, unload_dependents: bool) -> None:
-        """As the repository API. Raises EdgeServeError."""
+        """Unload a model, as the repository API does. Raises EdgeServeError."""
         self.ask({"do": "unload_model", "model_name": name, "unload_dependents": unload_dependents})
 
     def is_model_ready(self, name: str, version: str) -> bool:
-        """Whether a request would be taken. Raises EdgeServeError."""
+        """Return whether the model would accept a request. Raises EdgeServeError."""
         return bool(self.ask({"do": "is_model_ready", "model_name": name, "version": version}).get("ready"))
 
     def ask(self, question: dict[str, Any]) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class Remote:
         return received.json()
 
     def on_result(self, received: Frame) -> None:
-        """CALL_RESULT or FAILED arrived (control thread)."""
+        """Take the answer in a CALL_RESULT or FAILED frame (control thread)."""
         waiting = self._waiting.pop(received.id, None)
         if waiting is not None:
             waiting[1].append(received)

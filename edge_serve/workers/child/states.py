@@ -38,7 +38,7 @@ class ImplicitState:
 
 
 def states_of(spec: ModelSpec) -> list[ImplicitState]:
-    """The states that a completed configuration describes.
+    """Return the states that a completed configuration describes.
 
     Raises:
         InvalidArgument: an initial state's file is too short, or lies elsewhere.
@@ -157,7 +157,7 @@ class StatefulInstance:
         reply: Reply | None,
         final: bool,
     ) -> None:
-        """One of several replies, which may bring states too."""
+        """Send one of several replies, and keep the states that it brings."""
         if reply is not None:
             self._take(slot, reply, wanted)
         send(reply, final)
@@ -172,7 +172,7 @@ class StatefulInstance:
 
 
 def with_states(instances: Sequence[BackendInstance], spec: ModelSpec) -> Sequence[BackendInstance]:
-    """The instances, which keep states when the configuration has some.
+    """Return the instances, which keep states if the configuration has some.
 
     Raises:
         EdgeServeError: as `states_of`.

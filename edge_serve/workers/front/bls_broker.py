@@ -119,17 +119,17 @@ class InboundCall:
             self._answer(response)
 
     def refuse(self, error: EdgeServeError) -> None:
-        """The only response is this error."""
+        """Answer the call with this error, its only response."""
         self.answer(InferResponse(self.call.model_name, "", self.call.id, error=error))
 
     def cancel(self) -> None:
-        """The responses are not wanted any more."""
+        """Cancel the call: the caller wants no more responses. The last one still arrives."""
         if not self.cancelled:
             self.cancelled = True
             notify(self.on_cancel)
 
     def hang_up(self) -> None:
-        """The caller is being closed, or dead: tell it so, and throw away what still comes."""
+        """Answer that the caller is closed, and discard further responses. The caller is being closed, or is dead."""
         self.cancel()
         if not self.deaf:
             gone = InferResponse("", "", error=Cancelled(_CLOSED))
@@ -330,24 +330,24 @@ class BlsBroker:
         asked.refuse(error)
 
     def _on_rest(self, received: Frame) -> None:
-        """Unless an answer is on its way, which will wake the instance."""
+        """Report an idle instance, unless an answer that will wake it is on its way."""
         waiting = [(self._asked.get(number), seen) for number, seen in decode_rest(received)]
         calls = [asked for asked, seen in waiting if asked is not None and asked.sent == asked.answers == seen]
         if len(calls) == len(waiting):
             self.hooks.report_idle(calls)
 
     def add_slot(self, lease: Lease, model: int) -> OutputSlot:
-        """`lease` is in the worker's hands."""
+        """Keep `lease` until the worker releases it. Return the slot, as a frame names it."""
         token = next(self._tokens)
         self._kept[token] = lease, model
         return OutputSlot(token, lease.offset, len(lease.view))
 
     def callers(self) -> set[int]:
-        """Numbers of the models that wait for others now."""
+        """Return the numbers of the models that wait for others now."""
         return {asked.model for asked in self._asked.values()}
 
     def closed(self, number: int) -> None:
-        """A call got its last response."""
+        """Remove a call that has its last response."""
         self._asked.pop(number, None)
 
     def abandoned(self, batch: int) -> None:
@@ -363,7 +363,7 @@ class BlsBroker:
                 asked.hang_up()
 
     def release_slots(self, model: int | None = None) -> None:
-        """A model, or all, cannot touch its memory any more: its slots are free."""
+        """Release the slots of a model, or of all, which cannot touch its memory any more."""
         for token, (lease, owner) in list(self._kept.items()):
             if model is None or owner == model:
                 del self._kept[token]

@@ -118,7 +118,7 @@ class Channel:
     def _prepared(
         self, batch_id: int, requests: Sequence[InferRequest], pending: PendingBatch, poll: int, error: Exception | None
     ) -> None:
-        """The memory of a batch is there, and what it needs lies in it."""
+        """Send a batch whose memory is ready, with its inputs in it; or refuse it, with `error`."""
         pending.preparing = False
         if self._pending.get(batch_id) is not pending:  # the channel was closed meanwhile
             release_all(pending)
@@ -148,7 +148,7 @@ class Channel:
         self._frames.send(data)
 
     def _place(self, requests: Sequence[InferRequest], pending: PendingBatch) -> tuple[Sequence[InferRequest], Moves]:
-        """Large inputs in other models' arenas are lent, those in ordinary memory moved."""
+        """Lend large inputs that lie in other models' arenas, and find slots for those in ordinary memory."""
         if self.exports is not None:
             # other requests may read a tensor that lies in the model's own arena, too
             own = None if self._link.layout.writes else self._link.arena
@@ -162,7 +162,7 @@ class Channel:
         return move_inputs(requests, pending, self._link.arena)
 
     def _expect_outputs(self, requests: Sequence[InferRequest], pending: PendingBatch) -> None:
-        """A slot for outputs, when they will be large. Without memory the worker asks again, once they are there."""
+        """Allocate a slot for outputs that will be large. Without memory the worker asks again, once it has them."""
         link, size = self._link, 0
         for request in requests:
             if request.sequence_slot == NULL_SEQUENCE_SLOT:  # it asks for no output
@@ -193,11 +193,11 @@ class Channel:
         self._link.listener.on_reply(self.instance, reply)
 
     def running(self) -> int:
-        """The batch that its instance executes; 0 = none."""
+        """Return the ID of the batch that the instance executes; 0 = none."""
         return next(iter(self._pending), 0)
 
     def running_since_ns(self) -> int | None:
-        """When the oldest batch that is not answered was sent; None = there is none."""
+        """Return the time at which the oldest batch without an answer was sent; None = there is none."""
         oldest = next(iter(self._pending.values()), None)
         return None if oldest is None else oldest.sent_ns
 
@@ -334,12 +334,12 @@ class Channel:
     # ---- the end --------------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """The worker is dead: deliver the replies that it still wrote."""
+        """Deliver the replies that a dead worker has written."""
         self._dead = True
         self._frames.drain()
 
     def hang_up(self) -> None:
-        """Tell the worker that nothing more will come; slots stay taken until `close`."""
+        """Tell the worker that no batch follows. Slots stay allocated until `close`."""
         self._frames.hang_up()
 
     def restart(self, reason: str) -> None:
@@ -347,7 +347,7 @@ class Channel:
         self._frames.broken(reason, 0)
 
     def close(self) -> None:
-        """No more batches; slots are free again. The worker must be idle or dead."""
+        """Close the channel and release its slots. The worker must be idle or dead."""
         self._frames.close()
         for pending in self._pending.values():
             if not pending.preparing:  # a thread may write there: `_prepared` releases it

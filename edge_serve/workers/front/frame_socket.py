@@ -149,7 +149,7 @@ class FrameSocket:
         return True
 
     def _split(self, data: bytes) -> None:
-        """The rare case: several frames at once, or one in pieces."""
+        """Handle several frames that came at once, or a part of one: the rare cases."""
         self._buffer += data
         while len(self._buffer) >= HEADER_SIZE:
             length, kind, count, frame_id = parse_header(self._buffer)
@@ -169,7 +169,7 @@ class FrameSocket:
             pass
 
     def hang_up(self) -> None:
-        """Tell the worker that nothing more will come. Its own end of the channel is no reason to kill it any more."""
+        """Tell the worker that no frame follows. That it closes the channel is then no reason to kill it."""
         self.broken = _ignore
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
@@ -189,11 +189,11 @@ class FrameSocket:
 
 
 def _ignore(reason: str, grace: float) -> None:
-    """For `broken`, once the end is known."""
+    """Do nothing: `broken`, once the end is known."""
 
 
 def _discard(kind: int, count: int, frame_id: int, received: bytes) -> None:
-    """For `on_frame`, once the socket is closed."""
+    """Do nothing: `on_frame`, once the socket is closed."""
 
 
 def _close_all(fds: list[int]) -> None:

@@ -31,7 +31,7 @@ class Stalls(Generic[Key]):
         self._seen: dict[Key, tuple[object, int]] = {}
 
     def look(self, now_ns: int, markers: Mapping[Key, object]) -> dict[Key, float]:
-        """Seconds for which each marker has been the same; things that are not in `markers` are forgotten."""
+        """Return the seconds for which each marker has been the same, and forget what is not in `markers`."""
         self._seen = {key: self._since(key, marker, now_ns) for key, marker in markers.items()}
         return {key: (now_ns - since) / 1e9 for key, (_, since) in self._seen.items()}
 
@@ -84,7 +84,7 @@ class HangWatch:
         load_limit: float,
         callers: Collection[int],
     ) -> Hang | None:
-        """The worst of them, if any.
+        """Return the hang that is longest overdue; None = no placement hangs.
 
         Args:
             limit: for placements without one of their own; 0 = they may take for ever.

@@ -23,26 +23,26 @@ class ModelListener(Protocol):
     """
 
     def on_reply(self, instance: int, reply: BatchReply) -> None:
-        """The batch is done, and the instance idle unless `reply.last`. `reply.lease` and the requests' leases are the
-        listener's now."""
+        """Take the reply to a batch. The instance is idle now, unless `reply.last`. The listener releases `reply.lease`
+        and the leases of the requests."""
 
     def on_lost(self, instance: int, error: EdgeServeError) -> None:
-        """The worker is gone, has been reaped, and touches no memory any more; its batches failed with `error`."""
+        """Fail the batches of an instance with `error`: its worker was reaped, and touches no memory any more."""
 
     def on_back(self, instance: int) -> None:
-        """Restarted, the model is open again, the instance idle."""
+        """Note that an instance is back and idle: its worker was restarted, and has opened the model again."""
 
     def on_placed(self, instance: int, batch_id: int, index: int, lease: Lease) -> bool:
-        """The inputs of a request lie in `lease`. Threads of the model may read them after `on_reply`, and `execute`
-        after the last reply, so the listener releases it at the later of both. False: it does not, and the channel
-        releases it after `on_reply`."""
+        """Take the lease of a request's inputs, to release it at the later of `on_reply` and the last reply: threads of
+        the model may read them after `on_reply`, and `execute` after the last reply. Return False to leave it to the
+        channel, which releases it after `on_reply`."""
         return False
 
     def on_partial(
         self, instance: int, batch_id: int, index: int, reply: Reply | None, final: bool, lease: Lease | None
     ) -> None:
-        """One of several replies of a decoupled model, before or after `on_reply` of its batch; None only tells that
-        no (further) reply comes. `lease` is the listener's now."""
+        """Take one of several replies of a decoupled model, before or after `on_reply` of its batch. None only says
+        that no further reply comes. The listener releases `lease`."""
         if lease is not None:
             lease.release()
 
@@ -93,7 +93,7 @@ class Link:
         self.large = self.row_bytes * self.layout.most_rows > INLINE_BYTES and not self.layout.decoupled
 
     def learn(self, nbytes: int, rows: int) -> None:
-        """A batch of `rows` had large outputs; the estimate follows growth at once and shrinks slowly."""
+        """Adapt `row_bytes` to a batch with large outputs: at once where they grow, slowly where they shrink."""
         if not self.layout.row_bytes and not self.layout.decoupled:
             self.row_bytes = max(-(-nbytes // max(rows, 1)), self.row_bytes * 7 // 8)
             self.large = True

@@ -62,7 +62,7 @@ class OpenedModel:
 
     @property
     def numbers(self) -> Collection[int]:
-        """Of its instances."""
+        """The numbers of its instances."""
         return self._channels.keys()
 
     @property
@@ -104,7 +104,7 @@ class OpenedModel:
         return OpenedModel(self._opener, link, placed)
 
     def join(self, added: OpenedModel) -> None:
-        """Take in instances that `add` has opened: this model's listener hears of them."""
+        """Make instances that `add` has opened instances of this model, with its listener."""
         added._link.listener = self._link.listener
         for one in self._placed:
             one.placement.spec = added._placed[0].placement.spec
@@ -132,7 +132,7 @@ class OpenedModel:
 
     @property
     def complete(self) -> bool:
-        """Every instance has a worker now; one that is being restarted, or does not open again, has none."""
+        """Whether every instance has a worker; one that is being restarted, or does not open again, has none."""
         return not any(one.placement.lost for one in self._placed)
 
     @property
@@ -156,15 +156,15 @@ class OpenedModel:
                 channel.restart(reason)
 
     def memory_bytes(self) -> int:
-        """Resident memory of its workers; its share where it lives with others."""
+        """Return the resident memory of its workers; its share of one that has other models."""
         return sum(worker.process.memory_bytes() // worker.shares() for worker in self._workers())
 
     def own_memory_bytes(self) -> int:
-        """Resident memory of the workers in which no other model lives."""
+        """Return the resident memory of the workers that have no other model."""
         return sum(worker.process.memory_bytes() for worker in self._workers() if worker.shares() == 1)
 
     def pids(self) -> list[int]:
-        """Of its worker processes, for logs and tests."""
+        """Return the process IDs of its workers, for logs and tests."""
         return [worker.process.pid for worker in self._workers()]
 
     def _workers(self) -> list[Worker]:
@@ -197,7 +197,7 @@ class OpenedModel:
         return 1 if channel is None else channel.seats
 
     def running_since_ns(self) -> int | None:
-        """When the oldest batch that is not answered was sent to its worker; None = no batch runs."""
+        """Return the time at which the oldest batch without an answer was sent; None = no batch runs."""
         channels = [channels.get(instance) for instance, channels in self._channels.items()]
         times = [channel.running_since_ns() for channel in channels if channel is not None]
         return min((time for time in times if time is not None), default=None)

@@ -43,7 +43,7 @@ class Rate:
         self._seen = 0.0
 
     def take(self, now: float) -> bool:
-        """Whether one more may pass at `now` (seconds)."""
+        """Return whether one more line may pass at `now` (seconds), and count it."""
         self._left = min(self._burst, self._left + (now - self._seen) * self._per_second)
         self._seen = now
         if self._left < 1:
@@ -100,7 +100,7 @@ class WorkerOutput:
         log.info("%s: %s", self._label, line, extra=about)
 
     def read(self) -> bool:
-        """Take what is there; False when nothing was."""
+        """Read what the pipe has. Return False if it had nothing."""
         if self._fd < 0:
             return False
         try:
@@ -137,7 +137,7 @@ class WorkerOutput:
             self._write(text)
 
     def finish(self, most_reads: int = 64) -> None:
-        """The writer is dead: take what it left, and close. A grandchild may hold the pipe open and go on writing."""
+        """Read what a dead writer has left, then close. A grandchild may hold the pipe open and still write."""
         for _ in range(most_reads):
             if not self.read():
                 break

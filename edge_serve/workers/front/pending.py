@@ -87,7 +87,7 @@ def move_inputs(
 
 
 def _place_inputs(inputs: list[InferTensor], slot: Slot, moves: Moves) -> list[InferTensor]:
-    """The inputs, with their data in `slot`; those that are in the arena already stay."""
+    """Return the inputs with places in `slot`, except those that lie in the arena already."""
     placed: list[InferTensor] = []
     position = 0
     view = slot.view

@@ -35,7 +35,7 @@ class ModelPlacement:
 
 
 def socket_pairs(count: int) -> list[tuple[socket.socket, socket.socket]]:
-    """One for each instance: ours and the worker's end.
+    """Make a socket pair for each instance: our end, and the worker's.
 
     Raises:
         Unavailable: the machine has no descriptors left.
@@ -53,7 +53,7 @@ def socket_pairs(count: int) -> list[tuple[socket.socket, socket.socket]]:
 
 
 def lost_text(is_python: bool, instance: str, reason: str) -> str:
-    """Triton's words for a Python model (python_backend src/python_be.cc, stub_launcher.cc), and the reason."""
+    """Return the error of a lost instance; for a Python model in Triton's words (python_be.cc, stub_launcher.cc)."""
     if not is_python:
         return f"the worker of '{instance}' {reason}; it is being restarted"
     return (
@@ -63,7 +63,7 @@ def lost_text(is_python: bool, instance: str, reason: str) -> str:
 
 
 def as_json(spec: ModelSpec) -> dict[str, Any]:
-    """As it travels in questions to a worker."""
+    """Return a model's description as questions to a worker have it."""
     return {
         "name": spec.name,
         "version": spec.version,

@@ -155,7 +155,7 @@ class Process:
         self._watch = self._loop.call_later(self._limits.silence / 4, self._check)
 
     async def hello(self) -> None:
-        """Wait until it is up.
+        """Wait until the process has started.
 
         Raises:
             ProcessLost: it ended, or took too long.
@@ -274,7 +274,7 @@ class Process:
         self._watch = self._loop.call_later(self._limits.silence / 4, self._check)
 
     def overdue(self) -> float:
-        """For how many seconds it has been silent longer than it may; below 0: it may still be."""
+        """Return the seconds by which the process has been silent for too long; below 0 = it may still be silent."""
         idle = self._loading or not self._hello.done() or self.exited.done()
         return -self._limits.silence if idle else self._loop.time() - self._frames.seen - self._limits.silence
 
@@ -282,7 +282,7 @@ class Process:
         self.kill(f"was killed: {reason}", grace)
 
     def kill(self, reason: str, grace: float = 0.0) -> None:
-        """End it and its children; `exited` follows. The first reason given is the one reported.
+        """Kill the process and its children; `exited` follows. The first reason given is the one reported.
 
         Args:
             grace: seconds in which it may end by itself: channels of a dying process close first, and its own exit
@@ -297,7 +297,7 @@ class Process:
         _kill_group(self.pid)
 
     def close(self) -> None:
-        """Ask it to end: it does when its control channel closes."""
+        """Ask the process to end, by closing its control channel."""
         self._frames.hang_up()
 
     async def wait(self, timeout: float) -> None:
@@ -336,7 +336,7 @@ class Process:
         self.exited.set_result(self._reason)
 
     def memory_bytes(self) -> int:
-        """Resident memory, touched arena pages included; 0 when it is gone."""
+        """Return the resident memory, touched arena pages included; 0 after the end of the process."""
         try:
             with open(f"/proc/{self.pid}/statm", "rb") as statm:
                 return int(statm.read().split()[1]) * PAGE

@@ -33,11 +33,11 @@ class RestartPolicy:
         self._started_ns: int | None = None
 
     def started(self, now_ns: int) -> None:
-        """The worker serves."""
+        """Note that the worker serves."""
         self._started_ns = now_ns
 
     def crashed(self, now_ns: int, longest_ns: int = 0) -> int:
-        """The worker died; nanoseconds to wait before it is started again.
+        """Note that the worker died. Return the nanoseconds to wait before it is started again.
 
         Args:
             longest_ns: in place of 5 s; 0 = it is not.

@@ -112,7 +112,7 @@ class Worker:
         return self._supervisor.done()
 
     def trouble(self) -> str:
-        """Why it has no process, or how its last one ended, for as long as that is news; "" = neither."""
+        """Return why it has no process, or how its last one ended, within a minute; "" = neither."""
         if self._refusal:
             return self._refusal
         lost_ns, reason = self._loss
@@ -120,12 +120,12 @@ class Worker:
         return f"worker {self.label} {reason}" if is_news else ""
 
     def facts(self) -> WorkerFacts:
-        """For the status document."""
+        """Return the facts about this worker for the status document."""
         models = sorted({(one.spec.name, str(one.spec.version)) for one in self._placements})
         return WorkerFacts(self.label, self.process.pid, self.restarts, tuple(models), self.process.exited.done())
 
     def watch(self, now_ns: int, hang: float) -> float:
-        """Kill the process when one of its models hangs; seconds since that, or its end for another reason, was due.
+        """Kill the process when one of its models hangs. Return the seconds since its end was due, for any reason.
 
         Args:
             hang: limit of models without one of their own; 0 = none.
@@ -137,7 +137,7 @@ class Worker:
         return max(process.overdue(), found.overdue if found is not None else 0.0)
 
     def shares(self) -> int:
-        """How many models live in it."""
+        """Return the number of models in this worker."""
         if not self._shares:
             self._shares = max(1, len({one.link.arena for one in self._placements}))
         return self._shares
@@ -168,7 +168,7 @@ class Worker:
     # ---- models ---------------------------------------------------------------------------------------------------
 
     async def describe(self, spec: ModelSpec, backend: str) -> dict[str, Any]:
-        """The model's completed configuration.
+        """Return the configuration that the model has completed.
 
         Raises:
             EdgeServeError: why there is none.
@@ -274,7 +274,7 @@ class Worker:
         return "" if answer.get("ready") is True else "its own is_ready() does not return True"
 
     async def close(self, placement: ModelPlacement) -> None:
-        """Finalize the model; a worker that does not get that done in time is killed. Its slots are free afterwards."""
+        """Finalize the model, and release its slots. A worker that takes too long is killed."""
         process = self.process
         if placement in self._placements:
             self._placements.remove(placement)
@@ -384,12 +384,12 @@ class Worker:
         return False
 
     async def _pause(self, seconds: float) -> None:
-        """Sleep, at most until the worker is to end. A caller in a loop must then leave it: no pause follows."""
+        """Sleep, at most until the worker is stopped. A caller in a loop must then leave it: no pause follows."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._wake.wait(), seconds)
 
     def _lose(self, reason: str, delay: float) -> None:
-        """Tell every listener; the process has been reaped, so its slots are free."""
+        """Fail the batches of a process that was reaped, and release its slots."""
         if not self._stopping:
             log.error("worker %s (pid %d) %s%s", self.label, self.process.pid, reason,
                       f"; next start in {delay:g} s" if delay and self._placements else "",

@@ -1,4 +1,4 @@
-"""The room's face: describes and opens models in worker processes, and decides which of them share one."""
+"""Describes and opens models in worker processes, and decides which of them share one."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Workers:
         return self._limits.load
 
     def workers(self) -> int:
-        """How many there are."""
+        """Return the number of workers."""
         return len(self._all)
 
     def cpu_seconds(self) -> float:
@@ -107,22 +107,22 @@ class Workers:
         return sum(worker.process.cpu_seconds() for worker in self._all)
 
     def watch(self, now_ns: int) -> dict[str, float]:
-        """Kill what hangs; for each worker the seconds since it should have been killed, at most 0 for those that are
+        """Kill workers that hang. Return the seconds since each should have been killed, at most 0 for those that are
         well. To be called about once a second."""
         hang = self._limits.hang or self.default_hang
         return {f"{worker.label} (pid {worker.process.pid})": worker.watch(now_ns, hang) for worker in self._all}
 
     def facts(self) -> list[WorkerFacts]:
-        """Each of them, for the status document."""
+        """Return the facts about each worker for the status document."""
         return sorted((worker.facts() for worker in self._all), key=lambda one: (one.label, one.pid))
 
     def runs(self, backend: str, pack: Pack | None = None, *, on_gpus: bool = False) -> bool:
-        """Whether the worker that models of this backend share is running."""
+        """Return whether the worker that models of this backend share is running."""
         worker = self._groups.get(_group(backend, pack, on_gpus))
         return worker is not None and not worker.gone
 
     async def describe(self, spec: ModelSpec, backend: str, *, own_worker: bool = False) -> dict[str, Any]:
-        """The configuration completed by the model itself, in the worker that `open` will then use.
+        """Return the configuration that the model has completed, in the worker that `open` will then use.
 
         Raises:
             EdgeServeError: the model does not load.
@@ -143,7 +143,7 @@ class Workers:
         return completed
 
     async def release_reserved(self, spec: ModelSpec) -> None:
-        """The model that was described will not be opened."""
+        """Release the worker of a model that was described and will not be opened."""
         worker = self._take_reserved(spec)
         if worker is not None:
             if worker.claims > 1:  # else it ends
@@ -323,7 +323,7 @@ class Workers:
         return None if groups is None else lambda label: groups.make(label, limit)
 
     async def release(self, worker: Worker) -> None:
-        """One load or model less needs `worker`; it ends with the last."""
+        """Release the claim of a load or a model on `worker`, which is stopped with the last one."""
         worker.claims -= 1
         if worker.claims:
             return
@@ -333,7 +333,7 @@ class Workers:
         self._all.discard(worker)
 
     async def stop(self, timeout: float | None = None) -> None:
-        """End every process, whatever it does: after `timeout` seconds by force. Models should be closed before."""
+        """Stop every process, and kill those that still run after `timeout` seconds. Models should be closed before."""
         for _, timer in self._reserved.values():
             timer.cancel()
         self._reserved.clear()

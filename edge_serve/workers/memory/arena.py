@@ -44,7 +44,7 @@ _AGE = bytes.maketrans(b"\x01\x02", b"\x02\x03")
 
 
 def default_capacity() -> int:
-    """Address space of an arena: 4 GiB, or twice the machine's memory where that is less."""
+    """Return the address space of an arena: 4 GiB, or twice the machine's memory where that is less."""
     ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min(4 << 30, -(-2 * ram // PAGE) * PAGE)
 
@@ -75,7 +75,7 @@ class Budget:
         return True
 
     def release(self, nbytes: int) -> None:
-        """`nbytes` are free again."""
+        """Release `nbytes`."""
         self.used -= nbytes
 
 
@@ -118,7 +118,7 @@ class Slot:
             self._done = done
 
     def populated(self, error: Unavailable | None) -> None:
-        """The thread that populates it has ended (called by the arena)."""
+        """Note that the thread that populates the slot has ended (called by the arena)."""
         self.is_ready, self.error = True, error
         done, self._done = self._done, None
         if self._released:
@@ -139,7 +139,7 @@ class Slot:
 
 
 def _made(name: str, size: int) -> tuple[int, mmap.mmap]:
-    """A sealed file without a name in any directory, and the map of it."""
+    """Make a sealed file without a name in any directory. Return its descriptor, and the map of it."""
     label = os.fsencode(f"edge-serve:{name}")[:_LONGEST_LABEL]
     fd = -1
     try:
@@ -194,7 +194,7 @@ class Arena:
         return self._extents.used * PAGE
 
     def allocate(self, nbytes: int) -> Slot:
-        """A slot of `nbytes`. A large one whose pages have no memory is not ready yet: see `Slot.when_ready`.
+        """Allocate a slot of `nbytes`. A large one whose pages have no memory is not ready: see `Slot.when_ready`.
 
         Raises:
             Unavailable: the budget, the arena or the machine's memory does not hold that much now.
@@ -253,7 +253,7 @@ class Arena:
         return made
 
     def release(self, start: int, pages: int) -> None:
-        """Pages of a slot are free again (called by `Slot`)."""
+        """Release the pages of a slot (called by `Slot`)."""
         self._extents.release(start, pages)
         self._budget.release(pages * PAGE)
         if self.fd < 0:
@@ -262,13 +262,13 @@ class Arena:
     # ---- returning memory to the system ---------------------------------------------------------------------------
 
     def age(self) -> None:
-        """A period is over: pages that were free for two whole ones are idle."""
+        """Age free pages at the end of a period: those that were free for two whole ones are idle."""
         for start, end in self._touched_gaps():
             self._states[start:end] = self._states[start:end].translate(_AGE)
 
     async def trim(self, limit: int = TRIM_BYTES) -> int:
         """Return the memory of all idle pages. Those that a thread is about to return, `limit` bytes at most, are not
-        given to anybody meanwhile.
+        allocated meanwhile.
 
         Returns:
             Bytes returned.
@@ -361,7 +361,7 @@ class Arena:
             start()
 
     def close(self) -> None:
-        """No new slots; the memory goes when the last slot does."""
+        """Refuse new slots from now on. The memory is returned with the last slot."""
         if self.fd >= 0:
             for tell in list(self.on_close):
                 notify(tell, self)
@@ -395,4 +395,4 @@ async def trim_idle(budget: Budget) -> None:
 
 
 def _ignore(error: Exception | None) -> None:
-    """Nothing depends on the outcome."""
+    """Do nothing: nothing depends on the outcome."""

@@ -52,7 +52,7 @@ class ArenaExports:
         return [self._shared(tensor) if type(tensor) is Shared else tensor for tensor in exported]
 
     def export_places(self, outputs: list[RequestedOutput]) -> list[RequestedOutput]:
-        """The outputs that a request asks for; those that go to a client's memory have places that the worker knows."""
+        """Return the outputs that a request asks for; those for a client's memory have places that the worker knows."""
         return [output if output.place is None else self._output(output, output.place) for output in outputs]
 
     def _output(self, output: RequestedOutput, place: Place) -> RequestedOutput:
@@ -63,7 +63,7 @@ class ArenaExports:
         return InferTensor(tensor.name, tensor.datatype, tensor.shape, tensor.data, place)
 
     def _in_region(self, region: object, offset: int) -> int:
-        """The place of an offset in a region."""
+        """Return the place of an offset in a region, and send the region if the worker does not know it."""
         assert isinstance(region, Region | CudaRegion), "a region by its name, expected a Region"
         number = self._regions.get(region)
         if number is None:
@@ -89,7 +89,7 @@ class ArenaExports:
         return InferTensor(tensor.name, tensor.datatype, tensor.shape, tensor.data, place)
 
     def _number(self, arena: Arena) -> int:
-        """The arena's number for the worker; 0 = it cannot be exported."""
+        """Return the arena's number for the worker, and send the arena first; 0 = it cannot be exported."""
         known = self._known.get(arena)
         if known is not None:
             return known
@@ -111,7 +111,7 @@ class ArenaExports:
         self._send(frame(FrameKind.ARENA_GONE, self._known.pop(arena)), ())
 
     def close(self) -> None:
-        """The worker is dead."""
+        """Remove the arenas and regions of a dead worker."""
         for arena in self._known:
             arena.on_close.remove(self._remove)
         self._known.clear()
@@ -122,4 +122,4 @@ class ArenaExports:
 
 
 def _discard(data: bytes, fds: Sequence[int]) -> None:
-    """For `ArenaExports`, once its worker is dead."""
+    """Do nothing: `ArenaExports` sends nothing once its worker is dead."""

@@ -43,7 +43,7 @@ class CudaRegion:
         self.handle = handle
 
     def value(self) -> dict[str, Any]:
-        """For the CUDA_REGION frame."""
+        """Return the content of the CUDA_REGION frame."""
         status = self.status
         return {"name": status.name, "device": status.device_id, "byte_size": status.byte_size,
                 "handle": self.handle.hex()}  # fmt: skip

@@ -21,7 +21,7 @@ class Extents:
         self._counts = [pages]
 
     def take(self, count: int) -> int | None:
-        """First page of `count` consecutive ones, now in use; None when there is no such gap."""
+        """Take `count` consecutive pages. Return the first; None = there is no such gap."""
         counts = self._counts
         for i, free in enumerate(counts):
             if free >= count:
@@ -46,7 +46,7 @@ class Extents:
         self.used += count
 
     def release(self, start: int, count: int) -> None:
-        """`count` pages from `start`, taken earlier, are free again."""
+        """Release `count` pages from `start`, which were taken earlier."""
         starts, counts = self._starts, self._counts
         i = bisect_left(starts, start)
         joins_next = i < len(starts) and starts[i] == start + count
@@ -65,11 +65,11 @@ class Extents:
         self.used -= count
 
     def free(self) -> Iterator[tuple[int, int]]:
-        """(first page, count) of every gap, in order."""
+        """Return the first page and the number of pages of every gap, in order."""
         return zip(self._starts, self._counts, strict=True)
 
     def largest(self) -> int:
-        """Pages of the largest gap."""
+        """Return the number of pages of the largest gap."""
         return max(self._counts, default=0)
 
     def _check(self) -> None:

@@ -86,7 +86,7 @@ class PinnedPages:
         self._arena.pin(first, pages, done)
 
     def release(self, holder: object) -> None:
-        """A worker has unregistered its pages, or has ended."""
+        """Release the pages of a worker that has unregistered them, or has ended."""
         if self._holders.pop(holder, None) is not None:
             self._settle()
 

@@ -56,7 +56,7 @@ class Region:
         return (self.fd,)
 
     def value(self) -> dict[str, Any]:
-        """For the REGION frame."""
+        """Return the content of the REGION frame."""
         return {"name": self.status.name, "offset": self.status.offset, "byte_size": self.status.byte_size}
 
 
@@ -77,7 +77,7 @@ class SharedMemoryRegions:
         self._trying = asyncio.Lock()
 
     def status(self, name: str) -> list[RegionStatus]:
-        """One region of system shared memory, or all when "".
+        """Return one region of system shared memory, or all if the name is "".
 
         Raises:
             NotFound: there is none of this name.
@@ -85,7 +85,7 @@ class SharedMemoryRegions:
         return [region.status for region in self._find(name, "system") if isinstance(region, Region)]
 
     def cuda_status(self, name: str) -> list[CudaRegionStatus]:
-        """One region of a GPU's memory, or all when "".
+        """Return one region of a GPU's memory, or all if the name is "".
 
         Raises:
             NotFound: there is none of this name.
@@ -153,7 +153,7 @@ class SharedMemoryRegions:
             )
 
     def _open(self, file_name: str, key: str) -> int:
-        """A descriptor of a regular file in the directory itself, whatever links may point elsewhere.
+        """Open a regular file in the directory itself, and follow no link. Return its descriptor.
 
         Raises:
             Internal: there is none, or this process may not read and write it.
@@ -176,7 +176,7 @@ class SharedMemoryRegions:
         self._remove(name, Region)
 
     def unregister_cuda(self, name: str) -> None:
-        """The same for memory of GPUs."""
+        """Remove a region of a GPU's memory, or all; see `unregister`."""
         self._remove(name, CudaRegion)
 
     def _remove(self, name: str, kind: type[Region | CudaRegion]) -> None:
@@ -218,7 +218,7 @@ class SharedMemoryRegions:
 
 
 def _file_name(name: str, key: str) -> str:
-    """The file that `shm_open(key)` means.
+    """Return the name of the file that `shm_open(key)` means.
 
     Raises:
         InvalidArgument: none, or one of Triton's own.
@@ -235,7 +235,7 @@ def _file_name(name: str, key: str) -> str:
 
 
 def _check(fd: int, name: str, offset: int, byte_size: int) -> None:
-    """The part is in the file, and could be mapped.
+    """Check that the part is in the file, and could be mapped.
 
     Raises:
         InvalidArgument: with the words that Triton has for what its `mmap` refuses.

@@ -47,7 +47,7 @@ class OutputSlot:
 
 
 def describe_tensors(tensors: Sequence[InferTensor], places: Sequence[int]) -> tuple[bytes, list[Any]]:
-    """The block that describes the tensors, and the data of those that travel in the frame."""
+    """Return the block that describes the tensors, and the data of those that travel in the frame."""
     block, data, position = b"", [], 0
     for index, (tensor, where) in enumerate(zip(tensors, places, strict=True)):
         size, place = len(tensor.data), IN_ARENA

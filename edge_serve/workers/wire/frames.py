@@ -111,7 +111,7 @@ class Frame:
     payload: bytes
 
     def json(self) -> dict[str, Any]:
-        """The payload of a control frame.
+        """Return the payload of a control frame.
 
         Raises:
             FrameError: it is not a JSON object.
@@ -120,7 +120,7 @@ class Frame:
 
 
 def parse_json(payload: bytes | bytearray | memoryview) -> dict[str, Any]:
-    """A JSON object.
+    """Return the JSON object in a payload.
 
     Raises:
         FrameError: it is none.
@@ -138,34 +138,34 @@ def parse_json(payload: bytes | bytearray | memoryview) -> dict[str, Any]:
 
 
 def frame(kind: int, frame_id: int = 0, payload: bytes = b"", count: int = 0) -> bytes:
-    """A whole frame."""
+    """Return a whole frame."""
     return HEADER.pack(len(payload), VERSION, kind, count, frame_id) + payload
 
 
 def json_frame(kind: int, frame_id: int, value: dict[str, Any]) -> bytes:
-    """A control frame with a JSON object."""
+    """Return a control frame with a JSON object."""
     return frame(kind, frame_id, json.dumps(value).encode())
 
 
 def failed_frame(frame_id: int, error: EdgeServeError) -> bytes:
-    """FAILED, the answer to a question that could not be answered."""
+    """Return a FAILED frame, the answer to a question that could not be answered."""
     return json_frame(FrameKind.FAILED, frame_id, {"code": triton_code(error), "text": error.message})
 
 
 def error_of(value: dict[str, Any]) -> EdgeServeError:
-    """The error in a FAILED frame."""
+    """Return the error in a FAILED frame."""
     code = value.get("code")
     cls = BY_TRITON_CODE.get(code, Internal) if isinstance(code, int) else Internal
     return cls(str(value.get("text", "")))
 
 
 def slot_frame(channel: int, token: int, offset: int, capacity: int, reason: str = "") -> bytes:
-    """OUTPUT_SLOT, the answer to NEED_OUTPUT; `capacity` 0 refuses it, with the reason."""
+    """Return an OUTPUT_SLOT frame, the answer to NEED_OUTPUT; `capacity` 0 refuses it, with the reason."""
     return frame(FrameKind.OUTPUT_SLOT, 0, SLOT.pack(channel, token, offset, capacity) + reason.encode())
 
 
 def parse_header(data: bytes | bytearray | memoryview, position: int = 0) -> tuple[int, int, int, int]:
-    """(payload length, kind, count, id) of the header at `position`, which must be there.
+    """Return the payload length, kind, count, and ID of the header at `position`, which must be there.
 
     Raises:
         FrameError: another version, or a length that no frame has.
@@ -185,7 +185,7 @@ class Splitter:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames that are complete now.
+        """Return the frames that are complete with this data.
 
         Raises:
             FrameError: see `parse_header`; the stream is of no use any more.

@@ -49,12 +49,12 @@ TENSOR = _TensorStructs()
 
 
 def padded(nbytes: int) -> int:
-    """`nbytes` rounded up to ALIGNMENT."""
+    """Return `nbytes` rounded up to ALIGNMENT."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def _row_bytes(config: dict[str, Any]) -> int:
-    """Bytes of all outputs for one row; 0 when the configuration does not fix it."""
+    """Return the bytes of all outputs for one row; 0 = the configuration does not fix it."""
     total = 0
     for output in config.get("output", []):
         size = BY_CONFIG_NAME[output["data_type"]].size if output.get("data_type") in BY_CONFIG_NAME else 0
@@ -89,7 +89,7 @@ class Blocks:
         self._known: dict[bytes, list[Described]] = {}
 
     def read(self, block: bytes) -> list[Described]:
-        """The tensors, each consistent in itself.
+        """Return the tensors of a block, each consistent in itself.
 
         Raises:
             FrameError: the bytes describe no tensors.
@@ -184,12 +184,12 @@ class TensorLayout:
         self.listed: dict[int, tuple[str, ...]] = {0: self.outputs}
 
     def names_of(self, mask: int) -> tuple[str, ...]:
-        """The outputs whose bits are set."""
+        """Return the outputs whose bits are set, and list them."""
         names = self.listed[mask] = tuple(name for name, bit in self.output_bit.items() if bit & mask)
         return names
 
     def rows(self, request: InferRequest) -> int:
-        """Batch items of a request."""
+        """Return the number of rows of a request."""
         inputs = request.inputs
         if self.shape_tensors:
             inputs = [tensor for tensor in inputs if tensor.name not in self.shape_tensors]

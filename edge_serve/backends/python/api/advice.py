@@ -34,12 +34,12 @@ def set_model_dir(directory: str) -> None:
 
 
 def get_model_dir() -> str:
-    """The directory of the model's file."""
+    """Return the directory of the model's file."""
     return _model_directory
 
 
 def note_missing(kind: str, name: str, there: Iterable[str]) -> None:
-    """Remember that a model asked for a tensor that is not there: the None that it receives may fail it."""
+    """Note that a model asked for a tensor that is not there: the None that it receives may fail it."""
     global _missing_tensor
     names = ", ".join(sorted(there)) or "none"
     owner = "request" if kind == "input" else "response"

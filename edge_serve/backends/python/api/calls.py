@@ -24,7 +24,7 @@ class Replies:
     """The responses to one call. `next` waits for them, in order; `cancel` may be called any time."""
 
     def __init__(self, call: host.ModelCall, on_first: Callable[[], None] | None = None, gpu: int = -1) -> None:
-        """Ask. A call that cannot be made is answered with an error, as in Triton.
+        """Start a call. One that cannot be made is answered with an error, as in Triton.
 
         Args:
             gpu: where the outputs should lie; -1 = on the host.
@@ -47,12 +47,12 @@ class Replies:
             on_first()
 
     def next(self) -> InferenceResponse:
-        """The next response; not to be called once `finished`."""
+        """Wait for the next response. Not to be called once `finished`."""
         reply, self.finished = self._queue.get()
         return InferenceResponse.of(reply, self._gpu)
 
     def cancel(self) -> None:
-        """No more of them is wanted. The last one still comes."""
+        """Cancel the call. The last response still comes."""
         if not self.finished:
             self._cancel()
 
@@ -88,13 +88,13 @@ class ResponseIterator:
 
 
 def ask(call: host.ModelCall, gpu: int = -1) -> InferenceResponse | ResponseIterator:
-    """The answer, or an iterator over the answers; waits for the first. `gpu` as for `Replies`."""
+    """Call a model. Return the answer, or an iterator over the answers, after the first. `gpu` as for `Replies`."""
     replies = Replies(call, gpu=gpu)
     return ResponseIterator(replies) if call.decoupled else replies.next()
 
 
 def ask_async(call: host.ModelCall, gpu: int = -1) -> asyncio.Future[InferenceResponse | ResponseIterator]:
-    """The same as a future of the running loop, which asks at once. Cancelling it cancels the call."""
+    """Call a model at once. Return a future of the running loop; its cancellation cancels the call."""
     import asyncio  # the model runs an event loop, so it is loaded
 
     loop = asyncio.get_running_loop()

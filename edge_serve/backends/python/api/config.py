@@ -14,12 +14,12 @@ class ModelConfig:
     """A configuration that a model may complete, and may not contradict."""
 
     def __init__(self, model_config: str) -> None:
-        """`model_config` is the configuration as JSON."""
+        """Read the configuration, which is JSON."""
         absent = {"max_batch_size": 0, "input": [], "output": []}
         self._model_config: dict[str, Any] = absent | json.loads(model_config)
 
     def as_dict(self) -> dict[str, Any]:
-        """The configuration, to read."""
+        """Return the configuration, to read."""
         return self._model_config
 
     def set_max_batch_size(self, max_batch_size: int) -> None:
@@ -37,7 +37,7 @@ class ModelConfig:
         self._model_config["max_batch_size"] = max_batch_size
 
     def set_dynamic_batching(self) -> None:
-        """Batch dynamically.
+        """Set the dynamic batcher, where the configuration has no scheduler.
 
         Raises:
             ValueError: the configuration has another scheduler.

@@ -110,7 +110,7 @@ def export(array: Array, datatype: DataType) -> object:
 
 
 def export_gpu(data: DeviceData, datatype: DataType, shape: Shape) -> object:
-    """The same over memory of a GPU."""
+    """Return a capsule over memory of a GPU; see `export`."""
     return _capsule(data.pointer, _Device(CUDA, data.device), datatype, shape, data)
 
 
@@ -153,7 +153,7 @@ class OnGpu:
 
 
 def take(tensor: object) -> tuple[Array | OnGpu, DataType | None]:
-    """The values of a capsule, or of an object that exports one; BF16 come as uint16 and are said to be BF16.
+    """Return the values of a capsule, or of an object that exports one, and BF16 for those that come as uint16.
 
     Raises:
         TritonModelException: neither of the two, memory of a device that cannot be used, or not contiguous.

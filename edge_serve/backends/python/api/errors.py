@@ -69,20 +69,20 @@ class TritonError:
         self._message = message
 
     def message(self) -> str:
-        """The text."""
+        """Return the text of the error."""
         return self._message
 
     def code(self) -> ErrorCode:
-        """The code."""
+        """Return the code of the error."""
         return self._code
 
     def as_reply_error(self) -> EdgeServeError:
-        """The same as an error of the server."""
+        """Return the error as one of the server."""
         return BY_TRITON_CODE[self._code](self._message)
 
     @classmethod
     def of(cls, error: EdgeServeError) -> TritonError:
-        """An error of the server as models see it."""
+        """Return an error of the server as models see it."""
         return cls(error.message, triton_code(error))
 
 
@@ -91,7 +91,7 @@ ErrorCode.__module__, ErrorCode.__qualname__ = MODULE, "TritonError.__ErrorCode"
 
 
 def describe(error: BaseException, caller: FrameType | None) -> str:
-    """`Type: text`, under `At:` the calls that led there, innermost first, up to but without `caller`, then advice.
+    """Return `Type: text`, the calls that led there, innermost first, up to but without `caller`, and advice.
 
     The frames are followed through their callers, as pybind11 does, so an import error shows the file that imports.
     Those of Python's import system are left out.
@@ -123,7 +123,7 @@ def describe(error: BaseException, caller: FrameType | None) -> str:
 
 
 def as_text(name: str, value: str | bytes) -> str:
-    """An argument that is text; as in Triton, an element of a string tensor will do.
+    """Return an argument that is text; as in Triton, an element of a string tensor will do.
 
     Raises:
         TypeError: it is neither text nor bytes of UTF-8.

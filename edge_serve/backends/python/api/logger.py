@@ -25,29 +25,29 @@ class Logger:
 
     @staticmethod
     def log(message: str, level: _LogLevel = _LogLevel.INFO) -> None:
-        """One line. Raises TypeError unless it is a string and a level."""
+        """Log a line. Raises TypeError unless the arguments are a string and a level."""
         if not isinstance(level, _LogLevel):
             raise TypeError(f"Logger.log(message, level): level must be one of Logger.INFO, ..: {level!r}")
         _write("log", level, message)
 
     @staticmethod
     def log_info(message: str) -> None:
-        """A line of level INFO."""
+        """Log a line of level INFO."""
         _write("log_info", _LogLevel.INFO, message)
 
     @staticmethod
     def log_warn(message: str) -> None:
-        """A line of level WARNING."""
+        """Log a line of level WARNING."""
         _write("log_warn", _LogLevel.WARNING, message)
 
     @staticmethod
     def log_error(message: str) -> None:
-        """A line of level ERROR."""
+        """Log a line of level ERROR."""
         _write("log_error", _LogLevel.ERROR, message)
 
     @staticmethod
     def log_verbose(message: str) -> None:
-        """A line of level VERBOSE."""
+        """Log a line of level VERBOSE."""
         _write("log_verbose", _LogLevel.VERBOSE, message)
 
 

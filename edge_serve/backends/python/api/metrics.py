@@ -23,7 +23,7 @@ _lock = threading.RLock()
 
 
 def _renew_lock() -> None:
-    """In a child that a model forked: another thread may have held the lock, and is not there to release it."""
+    """Replace the lock in a forked child: the thread that held it may not be there to release it."""
     global _lock
     _lock = threading.RLock()
 
@@ -126,7 +126,7 @@ class Metric:
             self._send("observe", value)
 
     def value(self) -> float:
-        """The value of a counter or gauge.
+        """Return the value of a counter or gauge.
 
         Raises:
             TritonModelException: a histogram.
@@ -201,7 +201,7 @@ class MetricFamily:
     def Metric(  # noqa: N802 - the name that models call
         self, labels: Mapping[str, str] | None = None, buckets: Sequence[float] | None = None
     ) -> Metric:
-        """A series of this family; `buckets` are the upper bounds of a histogram, and given only for one.
+        """Make a series of this family; `buckets` are the upper bounds of a histogram, and given only for one.
 
         Raises:
             TritonModelException: labels or buckets are not what the kind needs.

@@ -41,7 +41,7 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
-    """Whether the model takes requests; version "" is the highest.
+    """Return whether the model accepts requests; version "" is the highest.
 
     Raises:
         TritonModelException: the version is not a number above 0, or it cannot be asked.

@@ -57,7 +57,7 @@ class InferenceTrace:
         self._number = number
 
     def get_context(self) -> str | None:
-        """The OpenTelemetry context, or None."""
+        """Return the OpenTelemetry context, or None."""
         return self._context or None
 
 
@@ -81,7 +81,7 @@ def _check_range(name: str, value: int, bits: int) -> None:
 
 
 def _unanswerable(request: InferenceRequest, wire: BackendRequest) -> InferenceResponseSender:
-    """Raise: a request that the model made itself has no response sender."""
+    """Return a sender that refuses to send: the model made the request itself."""
     return InferenceResponseSender(None, (), _never, several=False)
 
 
@@ -116,7 +116,7 @@ class InferenceRequest:
         trace: InferenceTrace = _NO_TRACE,
         parameters: dict[str, Parameter] | None = None,
     ) -> None:
-        """A request to another model, for `exec` and `async_exec`.
+        """Make a request to another model, for `exec` and `async_exec`.
 
         Raises:
             TypeError: no inputs, output names or model name; a number that does not fit.
@@ -158,7 +158,7 @@ class InferenceRequest:
         model_version: int,
         make_sender: Callable[[InferenceRequest, BackendRequest], InferenceResponseSender],
     ) -> InferenceRequest:
-        """A request that came in; tensors and sender are made when the model asks for them."""
+        """Return a request of a client; its tensors and sender are made when the model asks for them."""
         self = cls.__new__(cls)
         self._wire = wire
         self._inputs = self._sender = self._answer = self._preferred_memory = None
@@ -170,26 +170,26 @@ class InferenceRequest:
         return self
 
     def inputs(self) -> list[Tensor]:
-        """The inputs, in the order of the configuration."""
+        """Return the inputs, in the order of the configuration."""
         if self._inputs is None:
             self._inputs = [Tensor.received(tensor) for tensor in self._wire.inputs]
         return self._inputs
 
     def request_id(self) -> str:
-        """The client's id for the request."""
+        """Return the client's ID for the request."""
         return self._wire.id
 
     def correlation_id(self) -> int | str:
-        """The sequence it belongs to; 0 for none."""
+        """Return the sequence that the request belongs to; 0 = none."""
         self._wire.personal = True
         return self._wire.correlation_id
 
     def requested_output_names(self) -> set[str]:
-        """The outputs that the client wants."""
+        """Return the names of the outputs that the client wants."""
         return set(self._wire.requested_outputs)
 
     def model_name(self) -> str:
-        """The model asked."""
+        """Return the name of the model that is asked."""
         return self._model_name
 
     def model_version(self) -> int:
@@ -197,7 +197,7 @@ class InferenceRequest:
         return self._model_version
 
     def flags(self) -> int:
-        """Sequence flags."""
+        """Return the sequence flags."""
         self._wire.personal = True
         return self._wire.flags
 
@@ -207,20 +207,20 @@ class InferenceRequest:
         self._wire.flags = flags
 
     def timeout(self) -> int:
-        """The request's timeout in microseconds; 0 for none."""
+        """Return the request's timeout in microseconds; 0 = none."""
         return self._wire.timeout_us
 
     def preferred_memory(self) -> PreferredMemory:
-        """Where the outputs of this call should lie."""
+        """Return where the outputs of this call should lie."""
         return self._preferred_memory or PreferredMemory(MemoryType.TRITONSERVER_MEMORY_CPU)
 
     def parameters(self) -> str:
-        """The parameters as a JSON object."""
+        """Return the parameters as a JSON object."""
         self._wire.personal = True
         return json.dumps(self._wire.parameters, separators=(",", ":"), ensure_ascii=False)
 
     def trace(self) -> InferenceTrace:
-        """The trace it belongs to."""
+        """Return the trace that the request belongs to."""
         return InferenceTrace("", self._wire.number) if self._trace is _NO_TRACE else self._trace
 
     def is_cancelled(self) -> bool:
@@ -228,13 +228,13 @@ class InferenceRequest:
         return self._wire.is_cancelled()
 
     def get_response_sender(self) -> InferenceResponseSender:
-        """The way back, always the same object."""
+        """Return the sender of responses, always the same object."""
         if self._sender is None:
             self._sender = self._make_sender(self, self._wire)
         return self._sender
 
     def set_release_flags(self, flags: int) -> None:
-        """TRITONSERVER_REQUEST_RELEASE_RESCHEDULE: put the request back into the queue."""
+        """Set release flags; TRITONSERVER_REQUEST_RELEASE_RESCHEDULE puts the request back into the queue."""
         self._release_flags = flags
 
     def exec(self, decoupled: bool = False) -> InferenceResponse | ResponseIterator:
@@ -252,7 +252,7 @@ class InferenceRequest:
         return ask(call, self._gpu())
 
     def async_exec(self, decoupled: bool = False) -> asyncio.Future[InferenceResponse | ResponseIterator]:
-        """`exec`, to be awaited; cancelling it cancels the call."""
+        """Call the model as `exec` does, to be awaited; its cancellation cancels the call."""
         return ask_async(self._call(decoupled), self._gpu())
 
     def _gpu(self) -> int:
@@ -276,7 +276,7 @@ _calls_allowed = False
 
 
 def allow_calls(allowed: bool) -> None:
-    """Set by the instance: after `initialize`, until `finalize`."""
+    """Allow or refuse calls of models: the instance allows them after `initialize`, until `finalize`."""
     global _calls_allowed
     _calls_allowed = allowed
 

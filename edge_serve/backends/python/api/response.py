@@ -39,23 +39,23 @@ class InferenceResponse:
         self._parameters = None if parameters is None else check_parameters(parameters)
 
     def output_tensors(self) -> list[Tensor]:
-        """The outputs."""
+        """Return the outputs."""
         return self._tensors
 
     def has_error(self) -> bool:
-        """Whether it is an error."""
+        """Return whether the response is an error."""
         return self._error is not None
 
     def error(self) -> TritonError | None:
-        """The error, or None."""
+        """Return the error, or None."""
         return self._error
 
     def parameters(self) -> str:
-        """The parameters as a JSON object."""
+        """Return the parameters as a JSON object."""
         return json.dumps(self._parameters or {})
 
     def as_reply(self, wanted: Collection[str]) -> Reply:
-        """The same for the channel, without the outputs that are not `wanted`."""
+        """Return the response for the channel, without the outputs that are not `wanted`."""
         if self._error is not None:
             return Reply([], self._error.as_reply_error(), answered=True)
         outputs = [tensor.as_wire() for tensor in self._tensors if tensor._name in wanted]
@@ -95,7 +95,7 @@ def _no_list(found: object) -> TypeError:
 
 
 def check_parameters(parameters: dict[str, Parameter]) -> dict[str, Parameter]:
-    """The parameters as they are.
+    """Check parameters, and return them.
 
     Raises:
         TritonModelException: not a dict of strings to bool, int of 64 bits, str or float.

@@ -33,7 +33,7 @@ class InferenceResponseSender:
         cancelled: Callable[[], bool],
         several: bool,
     ) -> None:
-        """`deliver(reply, final)` takes each answer; without it the request is one that the model made itself."""
+        """Make a sender. `deliver(reply, final)` takes each answer; None = the model made the request itself."""
         self._deliver = deliver
         self._wanted = wanted
         self._cancelled = cancelled

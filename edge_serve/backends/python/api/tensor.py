@@ -40,7 +40,7 @@ class Tensor:
     _wire: tensors.InferTensor | None
 
     def __init__(self, name: str, array: Array) -> None:
-        """A tensor over `array`; one that is not contiguous is copied.
+        """Make a tensor over `array`; one that is not contiguous is copied.
 
         Raises:
             TypeError: not a name and a NumPy array.
@@ -69,7 +69,7 @@ class Tensor:
 
     @classmethod
     def received(cls, wire: tensors.InferTensor) -> Tensor:
-        """A tensor of a request; its array is made when the model asks for it."""
+        """Return a tensor of a request; its array is made when the model asks for it."""
         if type(wire.data) is DeviceData:  # type: ignore[comparison-overlap]  # cast to Buffer
             return _GpuTensor(wire.name, wire.datatype, wire.shape, wire.data)
         self = cls.__new__(cls)
@@ -80,23 +80,23 @@ class Tensor:
         return self
 
     def name(self) -> str:
-        """The name."""
+        """Return the name."""
         return self._name
 
     def shape(self) -> list[int]:
-        """The shape, with the batch dimension."""
+        """Return the shape, with the batch dimension."""
         return list(self._wire.shape if self._wire is not None else self._values().shape)
 
     def triton_dtype(self) -> int:
-        """Triton's number of the data type, as in model_config.proto."""
+        """Return Triton's number of the data type, as in model_config.proto."""
         return int(self._datatype.value)
 
     def is_cpu(self) -> bool:
-        """Whether it lies in CPU memory."""
+        """Return whether the tensor lies in CPU memory."""
         return True
 
     def as_numpy(self) -> Array:
-        """The values, a view of the tensor's memory that the model may write to; BYTES are an object array of bytes.
+        """Return the values as a writable view of the tensor's memory; BYTES are an object array of bytes.
 
         Raises:
             TritonModelException: the type is BF16, which NumPy does not know.
@@ -124,7 +124,7 @@ class Tensor:
         return array
 
     def as_wire(self) -> tensors.InferTensor:
-        """The same for the channel: a view of the array, except for BYTES.
+        """Return the tensor for the channel: a view of the array, except for BYTES.
 
         Raises:
             UnicodeEncodeError: a string has half a surrogate pair.
@@ -140,11 +140,11 @@ class Tensor:
         return tensors.InferTensor(self._name, self._datatype, shape, data)
 
     def as_host_wire(self) -> tensors.InferTensor:
-        """The same in the memory of the host, for a call of another model."""
+        """Return the tensor in the memory of the host, for a call of another model."""
         return self.as_wire()
 
     def on_gpu(self, gpu: int) -> Tensor:
-        """A copy in the memory of a GPU; itself where that is not possible."""
+        """Return a copy in the memory of a GPU; the tensor itself where that is not possible."""
         wire = self.as_wire()
         if self._datatype is _BYTES:
             return self
@@ -154,7 +154,7 @@ class Tensor:
             return self
 
     def to_dlpack(self) -> object:
-        """A DLPack capsule over the tensor's memory.
+        """Return a DLPack capsule over the tensor's memory.
 
         Raises:
             TritonModelException: a string tensor.
@@ -171,7 +171,7 @@ class Tensor:
 
     @staticmethod
     def from_dlpack(name: str, tensor: object) -> Tensor:
-        """A tensor over the memory of a DLPack capsule, or of an object with `__dlpack__`.
+        """Return a tensor over the memory of a DLPack capsule, or of an object with `__dlpack__`.
 
         Raises:
             TritonModelException: an empty name, memory of another device, or values not contiguous in C order.
@@ -215,11 +215,11 @@ class _GpuTensor(Tensor):
         return False
 
     def as_numpy(self) -> Array:
-        """Raise: NumPy has no memory of a GPU."""
+        """Raise TritonModelException: NumPy has no memory of a GPU."""
         raise TritonModelException("Tensor is stored in GPU and cannot be converted to NumPy.")
 
     def as_wire(self) -> tensors.InferTensor:
-        """The same for the channel: a large one stays on the device until it is copied into the reply."""
+        """Return the tensor for the channel: a large one stays on the device until it is copied into the reply."""
         data = self._data
         return self._on_wire(cast(Buffer, data) if len(data) > INLINE_BYTES else data.on_host())
 
@@ -246,7 +246,7 @@ class _GpuTensor(Tensor):
 
 
 def _unsupported(name: str, array: Array) -> str:
-    """Triton's words, and what to write instead."""
+    """Return Triton's words, and what to write instead."""
     dtype = array.dtype
     if dtype.kind == "U":
         advice = "strings as array.astype(object)"

@@ -49,7 +49,7 @@ class ClientRegion:
         weakref.finalize(self, os.close, fd)
 
     def read(self, offset: int, size: int, *, copy: bool = False) -> Buffer:
-        """`size` bytes: a copy of few; of many, a view of the client's memory that cannot be written to, unless `copy`.
+        """Return `size` bytes: a copy of few; of many, a read-only view of the client's memory, unless `copy`.
 
         Raises:
             InvalidArgument: the file has become too small.
@@ -66,7 +66,7 @@ class ClientRegion:
         return np.frombuffer(view, np.uint8).copy().data if copy else view
 
     def _mapped(self, access: int) -> memoryview:
-        """The whole region; made once for each kind of access."""
+        """Map the whole region; called once for each kind of access."""
         try:
             return memoryview(mmap.mmap(self._fd, self._byte_size, access=access, offset=self._offset))
         except (OSError, ValueError) as error:  # ValueError: the file is smaller than what was registered
@@ -126,7 +126,7 @@ class ClientRegion:
         np.copyto(np.frombuffer(self._room[start : start + size], np.uint8), np.frombuffer(view, np.uint8))
 
     def _reserve(self, offset: int, size: int) -> None:
-        """Files of shared memory have holes: where the system has no memory for one, fail here and not by SIGBUS."""
+        """Reserve memory for holes in the file: where the system has none, fail here and not by SIGBUS."""
         if (offset, size) not in self._reserved:
             os.posix_fallocate(self._fd, offset, size)
             if len(self._reserved) >= _MOST_RESERVED:
@@ -149,7 +149,7 @@ class ArenaImports:
         self._changed = threading.Condition()
 
     def add(self, number: int, fd: int) -> None:
-        """ARENA arrived, with its descriptor. One that cannot be mapped costs the requests that lie in it."""
+        """Map the arena of an ARENA frame. One that cannot be mapped costs the requests that lie in it."""
         view, failed = None, ""
         try:
             view = memoryview(mmap.mmap(fd, os.fstat(fd).st_size, access=mmap.ACCESS_READ))
@@ -166,27 +166,27 @@ class ArenaImports:
             self._changed.notify_all()
 
     def add_region(self, number: int, value: dict[str, Any], fd: int) -> None:
-        """REGION arrived, with its descriptor."""
+        """Add the region of a REGION frame, with its descriptor."""
         with self._changed:
             self._regions[number] = ClientRegion(value["name"], value["offset"], value["byte_size"], fd)
             self._changed.notify_all()
 
     def add_cuda_region(self, number: int, value: dict[str, Any]) -> None:
-        """CUDA_REGION arrived."""
+        """Add the region of a CUDA_REGION frame."""
         handle = bytes.fromhex(value["handle"])
         with self._changed:
             self._regions[number] = CudaClientRegion(value["name"], value["device"], value["byte_size"], handle)
             self._changed.notify_all()
 
     def remove(self, number: int) -> None:
-        """ARENA_GONE arrived. The mapping goes when the last view of it does."""
+        """Remove what an ARENA_GONE frame names. Memory is unmapped with the last view of it."""
         with suppress(KeyError):
             del self._views[number]
         self._regions.pop(number, None)
         self._failed.pop(number, None)
 
     def region(self, place: int) -> ClientRegion | CudaClientRegion | None:
-        """The client's memory that a place is in; None when it is in an arena."""
+        """Return the client's memory that a place is in; None = it is in an arena."""
         number = place >> OFFSET_BITS
         found = self._regions.get(number)
         if found is None and number and number not in self._views:
@@ -198,7 +198,7 @@ class ArenaImports:
         return found
 
     def at(self, place: int, size: int) -> memoryview:
-        """The bytes of a lent tensor, for reading.
+        """Return the bytes of a lent tensor, for reading.
 
         Raises:
             Internal: its arena has not come, or cannot be mapped.

@@ -49,17 +49,17 @@ class SharedRequest:
 
     @classmethod
     def of_missing(cls, imports: ArenaImports) -> SharedRequest:
-        """A request with nothing in clients' memory, to refuse it by its `error`."""
+        """Return a request without tensors in clients' memory, to refuse it by its `error`."""
         return cls(imports, "", {"model": "", "outputs": []}, copies=False)
 
     def region(self, place: int) -> AnyRegion | None:
-        """The client's memory that an input is in; None when it is in an arena."""
+        """Return the client's memory that an input is in; None = it is in an arena."""
         return self._imports.region(place)
 
     def input(
         self, region: AnyRegion, name: str, datatype: DataType, shape: Shape, place: int, size: int
     ) -> InferTensor:
-        """An input; one that cannot be read sets `error`, and zeros stand for it where the batch needs its rows."""
+        """Return an input. If it cannot be read, set `error`, and return zeros where the batch needs its rows."""
         try:
             data = self._read(region, name, datatype, shape, place & OFFSET_MASK, size)
         except EdgeServeError as error:
@@ -83,7 +83,7 @@ class SharedRequest:
         return data
 
     def send(self, send: Send, reply: Reply | None, final: bool) -> None:
-        """One of the replies of a decoupled model, on its way to `send`."""
+        """Write one of the replies of a decoupled model, then pass it to `send`."""
         send(None if reply is None else self.answer(reply, None), final)
 
     def answer(self, reply: Reply, names: Sequence[str] | None) -> Reply:

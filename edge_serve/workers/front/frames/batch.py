@@ -42,7 +42,7 @@ _EXECUTE_EACH = FrameKind.EXECUTE_EACH.value
 
 
 def loose_bytes(inputs: list[InferTensor]) -> int:
-    """Bytes of the inputs that are in no place that a frame can name."""
+    """Return the bytes of the inputs that are in no place that a frame can name."""
     total = 0
     for tensor in inputs:
         if tensor.offset == -1:
@@ -136,7 +136,7 @@ def _extra(request: InferRequest, list_outputs: bool) -> bytes:
 
 
 def places_of(request: InferRequest) -> list[list[Any]]:
-    """For the EXECUTE frame: the outputs that go to clients' memory: name, place, size, the client's name."""
+    """Return the outputs that go to clients' memory, as in an EXECUTE frame: name, place, size, the client's name."""
     return [
         [output.name, output.place.offset, output.place.size, output.place.label or output.name]
         for output in request.outputs
@@ -174,7 +174,7 @@ class BatchReply:
 def decode_answers(
     layout: TensorLayout, frame: bytes | bytearray, position: int, meta: int, count: int, slot: Lease | None
 ) -> tuple[list[Reply], bool]:
-    """The replies in a frame, and whether any of their tensors lies in `slot`. Every number is checked.
+    """Return the replies in a frame, and whether any of their tensors lies in `slot`. Every number is checked.
 
     Raises:
         FrameError: the worker wrote something else.

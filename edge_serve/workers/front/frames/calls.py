@@ -42,7 +42,7 @@ class Question:
 
 
 def decode_call(received: Frame, arena_of: Callable[[int], memoryview | None]) -> Question:
-    """The question in an INFER frame. Everything is checked.
+    """Return the question in an INFER frame. Everything is checked.
 
     Args:
         arena_of: the arena of the calling model with this number; empty when it has none, None = the model is not
@@ -88,7 +88,7 @@ def _call(about: dict[str, Any], flags: int) -> ModelCall:
 
 
 def encode_response(number: int, response: InferResponse, places: Sequence[int], room: OutputSlot) -> bytes:
-    """An INFER_RESPONSE frame; `places` as for `encode_call`."""
+    """Return an INFER_RESPONSE frame; `places` as for `encode_call`."""
     flags = FINAL if response.final else 0
     error = response.error
     if error is not None:
