@@ -150,7 +150,7 @@ class PythonModel:
         mismatches = Mismatches(self._spec, lambda name, text: problems.append(text))
         if reply.error is None:
             key = (b"", 0 if self._signature.decoupled else rows, len(names) or -1)
-            mismatches.look(key, reply, reply.outputs, names or None)
+            mismatches.check(key, reply, reply.outputs, names or None)
         if problems:
             raise AssertionError("\n".join(problems))
         outputs_on_host(reply)

@@ -34,29 +34,19 @@ PARTICIPLES = {"absent", "listed", "moved", "placed", "released", "settled", "un
 ALLOWED = {"begin_capture", "end_capture", "end_sequence", "leave_safe_mode", "leaves"}
 #: names that other rooms still have
 TO_RENAME = {
-    "edge_serve/aio": {"_begin"},
-    "edge_serve/backends": {"_end", "begin"},
+    "edge_serve/backends": {"begin"},
     "edge_serve/doctor": {"look"},
-    "edge_serve/in_process": {"end"},
-    "edge_serve/messages": {"begin", "end"},
-    "edge_serve/models/run": {"_begins", "_end", "end"},
+    "edge_serve/models/run": {"_begins", "_end"},
     "edge_serve/protocol": {"_begin_body", "_begin_head", "_end_rest", "begin_rest", "end_request"},
     "edge_serve/scheduling": {"_ends", "end", "ends"},
     "edge_serve/systemd": {"_end_line"},
     "edge_serve/transport": {
         "_begin", "_end", "_end_conversation", "_end_deflated", "_end_if_done", "_end_unread", "_end_with", "end",
     },
-    "edge_serve/workers/child": {
-        "_begin", "_die_first", "_end", "_end_if_forked", "_look_at_name", "begin", "end_batch", "end_worker", "look",
-    },
-    "edge_serve/workers/front": {"_keep_reopening", "end", "end_first", "look"},
-    "edge_serve/workers/launch": {"_remember", "end"},
-    "edge_serve/workers/memory": {"_end_region"},
     "image": {"look"},
     "ota": {
         "_bring", "_end", "_holds", "_remember", "begin", "begin_undo", "end", "end_undo", "keep_only", "look",
     },
-    "packs": {"begin", "end"},
 }  # fmt: skip
 
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)

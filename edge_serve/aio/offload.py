@@ -36,11 +36,11 @@ class Threads:
     def __init__(self, name: str, limit: int) -> None:
         self._name = name
         self._limit = limit
-        self._begin()
-        os.register_at_fork(after_in_child=self._begin)
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)
 
-    def _begin(self) -> None:
-        """Have no thread and no job: so it is in a new process, to which `fork` gives no thread but its own."""
+    def _reset(self) -> None:
+        """Start without threads and jobs, also in a process to which `fork` has given no thread but its own."""
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._lock = threading.Lock()

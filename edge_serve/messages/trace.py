@@ -99,11 +99,11 @@ class Trace(ComputeTimes):
             parent=self,
         )
         made._sum = request.compute
-        made.begin(model, version, request)
+        made.open(model, version, request)
         return made
 
-    def begin(self, model: str, version: str, request: InferRequest) -> None:
-        """Begin the trace of a request that is sent to its model."""
+    def open(self, model: str, version: str, request: InferRequest) -> None:
+        """Open the trace of a request that is sent to its model."""
         self.model_name, self.model_version, self.request_id = model, version, request.id
         now = self._recorder.now_ns()
         self.mark("REQUEST_START", now)
@@ -132,10 +132,10 @@ class Trace(ComputeTimes):
         root = self.root
         root._here -= 1
         if not root._here:
-            root.end()
+            root.close()
 
-    def end(self) -> None:
-        """End a root trace: it has no reporter left, or none may report any more."""
+    def close(self) -> None:
+        """Close a root trace: it has no reporter left, or none may report any more."""
         if not self.closed:
             for name, ns in self.later:
                 self.mark(name, ns)

@@ -80,7 +80,7 @@ class FactReader:
         served = self._registry.each_served()
         found = await gathered((f"{one.name}:{one.version}", one.runner, one.runner.find_stall()) for one in served)
         runners = {name: runner for name, runner, _ in found}
-        ages = self._stalls.look(now_ns, {name: marker for name, _, marker in found if marker is not None})
+        ages = self._stalls.compare(now_ns, {name: marker for name, _, marker in found if marker is not None})
         await asyncio.sleep(0)
         self._woken &= ages.keys()
         for name, age in ages.items():

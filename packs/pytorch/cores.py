@@ -51,16 +51,16 @@ class Cores:
 
     def run(self, work: Callable[[int], T], now_ns: int) -> T:
         """Call `work` with its number of threads, and return its result."""
-        threads = self.begin(now_ns)
+        threads = self.acquire(now_ns)
         try:
             if threads < 2 or threads < self.count or self._instances < 2:
                 return work(threads)
             return self._alone.submit(work, threads).result()
         finally:
-            self.end()
+            self.release()
 
-    def begin(self, now_ns: int) -> int:
-        """Return the number of threads for a run that begins now."""
+    def acquire(self, now_ns: int) -> int:
+        """Acquire threads for a run that begins now. Return their number."""
         with self._lock:
             self._running += 1
             if now_ns >= self._until_ns:
@@ -70,7 +70,7 @@ class Cores:
                 self._until_ns = now_ns + _MEMORY_NS
             return max(1, self.count // self._most)
 
-    def end(self) -> None:
-        """A run has ended."""
+    def release(self) -> None:
+        """Release the threads of a run that has ended."""
         with self._lock:
             self._running -= 1

@@ -111,7 +111,7 @@ def decoupled(*, error: bool = False) -> tuple[Trace, Collected]:
     recorder, request = Collected(), InferRequest("n")
     request.validated = Signature("n", "1", "python", 0, {}, {}, decoupled=True)
     trace = Trace(1, recorder, timestamps=True, tensors=False)
-    trace.begin("n", "1", request)
+    trace.open("n", "1", request)
     trace.answered(InferResponse("n", "1", error=Internal("no") if error else None))
     trace.release()
     return trace, recorder

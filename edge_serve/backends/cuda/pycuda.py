@@ -102,7 +102,7 @@ class PyCuda:
         #: an object for each time that the memory was opened: the driver counts, and each of them closes it once
         self._opened: dict[int, list[Any]] = {}
         self._numbers = itertools.count(1)
-        atexit.register(self._end)
+        atexit.register(self._detach)
 
     def device_count(self) -> int:
         return int(_call("cudaGetDeviceCount", driver.Device.count))
@@ -129,7 +129,7 @@ class PyCuda:
         pushed = getattr(self._thread, "pushed", None)
         return 0 if pushed is None else int(pushed.device)
 
-    def _end(self) -> None:
+    def _detach(self) -> None:
         """Release the contexts: PyCUDA would do so with the wrong function, and warn that it fails."""
         self._pop()
         for context in self._contexts.values():

@@ -150,7 +150,7 @@ class Tracing:
             return on_response
         at = arrival or Arrival(())
         at.traced(trace)
-        trace.begin(model, version, request)
+        trace.open(model, version, request)
 
         def deliver(response: InferResponse) -> None:
             at.answered()
@@ -191,7 +191,7 @@ class Tracing:
     def close(self) -> None:
         """Write what is left; blocks for some seconds at most."""
         for trace, _ in list(self._open.values()):
-            trace.end()
+            trace.close()
         self._files.close()
 
     def _put(self, models: dict[str, TraceSetting], server: TraceSetting) -> None:

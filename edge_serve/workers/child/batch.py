@@ -269,7 +269,7 @@ def encode_answers(
         if mismatches is not None:
             described = (block, 0 if rows is None else rows[number], -1 if names is None else len(names))
             if described not in known or reply.dropped:
-                mismatches.look(described, reply, outputs, names)
+                mismatches.check(described, reply, outputs, names)
         extra = _extra(reply, unnamed) if reply.parameters or unnamed or reply.personal or reply.stored else b""
         parts.append(ANSWER.pack(0, len(extra), len(block), base))
         parts.append(extra + block)

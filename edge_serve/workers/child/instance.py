@@ -141,7 +141,7 @@ class Instance:
         self._arena = arena
         self.inputs = arena if inputs is None else inputs
         #: lets the model keep inputs beyond their batch; None = it gets copies, or must not
-        self._end_batch = inputs.end_batch if isinstance(inputs, InputArena) else None
+        self._release_batch = inputs.release_batch if isinstance(inputs, InputArena) else None
         self._imports = imports
         self._mismatches = mismatches
         self._cancellations = Cancellations()
@@ -200,9 +200,9 @@ class Instance:
             self._send(data)
             self._close_failed(batch, replies)
         else:
-            if self._end_batch is not None:
+            if self._release_batch is not None:
                 del batch, replies
-                self._end_batch()
+                self._release_batch()
             self._send(data)
             self._cancellations.done(batch_id)
         if self._lost:

@@ -1,7 +1,7 @@
 """Compares the outputs that a model returns with its configuration, and reports each output that differs once.
 
 Triton sends such outputs to the client as they are, and so does this server; the log names them. The replies of a model
-look alike, so `encode_answers` finds their descriptions in `known`, and calls `look` for new ones only.
+look alike, so `encode_answers` finds their descriptions in `known`, and calls `check` for new ones only.
 
 Worker's side: the standard library and NumPy only.
 """
@@ -51,7 +51,7 @@ class Mismatches:
         self._scattered = {name for one in config.get("batch_output", []) for name in one.get("target_name", [])}
         self.known: set[Key] = set()
 
-    def look(self, key: Key, reply: Reply, outputs: Sequence[InferTensor], names: Sequence[str] | None) -> None:
+    def check(self, key: Key, reply: Reply, outputs: Sequence[InferTensor], names: Sequence[str] | None) -> None:
         """Check a reply whose description is new, or which has dropped outputs.
 
         Args:
@@ -59,7 +59,7 @@ class Mismatches:
             names: the outputs that the request lists; None = it lists none and gets all.
         """
         for name in reply.dropped:
-            self._look_at_name(name)
+            self._check_name(name)
         if key in self.known:
             return
         if len(self.known) >= _MOST_KNOWN:
@@ -71,7 +71,7 @@ class Mismatches:
             if returned.count(name) > 1:
                 self._report_once(name, self._repeated, name, returned.count(name))
         for tensor in outputs:
-            self._look_at_name(tensor.name)
+            self._check_name(tensor.name)
             output = self._outputs.get(tensor.name)
             if output is not None and not self._agrees(tensor, output, rows):
                 self._report_once(tensor.name, self._differs, tensor, output, rows)
@@ -81,7 +81,7 @@ class Mismatches:
                 if name not in returned:
                     self._report_once(name, self._missing, name)
 
-    def _look_at_name(self, name: str) -> None:
+    def _check_name(self, name: str) -> None:
         if name not in self._outputs and name not in self._states:
             self._report_once(name, self._unknown, name)
 

@@ -122,11 +122,11 @@ class PipelinedInstance(Instance):
         one = _Batch(batch, self._room(batch), start, late)
         for together in [(request,) for request in requests] if batch.each else [requests]:
             if together:
-                self._runs.put((one, self._begin(one, together)))
+                self._runs.put((one, self._enqueue(one, together)))
         self._runs.put((one, None))
         return 0
 
-    def _begin(self, one: _Batch, requests: Sequence[BackendRequest]) -> _Run:
+    def _enqueue(self, one: _Batch, requests: Sequence[BackendRequest]) -> _Run:
         run = _Run(requests, Timing(), time.monotonic_ns())
         try:
             run.begun = self.backend.begin(requests, one.room, run.timing)

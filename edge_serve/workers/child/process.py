@@ -104,7 +104,7 @@ class ForwardingHandler(logging.Handler):
 def prepare_process(pipe_fd: int) -> LifetimeGuard:
     """Tie this process to the front end, which alone decides about signals, and set limits and fault handlers."""
     tied = LifetimeGuard(pipe_fd)
-    _die_first()
+    _raise_oom_score()
     for number in SIGNALS:
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which a program that a model starts would inherit
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -117,7 +117,7 @@ def prepare_process(pipe_fd: int) -> LifetimeGuard:
     return tied
 
 
-def _die_first() -> None:
+def _raise_oom_score() -> None:
     """Let the kernel kill a worker before the front end, which restarts it, when memory runs out. Any process may
     raise its own figure."""
     try:

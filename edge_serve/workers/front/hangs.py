@@ -30,7 +30,7 @@ class Stalls(Generic[Key]):
     def __init__(self) -> None:
         self._seen: dict[Key, tuple[object, int]] = {}
 
-    def look(self, now_ns: int, markers: Mapping[Key, object]) -> dict[Key, float]:
+    def compare(self, now_ns: int, markers: Mapping[Key, object]) -> dict[Key, float]:
         """Return the seconds for which each marker has been the same, and forget what is not in `markers`."""
         self._seen = {key: self._since(key, marker, now_ns) for key, marker in markers.items()}
         return {key: (now_ns - since) / 1e9 for key, (_, since) in self._seen.items()}
@@ -76,7 +76,7 @@ class HangWatch:
     def __init__(self) -> None:
         self._stalls: Stalls[tuple[int, int]] = Stalls()
 
-    def look(
+    def find(
         self,
         now_ns: int,
         placements: Iterable[ModelPlacement],
@@ -101,7 +101,7 @@ class HangWatch:
                 if batch and allowed and not channel.paused and placement.number not in callers:
                     key = placement.number, instance
                     markers[key], limits[key] = (batch, channel.partials), (placement, allowed, batch < 0)
-        ages = self._stalls.look(now_ns, markers)
+        ages = self._stalls.compare(now_ns, markers)
         hangs = []
         for key, age in ages.items():
             placement, allowed, warms_up = limits[key]

@@ -131,7 +131,7 @@ class Worker:
             hang: limit of models without one of their own; 0 = none.
         """
         process = self.process
-        found = self._hangs.look(now_ns, self._placements, hang, self._limits.load, self._broker.callers())
+        found = self._hangs.find(now_ns, self._placements, hang, self._limits.load, self._broker.callers())
         if found is not None:
             process.kill(f"was killed: {found.text(self._limits.load_setting)}")
         return max(process.overdue(), found.overdue if found is not None else 0.0)
@@ -411,7 +411,7 @@ class Worker:
     async def _revive(self, process: Process) -> None:
         for placement in list(self._placements):
             if not await self._reopen(placement, process) and not process.exited.done():
-                task = start_task(self._keep_reopening(placement, process), f"reopen {placement.spec.name}")
+                task = start_task(self._retry_opening(placement, process), f"reopen {placement.spec.name}")
                 self._reopening.add(task)
                 task.add_done_callback(self._reopening.discard)
         if not process.exited.done():
@@ -435,7 +435,7 @@ class Worker:
             notify(placement.link.listener.on_back, instance)
         return True
 
-    async def _keep_reopening(self, placement: ModelPlacement, process: Process) -> None:
+    async def _retry_opening(self, placement: ModelPlacement, process: Process) -> None:
         delay = _REOPEN_FIRST
         while True:
             await asyncio.wait([process.exited], timeout=delay)

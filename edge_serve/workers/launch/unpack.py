@@ -61,7 +61,7 @@ def unpack_archive(archive: Path, cache: Path) -> Path:
             except BaseException:
                 shutil.rmtree(part, ignore_errors=True)
                 raise
-        _remember(cache, name, archive, state)
+        _record(cache, name, archive, state)
         remove_stale(cache, keep=name)
     return directory
 
@@ -118,7 +118,7 @@ def _digest(archive: Path) -> str:
     return digest.hexdigest()[:_DIGEST_LETTERS]
 
 
-def _remember(cache: Path, name: str, archive: Path, state: State) -> None:
+def _record(cache: Path, name: str, archive: Path, state: State) -> None:
     archives = _records(cache).get(name, {})
     if archives.get(str(archive)) == state:
         return

@@ -69,12 +69,12 @@ class ArenaExports:
         if number is None:
             number, self._next_number = self._next_number, self._next_number + 1
             self._regions[region] = number
-            ending = self._endings[number] = weakref.finalize(region, self._end_region, number)
+            ending = self._endings[number] = weakref.finalize(region, self._remove_region, number)
             ending.atexit = False
             self._send(json_frame(region.kind, number, region.value()), region.fds)
         return number << OFFSET_BITS | offset
 
-    def _end_region(self, number: int) -> None:
+    def _remove_region(self, number: int) -> None:
         del self._endings[number]
         self._send(frame(FrameKind.ARENA_GONE, number), ())
 

@@ -58,7 +58,7 @@ def found(
     spec = ModelSpec("m", 1, directory, directory / "1", {**CONFIG, **config})
     mismatches = Mismatches(spec, report)
     for key in (b"1", b"2"):
-        mismatches.look((key, rows, -1), reply or Reply(), outputs, names)
+        mismatches.check((key, rows, -1), reply or Reply(), outputs, names)
     return reported
 
 

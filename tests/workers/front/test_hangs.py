@@ -52,7 +52,7 @@ class Scene:
         )
         found = None
         for _ in range(seconds):
-            found = self.watch.look(self.now * 10**9, [placement], self.limit, LOAD, self.calls)
+            found = self.watch.find(self.now * 10**9, [placement], self.limit, LOAD, self.calls)
             self.now += 1
         return found
 
@@ -107,10 +107,10 @@ def test_so_is_the_golden_test() -> None:
 
 def test_a_marker_ages_until_it_changes_and_is_removed_at_the_end() -> None:
     stalls: Stalls[str] = Stalls()
-    assert stalls.look(0, {"a": 1, "b": 1}) == {"a": 0, "b": 0}
-    assert stalls.look(2_000_000_000, {"a": 1, "b": 2}) == {"a": 2, "b": 0}
-    assert stalls.look(3_000_000_000, {"b": 2}) == {"b": 1}
-    assert stalls.look(4_000_000_000, {"a": 1}) == {"a": 0}
+    assert stalls.compare(0, {"a": 1, "b": 1}) == {"a": 0, "b": 0}
+    assert stalls.compare(2_000_000_000, {"a": 1, "b": 2}) == {"a": 2, "b": 0}
+    assert stalls.compare(3_000_000_000, {"b": 2}) == {"b": 1}
+    assert stalls.compare(4_000_000_000, {"a": 1}) == {"a": 0}
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.dictionaries(st.sampled_from("abc"), st.integers(0, 1)))))
@@ -120,7 +120,7 @@ def test_an_age_is_the_time_since_the_first_of_the_last_equal_looks(steps: list[
     for seconds, markers in steps:
         now += seconds
         looks.append((now, markers))
-        for key, age in stalls.look(now * 10**9, markers).items():
+        for key, age in stalls.compare(now * 10**9, markers).items():
             same = now
             for then, seen in reversed(looks):
                 if key not in seen or seen[key] != markers[key]:

@@ -55,8 +55,8 @@ class InputArena:
         view, where = self._view, address - self._start
         return where if view is not None and where >= 0 and where + size <= len(view) else -1
 
-    def end_batch(self) -> None:
-        """Make the tensors private that are still referred to, now that the worker has dropped its references."""
+    def release_batch(self) -> None:
+        """Release the tensors of a batch. Those that are still referred to become private: the model keeps them."""
         if not self._lent:
             return
         lent, self._lent = self._lent, []

@@ -47,7 +47,7 @@ def test_inputs_are_views_while_the_model_keeps_none() -> None:
         assert scene.inputs.place_of(address, SIZE) == START
         assert scene.inputs.place_of(address, 8 * PAGE) == -1
         del array
-        scene.inputs.end_batch()
+        scene.inputs.release_batch()
 
 
 @pytest.mark.parametrize("writable", [True, False])
@@ -56,12 +56,12 @@ def test_an_input_that_the_model_keeps_does_not_change(writable: bool) -> None:
     scene.write(1)
     kept = [scene.array()[5:8], scene.array()]
     address = kept[0].ctypes.data
-    scene.inputs.end_batch()
+    scene.inputs.release_batch()
     scene.write(2)
     assert [set(array.tolist()) for array in kept] == [{1}, {1}]
     assert scene.inputs.place_of(address, 3) == -1, "the arena has other bytes there"
 
     kept.append(scene.array())
-    scene.inputs.end_batch()
+    scene.inputs.release_batch()
     scene.write(3)
     assert [set(array.tolist()) for array in kept] == [{1}, {1}, {2}]
