@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import tempfile
 import venv
 from pathlib import Path
 
-from benchmarks.report import ROOT, Report
+from benchmarks.report import Report
+from deploy.program import copy_source
 
 #: extra -> limit in megabytes (10^6), of which NumPy is about 73; tests/test_sizes.py checks the limits
 #: ONNX Runtime 1.32 has 80 MB, 1.31 had 64
@@ -32,10 +32,7 @@ def installed_megabytes(extra: str, folder: Path) -> float:
         subprocess.CalledProcessError: pip failed and printed the reason.
     """
     source = folder / "source"
-    # a copy of what the wheel is built from, so that no build folder is left in the checkout
-    shutil.copytree(ROOT / "edge_serve", source / "edge_serve", ignore=shutil.ignore_patterns("__pycache__"))
-    for path in (ROOT / "pyproject.toml", ROOT / "README.md", *ROOT.glob("*_backend_utils.py")):
-        shutil.copy(path, source)
+    copy_source(source)
     venv.create(folder / "venv", with_pip=True)
     before = size_of(folder / "venv")
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}

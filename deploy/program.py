@@ -178,6 +178,17 @@ def prune(packages: Path) -> None:
         record.write_text("".join(line for line in lines if (packages / line.split(",")[0]).exists()))
 
 
+def copy_source(target: Path) -> None:
+    """Copy what a wheel is built from to a new folder, so that no build folder is left in the checkout."""
+    ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
+    for package in ("edge_serve", "ota"):
+        shutil.copytree(CHECKOUT / package, target / package, ignore=ignored)
+    modules = [path.name for path in CHECKOUT.glob("*_backend_utils.py")]
+    (target / "deploy").mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", "deploy/build_py.py", *modules):
+        shutil.copy(CHECKOUT / name, target / name)
+
+
 def build_wheel(folder: Path, version: str) -> Path:
     """Build the wheel of edge-serve from a copy: no file stays in the checkout, and no old file gets into the wheel.
 
@@ -186,15 +197,7 @@ def build_wheel(folder: Path, version: str) -> Path:
         OSError: the program cannot be written there.
     """
     source, tools = folder / "source", folder / "tools"
-    source.mkdir()
-    modules = [path.name for path in CHECKOUT.glob("*_backend_utils.py")]
-    for name in ("pyproject.toml", "README.md", "LICENSE", *modules):
-        shutil.copy(CHECKOUT / name, source)
-    ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
-    for package in ("edge_serve", "ota"):
-        shutil.copytree(CHECKOUT / package, source / package, ignore=ignored)
-    (source / "deploy").mkdir()
-    shutil.copy(CHECKOUT / "deploy/build_py.py", source / "deploy")
+    copy_source(source)
     for file, name in ((source / "pyproject.toml", "version"), (source / "edge_serve/__init__.py", "__version__")):
         line = f'{name} = "{version}"'
         file.write_text(re.sub(rf'^{name} = ".*"$', line, file.read_text(), count=1, flags=re.MULTILINE))
