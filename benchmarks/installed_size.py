@@ -11,9 +11,9 @@ from pathlib import Path
 from benchmarks.report import Report
 from deploy.program import copy_source
 
-#: extra -> limit in megabytes (10^6), of which NumPy is about 73; tests/test_sizes.py checks the limits
+#: extra -> limit in megabytes (10^6), of which NumPy is about 73 and edge-ota 3; tests/test_sizes.py checks the limits
 #: ONNX Runtime 1.32 has 80 MB, 1.31 had 64
-LIMITS = {"": 85, "[onnx]": 165}
+LIMITS = {"": 88, "[onnx]": 170}
 
 
 def run() -> Report:
