@@ -22,7 +22,7 @@ from edge_serve.records import frozen
 from edge_serve.workers.front.frame_socket import GRACE, FrameSocket
 from edge_serve.workers.front.output import WorkerOutput
 from edge_serve.workers.launch.cgroups import ControlGroup
-from edge_serve.workers.launch.interpreter import Interpreter, own_interpreter
+from edge_serve.workers.launch.interpreter import Interpreter, has_changed_code, own_interpreter
 from edge_serve.workers.launch.spawn import WORKER, Spawned, spawn
 from edge_serve.workers.memory.arena_exports import ArenaExports
 from edge_serve.workers.memory.pages import PAGE
@@ -326,6 +326,8 @@ class Process:
         self.output.finish()
         if place := self.output.crash_place():
             self._reason += f" {place}"
+        if status > 0 and not self._hello.done() and has_changed_code():
+            self._reason += _OTHER_CODE
         lost = ProcessLost(f"worker {self.label} {self._reason}")
         for _, future in self._questions.values():
             if not future.done():
@@ -358,6 +360,7 @@ _SPAWN_HINTS = {
 }
 #: DEVICE_LOST of workers/child/instance
 _STATUS_HINTS = {75: " (its GPU is lost)"}
+_OTHER_CODE = " (edge-serve's own files have changed since this server started: restart the server)"
 _HINTS = {
     "SIGKILL": " (the machine may be out of memory: see the kernel's log)",
     "SIGILL": " (a library needs an instruction that this processor lacks: install a build of it for this processor)",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import site
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
@@ -21,6 +22,8 @@ from edge_serve.records import entity, frozen
 _FOREIGN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX")
 #: starts a module of this package without a place of its own on the module path
 _LAUNCHER = Path(__file__).with_name("launcher.py")
+#: when this program's own modules began to be imported
+_STARTED_NS = time.time_ns()
 #: the service manager's words to the front end alone (sd_notify(3), sd_listen_fds(3)); no child speaks in its name
 OURS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
 
@@ -69,6 +72,16 @@ def own_interpreter() -> Interpreter:
     user_site = () if site.ENABLE_USER_SITE else ("-s",)
     start = ("-P", "-m") if sys.version_info >= (3, 11) else (str(_LAUNCHER),)
     return Interpreter((sys.executable, *user_site, *start), variables)
+
+
+def has_changed_code(package: Path = Path(edge_serve.__file__).parent, since_ns: int = _STARTED_NS) -> bool:
+    """Return whether modules of this package came or changed since this program started, so that a new worker would not
+    fit it: `git pull` or `pip install` during its run."""
+    for folder, _, names in os.walk(package):
+        for name in names:
+            if name.endswith(".py") and os.lstat(os.path.join(folder, name)).st_ctime_ns > since_ns:
+                return True
+    return False
 
 
 def interpreter_of(root: Path, repair: str = "") -> Interpreter:
