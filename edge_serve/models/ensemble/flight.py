@@ -108,9 +108,11 @@ class Flight:
 
     __slots__ = (
         "_answered",
+        "_cancelled",
         "_compute",
         "_ensemble",
         "_error",
+        "_fails_last",
         "_given",
         "_held",
         "_last",
@@ -131,9 +133,12 @@ class Flight:
         self._request = request
         self._on_response = on_response
         self._answered = False
+        self._cancelled = False
         self._start_ns = ensemble.clock.now_ns()
         self._compute = ComputeTimes()
         self._error: EdgeServeError | None = None
+        #: whether the latest event of a step is the first error
+        self._fails_last = True
         #: the client's memory; None = it belongs to the answer
         self._lease = request.lease
         rows = request.rows if ensemble.signature.max_batch_size else 0
@@ -162,6 +167,7 @@ class Flight:
     def cancel(self) -> None:
         """Cancel the steps that are queued or run, and start no further ones: the client has disconnected."""
         if not self._answered:
+            self._cancelled = self._error is None
             self._stop(Cancelled(""))
             self._settle()
 
@@ -229,6 +235,7 @@ class Flight:
                 ticket.cancel()
 
     def _on_member(self, cell: Cell, rows: int, mark: tuple[int | str, int], response: InferResponse) -> None:
+        self._fails_last = False
         if response.final:
             del self._tickets[cell]
             if cell[0] not in self._ensemble.decoupled:
@@ -276,6 +283,7 @@ class Flight:
         if self._error is not None:
             return
         self._error = error
+        self._fails_last = True
         for held in self._held.values():
             for _ in held:
                 self._run.ended()
@@ -346,7 +354,10 @@ class Flight:
     def refuse(self, error: EdgeServeError) -> None:
         """End with an error that names the ensemble."""
         ending = self._empty()
-        ending.error = record_refusal(self._ensemble, error, self._start_ns)
+        reason = record.CANCELED if self._cancelled else record.OTHER
+        # Triton counts a failed request when it releases it, and before if the error is what ends the last step
+        times = 2 if self._fails_last else 1
+        ending.error = record_refusal(self._ensemble, error, reason, times, self._start_ns)
         self._deliver(ending)
 
     def _deliver(self, response: InferResponse) -> None:
@@ -418,11 +429,9 @@ def record_answer(ensemble: Ensemble, request: InferRequest, start: int, compute
         request.compute.add(*marks)
 
 
-def record_refusal(ensemble: Ensemble, error: EdgeServeError, start: int) -> EdgeServeError:
-    """Count a failed request. Return the error with the name of the ensemble in front."""
-    reason = record.CANCELED if isinstance(error, Cancelled) else record.OTHER
+def record_refusal(ensemble: Ensemble, error: EdgeServeError, reason: str, times: int, start: int) -> EdgeServeError:
+    """Count a failed request `times`. Return the error with the name of the ensemble in front."""
     ns = ensemble.clock.now_ns() - start
-    # Triton counts a failed ensemble request twice: when it responds and when it releases it
-    record.record_failure(ensemble.statistics, reason, ns)
-    record.record_failure(ensemble.statistics, reason, ns)
+    for _ in range(times):
+        record.record_failure(ensemble.statistics, reason, ns)
     return type(error)(f"in ensemble '{ensemble.signature.model_name}', {error.message}")

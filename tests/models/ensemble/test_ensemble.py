@@ -373,6 +373,7 @@ def test_a_request_that_is_cancelled_stops_at_the_members_that_run() -> None:
     assert scene.calls() == [1, 0, 0]
     ticket.cancel()
     assert len(scene.answers) == 1
+    assert scene.statistics.failures["CANCELED"] == 1
 
 
 # ---- memory -----------------------------------------------------------------------------------------------------
@@ -572,6 +573,28 @@ def test_a_failure_counts_twice_as_in_triton() -> None:
     stats = scene.statistics
     assert (stats.fail.count, stats.success.count, stats.execution_count) == (2, 0, 0)
     assert stats.failures["OTHER"] == 2
+
+
+@pytest.mark.parametrize(("first", "last", "count"), [("q", "p", 1), ("p", "q", 2)])
+def test_a_failure_counts_once_if_another_step_ends_after_it(first: str, last: str, count: int) -> None:
+    scene = Scene(DIAMOND)
+    scene.send()
+    for name in (first, last):
+        if name == "q":
+            scene.job(name).fail(Internal("no"))
+        else:
+            scene.job(name).answer(int32("C", 1))
+
+    assert (scene.statistics.fail.count, scene.statistics.failures["OTHER"]) == (count, count)
+
+
+def test_a_member_that_answers_cancelled_counts_as_other_because_the_client_did_not_cancel() -> None:
+    scene = Scene(CHAIN)
+    scene.send()
+    scene.job("p").fail(Cancelled("no"))
+
+    assert isinstance(scene.error, Cancelled)
+    assert (scene.statistics.failures["OTHER"], scene.statistics.failures["CANCELED"]) == (2, 0)
 
 
 def test_a_stopped_ensemble_answers_what_it_accepted_and_refuses_the_rest() -> None:

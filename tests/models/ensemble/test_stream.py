@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 from edge_serve.errors import Cancelled, Internal, InvalidArgument
 from edge_serve.messages.infer import InferResponse
 from edge_serve.messages.tensors import DataType, Handle, InferTensor
@@ -154,6 +156,18 @@ def test_a_client_that_disconnects_cancels_the_stream() -> None:
     end(scene.job("p"))
 
     assert isinstance(scene.error, Cancelled)
+    assert scene.statistics.failures["CANCELED"] == 1
+
+
+@pytest.mark.parametrize(("final", "count"), [(False, 1), (True, 2)])
+def test_a_failure_counts_once_if_the_step_ends_after_its_error(final: bool, count: int) -> None:
+    scene = streaming(CHAIN)
+    scene.send()
+    scene.job("p").on_response(InferResponse("p", "1", error=Internal("no"), final=final))
+    if not final:
+        end(scene.job("p"))
+
+    assert (scene.statistics.fail.count, scene.statistics.failures["OTHER"]) == (count, count)
 
 
 def test_memory_is_released_with_its_last_user() -> None:
