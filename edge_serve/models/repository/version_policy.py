@@ -14,5 +14,7 @@ def choose(policy: ModelVersionPolicy, available: Sequence[int]) -> list[int]:
             return sorted(available)
         case "specific":
             return sorted(set(policy.specific.versions) & set(available))
-        case _:
-            return sorted(available)[-(policy.latest.num_versions or 1) :]
+        case "latest":
+            return sorted(available)[max(0, len(available) - policy.latest.num_versions) :]
+        case _:  # the default is `latest` with 1
+            return sorted(available)[-1:]
