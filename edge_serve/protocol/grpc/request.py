@@ -12,7 +12,7 @@ from typing import Any
 
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, Parameter, RequestedOutput
-from edge_serve.messages.shared_memory import Place, Regions
+from edge_serve.messages.shared_memory import Regions
 from edge_serve.messages.tensors import BY_NAME, Buffer, DataType, InferTensor, Shared, Unseen, join_bytes
 from edge_serve.protocol.grpc.grpc_service_pb2 import InferParameter, InferTensorContents, ModelInferRequest
 from edge_serve.protocol.inference.validate import MAX_RANK, check_datatype, check_id_length, prefix
@@ -127,13 +127,14 @@ def _read_input(
         raise InvalidArgument(f"input '{item.name}' has {len(item.shape)} dimensions, expected at most {MAX_RANK}")
     shape = tuple(item.shape)
     datatype = BY_NAME.get(item.datatype)
-    if "shared_memory_region" in item.parameters:
+    part = _read_part(item.parameters, item.name)
+    if part is not None:
         if item.HasField("contents"):
             raise InvalidArgument(
                 f"unexpected 'content' provided when using shared memory for input tensor '{item.name}' for model "
                 f"'{model}'"
             )
-        place = _find_place(item.parameters, regions, item.name)
+        place = regions.find(*part)
         known = check_datatype(datatype, item.name)
         return Shared(item.name, known, shape, Unseen.buffer(place.size), -1, place.region, place.offset), taken
     if item.HasField("contents") and raw:
@@ -173,26 +174,37 @@ def _read_typed(
     return np.array(values, dtype=_CONTENTS[given[0]][1]).astype(datatype.numpy, copy=False).tobytes()
 
 
-def _find_place(parameters: Mapping[str, InferParameter], regions: Regions, tensor: str, label: str = "") -> Place:
-    """Find the part of a shared memory region that the parameters of a tensor name.
+def _read_part(parameters: Mapping[str, InferParameter], tensor: str) -> tuple[str, int, int] | None:
+    """Return the region, offset, and size in bytes that the parameters of a tensor name; None if they name no region.
 
     Raises:
-        NotFound, InvalidArgument: there is no such part.
+        InvalidArgument: a value is invalid, or they have one without the other.
     """
-    region = parameters["shared_memory_region"]
-    if region.WhichOneof("parameter_choice") != "string_param":
+    region = parameters.get("shared_memory_region")
+    if region is not None and region.WhichOneof("parameter_choice") != "string_param":
         text = f"invalid value type for 'shared_memory_region' parameter for tensor '{tensor}', expected string_param."
         raise InvalidArgument(text)
-    if "shared_memory_byte_size" not in parameters:
+    numbers = {"shared_memory_offset": 0, "shared_memory_byte_size": -1}
+    for name in numbers:
+        if name not in parameters:
+            continue
+        if region is None:
+            raise InvalidArgument(
+                f"'{name}' can not be specified without 'shared_memory_region' parameter for tensor '{tensor}'"
+            )
+        if parameters[name].WhichOneof("parameter_choice") != "int64_param":
+            text = f"invalid value type for '{name}' parameter for tensor '{tensor}', expected int64_param."
+            raise InvalidArgument(text)
+        numbers[name] = _read_integer(name, parameters[name], "int64_param")
+    if region is None:
+        return None
+    offset, size = numbers.values()
+    if size < 0:
         raise InvalidArgument(
             "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor "
             f"'{tensor}'"
         )
-    offset, size = (
-        _read_integer(name, parameters[name], "int64_param") if name in parameters else 0
-        for name in ("shared_memory_offset", "shared_memory_byte_size")
-    )
-    return regions.find(region.string_param, offset, size, label)
+    return region.string_param, offset, size
 
 
 # ---- outputs ----------------------------------------------------------------------------------------------------
@@ -210,7 +222,7 @@ def _read_outputs(message: ModelInferRequest, request: InferRequest, regions: Re
 
 
 def _read_output(output: ModelInferRequest.InferRequestedOutputTensor, regions: Regions) -> RequestedOutput:
-    shared = "shared_memory_region" in output.parameters
+    part = _read_part(output.parameters, output.name)
     classes = 0
     if "classification" in output.parameters:
         value = output.parameters["classification"]
@@ -219,7 +231,7 @@ def _read_output(output: ModelInferRequest.InferRequestedOutputTensor, regions: 
         classes = value.int64_param
         if classes <= 0:
             raise InvalidArgument("invalid value for 'classification' parameter, expected >= 0")
-        if shared:
+        if part is not None:
             raise InvalidArgument("output can't set both 'shared_memory_region' and 'classification'")
-    place = _find_place(output.parameters, regions, output.name, output.name) if shared else None
+    place = None if part is None else regions.find(*part, output.name)
     return RequestedOutput(output.name, True, classes, place)

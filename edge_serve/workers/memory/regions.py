@@ -197,7 +197,7 @@ class SharedMemoryRegions:
                 f"Integer overflow detected: byte_size ({size}) + offset ({offset}) exceeds maximum value "
                 f"({_UINT64_MAX}) for region '{name}'"
             )
-        if offset + size > there:
+        if not 0 < offset + size <= there:  # Triton refuses no bytes at offset 0, too
             raise InvalidArgument(f"Invalid offset + byte size for shared memory region: '{name}'")
         return Place(region, region.start + offset, size, label)
 

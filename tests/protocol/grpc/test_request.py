@@ -166,3 +166,27 @@ def test_inputs_and_outputs_may_lie_in_a_region() -> None:
 def test_a_place_before_its_region_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="invalid value for 'shared_memory_offset', expected value >= 0"):
         read(_named(-1), [], NamedRegions())
+
+
+@pytest.mark.parametrize("name", ["shared_memory_offset", "shared_memory_byte_size"])
+@pytest.mark.parametrize("field", ["inputs", "outputs"])
+def test_a_place_without_a_region_is_refused(field: str, name: str) -> None:
+    made = _named()
+    tensor = getattr(made, field)[0]
+    del tensor.parameters["shared_memory_region"]
+    del tensor.parameters[{"shared_memory_offset", "shared_memory_byte_size"}.difference([name]).pop()]
+
+    text = f"'{name}' can not be specified without 'shared_memory_region' parameter for tensor '{tensor.name}'"
+    with pytest.raises(InvalidArgument) as refusal:
+        read(made, [], NamedRegions())
+    assert refusal.value.message == text
+
+
+def test_a_size_of_a_wrong_type_names_its_tensor() -> None:
+    made = _named()
+    made.inputs[0].parameters["shared_memory_byte_size"].bool_param = True
+
+    text = "invalid value type for 'shared_memory_byte_size' parameter for tensor 'X', expected int64_param."
+    with pytest.raises(InvalidArgument) as refusal:
+        read(made, [], NamedRegions())
+    assert refusal.value.message == text

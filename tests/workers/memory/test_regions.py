@@ -116,13 +116,14 @@ def test_there_may_not_be_too_many(regions: SharedMemoryRegions, monkeypatch: py
     [
         (64, 0, "Invalid offset for shared memory region: 'r'"),
         (2**64 - 1, 0, "Invalid offset for shared memory region: 'r'"),
+        (0, 0, "Invalid offset + byte size for shared memory region: 'r'"),
         (0, 65, "Invalid offset + byte size for shared memory region: 'r'"),
         (60, 5, "Invalid offset + byte size for shared memory region: 'r'"),
         (1, 2**64 - 1, "Integer overflow detected: byte_size (18446744073709551615) + offset (1) exceeds maximum "
                        "value (18446744073709551615) for region 'r'"),
     ],
 )  # fmt: skip
-def test_parts_that_reach_beyond(regions: SharedMemoryRegions, offset: int, size: int, text: str) -> None:
+def test_invalid_parts(regions: SharedMemoryRegions, offset: int, size: int, text: str) -> None:
     regions.register("r", "k", 0, 64)
     with pytest.raises(InvalidArgument) as refusal:
         regions.find("r", offset, size)
