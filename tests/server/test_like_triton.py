@@ -131,6 +131,9 @@ def test_version_0_is_a_version_that_is_not_there(both: Both) -> None:
 )  # fmt: skip
 def test_a_version_that_is_no_version(both: Both, version: str, text: str) -> None:
     assert both.grpc("ModelInfer", message(version=version)) == ("INVALID_ARGUMENT", text)
+    for call in ("ModelReady", "ModelMetadata", "ModelConfig"):
+        asks = getattr(pb, f"{call}Request")(name="unknown", version=version)
+        assert both.grpc(call, asks) == ("INVALID_ARGUMENT", text)
     if version.isdigit():
         assert both.http(f"/v2/models/m/versions/{version}") == (400, {"error": text})
 

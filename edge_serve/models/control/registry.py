@@ -130,19 +130,20 @@ class Registry:
             name = self._identity(name)
         if not version and name in self._serving.highest:
             return self._serving.highest[name]
+        number = parse_version(version) if version else 0  # Triton refuses an invalid one of any model
         record = self._models.get(name)
         if record is None or not (record.versions or record.barren):
             raise self._unknown(name, "is not found")
         if not version:
             raise self._unknown(name, "has no available versions")
-        known = record.versions.get(parse_version(version))
+        known = record.versions.get(number)
         if known is None:
-            raise NotFound(f"Request for unknown model: '{name}' version {int(version)} is not found")
+            raise NotFound(f"Request for unknown model: '{name}' version {number} is not found")
         if known.served is None:
             replaced = self._serving.draining(name, version)
             if replaced is not None:
                 return replaced
-            raise Unavailable(f"Request for unknown model: '{name}' version {int(version)} is not at ready state")
+            raise Unavailable(f"Request for unknown model: '{name}' version {number} is not at ready state")
         return known.served
 
     def _identity(self, name: str) -> str:
