@@ -163,6 +163,7 @@ class ServerProcess:
             http=self._doors.series,
             tensor_memory=lambda: budget.used,
             pinned_memory=lambda: (budget.pinned.limit, budget.pinned.used),
+            cache=lambda: self._loader.cache,
             custom=custom.families,
         )
 

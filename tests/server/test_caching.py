@@ -122,6 +122,8 @@ def test_answers_are_given_again_and_always_right(tmp_path: Path) -> None:
         assert 'nv_cache_num_misses_per_model{model="m",version="1"} 10' in page
         assert 'nv_cache_hit_summary_per_model_count{model="m",version="1"} 6' in page
         assert 'nv_cache_num_hits_per_model{model="plain"' not in page
+        assert "\nnv_cache_num_hits 8\n" in page
+        assert "\nnv_cache_num_lookups 19\n" in page
 
         assert server.post("/v2/repository/models/m/unload")[0] == 200
         assert server.post("/v2/repository/models/m/load")[0] == 200

@@ -89,8 +89,9 @@ class CachedRunner(Submitter):
         if self._order is not None:
             on_response = self._in_turn(on_response)
         look = _Look(request, self._signature)
-        answer = self._find(look)
+        answer = self._cache.find(look.keys(self._owner, self._always_personal, self._seen_personal))
         now = self._clock.now_ns()
+        self._cache.lookup_ns += now - start
         if answer is None:
             miss = _Miss(self, look, now - start, on_response)
             miss.ticket = self._runner.submit(request, rows, shape_key, miss.on_response)
@@ -104,13 +105,6 @@ class CachedRunner(Submitter):
     def close(self) -> None:
         """Remove the version's responses from the cache."""
         self._cache.remove_owner(self._owner)
-
-    def _find(self, look: _Look) -> CachedResponse | None:
-        for key in look.keys(self._owner, self._always_personal, self._seen_personal):
-            answer = self._cache.get(key)
-            if answer is not None:
-                return answer
-        return None
 
     def _response(self, request: InferRequest, look: _Look, answer: CachedResponse) -> InferResponse:
         """Return a response of its own for each request, because the receiver may change it."""
@@ -141,7 +135,9 @@ class CachedRunner(Submitter):
                 self._log_large()
         elif isinstance(response.error, (Cancelled, Unavailable)):  # it was not executed
             return
-        record.record_cache_miss(self._statistics, lookup_ns + self._clock.now_ns() - start, self._clock.now_ns())
+        now = self._clock.now_ns()
+        self._cache.insertion_ns += now - start
+        record.record_cache_miss(self._statistics, lookup_ns + now - start, now)
 
     def _log_large(self) -> None:
         if not self._logged_large:

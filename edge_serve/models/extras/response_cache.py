@@ -69,12 +69,19 @@ class ResponseCache:
 
     Args:
         size: bytes that all answers may take together.
+
+    Attributes:
+        used: bytes taken; never more than `size`.
+        hits, misses: requests whose response was found, and was not.
+        evictions: responses that were removed to make room.
+        lookup_ns, insertion_ns: time that looking up and storing took.
     """
 
     def __init__(self, size: int) -> None:
         self.size = size
-        #: bytes taken; never more than `size`
         self.used = 0
+        self.hits = self.misses = self.evictions = 0
+        self.lookup_ns = self.insertion_ns = 0
         self._answers: OrderedDict[Key, CachedResponse] = OrderedDict()
 
     def __len__(self) -> int:
@@ -83,12 +90,16 @@ class ResponseCache:
     def __contains__(self, key: Key) -> bool:
         return key in self._answers
 
-    def get(self, key: Key) -> CachedResponse | None:
-        """Return a response, and mark it as used last."""
-        answer = self._answers.get(key)
-        if answer is not None:
-            self._answers.move_to_end(key)
-        return answer
+    def find(self, keys: Iterable[Key]) -> CachedResponse | None:
+        """Return the response of the first key that has one, and mark it as used last. Count one hit or one miss."""
+        for key in keys:
+            answer = self._answers.get(key)
+            if answer is not None:
+                self._answers.move_to_end(key)
+                self.hits += 1
+                return answer
+        self.misses += 1
+        return None
 
     def put(self, key: Key, answer: CachedResponse) -> bool:
         """Store a response; evict others to make room. Return False if it is larger than the whole cache."""
@@ -97,6 +108,7 @@ class ResponseCache:
         self._remove(key)
         while self.used + answer.size > self.size:
             self._remove(next(iter(self._answers)))
+            self.evictions += 1
         self._answers[key] = answer
         self.used += answer.size
         return True

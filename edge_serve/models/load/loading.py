@@ -113,6 +113,7 @@ class Loader:
     Attributes:
         devices: the GPUs, set before the first load.
         builds: the engines that are built at load.
+        cache: as given.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class Loader:
         self._budget = budget
         self._clock = clock
         self._options = options
-        self._cache = cache
+        self.cache = cache
         self._gate = gate
         self._device_memory = device_memory
 
@@ -327,7 +328,7 @@ class Loader:
 
     def _add_cache(self, served: Served) -> None:
         """Put a response cache before the runner if the model's configuration and the server's settings both say so."""
-        config, cache = served.config, self._cache
+        config, cache = served.config, self.cache
         if cache is None or not config.response_cache.enable or served.signature.decoupled:
             return
         is_ensemble = config.HasField("ensemble_scheduling")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from edge_serve.observe.metrics.readers import (
     Reader,
     builds,
+    cache,
     cache_count,
     counted,
     each,
@@ -51,6 +52,7 @@ _MODEL = ("model",)
 _GPU = ("gpu_uuid",)
 _COUNT = "counter_latencies=true (default)"
 _CACHE = "response cache on for the model"
+_CACHES = "--cache-config=local,size=<bytes>"
 _SUMMARY = "summary_latencies=true"
 _SUMMARY_UNCACHED = "summary_latencies=true, response cache off"
 _SUMMARY_CACHED = "summary_latencies=true, response cache on for the model"
@@ -90,6 +92,23 @@ CATALOGUE: tuple[MetricSpec, ...] = (
            "Total cache hit duration per model, in microseconds", _CACHE),
     MetricSpec("nv_cache_miss_duration_per_model", "counter", _MODEL, micros(lambda s: s.cache_miss, cache=True),
            "Total cache miss (insert+lookup) duration per model, in microseconds", _CACHE),
+    # gauges, as in Triton's local cache, although all but the first two only grow
+    MetricSpec("nv_cache_util", "gauge", (), cache(lambda c: c.used / c.size),
+           "Cache utilization [0.0 - 1.0]", _CACHES),
+    MetricSpec("nv_cache_num_entries", "gauge", (), cache(len),
+           "Number of responses stored in response cache", _CACHES),
+    MetricSpec("nv_cache_num_hits", "gauge", (), cache(lambda c: c.hits),
+           "Number of cache hits in response cache", _CACHES),
+    MetricSpec("nv_cache_num_misses", "gauge", (), cache(lambda c: c.misses),
+           "Number of cache misses in response cache", _CACHES),
+    MetricSpec("nv_cache_num_lookups", "gauge", (), cache(lambda c: c.hits + c.misses),
+           "Number of cache lookups in response cache", _CACHES),
+    MetricSpec("nv_cache_num_evictions", "gauge", (), cache(lambda c: c.evictions),
+           "Number of cache evictions in response cache", _CACHES),
+    MetricSpec("nv_cache_lookup_duration", "gauge", (), cache(lambda c: c.lookup_ns // 1000),
+           "Total cache lookup duration (hit and miss), in microseconds", _CACHES),
+    MetricSpec("nv_cache_insertion_duration", "gauge", (), cache(lambda c: c.insertion_ns // 1000),
+           "Total cache insertion duration, in microseconds", _CACHES),
     # 0 on a machine without a GPU, as in Triton
     MetricSpec("nv_pinned_memory_pool_total_bytes", "gauge", (), one(lambda s: s.pinned[0]),
            "Pinned memory pool total memory size, in bytes"),

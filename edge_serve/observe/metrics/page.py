@@ -65,6 +65,7 @@ class Page:
         readiness = await gathered(source.readiness())
         scrape = Scrape(models, source.http(), readiness, source.tensor_memory(), *self._seen)
         scrape.pinned, scrape.builds = source.pinned_memory(), list(source.engine_builds())
+        scrape.cache = source.cache()
         return ["".join(lines).encode("utf-8", "replace") async for lines in in_pieces(self._lines(scrape))]
 
     def _lines(self, scrape: Scrape) -> Iterator[str]:

@@ -17,7 +17,7 @@ from edge_serve.observe.metrics.exposition import (
 from edge_serve.observe.metrics.gpu import THROTTLE_REASONS, GpuReading
 from edge_serve.observe.metrics.machine import MachineReading
 from edge_serve.observe.metrics.options import MetricsOptions
-from edge_serve.observe.metrics.source import HttpSeries, ModelSeries, Readiness, RunningBuild
+from edge_serve.observe.metrics.source import CacheSeries, HttpSeries, ModelSeries, Readiness, RunningBuild
 from edge_serve.observe.metrics.updates import Updates
 from edge_serve.records import slotted
 
@@ -54,6 +54,7 @@ class Scrape:
     updates: Updates | None = None
     pinned: tuple[int, int] = (0, 0)
     builds: list[RunningBuild] = field(default_factory=list)
+    cache: CacheSeries | None = None
 
 
 _NOT_IN_A_LABEL = re.compile("[^a-zA-Z0-9_]")
@@ -175,6 +176,11 @@ def one(value: Callable[[Scrape], float | None]) -> Reader:
         return [] if found is None else [Sample("", found)]
 
     return read
+
+
+def cache(value: Callable[[CacheSeries], float]) -> Reader:
+    """Return a reader of one series of the response cache, where the server has one."""
+    return one(lambda scrape: None if scrape.cache is None else value(scrape.cache))
 
 
 def gpu(value: Callable[[GpuReading], float | None]) -> Reader:

@@ -53,6 +53,21 @@ class LoadedVersion(Protocol):
         """GPU -> bytes of its memory that the load took, where that was measured."""
 
 
+class CacheSeries(Protocol):
+    """The attributes of `models.extras.response_cache.ResponseCache` that metrics read as they are."""
+
+    size: int
+    used: int
+    hits: int
+    misses: int
+    evictions: int
+    lookup_ns: int
+    insertion_ns: int
+
+    def __len__(self) -> int:
+        """Return how many responses are stored."""
+
+
 @slotted
 class ModelSeries:
     """One served version.
@@ -137,6 +152,9 @@ class StatisticsSource(Protocol):
     def pinned_memory(self) -> tuple[int, int]:
         """Return the bytes that workers may register with GPUs, and that they have registered."""
 
+    def cache(self) -> CacheSeries | None:
+        """Return the response cache; None if the server has none."""
+
     def custom(self) -> Iterable[CustomFamily]: ...
 
 
@@ -150,4 +168,5 @@ class ServerStatistics:
     http: Callable[[], HttpSeries]
     tensor_memory: Callable[[], int]
     pinned_memory: Callable[[], tuple[int, int]]
+    cache: Callable[[], CacheSeries | None]
     custom: Callable[[], Iterable[CustomFamily]]

@@ -33,10 +33,20 @@ def test_the_least_recently_used_is_evicted_first() -> None:
     cache = ResponseCache(2 * (FRAME + 100))
     for number in (1, 2):
         assert cache.put(key(number), kept())
-    assert cache.get(key(1)) is not None
+    assert cache.find([key(1)]) is not None
     assert cache.put(key(3), kept())
 
     assert [number for number in (1, 2, 3) if key(number) in cache] == [1, 3]
+    assert cache.evictions == 1
+
+
+def test_a_request_counts_once_however_many_keys_may_have_its_response() -> None:
+    cache = ResponseCache(FRAME + 100)
+    assert cache.find([key(1), key(2)]) is None
+    cache.put(key(2), kept())
+    assert cache.find([key(1), key(2)]) is not None
+
+    assert (cache.hits, cache.misses, cache.evictions) == (1, 1, 0)
 
 
 def test_one_large_answer_moves_several_small_ones_out() -> None:
@@ -102,7 +112,7 @@ def test_a_walk_stays_within_its_bytes(rng: random.Random) -> None:
         number = rng.randrange(30)
         match rng.randrange(4):
             case 0:
-                cache.get(key(number))
+                cache.find([key(number)])
             case 1:
                 cache.remove_owner(rng.randrange(3))
             case _:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.models.extras.response_cache import ResponseCache
 from edge_serve.models.run.statistics import new_statistics, record_batch, record_failure, record_success
 from edge_serve.observe.metrics.page import Page
 from edge_serve.observe.metrics.source import CustomFamily, HttpSeries, ModelSeries, Readiness, RunningBuild
@@ -34,6 +35,7 @@ class FakeSource:
     families: list[CustomFamily] = field(default_factory=list)
     ready: list[Readiness] = field(default_factory=list)
     builds: list[RunningBuild] = field(default_factory=list)
+    response_cache: ResponseCache | None = None
 
     def models(self) -> Iterable[ModelSeries]:
         return self.series
@@ -52,6 +54,9 @@ class FakeSource:
 
     def pinned_memory(self) -> tuple[int, int]:
         return 1 << 28, 1 << 23
+
+    def cache(self) -> ResponseCache | None:
+        return self.response_cache
 
     def custom(self) -> Iterable[CustomFamily]:
         return self.families

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from edge_serve.models.extras.response_cache import ResponseCache
 from edge_serve.models.run.statistics import new_statistics, record_success
 from edge_serve.observe.metrics import page as page_module
 from edge_serve.observe.metrics.gpu import THROTTLE_REASONS, GpuReading, no_gpus
@@ -134,6 +135,22 @@ def test_each_summary_is_of_its_own_part_of_the_request(clock: FakeClock) -> Non
     }
     assert medians == {
         "request": 31_000, "queue": 1_000, "compute_input": 2_000, "compute_infer": 4_000, "compute_output": 8_000,
+    }  # fmt: skip
+
+
+def test_the_response_cache_shows_the_series_of_tritons_local_cache(clock: FakeClock) -> None:
+    cache = ResponseCache(4000)
+    cache.used, cache.hits, cache.misses, cache.evictions = 1000, 2, 3, 1
+    cache.lookup_ns, cache.insertion_ns = 17_999, 31_000
+    families = parsed(rendered(Page(FakeSource(response_cache=cache), MetricsOptions(cpu=False), no_gpus, clock)))
+
+    shown = {name: dict(series) for name, series in families.items() if name.startswith("nv_cache")}
+    assert shown == {
+        f"nv_cache_{name}": {(f"nv_cache_{name}", ()): value}
+        for name, value in (
+            ("util", 0.25), ("num_entries", 0), ("num_hits", 2), ("num_misses", 3), ("num_lookups", 5),
+            ("num_evictions", 1), ("lookup_duration", 17), ("insertion_duration", 31),
+        )
     }  # fmt: skip
 
 
