@@ -76,9 +76,13 @@ class GrpcInference:
             request, served, _ = self._decode(message, asked.forwarded)
             if served.signature.decoupled:
                 raise Unsupported(_DECOUPLED)
-        except BaseException as error:
-            if isinstance(error, EdgeServeError):
-                self._service.count_client_error(*peek(message.data)[:2], error)
+        except EdgeServeError as error:
+            model = peek(message.data)[:2]
+            message.release()
+            first = self._find_first_error(*model, error)
+            self._service.count_client_error(*model, first)
+            raise first from None
+        except BaseException:
             message.release()
             raise
         request.lease = message.lease
@@ -90,6 +94,13 @@ class GrpcInference:
 
         ticket = self._service.infer(served, request, on_response, arrival)
         call.on_cancelled = ticket.cancel
+
+    def _find_first_error(self, name: str, version: str, error: EdgeServeError) -> EdgeServeError:
+        """Return the error that Triton finds first: it refuses a decoupled model before it reads the inputs."""
+        try:
+            return Unsupported(_DECOUPLED) if self._lookup(name, version).signature.decoupled else error
+        except EdgeServeError:
+            return error
 
     def _decode(
         self, message: Message, forwarded: Mapping[str, str] | None

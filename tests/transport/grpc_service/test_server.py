@@ -61,6 +61,8 @@ def test_memory_of_a_response_is_given_back() -> None:
         (b"\xff", "INTERNAL", "Unable to parse request"),
         (pb.ModelInferRequest(model_name="d"), "UNIMPLEMENTED",
          "ModelInfer RPC doesn't support models with decoupled transaction policy"),
+        (pb.ModelInferRequest(model_name="d", raw_input_contents=[b"1"]), "UNIMPLEMENTED",
+         "ModelInfer RPC doesn't support models with decoupled transaction policy"),
     ],
 )  # fmt: skip
 def test_calls_that_cannot_run_fail_with_a_code_and_a_text(request_: object, code: str, text: str) -> None:
