@@ -43,8 +43,8 @@ class Override:
         """Return the override of a request to load `name`; None when it has none.
 
         Raises:
-            Internal: files without a configuration.
-            InvalidArgument: an unknown parameter, a path that leaves the directory, or too long a configuration.
+            Internal: files without a configuration, or a path that leaves the directory.
+            InvalidArgument: an unknown parameter, a path with too many levels, or too long a configuration.
         """
         # clients write `file:/1/model.py` as well; Triton joins it to the model's directory (core filesystem/api.cc)
         files = {key[len(_FILE) :].lstrip("/"): value for key, value in parameters.items() if key.startswith(_FILE)}
@@ -52,7 +52,7 @@ class Override:
         if unknown:
             raise InvalidArgument(f"unrecognized load parameter '{unknown[0]}', expected 'config' or 'file:<path>'")
         for path in files:
-            _check_path(path)
+            _check_path(name, path)
         config = parameters.get("config")
         if config is None and files:
             log.error("Load parameter 'config' must be specified for model file '%s' override", next(iter(files)))
@@ -91,10 +91,13 @@ class Override:
         return root
 
 
-def _check_path(path: str) -> None:
+def _check_path(name: str, path: str) -> None:
     parts = PurePosixPath(path)
     if not path or ".." in parts.parts or "\x00" in path or not is_text(path):
-        raise InvalidArgument(f"model file override path {path!r} must stay inside the model directory, and be UTF-8")
+        raise Internal(
+            f"failed to load '{name}', failed to poll from model repository: model file override path {path!r} must "
+            "stay inside the model directory, and be UTF-8"
+        )
     if len(parts.parts) > MOST_LEVELS:
         found = f"found {len(parts.parts)} levels of directories"
         raise InvalidArgument(f"model file override path '{path[:200]}': {found}, expected at most {MOST_LEVELS}")
