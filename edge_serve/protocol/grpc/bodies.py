@@ -149,8 +149,8 @@ def read_trace_changes(settings: Mapping[str, pb.TraceSettingRequest.SettingValu
         values = list(setting.value)
         if name == "trace_level" and values:
             document[name] = values
-        elif len(values) > 1:
-            raise InvalidArgument(f"expect only 1 value for '{name}', got {len(values)}")
+        elif len(values) > 1 and name != "trace_file":  # which is refused as such
+            raise InvalidArgument(f"expect only 1 value for '{name}'")
         else:
             document[name] = values[0] if values else None
     return json_bodies.read_trace_changes(orjson.dumps(document))

@@ -192,7 +192,7 @@ def write(data: Buffer, datatype: DataType, shape: Shape, name: str) -> bytes:
         return _write_strings(data, shape, name)
     count = element_count(shape)
     if len(data) != count * datatype.size:
-        raise Internal(f"Failed to write 'data' field: output tensor shape does not match size of output for '{name}'")
+        raise Internal(f"output tensor shape does not match size of output for '{name}'")
     if count <= _FEW_WRITTEN and datatype in _CODES and datatype not in _FLOATS:
         return orjson.dumps(struct.unpack(f"{count}{_CODES[datatype]}", data))
     import numpy as np

@@ -140,7 +140,7 @@ def test_strings() -> None:
     with pytest.raises(InvalidArgument, match="not valid UTF-8"):
         write(join_bytes([b"\xff"]), DataType.BYTES, (1,), "X")
     for data, shape in ((b"\x09\0\0\0a", (1,)), (join_bytes([b"a"]), (2,))):
-        with pytest.raises(Internal, match="output tensor shape does not match size of output for 'X'"):
+        with pytest.raises(Internal, match=r"^output tensor shape does not match size of output for 'X'"):
             write(data, DataType.BYTES, shape, "X")
 
 
@@ -167,5 +167,5 @@ def test_data_may_start_anywhere(count: int) -> None:
 
 
 def test_bytes_that_do_not_make_up_the_shape() -> None:
-    with pytest.raises(Internal, match="output tensor shape does not match size of output for 'X'"):
+    with pytest.raises(Internal, match=r"^output tensor shape does not match size of output for 'X'"):
         write(b"\0\0\0", DataType.INT32, (1,), "X")

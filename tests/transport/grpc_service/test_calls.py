@@ -175,7 +175,14 @@ def test_a_trace_setting_has_one_value() -> None:
     request = pb.TraceSettingRequest()
     request.settings["trace_rate"].value.extend(["1", "2"])
 
-    assert "expect only 1 value for 'trace_rate'" in refused("TraceSetting", request).message
+    assert refused("TraceSetting", request).message == "expect only 1 value for 'trace_rate'"
+
+
+def test_the_trace_file_is_fixed_whatever_the_values() -> None:
+    request = pb.TraceSettingRequest()
+    request.settings["trace_file"].value.extend(["1", "2"])
+
+    assert refused("TraceSetting", request).message == "trace file location can not be updated through network protocol"
 
 
 def test_shared_memory() -> None:
