@@ -97,6 +97,8 @@ class GrpcInference:
 
     def _find_first_error(self, name: str, version: str, error: EdgeServeError) -> EdgeServeError:
         """Return the error that Triton finds first: it refuses a decoupled model before it reads the inputs."""
+        if isinstance(error, Unsupported):
+            return error
         try:
             return Unsupported(_DECOUPLED) if self._lookup(name, version).signature.decoupled else error
         except EdgeServeError:
