@@ -16,6 +16,7 @@ from image.device.install import VERIFY, Installer, UpdateRefused
 from image.device.slots import Failure, SlotStore
 from image.device.system import Requests
 from ota.cli import main
+from tests.image.machine import status
 from tests.ota.publish.publisher import Publisher, one_sentence
 from tests.ota.system.root_side import root_side
 from tests.ota.system.test_commands import Fleet
@@ -38,7 +39,7 @@ class Device:
 
     def answer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """Serve a request as edge-system@.service does."""
-        requests = Requests(self.boot, self.restart, Installer(self.boot, lambda: None, self.run_program))
+        requests = Requests(self.boot, self.restart, Installer(self.boot, lambda: status({}), self.run_program))
         answer, then = requests.carry_out(request)
         if then is not None:
             then()
