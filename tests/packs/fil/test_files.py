@@ -93,7 +93,7 @@ def test_a_split_of_lightgbm_without_its_categories(tmp_path: Path) -> None:
         (b"tree\nversion=v4\n", "looks like LightGBM's text, expected XGBoost's JSON: write parameters { key: "),
         (b"{L\0\0\0\0", 'looks like XGBoost\'s UBJSON.*string_value: "xgboost_ubj"'),
         (b"\x04\0\0\0\x08\0\0\0", "looks like a checkpoint of Treelite"),
-        (b"<html>", r"is not XGBoost's JSON: it begins with b'<html>'; save it with model.save_model"),
+        (b"<html>", r"is a web page, not the file itself, expected XGBoost's JSON: download the file itself"),
         (b'{"a": 1}', "it has a member that Treelite does not know"),
     ],
 )
