@@ -77,11 +77,15 @@ def own_interpreter() -> Interpreter:
 def has_changed_code(package: Path = Path(edge_serve.__file__).parent, since_ns: int = _STARTED_NS) -> bool:
     """Return whether modules of this package came or changed since this program started, so that a new worker would not
     fit it: `git pull` or `pip install` during its run."""
-    for folder, _, names in os.walk(package):
-        for name in names:
-            if name.endswith(".py") and os.lstat(os.path.join(folder, name)).st_ctime_ns > since_ns:
-                return True
-    return False
+    try:
+        return any(
+            os.lstat(os.path.join(folder, name)).st_ctime_ns > since_ns
+            for folder, _, names in os.walk(package)
+            for name in names
+            if name.endswith(".py")
+        )
+    except OSError:  # it was removed after it was listed
+        return True
 
 
 def interpreter_of(root: Path, repair: str = "") -> Interpreter:

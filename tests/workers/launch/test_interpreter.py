@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from pathlib import Path
+
+import pytest
 
 from edge_serve.workers.launch.interpreter import has_changed_code
 
@@ -27,3 +30,8 @@ def test_an_older_copy_of_a_module_counts(tmp_path: Path) -> None:
     since = time.time_ns() - 1_000_000_000
     shutil.copy2(__file__, tmp_path)
     assert has_changed_code(tmp_path, since)
+
+
+def test_a_module_that_goes_meanwhile_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "walk", lambda folder: [(str(folder), [], ["gone.py"])])
+    assert has_changed_code(tmp_path, time.time_ns())
