@@ -152,8 +152,8 @@ class Poller:
         self._wake = asyncio.Event()
         self._requested = False
         self._scanning = asyncio.Lock()
-        #: each may take as long as a model that hangs, and must not delay other models
-        self._loads: set[asyncio.Task[None]] = set()
+        #: loads, and their models. Each may take as long as a model that hangs, and must not delay others
+        self._loads: dict[asyncio.Task[None], list[str]] = {}
         self._trouble = ""
         #: models whose last requests are being answered: they are looked for again after that
         self._unloading: dict[str, asyncio.Task[None]] = {}
@@ -199,7 +199,7 @@ class Poller:
             self._stop_outdated(changes)
         load = [name for name in wanted if name in models]
         with self._registry.unloading_first(load if unload_first else ()):
-            await self._load(load)
+            await self._load(self._with_rebound(load))
         return wanted, changes
 
     async def _reload_changed(self) -> tuple[list[str], Changes]:
@@ -210,7 +210,7 @@ class Poller:
                 models, unreadable = await self._scanned()
                 changes = self._watch.compare(models, time.monotonic(), SETTLE_ON_REQUEST, unreadable)
                 self._stop_outdated(changes)
-            await self._load(changes.load)
+            await self._load(self._with_rebound(changes.load))
             load += changes.load
             unload += changes.unload
             if changes.again is None:
@@ -248,20 +248,26 @@ class Poller:
 
     async def _run(self) -> None:
         due, settle = self._next(), self._interval or SETTLE_ON_REQUEST
-        asked = False
+        asked, again = False, None
         while True:
-            if await self._asked(due):
+            requested = await self._asked(due)
+            if requested:
                 log.info("looking for changes in the model repositories")
                 settle = min(settle, SETTLE_ON_REQUEST)
                 asked = True
                 self._repository.retry()
-            again = await self._scan_once(settle)
+            scans = requested or (due is not None and time.monotonic() >= due)  # else a load has ended
+            if scans:
+                again = await self._scan_once(settle)
             if again is None and not self._loads:
                 settle = self._interval or SETTLE_ON_REQUEST
+                if not self._trouble:
+                    self._registry.load_history.unreadable = ""
                 if asked:
                     asked = False
                     self.on_settled()
-            due = min((moment for moment in (self._next(), again) if moment is not None), default=None)
+            if scans or self._interval is None:
+                due = min((moment for moment in (self._next(), again) if moment is not None), default=None)
 
     def _next(self) -> float | None:
         interval = self._interval
@@ -288,14 +294,13 @@ class Poller:
             models, unreadable = found
             changes = self._watch.compare(self._without_unloading(models), time.monotonic(), settle, unreadable)
             self._stop_outdated(changes)
-        if changes.load or self._registry.find_rebound():
-            task = asyncio.get_running_loop().create_task(self._load(changes.load), name="load changed models")
-            self._loads.add(task)
+        loading = {name for names in self._loads.values() for name in names}
+        if load := self._with_rebound(changes.load, loading):
+            task = asyncio.get_running_loop().create_task(self._load(load), name="load changed models")
+            self._loads[task] = load
             task.add_done_callback(self._on_loaded)
-        if changes.again is None and not self._loads:
-            self._registry.load_history.unreadable = ""
-            if not self._unloading.keys().isdisjoint(models):
-                return time.monotonic() + _SCAN_AGAIN
+        if changes.again is None and not self._unloading.keys().isdisjoint(models):
+            return time.monotonic() + _SCAN_AGAIN
         return changes.again
 
     def _stop_outdated(self, changes: Changes) -> None:
@@ -312,20 +317,24 @@ class Poller:
             else:
                 self._registry.load_history.reasons.pop(name, None)
 
-    async def _load(self, changed: Collection[str]) -> None:
-        """Load the models that have changed, and the ensembles whose steps refer to others because of that."""
-        load = list(dict.fromkeys([*changed, *self._registry.find_rebound()]))
-        if load:
-            log.info("changed in the repository: %s", ", ".join(load))
-            self._registry.load_history.readmit(load)
-            try:
-                await self._registry.load_all(load, own_worker=True)
-            except Exception:  # a bug must not end the polling
-                log.exception("loading what has changed failed")
+    def _with_rebound(self, changed: Collection[str], loading: Collection[str] = ()) -> list[str]:
+        """Return models that have changed, and the ensembles whose steps refer to others because of that, unless those
+        are `loading`."""
+        return list(dict.fromkeys([*changed, *(one for one in self._registry.find_rebound() if one not in loading)]))
+
+    async def _load(self, names: Collection[str]) -> None:
+        if not names:
+            return
+        log.info("changed in the repository: %s", ", ".join(names))
+        self._registry.load_history.readmit(names)
+        try:
+            await self._registry.load_all(names, own_worker=True)
+        except Exception:  # a bug must not end the polling
+            log.exception("loading what has changed failed")
 
     def _on_loaded(self, task: asyncio.Task[None]) -> None:
-        """Scan again: a request for a scan is done once its changes are loaded."""
-        self._loads.discard(task)
+        """Wake `run`: a request for a scan is done once its changes are loaded."""
+        del self._loads[task]
         self._wake.set()
 
     def _on_unloaded(self, name: str, _: asyncio.Task[None]) -> None:

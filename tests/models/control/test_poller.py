@@ -163,6 +163,7 @@ class FakeRegistry:
     def __init__(self) -> None:
         self.calls: list[tuple[str, ...]] = []
         self.stopped: list[tuple[str, str]] = []
+        self.rebound: list[str] = []
         self.drained = asyncio.Event()
         self.drained.set()
         self.loaded = asyncio.Event()
@@ -179,7 +180,7 @@ class FakeRegistry:
         yield
 
     def find_rebound(self) -> list[str]:
-        return []
+        return self.rebound
 
     async def load_all(self, names: Iterable[str], *, own_worker: bool) -> list[str]:
         assert own_worker
@@ -392,6 +393,32 @@ def test_a_model_that_hangs_while_it_loads_delays_no_other(tmp_path: Path) -> No
         registry.loaded.set()
         await asyncio.wait_for(settled.wait(), 10)
         running.cancel()
+
+    asyncio.run(story())
+
+
+def test_an_ensemble_that_cannot_follow_its_steps_is_tried_once_in_each_scan(tmp_path: Path) -> None:
+    """Not while it loads, and not again because its load has ended."""
+
+    async def story() -> None:
+        registry = FakeRegistry()
+        registry.rebound = ["e"]
+        registry.loaded.clear()
+        subject = poller(registry, tmp_path, None)
+        settled = asyncio.Event()
+        subject.on_settled = settled.set
+        await subject.scan_first()
+        running = asyncio.create_task(subject.run())
+
+        subject.request_scan()
+        assert await registry.next() == ("load", "e")
+        subject.request_scan()
+        await asyncio.sleep(0.05)
+        registry.loaded.set()
+        await asyncio.wait_for(settled.wait(), 10)
+        await asyncio.sleep(0.05)
+        running.cancel()
+        assert registry.calls == [("load", "e")]
 
     asyncio.run(story())
 
