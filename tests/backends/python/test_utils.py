@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -33,6 +34,7 @@ TRITONS_NAMES = """
 
 @pytest.fixture
 def recorded() -> Iterator[RecordingHost]:
+    gc.collect()  # metrics of earlier tests report that they are gone
     with installed(made := RecordingHost()):
         yield made
 
