@@ -12,7 +12,7 @@ FLAGS ?=
 # arguments for pytest, e.g. make test TESTS=tests/config
 TESTS ?= tests
 
-.PHONY: hw-check help serve test slow test-ota ota-demo check conformance bench models docs proto clean \
+.PHONY: hw-check help serve test slow test-ota ota-demo lint check conformance bench models docs proto clean \
 	install install-system deb lock test-system test-packs test-vm test-powercut image image-arm64 image-run flash \
 	test-image test-image-boot test-image-system test-image-data test-image-update
 
@@ -45,10 +45,12 @@ test-ota: .venv/test  ## run the long tests of edge-ota, under 15 minutes
 ota-demo: .venv/ota  ## publish, roll out, and refuse releases of a model on this machine, in a minute (docs/ota.md)
 	$(BIN)/python docs/examples/ota_demo.py
 
-check: .venv/test  ## run ruff, mypy --strict, and the tests of layers, structure, generated docs, and installed size
+lint: .venv/test  ## run ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+check: lint  ## run lint, and the tests of layers, structure, generated docs, and installed size
 	$(BIN)/python -m pytest -q -m "not slow" tests/test_layers.py tests/test_structure.py tests/test_doorplates.py tests/docs
 	$(BIN)/python -m pytest -q -m slow tests/test_sizes.py
 

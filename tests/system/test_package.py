@@ -154,7 +154,13 @@ systemctl reset-failed upgrade
 """
 
 
-@pytest.mark.parametrize("step", [*STEPS, "unpacked"])
+#: steps in which every run kills an upgrade: half of its files are written, or renamed, or compiled
+_OFTEN = ("unpacking", "renaming", "compiling")
+
+
+@pytest.mark.parametrize(
+    "step", [pytest.param(one, marks=() if one in _OFTEN else pytest.mark.slow) for one in (*STEPS, "unpacked")]
+)
 def test_killed_upgrade_leaves_a_complete_program(
     service: Service, shipped: Package, newer: Package, step: str
 ) -> None:
