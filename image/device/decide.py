@@ -48,10 +48,7 @@ def note_failure(
             failure = Failure(entry.version, "", _unreported(entry.version in slots.confirmed))
         if entry.version not in slots.confirmed or failure.kind not in _OF_THE_SLOT:
             slots = slots.with_bad(entry.version, failure.reason)
-    here = {one.version for one in entries if one.usable or one.version == running}
-    if slots.pending is not None and slots.pending not in here:
-        slots = slots._replace(pending=None)
-    return slots, failure
+    return without_cut_off(entries, slots, running), failure
 
 
 def _unreported(confirmed: bool) -> str:
@@ -96,6 +93,12 @@ def with_pending(slots: Slots, version: int) -> Slots:
     The version in the other slot is good until its entry is removed: an installation may end before.
     """
     return slots._replace(pending=version, confirmed=tuple(one for one in slots.confirmed if one != version))
+
+
+def without_cut_off(entries: Iterable[BootEntry], slots: Slots, running: int) -> Slots:
+    """Return the record without a pending version that has no entry: its installation was cut off."""
+    here = {one.version for one in entries if one.usable or one.version == running}
+    return slots if slots.pending in here else slots._replace(pending=None)
 
 
 def without_others(slots: Slots, running: int) -> Slots:

@@ -7,6 +7,7 @@ hash tree, and kernel into the free slot, the kernel last.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -84,6 +85,7 @@ class Installer:
 
         Raises:
             UpdateRefused: it was not installed, and the running system stays as it is.
+            OSError: the same, and no slot was touched.
         """
         running, entries, slots = self._boot.running(), self._boot.entries(), self._boot.load()
         if reason := decide.refuse_install(entries, slots, running, version):
@@ -159,20 +161,37 @@ class Installer:
         """Write the slot. The running system boots until the kernel has its name on the ESP, which is the last step."""
         baseline = decide.baseline_of(running, version, self._ask_settled())
         files.replace(self._boot.state / "baseline.json", json.dumps(baseline).encode())
-        self._boot.save(decide.with_pending(slots, version))
-        # first the kernels: no entry may be left whose slot is overwritten
-        self._boot.remove_entries(one for one in self._boot.entries() if one.version != running)
-        sysupdate = [SYSUPDATE, f"--transfer-source={self._stage}", "--verify=no"]
+        before = self._boot.entries()
         try:
+            self._boot.save(decide.with_pending(slots, version))
+            # first the kernels: no entry may be left whose slot is overwritten
+            self._boot.remove_entries(one for one in before if one.version != running)
+            sysupdate = [SYSUPDATE, f"--transfer-source={self._stage}", "--verify=no"]
             # a slot with the label of this version would be taken as complete
             self._run([*sysupdate, "--instances-max=1", "vacuum"], UPDATE_SECONDS)
             self._run([*sysupdate, "update", str(version)], UPDATE_SECONDS)
-        except UpdateRefused as error:
-            self._boot.save(decide.without_others(slots, running))
+        except (UpdateRefused, OSError) as error:
+            # a slot is overwritten only after its entry is gone
+            kept = self._boot.entries() == before and any(one.version != running for one in before)
+            known = decide.without_cut_off(before, slots, running) if kept else decide.without_others(slots, running)
+            self._restore(known)
+            why = describe(error) if isinstance(error, OSError) else str(error)
             raise UpdateRefused(
-                f"system {version} could not be written: {error}; system {running} runs, and has no other system to "
-                "fall back to until an update succeeds"
+                f"system {version} could not be written: {why}; system {running} runs, and "
+                + ("no slot was touched" if kept else "has no other system to fall back to until an update succeeds")
             ) from error
+
+    def _restore(self, slots: Slots) -> None:
+        """Write the record and its copy, each where its disk takes it: the error that led here is the one to show."""
+        for save in (self._boot.save_record, self._boot.save_copy):
+            with contextlib.suppress(OSError):
+                save(slots)
+
+
+def describe(error: OSError) -> str:
+    """Return the text of an error of a disk, with the file if it is known."""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}"
 
 
 def prove(path: Path, entry: Mapping[str, Any]) -> None:

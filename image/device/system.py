@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from image.device import decide, files, server
-from image.device.install import Installer, UpdateRefused
+from image.device.install import Installer, UpdateRefused, describe
 from image.device.restart import restart
 from image.device.slots import MOST_BYTES, Failure, SlotStore
 
@@ -83,8 +83,7 @@ class Requests:
         except (UpdateRefused, ValueError) as error:
             return {"ok": False, "error": str(error)}, None
         except OSError as error:
-            where = f"{error.filename}: " if error.filename else ""
-            return {"ok": False, "error": f"{where}{error.strerror or error}; see 'journalctl -u edge-system@*'"}, None
+            return {"ok": False, "error": f"{describe(error)}; see 'journalctl -u edge-system@*'"}, None
 
     def _status(self, request: Mapping[str, Any]) -> Answer:
         running, entries, slots = self._boot.running(), self._boot.entries(), self._boot.load()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -216,6 +217,52 @@ class TestInstall:
         assert disk.names() == ["edge_2+4-1.efi"]
         assert disk.boot.load() == Slots((2,))
         assert disk.bootable()
+
+    @pytest.mark.parametrize(
+        ("kind", "path", "names", "said"),
+        [
+            ("write", "boot/.edge-slots.json.new", ["edge_1+5.efi", "edge_2+4-1.efi"], "no slot was touched"),
+            ("unlink", "boot/EFI/Linux/edge_1+5.efi", ["edge_1+5.efi", "edge_2+4-1.efi"], "no slot was touched"),
+            ("fsync", "boot/EFI/Linux", ["edge_2+4-1.efi"], "has no other system"),
+        ],
+    )
+    def test_an_error_of_the_boot_partition_leaves_nothing_pending(
+        self, disk: Disk, monkeypatch: pytest.MonkeyPatch, kind: str, path: str, names: list[str], said: str
+    ) -> None:
+        """The agent waits for a pending version: with no restart to come, it would update nothing any more."""
+        disk.offer(3)
+
+        def refuse(step: files.FileStep) -> None:
+            if (step.kind, step.path) == (kind, str(disk.root / path)):
+                raise OSError(errno.EIO, "Input/output error", step.path)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "point", refuse)
+            with pytest.raises(UpdateRefused, match=rf"system 3 could not be written: .*Input/output error.*{said}"):
+                installer(disk).install(3)
+        assert disk.names() == names
+        assert disk.slots == {"a": "1", "b": "2"}
+        assert disk.boot.load() == (Slots((1, 2), previous=1) if "edge_1+5.efi" in names else Slots((2,)))
+        installer(disk).install(3)
+        assert disk.start() == 3
+
+    def test_what_waits_for_its_restart_still_waits_if_another_version_cannot_be_written(
+        self, disk: Disk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        disk.offer(3)
+        installer(disk).install(3)
+        disk.offer(4)
+
+        def refuse(step: files.FileStep) -> None:
+            if step.kind == "unlink":
+                raise OSError(errno.EROFS, "Read-only file system", step.path)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "point", refuse)
+            with pytest.raises(UpdateRefused, match=r"edge_3\+3-0\.efi: Read-only file system; .* no slot was touched"):
+                installer(disk).install(4)
+        assert disk.boot.load().pending == 3
+        assert disk.start() == 3
 
     def test_a_power_cut_between_any_two_steps_leaves_a_system_that_boots(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
