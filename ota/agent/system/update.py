@@ -112,8 +112,15 @@ class SystemUpdate:
         return choice
 
     def _refuse_while_busy(self, state: SystemState) -> None:
-        if why := decide.reason_models_wait(state):
-            raise Postponed(why.partition(";")[0])
+        """Wait for the verdict about the running system, and for switched models.
+
+        A pending system waits for neither: its installation was cut off, or its restart failed, and the request is
+        repeated. Models wait for it, so that none of them could end anything first.
+        """
+        if state.is_tried:
+            raise Postponed(decide.reason_models_wait(state).partition(";")[0])
+        if decide.reason_models_wait(state):
+            return
         for bundle in journal.bundles(self._layout):
             entry = journal.read(self._layout, bundle)
             if entry is not None and entry.next is not None and entry.next.stage in _UNFINISHED:

@@ -168,10 +168,27 @@ def test_models_wait_while_a_system_is_tried(device: SystemDevice, asked: list[M
     assert device.run()["det"].release == 17
 
 
-def test_models_wait_for_the_restart_into_an_installed_system(device: SystemDevice) -> None:
+def test_models_wait_for_a_pending_system_and_its_installation_is_asked_for_again(
+    device: SystemDevice, asked: list[Mapping[str, Any]]
+) -> None:
+    """Also if a bundle is in probation: models wait for the system, so it cannot end first."""
     device.publish("det", 17)
+    device.probation.verdicts = [(ProbationVerdict.WAIT, "few requests")] * 10**4
+    device.run(only=("det",))
     device.image.boots(1, pending=2)
-    assert device.run()["det"].waiting_for.startswith("system 2 is being installed")
+    found = device.run()
+    assert found["det"].waiting_for.startswith("system 2 is being installed")
+    assert found["system"].waiting_for == "2 is installed, and the device restarts into it"
+    assert asked == [{"op": "install", "version": 2}]
+
+
+def test_a_higher_version_takes_the_place_of_one_that_was_cut_off(
+    device: SystemDevice, asked: list[Mapping[str, Any]]
+) -> None:
+    device.image.boots(1, pending=2)
+    device.publish_system(3)
+    assert device.waits() == "3 is installed, and the device restarts into it"
+    assert asked == [{"op": "install", "version": 3}]
 
 
 def test_a_first_boot_blocks_no_models(device: SystemDevice) -> None:
