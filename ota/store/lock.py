@@ -23,17 +23,18 @@ def acquire_lock(layout: StateLayout, command: str, patience: float = 0.0) -> It
         patience: how many seconds to wait for another edge-ota.
 
     Raises:
-        Busy: another edge-ota has it.
-        StoreError: the file cannot be written.
+        AlreadyRunning: another edge-ota has it.
+        StoreError: the file cannot be opened.
     """
     files.make_directory(layout.state_dir, 0o750)
     with files.wrap_errors(layout.lock):
         descriptor = os.open(layout.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         _acquire(layout, descriptor, patience)
-        with files.wrap_errors(layout.lock):
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()} {command}\n".encode(), 0)
+        owner = f"{os.getpid()} {command}\n".encode()
+        with contextlib.suppress(OSError):  # only messages need it, and a full disk must not keep `gc` from its work
+            os.pwrite(descriptor, owner, 0)
+            os.ftruncate(descriptor, len(owner))
         yield
     finally:
         os.close(descriptor)
