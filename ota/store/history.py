@@ -37,11 +37,17 @@ class HistoryEvent:
 
 
 def append(layout: StateLayout, event: HistoryEvent) -> None:
-    """Add an event durably. The small file is replaced as a whole, so it is never half written."""
+    """Add an event durably, in place of the oldest ones if they are too many or too long.
+
+    The small file is replaced as a whole, so it is never half written.
+    """
     found = {name: getattr(event, name) for name in HistoryEvent.__slots__}
     found["message"] = " ".join(event.message.split())[:_MOST_MESSAGE]
-    lines = [*_lines(layout)[-(MOST - 1) :], to_canonical_json({name: value for name, value in found.items() if value})]
-    files.write_durably(layout.history, b"".join(lines), 0o640)
+    line = to_canonical_json({name: value for name, value in found.items() if value})
+    lines = _lines(layout)[-(MOST - 1) :]
+    while lines and sum(map(len, lines)) + len(line) > _MOST_BYTES:
+        del lines[0]
+    files.write_durably(layout.history, b"".join([*lines, line]), 0o640)
 
 
 def read(layout: StateLayout) -> list[Mapping[str, Any]]:
@@ -50,7 +56,7 @@ def read(layout: StateLayout) -> list[Mapping[str, Any]]:
 
 
 def _lines(layout: StateLayout) -> list[bytes]:
-    data = files.read(layout.history, _MOST_BYTES) or b""
+    data = (files.read(layout.history) or b"")[-_MOST_BYTES:]  # older versions wrote longer files
     return [line + b"\n" for line in data.split(b"\n") if _is_event(line)]
 
 

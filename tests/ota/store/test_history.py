@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ota.agent import status_file
@@ -21,6 +23,20 @@ def test_events_are_kept_in_order_and_bounded(layout: StateLayout) -> None:
     assert len(found) == history.MOST
     assert found[-1]["event"] == "bad"
     assert len(found[-1]["message"]) == 1000
+
+
+def test_long_messages_of_any_script_leave_a_history_that_can_be_read(layout: StateLayout) -> None:
+    prepare(layout)
+    message = "\u6a21" * 1000  # 6 bytes each in the file
+    event = HistoryEvent(1.0, "bad", "det", 17, message=message)
+    history.append(layout, event)
+    layout.history.write_bytes(layout.history.read_bytes() * history.MOST)  # an older edge-ota wrote that many
+    for release in (18, 19):
+        history.append(layout, replace(event, release=release))
+    found = history.read(layout)
+    assert [one["release"] for one in found[-3:]] == [17, 18, 19]
+    assert 300 < len(found) < history.MOST
+    assert all(one["message"] == message for one in found)
 
 
 @pytest.mark.fault("D6")
