@@ -19,7 +19,7 @@ from ota.decide.rollout import ReleaseChoice
 from ota.documents.manifest import FileEntry, Manifest, Variant
 from ota.documents.names import SYSTEM
 from ota.documents.rollout import Rollout
-from ota.errors import NoSpace, OtaError, Postponed, ServerError, TrialFailed
+from ota.errors import NoSpace, OtaError, Postponed, ServerError, StoreError, TrialFailed
 from ota.store import directories, garbage, journal, releases
 from ota.store.bad import ANY_VARIANT
 from ota.store.journal import Journal, NextRelease, UpdateStage
@@ -346,7 +346,16 @@ class Update:
             yield BundleOutcome(SYSTEM, version, error=error)
 
     def _collect(self, rollout: Rollout | None) -> None:
+        """Collect garbage. An error is shown, not raised: the updates before it have their outcomes."""
         wishes = rollout.models if rollout else {}
         name = self._components.device.document(self._components.trust).device if wishes else ""
         wanted = [(one.bundle, release) for one in wishes.values() for release in (one.want, one.pin.get(name, 0))]
-        garbage.collect(self._layout, self._repository, self._recorder.now(), wanted)
+        try:
+            failures = garbage.collect(self._layout, self._repository, self._recorder.now(), wanted).failures
+        except StoreError as error:
+            failures = (error.message,)
+        if failures:
+            more = f" (and {len(failures) - 1} more: 'edge-ota gc')" if failures[1:] else ""
+            found = StoreError(f"garbage collection: {failures[0]}{more}")
+            self._components.tell(found.message)
+            self._recorder.status.failed(self._recorder.now(), "collect", found)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 
+from ota.errors import StoreError
 from ota.layout import StateLayout
 from ota.settings import AgentSettings
 from ota.store import directories, garbage, history
@@ -29,7 +31,10 @@ def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
         if found.paths:
             history.append(layout, HistoryEvent(time.time(), "collected", message=f"{found.freed} bytes"))
     if arguments.json:
-        print(json.dumps({"paths": found.paths, "freed_bytes": found.freed}, indent=2))
+        document = {"paths": found.paths, "freed_bytes": found.freed, "failures": found.failures}
+        print(json.dumps(document, indent=2))
     else:
         print(f"{len(found.paths)} files and releases removed, {found.freed} bytes freed")
-    return 0
+    for text in found.failures:
+        print(f"edge-ota: {text}", file=sys.stderr)
+    return StoreError.exit_status if found.failures else 0

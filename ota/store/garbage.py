@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ota import files
 from ota.documents.manifest import read_manifest
-from ota.errors import OtaError
+from ota.errors import OtaError, StoreError
 from ota.layout import StateLayout
 from ota.store import journal, links, releases, system_stage
 
@@ -38,10 +38,15 @@ class Reachable:
 
 @dataclass(frozen=True, slots=True)
 class GarbageRemoved:
-    """The removed paths, and the bytes that were freed. Hard links count once."""
+    """The removed paths, and the bytes that were freed. Hard links count once.
+
+    Attributes:
+        failures: why other paths could not be removed.
+    """
 
     paths: tuple[str, ...]
     freed: int
+    failures: tuple[str, ...] = ()
 
 
 def collect(
@@ -53,20 +58,30 @@ def collect(
         wanted: bundle and release of wishes and pins.
 
     Raises:
-        StoreError: the disk does not take a removal.
+        StoreError: the disk cannot be read.
     """
     marked = mark(layout, repository, wanted)
     removed: list[str] = []
+    failures: list[str] = []
     freed = 0
     for path in list(_garbage(layout, marked, now)):
-        freed += _size(path)
-        removed.append(str(path))
-        with files.wrap_errors(path):
-            if path.is_dir() and not path.is_symlink():
-                files.remove_tree(path)
-            else:
-                files.unlink(path)
-    return GarbageRemoved(tuple(removed), freed)
+        size = _size(path)
+        try:
+            _remove(path)
+        except StoreError as error:  # a bad block stays, and must not keep the rest of the disk full
+            failures.append(error.message)
+        else:
+            freed += size
+            removed.append(str(path))
+    return GarbageRemoved(tuple(removed), freed, tuple(failures))
+
+
+def _remove(path: Path) -> None:
+    with files.wrap_errors(path):
+        if path.is_dir() and not path.is_symlink():
+            files.remove_tree(path)
+        else:
+            files.unlink(path)
 
 
 def mark(layout: StateLayout, repository: Path, wanted: Iterable[tuple[str, int]] = ()) -> Reachable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from ota.errors import (
     Untrusted,
     UsageError,
 )
+from ota.files import DiskOperation
 from ota.server.trial import UnitTrial
 from ota.store import bad, history, pause
 from ota.store.journal import UpdateStage
@@ -409,6 +411,25 @@ def test_a_build_for_which_the_disk_has_no_space_uses_up_no_try(
             with pytest.raises(NoSpace):
                 device.run(by_hand=False)
     assert device.run(by_hand=False)["det"].release == 17
+
+
+@pytest.mark.fault("D4")
+def test_garbage_that_cannot_be_removed_costs_no_outcome(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = device.layout.releases / "old" / "1"
+    old.mkdir(parents=True)
+    os.utime(old, (1, 1))
+
+    def refuse(operation: DiskOperation) -> None:
+        if (operation.kind, operation.path) == ("rmdir", str(old)):
+            raise OSError(errno.EIO, "Input/output error", operation.path)
+
+    monkeypatch.setattr(files, "point", refuse)
+    device.publish(release=17)
+    assert device.run()["det"].release == 17
+    text = f"garbage collection: {old}: Input/output error"
+    assert device.tell.lines[-1] == text
+    assert status(device)["error"] == {"reason": "disk", "message": text}
+    assert status(device)["counters"]["failures"] == {"collect/disk": 1}
 
 
 def test_a_pause_stops_updates_but_not_a_probation(device: Device) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ota import files
+from ota.files import DiskOperation
 from ota.layout import StateLayout
 from ota.store.lock import acquire_lock
 from tests.ota.report_server import ReportServer
@@ -123,12 +126,21 @@ def test_a_release_on_a_stick_passes_the_same_checks(device: Site) -> None:
     assert device.serving() == "7"
 
 
-def test_garbage_is_collected(device: Site) -> None:
+def test_garbage_is_collected(device: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(operation: DiskOperation) -> None:
+        if operation.path == str(old):
+            raise OSError(errno.EIO, "Input/output error", operation.path)
+
     old = device.state / "releases" / "old" / "1"
     old.mkdir(parents=True)
     os.utime(old, (1, 1))
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "point", refuse)
+        assert device.json("gc", status=5)["failures"] == [f"{old}: Input/output error"]
+    assert device.err == f"edge-ota: {old}: Input/output error\n"
     found = device.json("gc")
     assert str(old) in found["paths"]
+    assert found["failures"] == []
     assert device.serving() == "7"
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ota import files
+from ota.files import DiskOperation
 from ota.layout import StateLayout
 from ota.store import garbage, journal, releases
 from ota.store.journal import Journal, NextRelease, UpdateStage
@@ -66,6 +69,32 @@ def test_files_of_a_running_install_stay(layout: StateLayout, repository: Path) 
     fresh.write_bytes(b"just fetched")
     found = garbage.collect(layout, repository, time.time())
     assert found.paths == (str(layout.partial / ("0" * 64)),)
+
+
+@pytest.mark.fault("D4")
+def test_a_path_that_cannot_be_removed_keeps_no_other_one(
+    layout: StateLayout, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(layout, repository, release=17)
+    for release in (15, 16):
+        install(layout, release=release)
+    age(layout.state_dir, time.time() - 2 * HOUR)
+    bad = layout.release("det", 15) / "15" / "model.onnx"
+
+    def refuse(operation: DiskOperation) -> None:
+        if (operation.kind, operation.path) == ("unlink", str(bad)):
+            raise OSError(errno.EIO, "Input/output error", operation.path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "point", refuse)
+        found = garbage.collect(layout, repository, time.time())
+    assert kept(layout) == [15, 17]
+    assert found.failures == (f"{bad}: Input/output error",)
+    assert str(layout.release("det", 15)) not in found.paths
+    assert not layout.blob(sha256(files_of("det", 16)["16/model.onnx"])).exists()
+    age(layout.state_dir, time.time() - 2 * HOUR)
+    assert garbage.collect(layout, repository, time.time()).failures == ()
+    assert kept(layout) == [17]
 
 
 @pytest.mark.fault("D7")
