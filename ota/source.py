@@ -19,7 +19,7 @@ class RepositorySource(Protocol):
         """Return a small file.
 
         Raises:
-            NotFound: it does not exist.
+            NotInRepository: it does not exist.
             FetchError: it has more than `most_bytes`, or did not come.
         """
 
@@ -27,7 +27,7 @@ class RepositorySource(Protocol):
         """Yield the bytes from `offset` of a file that has `length` bytes in all.
 
         Raises:
-            NotFound: it does not exist.
+            NotInRepository: it does not exist.
             StartOver: it cannot be read from `offset`; ask again with 0.
             FetchError: it did not come whole. The caller asks for the rest.
         """

@@ -1,8 +1,11 @@
-"""Figures of the structure: long functions, names, crowded folders, and docstrings in the old style."""
+"""Figures of the structure: long functions, names, crowded folders, and docstrings in the old style, or with errors
+that do not exist.
+"""
 
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 import gc
 import re
@@ -24,6 +27,8 @@ SHARED_NAMES = {"Changes", "Key", "Place", "Refused"}
 MARK = re.compile(
     r"^(What|Who|Whoever|Its?)\b|\b(nobody|somebody|whoever|is told|has gone|goes on|stands still|of ours|lest)\b", re.I
 )
+#: names of errors before a colon, at the beginning of a line or of a sentence; a library's have its name before them
+RAISED = re.compile(r"(?:^ *|[.;] )([A-Z]\w*(?:, [A-Z]\w*)*)(?=: )", re.M)
 #: verbs that the table of verbs (docs/words.md) replaces, as the first word of a function's name
 REPLACED = {
     "abandon", "begin", "bring", "die", "drop", "end", "forget", "give", "hold", "keep", "leave", "let", "look",
@@ -118,6 +123,15 @@ def marked(found: Iterable[Definition]) -> list[str]:
     return [f"{one.place}: {match[0]}" for one in found if (match := MARK.search(one.docstring))]
 
 
+def unknown_errors(found: Iterable[Definition], more: Iterable[Definition] = ()) -> list[str]:
+    """Return the names below `Raises:` that are neither built in nor a class, also of `more` definitions."""
+    found = list(found)
+    known = {one.name for one in (*found, *more) if one.is_class} | set(dir(builtins))
+    sections = [(one.place, one.docstring.partition("\nRaises:\n")[2]) for one in found]
+    names = [(place, name) for place, text in sections for group in RAISED.findall(text) for name in group.split(", ")]
+    return [f"{place} {name}" for place, name in names if name not in known]
+
+
 @pytest.mark.parametrize("folder", [*PACKAGES, "systemd", "tests"])
 def test_functions_have_at_most_60_lines(folder: str) -> None:
     assert long_functions(definitions_of(folder)) == []
@@ -148,6 +162,12 @@ def test_docstrings_in_the_old_style_are_rare(package: str) -> None:
     assert len(found) <= MOST_MARKED * len(documented), "\n".join(found)
 
 
+@pytest.mark.parametrize("package", PACKAGES)
+def test_docstrings_name_errors_that_exist(package: str) -> None:
+    imported = () if package in ("ota", "image") else definitions_of("edge_serve")
+    assert unknown_errors(definitions_of(package), imported) == []
+
+
 def test_no_folder_is_crowded() -> None:
     files = Counter(path.parent for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
     assert [f"{folder.relative_to(ROOT)}: {count}" for folder, count in files.items() if count > MOST_FILES] == []
@@ -160,3 +180,6 @@ def test_faults_are_found() -> None:
     assert [one.name for one in replaced_verbs(found)] == ["_keeps_one"]
     assert shared_names([*found, *found]) == {"Door": ["a.py:1", "a.py:1"]}
     assert marked(found) == ["a.py:1: What"]
+    raises = "Raises:\n        Door, OSError: it is shut. Gone: it was\n            removed. x.Lost: it is not there."
+    found += definitions("b.py", f'def open() -> None:\n    """Open.\n\n    {raises}\n    """\n')
+    assert unknown_errors(found) == ["b.py:1 Gone"]

@@ -91,7 +91,7 @@ class BlobFetcher:
             progress: called at most twice a second, and at the end.
 
         Raises:
-            NotFound: no mirror has one of them.
+            NotInRepository: no mirror has one of them.
             FetchError: they did not come; the next call resumes.
             Untrusted: each mirror delivered something else, or the manifest's chunks do not make up its file.
             StoreError: the disk failed (NoSpace: it is full); what came stays for the next call.
@@ -254,8 +254,8 @@ class _Download:
         """Fetch the rest of the piece from a source.
 
         Raises:
-            Interrupted: it broke off after some headway, or what was there before was wrong: the next request may do.
-            NotFound, FetchError: it did not come.
+            DownloadInterrupted: it broke off after some headway, or what was there before was wrong; ask again.
+            NotInRepository, FetchError: it did not come.
             Untrusted: all of it came from this source, in one request or in several, and it is something else.
         """
         if self._have >= self._piece.size:

@@ -41,7 +41,7 @@ class DirectorySource:
         self.close()
 
     def get(self, path: str, most_bytes: int) -> bytes:
-        """Return a small file. See `Source`."""
+        """Return a small file. See `RepositorySource`."""
         with self._file(path) as descriptor:
             size = os.fstat(descriptor).st_size
             if size > most_bytes:
@@ -49,7 +49,7 @@ class DirectorySource:
             return b"".join(self._blocks(descriptor, path, 0, size))
 
     def stream(self, path: str, offset: int, length: int) -> Iterator[bytes]:
-        """Yield the bytes from `offset` of a file that has `length` bytes in all. See `Source`."""
+        """Yield the bytes from `offset` of a file that has `length` bytes in all. See `RepositorySource`."""
         with self._file(path) as descriptor:
             size = os.fstat(descriptor).st_size
             if size != length:

@@ -85,13 +85,13 @@ class HttpSource:
         return self._base.geturl()
 
     def get(self, path: str, most_bytes: int) -> bytes:
-        """Return a small file. See `Source`."""
+        """Return a small file. See `RepositorySource`."""
         with self._asked(path, {}) as response:
             _expect_ok(response, f"{self}{path}")
             return b"".join(self._body(response, path, most_bytes, exact=False))
 
     def stream(self, path: str, offset: int, length: int) -> Iterator[bytes]:
-        """Yield the bytes from `offset` of a file that has `length` bytes in all. See `Source`."""
+        """Yield the bytes from `offset` of a file that has `length` bytes in all. See `RepositorySource`."""
         headers = {"Range": f"bytes={offset}-"} if offset else {}
         if offset and self._etag[0] == path:
             headers["If-Range"] = self._etag[1]

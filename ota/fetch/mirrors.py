@@ -43,8 +43,8 @@ class Mirrors:
         """Return the result of `act` with the first source for which it does not fail.
 
         Raises:
-            NotFound: no source has the file.
-            Interrupted: a source broke off after some headway; the caller asks again.
+            NotInRepository: no source has the file.
+            DownloadInterrupted: a source broke off after some headway; the caller asks again.
             FetchError: no source delivered, and at least one may do so later.
             Untrusted: each source delivered what is not signed.
         """

@@ -20,7 +20,7 @@ def put(url: str, data: bytes, options: HttpOptions, limit: float) -> None:
 
     Raises:
         UsageError: the URL, the proxy, or a PEM file is unusable.
-        Undelivered: there was no answer within the limit, or none that says that the data was taken.
+        RequestFailed: there was no answer within the limit, or none that says that the data was taken.
     """
     try:
         parts = urlsplit(url)

@@ -167,7 +167,7 @@ def acquire_lock(path: Path) -> Iterator[None]:
     """Lock a workspace against other publishers.
 
     Raises:
-        Busy: one is at work.
+        AlreadyRunning: one is at work.
     """
     if not path.is_dir():
         raise UsageError(f"{path} is not a publisher's directory: make one with 'edge-ota publish init {path}'")

@@ -22,8 +22,8 @@ class HistoryEvent:
     """An event of a release.
 
     Attributes:
-        event: installed, tested, switching, switched, refused, good, bad, rolled_back, rebuilt, healed, repaired,
-            collected, paused, resumed, retried.
+        event: installed, built, tested, switching, switched, refused, good, bad, failed, rolled_back, withdrawn,
+            healed, repaired, collected, paused, resumed, retried.
         reason: the word of an error; message: its text.
     """
 

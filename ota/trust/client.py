@@ -83,7 +83,7 @@ class TrustClient:
         Raises:
             FetchError: no mirror delivered.
             Expired, RolledBack, Untrusted: no mirror has metadata that may be relied on.
-            StoreError, Busy: the metadata directory cannot be written, or another process writes it.
+            StoreError, AlreadyRunning: the metadata directory cannot be written, or another process writes it.
         """
         failures: list[OtaError] = []
         for number, source in enumerate(self._sources):
@@ -122,7 +122,7 @@ class TrustClient:
         """Return the signed bytes of a small target, from the cache or the repository.
 
         Raises:
-            NotFound: the metadata does not list it.
+            NotInRepository: the metadata does not list it.
             Untrusted: it is longer than `most_bytes`, or no mirror has the signed bytes.
             OtaError: as `refresh`.
         """
@@ -342,7 +342,7 @@ class _Fetcher(FetcherInterface):
         """Return a metadata file.
 
         Raises:
-            DownloadHTTPError: there is no such root: the one before is the newest.
+            tuf.api.exceptions.DownloadHTTPError: there is no such root: the one before is the newest.
             FetchError, Untrusted: it did not come, or is no strict JSON.
         """
         try:

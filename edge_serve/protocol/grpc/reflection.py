@@ -48,7 +48,7 @@ def answer(data: bytes) -> bytes:
     """Answer a ServerReflectionRequest.
 
     Raises:
-        DecodeError: the bytes are not such a message.
+        google.protobuf.message.DecodeError: the bytes are not such a message.
     """
     request = _Request.FromString(data)
     response = _Response(valid_host=request.host, original_request=request)

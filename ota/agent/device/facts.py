@@ -50,7 +50,7 @@ class ThisDevice:
 
         Raises:
             Untrusted: it is malformed, or that of another key.
-            NotFound: the publisher has not added this device.
+            NotInRepository: the publisher has not added this device.
         """
         own = self.name
         try:

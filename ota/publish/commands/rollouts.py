@@ -164,7 +164,7 @@ def _gate(arguments: argparse.Namespace, workspace: Workspace, state: Repository
     """Ask the gate. Return its reason to allow the next step; "" = the flags name no source of evidence.
 
     Raises:
-        NotYet: it does not allow it. Halted: too many devices failed, and the rollout is paused now.
+        StepNotAllowed: it does not allow it. RolloutHalted: too many devices failed, and the rollout is paused now.
     """
     from ota.decide.gate import GateDecision
     from ota.publish.rollouts import halt, write_fleet
