@@ -264,6 +264,7 @@ class TestInstall:
         assert disk.boot.load().pending == 3
         assert disk.start() == 3
 
+    @pytest.mark.fault("X2")
     def test_a_power_cut_between_any_two_steps_leaves_a_system_that_boots(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -220,6 +220,7 @@ def test_a_repaired_file_system_that_the_kernel_refuses_is_reported_as_damaged(s
     assert started.boot() == ["data-damaged"]
 
 
+@pytest.mark.fault("X2")
 def test_a_partition_of_another_device_is_not_used(started: Machine) -> None:
     started.machine_number("11111111-2222-3333-4444-555555555555")
     assert started.boot() == ["data-foreign"]

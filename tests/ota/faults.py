@@ -104,11 +104,6 @@ ROWS: Mapping[str, Mapping[str, str]] = {
     },
 }
 
-#: rows that no test can have here
-NOT_HERE: Mapping[str, str] = {
-    "X2": "no image with two slots exists yet; it comes with the issue of the system image",
-}
-
 _HEAD = """\
 # Faults that updates were tested against
 
@@ -172,13 +167,8 @@ def page() -> str:
     for title, rows in ROWS.items():
         lines += [f"## {title}", ""]
         for row, text in rows.items():
-            lines += [f"**{row}** {text}", ""]
-            lines += [*map(_line, found.get(row, [])), ""] if row in found else [f"- {_why_none(row)}", ""]
+            lines += [f"**{row}** {text}", "", *map(_line, found[row]), ""]
     return "\n".join(lines[:-1]) + "\n"
-
-
-def _why_none(row: str) -> str:
-    return f"no test: {NOT_HERE.get(row, '')}"
 
 
 def _line(test: Test) -> str:

@@ -127,6 +127,7 @@ def device(tmp_path: Path) -> PlanDevice:
     return found
 
 
+@pytest.mark.fault("X2")
 def test_a_new_system_builds_its_plan_and_a_fall_back_serves_the_old_one_at_once(device: PlanDevice) -> None:
     device.boots(2, "10.9", confirmed=[1], pending=2)
     assert device.server.serving == {}, "the old plan does not load"
@@ -340,6 +341,7 @@ def test_a_full_disk_is_cleaned_and_the_build_repeated(device: PlanDevice, monke
     assert device.server.serving == {"det": 17}
 
 
+@pytest.mark.fault("X2")
 @pytest.mark.parametrize(
     "step", [pytest.param(9, id="some-states"), pytest.param(1, id="every-state", marks=pytest.mark.slow)]
 )

@@ -60,6 +60,7 @@ class Cuts:
             yield count
 
 
+@pytest.mark.fault("X2")
 @pytest.mark.parametrize(
     "step", [pytest.param(7, id="some-states"), pytest.param(1, id="every-state", marks=pytest.mark.slow)]
 )

@@ -156,6 +156,7 @@ def test_files_of_a_download_survive_garbage_collection(device: SystemDevice) ->
     assert all(device.layout.blob(name).exists() for name in list(device.fetcher.blobs)[:3])
 
 
+@pytest.mark.fault("X2")
 def test_models_wait_while_a_system_is_tried(device: SystemDevice, asked: list[Mapping[str, Any]]) -> None:
     device.publish("det", 17)
     device.image.boots(2, confirmed=[1], pending=2)
@@ -168,6 +169,7 @@ def test_models_wait_while_a_system_is_tried(device: SystemDevice, asked: list[M
     assert device.run()["det"].release == 17
 
 
+@pytest.mark.fault("X2")
 def test_models_wait_for_a_pending_system_and_its_installation_is_asked_for_again(
     device: SystemDevice, asked: list[Mapping[str, Any]]
 ) -> None:
@@ -197,6 +199,7 @@ def test_a_first_boot_blocks_no_models(device: SystemDevice) -> None:
     assert device.run(only=("det",))["det"].release == 17
 
 
+@pytest.mark.fault("X2")
 def test_the_system_waits_for_a_probation(device: SystemDevice, asked: list[Mapping[str, Any]]) -> None:
     device.publish("det", 17)
     device.probation.verdicts = [(ProbationVerdict.WAIT, "few requests")] * 10**4
@@ -204,6 +207,7 @@ def test_the_system_waits_for_a_probation(device: SystemDevice, asked: list[Mapp
     assert asked == []
 
 
+@pytest.mark.fault("X2")
 def test_a_start_of_a_tried_system_uses_up_no_try_of_a_release(device: SystemDevice) -> None:
     device.publish("det", 17)
     device.probation.verdicts = [(ProbationVerdict.WAIT, "few requests")] * 10**4
