@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from edge_serve import __version__
 from edge_serve.commands.options import OptionParser, seconds
+from edge_serve.messages.line import one_line
 from edge_serve.observe.status.client import (
     ABSENT,
     DEFAULT_SOCKET,
@@ -103,7 +104,10 @@ def _outdated(document: Document, target: StatusTarget) -> list[str]:
     running = document["versions"].get("edge-serve", __version__)
     if not target.socket or running == __version__:
         return []
-    return ["", f"the server runs version {running}, installed is {__version__}: systemctl restart edge-serve"]
+    return [
+        "",
+        f"the server runs version {one_line(running)}, installed is {__version__}: systemctl restart edge-serve",
+    ]
 
 
 def _print(text: str) -> None:

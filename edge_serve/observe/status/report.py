@@ -55,6 +55,7 @@ def report(
         events: `errors` or `events`, of which the newest are shown.
         columns: of the terminal: reasons and events that are longer are wrapped; 0 = no text is.
     """
+    before, after = _cleaned(before), _cleaned(after)
     total, each = between(before, after)
     lines = [
         *_head(after, paint, columns),
@@ -93,8 +94,8 @@ def _head(document: Document, paint: Paint, columns: int) -> list[str]:
     version = document["versions"].get("edge-serve", "")
     name = paint(" ".join(filter(None, ("edge-serve", version))), "title")
     up = span(server["uptime_seconds"])
-    line = f"{name} on {_clean(server['host'])}: {state}, up {up}, process {server['pid']}"
-    return [line, *wrapped(_sentence(server["reason"]), columns, "  ")] if server["reason"] else [line]
+    line = f"{name} on {server['host']}: {state}, up {up}, process {server['pid']}"
+    return [line, *wrapped(server["reason"], columns, "  ")] if server["reason"] else [line]
 
 
 def _system(system: Document | None, paint: Paint, columns: int) -> list[str]:
@@ -102,13 +103,13 @@ def _system(system: Document | None, paint: Paint, columns: int) -> list[str]:
     if system is None:
         return []
     if system["problem"]:
-        return wrapped(f"system    {_sentence(system['problem'])}", columns, _INDENT, "")
+        return wrapped(f"system    {system['problem']}", columns, _INDENT, "")
     parts = [f"version {system['version'] or NONE}, slot {system['slot'] or NONE}"]
     parts += [f"version {one['version']} is {one['state']}" for one in system["entries"] if one["state"] != "good"]
     parts += [] if system["provisioned"] else ["no settings yet"]
-    lines = wrapped(_clean(f"system    {'; '.join(parts)}"), columns, _INDENT, "")
+    lines = wrapped(f"system    {'; '.join(parts)}", columns, _INDENT, "")
     for fault in system["faults"]:
-        text = _sentence(f"{fault['text']} {fault['help']}")
+        text = f"{fault['text']} {fault['help']}"
         first, *more = wrapped(text, columns, _INDENT, "fault     ")
         lines += [first.replace("fault", paint("fault", "bad"), 1), *more]
     return lines
@@ -128,15 +129,13 @@ def _figures(document: Document, rates: Rates, *, measured: bool) -> list[str]:
         f"models {size(sum(row['memory_bytes'] for row in models))}",
     ]
     if device["temperatures"]:
-        lines.append(
-            "heat      " + ", ".join(f"{_clean(t['name'])} {t['celsius']:.0f} C" for t in device["temperatures"])
-        )
+        lines.append("heat      " + ", ".join(f"{t['name']} {t['celsius']:.0f} C" for t in device["temperatures"]))
     return lines + [f"gpu       {_gpu_text(gpu)}" for gpu in device["gpus"]]
 
 
 def _gpu_text(gpu: Document) -> str:
     if gpu.get("problem"):
-        return f"{_clean(gpu['uuid'])}: {_sentence(gpu['problem'])}"
+        return f"{gpu['uuid']}: {gpu['problem']}"
     parts = [percent(gpu["utilization"]), f"memory {size(gpu['memory_used'])} of {size(gpu['memory_total'])}"]
     parts += [f"{gpu['temperature']:.0f} C"] if gpu["temperature"] is not None else []
     limit = f" of {gpu['power_limit']:.0f} W" if gpu["power_limit"] is not None else " W"
@@ -159,7 +158,7 @@ def _models(document: Document, each: Mapping[tuple[str, str], Rates], paint: Pa
     loaded = [row for row in document["models"] if row["condition"] != "unloaded"]
     for row in loaded:
         rates, condition = each.get((row["name"], row["version"]), Rates()), row["condition"]
-        cells = [_clean(row["name"]), row["version"] or NONE, paint(condition, _OF_STATE.get(condition, "bad"))]
+        cells = [row["name"], row["version"] or NONE, paint(condition, _OF_STATE.get(condition, "bad"))]
         if "totals" in row:
             failed, busy = sum(row["totals"]["failures"].values()), row.get("oldest_batch_seconds")
             cells += [rate(rates.requests), duration(rates.median), duration(rates.slowest)]
@@ -167,7 +166,7 @@ def _models(document: Document, each: Mapping[tuple[str, str], Rates], paint: Pa
             cells += [f"{failed:,}", f"{row.get('client_errors', 0):,}", size(row["memory_bytes"])]
             cells += [size(row.get("gpu_memory_bytes"))] if on_gpus else []
         rows.append(cells)
-        notes.append(_sentence(row["reason"]))
+        notes.append(row["reason"])
     if not document["models"]:
         return ["no models: put one into the repository, or load one over the API"]
     lines = _table_with_notes(rows, "<><>>>>>>>>>"[: len(rows[0])], notes, paint, columns) if loaded else []
@@ -176,7 +175,7 @@ def _models(document: Document, each: Mapping[tuple[str, str], Rates], paint: Pa
 
 def _unloaded(models: Iterable[Document], columns: int) -> list[str]:
     """Return a line with the versions that are unloaded, which could fill a screen with rows; `--json` has them all."""
-    names = [f"{_clean(row['name'])} {row['version']}".strip() for row in models if row["condition"] == "unloaded"]
+    names = [f"{row['name']} {row['version']}".strip() for row in models if row["condition"] == "unloaded"]
     more = len(names) - _MOST_UNLOADED
     text = ", ".join(names[:_MOST_UNLOADED]) + (f", and {more} more" if more > 0 else "")
     return wrapped(f"unloaded  {text}", columns, _INDENT, "") if names else []
@@ -206,15 +205,15 @@ def _releases(updates: Document | None, now: float, paint: Paint, columns: int) 
         share = f"{100 * one['done_bytes'] // one['total_bytes']} %" if one["total_bytes"] else NONE
         following = str(one["next"]) if one["next"] else NONE
         stage = one["stage"] or ("GOOD" if one["release"] else NONE)
-        rows.append((_clean(one["name"]), str(one["release"] or NONE), stage, following, share))
-        notes.append(_sentence(one["reason"]))
+        rows.append((one["name"], str(one["release"] or NONE), stage, following, share))
+        notes.append(one["reason"])
     lines = ["", *wrapped(_check_line(updates, now, paint), columns, _INDENT, "")]
     return [*lines, *_table_with_notes(rows, "<><>>", notes, paint, columns)] if notes else lines
 
 
 def _check_line(updates: Document, now: float, paint: Paint) -> str:
     if updates["problem"]:
-        return f"updates   {paint(_sentence(updates['problem']), 'bad')}"
+        return f"updates   {paint(updates['problem'], 'bad')}"
     checked = (
         f"last check {span(max(0.0, now - updates['last_check']))} ago" if updates["last_check"] else "no check yet"
     )
@@ -222,7 +221,7 @@ def _check_line(updates: Document, now: float, paint: Paint) -> str:
     parts += ["the clock is not set"] if updates["clock_unset"] else []
     parts += [f"paused: {updates['paused']}"] if updates["paused"] else []
     parts += [f"{updates['error_reason']}: {updates['error']}"] if updates["error"] else []
-    return f"updates   {_sentence('; '.join(parts))}"
+    return f"updates   {'; '.join(parts)}"
 
 
 def _workers(document: Document, paint: Paint) -> list[str]:
@@ -230,13 +229,13 @@ def _workers(document: Document, paint: Paint) -> list[str]:
     on_gpus = any("gpu_memory_bytes" in worker for worker in document["workers"])
     rows = [
         [
-            _clean(worker["label"]),
+            worker["label"],
             str(worker["pid"]),
             size(worker["pss_bytes"] if worker["pss_bytes"] is not None else worker["rss_bytes"]),
             *([size(worker.get("gpu_memory_bytes"))] if on_gpus else []),
             "down" if worker["lost"] else span(worker["uptime_seconds"]),
             str(worker["restarts"]),
-            _clean(", ".join(worker["models"])),
+            ", ".join(worker["models"]),
         ]
         for worker in [server, *document["workers"]]
     ]
@@ -252,7 +251,7 @@ def _events(events: Iterable[Mapping[str, Any]], paint: Paint, columns: int) -> 
         level = paint(f"{event['level']:<7}", _OF_LEVEL.get(event["level"], ""))
         again = f" (x {event['count']})" if event["count"] > 1 else ""
         before = f"{when}  {event['level']:<7}  "
-        first, *more = wrapped(f"{_sentence(event['text'])}{again}", columns, _INDENT, before)
+        first, *more = wrapped(f"{event['text']}{again}", columns, _INDENT, before)
         lines += [f"{when}  {level}  {first[len(before) :]}", *more]
     return lines
 
@@ -279,14 +278,14 @@ def _width(text: str) -> int:
     return len(COLOUR.sub("", text))
 
 
-def _clean(text: str) -> str:
-    """Escape control characters: texts of models and clients must not steer the terminal."""
-    return one_line(text)
-
-
-def _sentence(text: str) -> str:
-    """Return a text of several lines, such as a traceback, as one line."""
-    return _clean(" ".join(text.split()))
+def _cleaned(value: Any) -> Any:
+    """Return a document whose texts are lines without control characters: texts of models, clients, and other devices
+    must not steer the terminal."""
+    if isinstance(value, str):
+        return one_line(" ".join(value.split()))
+    if isinstance(value, Mapping):
+        return {key: _cleaned(one) for key, one in value.items()}
+    return [_cleaned(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def rate(value: float) -> str:

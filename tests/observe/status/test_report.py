@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.status import SystemEntry, SystemFacts, SystemFault
+from edge_serve.observe.metrics.gpu import GpuReading
 from edge_serve.observe.metrics.machine import MachineReading
 from edge_serve.observe.metrics.updates import BundleStatus, Updates
 from edge_serve.observe.status import report as texts
@@ -121,15 +123,33 @@ def test_events_in_place_of_problems() -> None:
     assert lines[-1].endswith("info     model det is ready")
 
 
-def test_names_and_texts_cannot_steer_the_terminal() -> None:
-    evil = "\x1b]0;x\x07\n\r"
+def test_no_text_of_a_document_can_steer_the_terminal() -> None:
+    evil = "\x1b]0;x\x07\n\r\x9b"
+
+    def spoilt(value: Any) -> Any:
+        """Return the document of another device that is hostile: each of its texts has control characters."""
+        if isinstance(value, dict):
+            return {key: spoilt(one) for key, one in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [spoilt(one) for one in value]
+        return value + evil if isinstance(value, str) else value
+
+    entries = (SystemEntry("12", "trying"),)
+    fault = SystemFault("settings-1", "line 3: x", "1970-01-01T00:00:00Z", "Correct it.")
+    gpu = GpuReading("GPU-1", 0.5, 4 << 30, 1 << 30, 12.5, throttling=("thermal",))
     made = document(
-        index=[IndexEntry(evil, "1", "UNAVAILABLE", evil)],
-        models=[served(evil)],
-        errors=[StatusEvent(0, "error", "", evil)],
+        readings=Readings(
+            gpus=(gpu, GpuReading("GPU-2", problem="lost")),
+            versions={"edge-serve": "1.2.3"},
+            updates=Updates(1.0, state="idle", error="x", error_reason="y", paused="z", bundles=(BundleStatus("det"),)),
+            system=SystemFacts(version="12", slot="b", entries=entries, faults=(fault,)),
+        ),
+        index=[IndexEntry("det", "1", "READY"), IndexEntry("seg", "1", "UNAVAILABLE", "no such file")],
     )
 
-    assert not set("".join(report(None, made))) & set("\x1b\x07\n\r")
+    for one in (spoilt(made), spoilt(document(server=server(ready=False)))):
+        text = "".join(report(None, one, events="events"))
+        assert not [letter for letter in text if ord(letter) < 32 or 127 <= ord(letter) < 160]
 
 
 def test_colours_are_around_states_only_where_asked() -> None:
