@@ -245,6 +245,17 @@ def test_every_type(browser: Browser, server: Running, tmp_path: Path) -> None:
             assert language != "python" or "-6.55e+04" in printed
 
 
+def test_a_program_reads_many_values_from_a_file_that_the_page_saves(
+    browser: Browser, server: Running, tmp_path: Path
+) -> None:
+    with model_page(browser, server, "everything") as page:
+        page.evaluate(f"{field('FP32')}.querySelector('.tick input').click()")
+        write(page, "FP32", "0 " * 1499 + "7.5")
+        text = program(page, "python")
+        (tmp_path / "FP32.bin").write_bytes(tensor_files(page)["FP32.bin"])
+        assert "7.5" in run("python", text, tmp_path)
+
+
 def test_large_answers_are_shortened(browser: Browser, server: Running, tmp_path: Path) -> None:
     np.save(tmp_path / "map.npy", np.arange(2 * 40_000, dtype=np.float32).reshape(2, -1))
     with model_page(browser, server, "everything") as page:
@@ -305,6 +316,10 @@ def test_a_decoupled_model_streams(browser: Browser, server: Running, tmp_path: 
         answer = send(page)
         assert "3 answers in " in answer
         assert "WORD: two" in answer
+        # as a string: JavaScript would round whole numbers beyond 2^53
+        assert f"body: {json.dumps(json.dumps({'TEXT': 'one two three'}, separators=(',', ':')))}" in program(
+            page, "javascript"
+        )
         paste_all(page, tmp_path, "one", "two", "three")
 
 

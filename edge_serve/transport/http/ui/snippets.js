@@ -4,8 +4,9 @@ import { headerOf, streamBody } from "./infer.js";
 import { base, hasToken, modelPath } from "./server.js";
 import { isFloat, jsonValues } from "./tensors.js";
 
-/** Longer texts are read from a file. */
-const MOST_TEXT = 4000;
+/** More values, or longer texts, are read from a file. */
+const MOST_VALUES = 1000,
+  MOST_TEXT = 4000;
 const NUMPY = { BOOL: "bool_", BYTES: "object_", FP16: "float16", FP32: "float32", FP64: "float64", BF16: "float32" };
 const numpyType = datatype => "np." + (NUMPY[datatype] || datatype.toLowerCase());
 
@@ -13,13 +14,16 @@ const shell = text => `'${text.replaceAll("'", "'\\''")}'`;
 const python = value => (value === true ? "True" : value === false ? "False" : JSON.stringify(value));
 const identifier = i => `input${i}`;
 
+/** Whether the values stand in a program, where its language has them at all. */
+const areWritten = source => source.values && source.values.length <= MOST_VALUES;
+
 /**
  * Where a program takes an input from: {json} = its values; {file, skip} = a file's bytes from there on;
  * {file, element} = a file as one string. A tensor that the page made has to be saved first.
  */
 function sourceOf(input) {
   const { source } = input;
-  if (source.values && source.values.length <= MOST_TEXT) {
+  if (areWritten(source)) {
     try {
       const json = jsonValues(input.datatype, source.values);
       if (json.length <= MOST_TEXT && input.datatype !== "FP16" && input.datatype !== "BF16") return { json };
@@ -37,7 +41,9 @@ export const tensorFile = input => `${input.name.replace(/[^\w.-]/g, "_")}.bin`;
 /** The inputs whose bytes have to be saved for a snippet to run. */
 export function madeFiles(request, language) {
   return request.inputs.filter(
-    input => sourceOf(input).made && !(language === "python" && input.source.kind === "picture"),
+    input =>
+      sourceOf(input).made &&
+      !(language === "python" && (areWritten(input.source) || input.source.kind === "picture")),
   );
 }
 
@@ -112,7 +118,7 @@ function pythonArray(input) {
   const { source, datatype, shape } = input,
     kind = numpyType(datatype),
     file = source.file && JSON.stringify(source.file);
-  if (source.values && source.values.length <= MOST_TEXT / 4)
+  if (areWritten(source))
     return `np.array([${source.values.map(pythonValue).join(", ")}], ${kind}).reshape(${shapeOf(shape)})`;
   if (source.kind === "element") return `np.array([open(${file}, "rb").read()], ${kind}).reshape(${shapeOf(shape)})`;
   if (source.kind === "numpy" || (source.kind === "bytes" && source.skip))
@@ -272,7 +278,7 @@ export function javascript(model, version, request) {
       `const response = await fetch(${url("/generate_stream")}, {`,
       '  method: "POST",',
       `  headers: { ${['"Content-Type": "application/json"', ...headers].join(", ")} },`,
-      `  body: JSON.stringify(${streamBody(request)}),`,
+      `  body: ${JSON.stringify(streamBody(request))},`,
       "});",
       "const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();",
       "for (;;) {",
