@@ -328,7 +328,10 @@ export function meter(name) {
   };
 }
 
-/** A row of a table. `cells` has [class, node, title]; the title stands above the cell on narrow screens. */
+/**
+ * A row of a table. `cells` has [class, node, title]; the title stands above the cell on narrow screens, and is read by screen
+ * readers on all.
+ */
 export function row(cells) {
   return make(
     "div",
@@ -338,4 +341,9 @@ export function row(cells) {
     ),
   );
 }
-export const header = cells => make("div", "head", ...cells.map(([className, title]) => make("div", className, title)));
+
+export function header(cells) {
+  const node = make("div", "head", ...cells.map(([className, title]) => make("div", className, title)));
+  node.setAttribute("aria-hidden", "true");
+  return node;
+}

@@ -120,6 +120,7 @@ function askToken(refusal) {
 
 async function look() {
   clearTimeout(timer);
+  let again = true;
   const limit = new AbortController(),
     late = setTimeout(() => limit.abort(), PATIENCE);
   try {
@@ -129,7 +130,9 @@ async function look() {
     draw(doc);
   } catch (error) {
     if (error instanceof Refused) {
-      if (error.status === 401 || error.status === 403) askToken(error.message);
+      // a tab that is left at the form must not be refused each second: operators have an alert on refused clients
+      again = error.status !== 401 && error.status !== 403;
+      if (!again) askToken(error.message);
       else lost(`The server refuses to tell its state: ${error.message}.`);
     } else {
       lost(
@@ -142,7 +145,7 @@ async function look() {
   } finally {
     clearTimeout(late);
     clearTimeout(timer);
-    if (!document.hidden) timer = setTimeout(look, PERIOD);
+    if (again && !document.hidden) timer = setTimeout(look, PERIOD);
   }
 }
 
