@@ -89,35 +89,45 @@ def _cut(line: str, width: int) -> str:
 
 @contextlib.contextmanager
 def _screen(out: TextIO) -> Iterator[Callable[[float], bool]]:
-    """A screen of its own, left as it was found. Gives a function that waits for so many seconds, less when the window
-    changes its size or a key is pressed, and says whether to end."""
+    """A screen of its own, left as it was found, also while Ctrl-Z stops the program. Gives a function that waits for
+    so many seconds, less when the window changes its size or a key is pressed, and says whether to end."""
     keys = sys.stdin.fileno() if sys.stdin.isatty() else None
     woken, wake = os.pipe()
 
-    def resized(number: int, at: FrameType | None) -> None:
-        os.write(wake, b"r")
-
-    def ended(number: int, at: FrameType | None) -> None:
-        os.write(wake, b"q")
+    def notify(number: int, at: FrameType | None) -> None:
+        os.write(wake, {signal.SIGWINCH: b"r", signal.SIGTSTP: b"z"}.get(signal.Signals(number), b"q"))
 
     def wait(seconds: float) -> bool:
         sources = [woken] if keys is None else [woken, keys]
         found, _, _ = select.select(sources, [], [], seconds)
-        return any(set(os.read(source, 64)) & set(b"qQ\x03\x04") for source in found)
+        pressed = {key for source in found for key in os.read(source, 64)}
+        if pressed & set(b"z") and woken in found:
+            leave()
+            handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGTSTP)  # returns once the shell has it continue, with `fg`
+            signal.signal(signal.SIGTSTP, handler)
+            enter()
+        return bool(pressed & set(b"qQ\x03\x04"))
 
-    signals = {signal.SIGWINCH: resized, signal.SIGTERM: ended, signal.SIGINT: ended, signal.SIGHUP: ended}
-    handlers = {number: signal.signal(number, handler) for number, handler in signals.items()}
-    saved = termios.tcgetattr(keys) if keys is not None else None
-    try:
+    def enter() -> None:
         if keys is not None:
             tty.setcbreak(keys)
         out.write(_ENTER)
-        yield wait
-    finally:
+
+    def leave() -> None:
         out.write(_LEAVE)
         out.flush()
         if keys is not None and saved is not None:
             termios.tcsetattr(keys, termios.TCSADRAIN, saved)
+
+    numbers = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    handlers = {number: signal.signal(number, notify) for number in numbers}
+    saved = termios.tcgetattr(keys) if keys is not None else None
+    try:
+        enter()
+        yield wait
+    finally:
+        leave()
         for number, handler in handlers.items():
             signal.signal(number, handler)
         os.close(woken)

@@ -60,13 +60,13 @@ def test_colours_do_not_count_and_are_always_ended() -> None:
 class Terminal:
     """`edge-serve top` in a terminal of its own."""
 
-    def __init__(self, url: str, redirection: str = "") -> None:
+    def __init__(self, url: str, script: str = 'exec "$@"') -> None:
         self._master, slave = pty.openpty()
         self.resize(30, 100)
         self.before = termios.tcgetattr(slave)
         self._slave = slave
         top = [sys.executable, "-m", "edge_serve", "top", "--interval", "0.1", "--url", url]
-        command = ["sh", "-c", f'exec "$@" {redirection}', "sh", *top]
+        command = ["bash", "-c", script, "bash", *top]
         self.process = subprocess.Popen(
             command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
@@ -149,10 +149,27 @@ def test_the_view_continues_when_the_server_was_away(scene: tuple[Terminal, Serv
 
 def test_top_without_standard_input_is_ended_by_a_signal() -> None:
     with serving(json.dumps(document()).encode()) as (_, target):
-        terminal = Terminal(target.url, "<&-")
+        terminal = Terminal(target.url, 'exec "$@" <&-')
         try:
             terminal.wait_for("q quits")
             terminal.type(b"\x03")
+            assert terminal.ended() == 0
+        finally:
+            terminal.close()
+
+
+def test_ctrl_z_gives_the_terminal_back_until_fg() -> None:
+    with serving(json.dumps(document()).encode()) as (_, target):
+        terminal = Terminal(target.url, 'set -m; "$@"; stty -a; echo stopped; read; fg')
+        try:
+            terminal.wait_for("q quits")
+            terminal.type(b"\x1a")
+            shown = terminal.wait_for("stopped\r\n")
+            assert "\x1b[?25h\x1b[?1049l" in shown
+            assert re.search(r"[^-]icanon", shown), "the shell gets whole lines again"
+            terminal.type(b"\n")
+            assert "\x1b[?1049h\x1b[?25l" in terminal.wait_for("q quits")
+            terminal.type(b"q")
             assert terminal.ended() == 0
         finally:
             terminal.close()
