@@ -44,6 +44,7 @@ class IndexEntry:
     Attributes:
         state: UNKNOWN, READY, UNAVAILABLE, LOADING, UNLOADING; "" = not printed.
         dismissed: it failed to load, and that no longer counts; not printed.
+        namespace: the path of its repository, with `--model-namespacing`; not printed.
     """
 
     name: str
@@ -51,3 +52,4 @@ class IndexEntry:
     state: str = ""
     reason: str = field(default="")
     dismissed: bool = False
+    namespace: str = ""

@@ -37,6 +37,8 @@ class ModelFacts:
         in_flight: requests accepted and not yet answered.
         oldest_batch_seconds: age of the oldest batch that runs; None = none does.
         refusal: why it is not healthy although it is complete.
+        namespace: the path of its repository, with `--model-namespacing`.
+        revision: differs after each load, and after each change of its instances.
         gpu_memory_bytes: memory of GPUs that its load took; 0 = none, or unknown.
     """
 
@@ -56,6 +58,13 @@ class ModelFacts:
     oldest_batch_seconds: float | None = None
     refusal: str = ""
     gpu_memory_bytes: int = 0
+    namespace: str = ""
+    revision: int = 0
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """The namespace, name, and version, which no other version has."""
+        return self.namespace, self.name, self.version
 
 
 @frozen

@@ -97,6 +97,12 @@ def said(server: Running, word: str) -> list[str]:
     ]
 
 
+def revision(server: Running) -> int:
+    """The revision of the model "m" in the status document."""
+    (row,) = json.loads(server.get("/edge-serve/status")[1])["models"]
+    return int(row["revision"])
+
+
 def until(condition: Callable[[], bool], server: Running) -> None:
     end = time.monotonic() + PATIENCE
     while not condition():
@@ -113,16 +119,19 @@ def test_instances_come_and_go_under_load_and_no_request_fails(server: Running, 
     base = ADD_SUB_CONFIG + batcher
     load_python(server, root, SAYS, of_count(2, base))
     load, first = Load(), server.workers()
+    revisions = {revision(server)}
 
     def change() -> None:
         for count in (3, 1, 2):
             assert update(server, root, "m", of_count(count, base)) == (200, "")
             assert len(server.workers()) == count, "the load answers when the others have left"
+            revisions.add(revision(server))
 
     busy(load, [partial(load.add_sub, server.http, "m") for _ in range(4)], change)
 
     assert load.failures[:3] == []
     assert load.answered > 20
+    assert len(revisions) == 4, "the status page asks for the new configuration"
     assert sorted(said(server, "hello")) == ["m_0_0", "m_0_1", "m_0_1", "m_0_2"]
     assert len(said(server, "farewell")) == 2
     assert len({*first, *server.workers()}) == 3, "the first instance still serves"

@@ -71,6 +71,9 @@ def test_each_ensemble_finds_the_member_beside_it(tmp_path: Path) -> None:
         page = server.get("/metrics", server.metrics)[1].decode()
         for name in ("add", "sub"):
             assert f'nv_inference_count{{model="member",namespace="{tmp_path / name}",version="1"}} 1' in page
+        rows = json.loads(server.get("/edge-serve/status")[1])["models"]
+        members = {row["namespace"]: row["totals"]["requests"] for row in rows if row["name"] == "member"}
+        assert members == {str(tmp_path / "add"): 1, str(tmp_path / "sub"): 1}
 
 
 def test_without_namespaces_the_same_models_are_ambiguous_for_the_ensembles_too(tmp_path: Path) -> None:

@@ -174,8 +174,7 @@ class InstanceUpdate:
             self._driver.add_instance(number, passive=one.group.passive)
         for number in self.removed:
             self._driver.retire_instance(number, partial(on_free, number))
-        self.served.instances = {**self._kept, **self.added}
-        self.served.config = self._config
+        self.served.change_instances(self._config, {**self._kept, **self.added})
 
     async def remove(self, number: int, error: EdgeServeError | None) -> None:
         """Close an instance that has finished its work. If it took too long, `error` fails its unfinished requests."""

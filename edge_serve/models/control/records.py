@@ -144,10 +144,9 @@ class ModelRecord:
 
     def index_entries(self, *, ready_only: bool) -> list[IndexEntry]:
         """Return its entries of the repository index."""
+        name, namespace = plain_name(self.name), namespace_of(self.name)
         return [
-            IndexEntry(
-                plain_name(self.name), str(version.version), version.state.value, version.news(), version.dismissed
-            )
+            IndexEntry(name, str(version.version), version.state.value, version.news(), version.dismissed, namespace)
             for _, version in sorted(self.versions.items())
             if not ready_only or version.state is VersionState.READY
         ]
@@ -225,7 +224,8 @@ def repository_index(
             yield from models[identity].index_entries(ready_only=ready_only)
         elif not ready_only:
             reason = faults.get(identity) or reasons.get(identity, "")
-            yield IndexEntry(name, state="UNAVAILABLE" if reason else "", reason=reason)
+            state = "UNAVAILABLE" if reason else ""
+            yield IndexEntry(name, state=state, reason=reason, namespace=namespace_of(identity))
 
 
 log = logging.getLogger(__name__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import field, replace
 from pathlib import Path
@@ -40,6 +41,9 @@ class InstanceLimit(Protocol):
     def remove(self, instance: int) -> None: ...
 
 
+_revisions = itertools.count(1)
+
+
 @entity
 class Served:
     """A loaded version.
@@ -61,6 +65,7 @@ class Served:
         gpu_uuid: the GPU that all instances are on; "" = the CPU, or several GPUs.
         gpu_memory: GPU -> bytes of its memory that the load took, where that was measured.
         health: its answers to the server's own questions.
+        revision: differs after each load, and after each change of its instances.
     """
 
     name: str
@@ -85,6 +90,7 @@ class Served:
     gpu_uuid: str = ""
     gpu_memory: Mapping[str, int] = field(default_factory=dict)
     health: VersionHealth = field(default_factory=VersionHealth)
+    revision: int = field(default_factory=lambda: next(_revisions))
     instances: dict[int, Placed] = field(default_factory=dict)
     lineage: Lineage = field(default_factory=Lineage)
     _reshapes_inputs: bool = field(init=False)
@@ -102,6 +108,10 @@ class Served:
         self.identity = self.identity or self.name
         self._reshapes_inputs = any(spec.reshape is not None for spec in self.signature.inputs.values())
         self._reshapes_outputs = any(spec.reshape is not None for spec in self.signature.outputs.values())
+
+    def change_instances(self, config: ModelConfig, instances: dict[int, Placed]) -> None:
+        """Take over the instances that a changed configuration asks for."""
+        self.config, self.instances, self.revision = config, instances, next(_revisions)
 
     def submit(self, request: InferRequest, on_response: OnResponse) -> Ticket:
         """Queue a request that was validated against this version's signature.

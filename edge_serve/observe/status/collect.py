@@ -20,6 +20,7 @@ from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.status import ModelFacts, ServerFacts, WorkerFacts
 from edge_serve.models.control.registry import Registry
+from edge_serve.models.repository.repository import namespace_of
 from edge_serve.models.versions.lineage import add_up
 from edge_serve.models.versions.served import Served
 from edge_serve.models.versions.unloading_versions import join_names
@@ -210,20 +211,21 @@ def model_facts(served: Served) -> ModelFacts:
         served.runner.oldest_batch_seconds(),
         served.health.reason,
         sum(served.gpu_memory.values()),
+        namespace_of(served.identity),
+        served.revision,
     )
 
 
 def with_draining(serving: Iterable[ModelFacts], draining: Iterable[ModelFacts]) -> list[ModelFacts]:
     """Return the facts of versions that serve or drain. Two loads of the same version are one entry, whose requests in
     flight are added."""
-    found = {(one.name, one.version): one for one in serving}
+    found = {one.key: one for one in serving}
     for one in draining:
-        key = one.name, one.version
-        known = found.setdefault(key, one)
+        known = found.setdefault(one.key, one)
         if known is not one:
             ages = [age for age in (known.oldest_batch_seconds, one.oldest_batch_seconds) if age is not None]
             oldest = max(ages, default=None)
-            found[key] = replace(known, in_flight=known.in_flight + one.in_flight, oldest_batch_seconds=oldest)
+            found[one.key] = replace(known, in_flight=known.in_flight + one.in_flight, oldest_batch_seconds=oldest)
     return list(found.values())
 
 

@@ -181,11 +181,11 @@ def state_of(server: ServerFacts, troubles: Troubles) -> tuple[str, str]:
 
 def model_rows(index: Iterable[IndexEntry], served: Iterable[ModelFacts]) -> Iterator[Document]:
     """Yield every version of the index, those that serve with their figures; versions in no index come last."""
-    known = {(model.name, model.version): model for model in served}
+    known = {model.key: model for model in served}
     for entry in index:
-        yield _model(entry, known.pop((entry.name, entry.version), None))
-    for (name, version), model in known.items():
-        yield _model(IndexEntry(name, version, "READY"), model)
+        yield _model(entry, known.pop((entry.namespace, entry.name, entry.version), None))
+    for model in known.values():
+        yield _model(IndexEntry(model.name, model.version, "READY", namespace=model.namespace), model)
 
 
 def _model(entry: IndexEntry, model: ModelFacts | None) -> Document:
@@ -197,6 +197,8 @@ def _model(entry: IndexEntry, model: ModelFacts | None) -> Document:
         "condition": condition,
         "reason": reason,
     }
+    if entry.namespace:
+        row["namespace"] = entry.namespace
     if model is not None and condition in _WITH_FIGURES:
         row |= {
             "backend": model.backend,
@@ -204,6 +206,7 @@ def _model(entry: IndexEntry, model: ModelFacts | None) -> Document:
             "max_batch_size": model.max_batch_size,
             "decoupled": model.decoupled,
             "load_seconds": round(model.load_seconds, 3),
+            "revision": model.revision,
             "memory_bytes": model.memory_bytes,
             "workers": list(model.pids),
             "pending": model.statistics.pending,

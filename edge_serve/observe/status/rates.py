@@ -9,7 +9,8 @@ from typing import Any
 from edge_serve.records import frozen
 
 Document = Mapping[str, Any]
-Key = tuple[str, str]
+#: the namespace, name, and version of a model
+Key = tuple[str, str, str]
 
 
 @frozen
@@ -44,7 +45,12 @@ class Totals:
 
 def totals_by_model(document: Document) -> dict[Key, Totals]:
     """Return the counters of every version that serves."""
-    return {(row["name"], row["version"]): _totals(row["totals"]) for row in document["models"] if "totals" in row}
+    return {key_of(row): _totals(row["totals"]) for row in document["models"] if "totals" in row}
+
+
+def key_of(row: Mapping[str, Any]) -> Key:
+    """Return what distinguishes a version from the others in a document."""
+    return row.get("namespace", ""), row["name"], row["version"]
 
 
 def _totals(of: Mapping[str, Any]) -> Totals:

@@ -10,7 +10,7 @@ from typing import Any
 
 from edge_serve.messages.line import one_line
 from edge_serve.messages.status import BUSY_SECONDS
-from edge_serve.observe.status.rates import Rates, between, totals_of
+from edge_serve.observe.status.rates import Key, Rates, between, key_of, totals_of
 
 Document = Mapping[str, Any]
 #: (text, style) -> the text in that style
@@ -147,7 +147,7 @@ def _gpu_text(gpu: Document) -> str:
 _MODEL_HEAD = ("MODEL", "VERSION", "STATE", "REQ/S", "MEDIAN", "99 %", "QUEUE", "BUSY", "FAILED", "4XX", "MEMORY")
 
 
-def _models(document: Document, each: Mapping[tuple[str, str], Rates], paint: Paint, columns: int) -> list[str]:
+def _models(document: Document, each: Mapping[Key, Rates], paint: Paint, columns: int) -> list[str]:
     """Return a line for each version that is not unloaded, and one for the others.
 
     BUSY is the age of a version's oldest batch, red when that is older than `BUSY_SECONDS`.
@@ -157,7 +157,7 @@ def _models(document: Document, each: Mapping[tuple[str, str], Rates], paint: Pa
     notes = []
     loaded = [row for row in document["models"] if row["condition"] != "unloaded"]
     for row in loaded:
-        rates, condition = each.get((row["name"], row["version"]), Rates()), row["condition"]
+        rates, condition = each.get(key_of(row), Rates()), row["condition"]
         cells = [row["name"], row["version"] or NONE, paint(condition, _OF_STATE.get(condition, "bad"))]
         if "totals" in row:
             failed, busy = sum(row["totals"]["failures"].values()), row.get("oldest_batch_seconds")

@@ -102,7 +102,7 @@ def _screen(out: TextIO) -> Iterator[Callable[[float], bool]]:
         found, _, _ = select.select(sources, [], [], seconds)
         pressed = {key for source in found for key in os.read(source, 64)}
         if pressed & set(b"z") and woken in found:
-            leave()
+            restore()
             handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
             signal.raise_signal(signal.SIGTSTP)  # returns once the shell has it continue, with `fg`
             signal.signal(signal.SIGTSTP, handler)
@@ -114,7 +114,7 @@ def _screen(out: TextIO) -> Iterator[Callable[[float], bool]]:
             tty.setcbreak(keys)
         out.write(_ENTER)
 
-    def leave() -> None:
+    def restore() -> None:
         out.write(_LEAVE)
         out.flush()
         if keys is not None and saved is not None:
@@ -127,7 +127,7 @@ def _screen(out: TextIO) -> Iterator[Callable[[float], bool]]:
         enter()
         yield wait
     finally:
-        leave()
+        restore()
         for number, handler in handlers.items():
             signal.signal(number, handler)
         os.close(woken)

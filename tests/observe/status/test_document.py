@@ -12,6 +12,7 @@ from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import LATENCY_BUCKETS
 from edge_serve.observe.status.document import Troubles, condition_of, state_of, troubles_of
 from edge_serve.observe.status.probe import Readings
+from edge_serve.observe.status.rates import totals_by_model
 from tests.observe.status.documents import document, facts, served, server
 
 
@@ -64,6 +65,16 @@ def test_totals_include_unloaded_models() -> None:
 
 def test_a_version_that_is_in_no_index_is_reported() -> None:
     assert [row["name"] for row in document(index=[], models=[served("det")])["models"]] == ["det"]
+
+
+def test_models_of_one_name_in_two_repositories_have_rows_of_their_own() -> None:
+    index = [IndexEntry("det", "1", "READY", namespace=one) for one in ("/a", "/b")]
+    models = [served(namespace=one, pids=(pid,)) for one, pid in (("/a", 20), ("/b", 21))]
+    made = document(index=index, models=models)
+
+    assert [(row["namespace"], row["workers"]) for row in made["models"]] == [("/a", [20]), ("/b", [21])]
+    assert set(totals_by_model(made)) == {("/a", "det", "1"), ("/b", "det", "1")}
+    assert "namespace" not in document()["models"][0]
 
 
 def test_workers_come_with_what_is_known_of_their_process() -> None:

@@ -30,7 +30,7 @@ def test_rates_are_differences_over_time() -> None:
     total, each = between(*later(20, 4))
 
     assert total.requests == 10.0
-    assert each[("det", "1")] == total
+    assert each[("", "det", "1")] == total
 
 
 def test_latencies_are_those_of_the_while_between() -> None:
@@ -58,7 +58,7 @@ def test_a_model_that_is_new_counts_from_nought() -> None:
     nothing = build(facts(models=[]))["totals"]
     total, each = between(before | {"models": [], "totals": nothing}, after)
 
-    assert total.requests == each["det", "1"].requests == 5.0
+    assert total.requests == each["", "det", "1"].requests == 5.0
 
 
 def test_responses_of_an_unloaded_model_still_count() -> None:
@@ -80,7 +80,7 @@ def test_another_process_or_no_earlier_document_gives_no_rates() -> None:
     before, after = later(20)
     other = build(replace(facts(), server=server(pid=99)))
 
-    assert between(None, after) == (Rates(), {("det", "1"): Rates()})
+    assert between(None, after) == (Rates(), {("", "det", "1"): Rates()})
     assert between(other, after)[0] == Rates()
     assert between(after, after)[0] == Rates()
     assert between(before, after)[0] != Rates()

@@ -6,7 +6,7 @@ export const SPAN = 60,
 export const STAGES = ["queue_ns", "compute_input_ns", "compute_infer_ns", "compute_output_ns"];
 
 export const sum = values => Object.values(values).reduce((a, b) => a + b, 0);
-export const keyOf = model => model.name + " " + model.version;
+export const keyOf = model => [model.namespace || "", model.name, model.version].join(" ");
 
 /** The quantile `q` of counts per bucket, interpolated; null of nothing. `bounds` are the buckets' upper ones. */
 function quantile(q, counts, bounds) {

@@ -229,7 +229,7 @@ export class ModelPage {
     this.drawStages(model);
     drawWorkers(this.workers, workersOf(doc, model));
     if (!model.workers?.length) this.ensemble();
-    const identity = [model.version, model.load_seconds, model.instances].join(" ");
+    const identity = [keyOf(model), model.revision].join(" ");
     if (this.seen !== identity) {
       this.seen = identity;
       this.describe(doc, model);
