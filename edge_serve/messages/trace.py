@@ -36,6 +36,8 @@ class TensorRecord(NamedTuple):
             EdgeServeError: the bytes do not make up the shape.
         """
         values = to_array(self.data, self.datatype, self.shape).reshape(-1)
+        if self.datatype is DataType.BF16:  # the upper halves of FP32
+            values = (values.astype("<u4") << 16).view("<f4")
         starts = range(0, len(values), _VALUES_AT_ONCE)
         return ",".join(",".join(map(_value, values[at : at + _VALUES_AT_ONCE].tolist())) for at in starts)
 
