@@ -40,20 +40,23 @@ class TraceSetting:
     seen: int = 0
     open: int = 0
 
-    def changed(self, above: TraceSettings, changes: TraceChanges) -> TraceSetting:
+    def changed(self, above: TraceSettings, changes: TraceChanges, *, asked: bool = True) -> TraceSetting:
         """Return this setting with `changes`, under the values of the setting above.
+
+        Args:
+            asked: a client changes this setting, not the one above; False = a count that is used up stays used up.
 
         Raises:
             InvalidArgument: it would trace, and cannot.
         """
-        asked: dict[str, Any] = {field: getattr(self.values, field) for field in self.specified - changes.cleared}
+        specified: dict[str, Any] = {field: getattr(self.values, field) for field in self.specified - changes.cleared}
         new = {field: getattr(changes, field) for field in _FIELDS if getattr(changes, field) is not None}
-        asked.update(new)
-        values = replace(above, **asked)
-        reason = why_not(values)
-        if values.level and (reason or values.count == 0):  # of a count that is used up Triton gives no reason either
+        specified.update(new)
+        values = replace(above, **specified)
+        reason, used_up = why_not(values), asked and values.count == 0
+        if values.level and (reason or used_up):  # of a count that is used up Triton gives no reason either
             raise InvalidArgument(f"Attempting to set invalid trace setting :{reason}")
-        return TraceSetting(values, frozenset(asked))
+        return TraceSetting(values, frozenset(specified))
 
     def take(self) -> bool:
         """Count a request. Return whether to trace it."""
@@ -118,7 +121,9 @@ class Tracing:
             self._put({**self._models, model: made}, self._server)
             return
         server = self._server.changed(self._start, changes)
-        models = {name: setting.changed(server.values, _UNCHANGED) for name, setting in self._models.items()}
+        models = {
+            name: setting.changed(server.values, _UNCHANGED, asked=False) for name, setting in self._models.items()
+        }
         self._put(models, server)
 
     def subscribe(self, switched: Callable[[bool], None]) -> None:

@@ -91,6 +91,19 @@ def test_a_server_setting_that_would_break_a_models_is_refused() -> None:
     assert here.settings("m").rate == 1000
 
 
+def test_a_used_up_count_of_a_model_refuses_no_change_of_the_servers_setting() -> None:
+    here = tracing()
+    here.update("m", TraceChanges(level=("TIMESTAMPS",), rate=1, count=1))
+    assert here.sample("m") is not None
+
+    here.update("", TraceChanges(level=("TIMESTAMPS",), rate=2))
+
+    assert (here.settings().rate, here.settings("m").rate, here.settings("m").count) == (2, 1, 0)
+    assert here.sample("m") is None
+    with pytest.raises(InvalidArgument):
+        here.update("m", TraceChanges(rate=3))
+
+
 def test_traces_are_numbered_and_keep_what_their_level_asks_for() -> None:
     here = tracing()
     here.update("", EVERY)
