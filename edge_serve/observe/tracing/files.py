@@ -74,12 +74,12 @@ class _Batch:
 
 @frozen
 class _Job:
-    """Traces for the file `path`, which is begun anew when `first`; `file` is the one of the setting."""
+    """Traces for the file `path`, the last ones if `last`; `file` is the one of the setting."""
 
     file: str = ""
     path: str = ""
     traces: tuple[Trace, ...] = ()
-    first: bool = False
+    last: bool = False
 
 
 class TraceFiles:
@@ -100,6 +100,7 @@ class TraceFiles:
         #: by the file, and whether what is left of it is for a numbered one
         self._waiting: dict[tuple[str, bool], _Batch] = {}
         self._next_number: dict[str, int] = {}
+        #: by the thread: files that it has written to and that are not complete; others are emptied first
         self._begun: set[str] = set()
         #: of what follows, which the thread changes too
         self._lock = threading.Lock()
@@ -156,31 +157,33 @@ class TraceFiles:
         self._lost.clear()
 
     def _write(self, file: str, traces: list[Trace]) -> None:
-        first = file not in self._begun
-        self._begun.add(file)
-        self._hand_over(file, file, traces, first)
+        self._hand_over(file, file, traces)
 
     def _write_numbered(self, file: str, batch: _Batch, *, last: bool = False) -> None:
         number = self._next_number.get(file, 0)
-        self._hand_over(file, f"{file}.{number}", batch.traces, not batch.is_spilled)
+        self._hand_over(file, f"{file}.{number}", batch.traces, last=last)
         batch.traces, batch.memory = [], 0
         self._next_number[file] = number + last
 
-    def _hand_over(self, file: str, path: str, traces: list[Trace], first: bool) -> None:
+    def _hand_over(self, file: str, path: str, traces: list[Trace], *, last: bool = False) -> None:
         if self._sink is None:
             self._sink = Sink(self._append, lambda _: _Job(), "trace files")
-        self._sink.put(_Job(file, path, tuple(traces), first), 0)  # their bytes are counted already
+        self._sink.put(_Job(file, path, tuple(traces), last), 0)  # their bytes are counted already
 
     # ---- in the thread --------------------------------------------------------------------------------------------
 
     def _append(self, job: _Job) -> None:
         reason = ""
         try:
-            append(job.path, job.traces, job.first)
+            if job.traces:  # else all of a numbered file were handed over before
+                append(job.path, job.traces, job.path not in self._begun)
+                self._begun.add(job.path)
         except OSError as error:
             reason = error.strerror or str(error)
         except Exception as error:  # an error in our code must not end the thread
             reason = repr(error)
+        if job.last:
+            self._begun.discard(job.path)
         with self._lock:
             self.memory -= sum(trace.memory() for trace in job.traces)
             works = not reason and not self.memory
@@ -204,7 +207,7 @@ def append(path: str, traces: Sequence[Trace], first: bool) -> None:
     """Put traces, and those that belong to them, into the array in file `path`, a new one when `first`.
 
     Raises:
-        OSError: it cannot be written; what was there before is a whole array again.
+        OSError: it cannot be written; what was there before is a whole array again, as after any other error.
     """
     # a FIFO without a reader would block
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
@@ -218,7 +221,7 @@ def append(path: str, traces: Sequence[Trace], first: bool) -> None:
         try:
             for data in _blocks(traces, b"," if end else b"["):
                 _write_all(descriptor, data)
-        except OSError:
+        except BaseException:  # also MemoryError, of tensors that become text
             os.ftruncate(descriptor, end)
             if end:
                 os.pwrite(descriptor, b"]", end)

@@ -240,6 +240,50 @@ def test_a_full_disk_leaves_an_array_behind(tmp_path: Path) -> None:
     assert read(path) == told(1) + told(3)
 
 
+@pytest.mark.parametrize(("frequency", "traces", "content"), [(0, 1, told(2)), (2, 1, told(2)), (2, 0, "earlier")])
+def test_after_a_write_that_failed_the_next_one_replaces_the_file_of_an_earlier_server(
+    frequency: int, traces: int, content: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / ("t.json.0" if frequency else "t.json")
+    path.mkdir()
+    monkeypatch.setattr(trace_files, "MOST_WAITING", 0)  # each trace goes to its file at once
+    files = TraceFiles()
+    files.add(trace(1), settings(tmp_path / "t.json", frequency))
+    wait_until_written(files)
+
+    path.rmdir()
+    path.write_text('"earlier"\n')
+    for number in range(2, 2 + traces):
+        files.add(trace(number), settings(tmp_path / "t.json", frequency))
+    files.close()
+
+    assert read(path) == content
+
+
+def test_an_error_while_tensors_become_text_leaves_an_array_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(record: TensorRecord) -> str:
+        raise MemoryError
+
+    path = tmp_path / "t.json"
+    files = TraceFiles()
+    files.add(trace(1), settings(path))
+    wait_until_written(files)
+    two = trace(2)
+    two.group.append(large(3))
+    with monkeypatch.context() as patched:
+        patched.setattr(TensorRecord, "text", fail)
+        patched.setattr(trace_files, "_AT_ONCE", 1)  # so that some of it is in the file already
+        files.add(two, settings(path))
+        wait_until_written(files)
+    assert read(path) == told(1)
+
+    files.add(trace(4), settings(path))
+    files.close()
+    assert read(path) == told(1) + told(4)
+
+
 def large(number: int) -> Trace:
     """A trace with a tensor of 1 MiB."""
     made = Trace(number, Collected(), timestamps=False, tensors=True)
