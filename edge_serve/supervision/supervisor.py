@@ -134,7 +134,8 @@ class Supervisor:
 
     async def _notify_ready_again(self) -> None:
         line = self._line(await gathered(self._registry.summaries()))
-        self._notifier.notify(notify.ready(line, os.getpid()))
+        if not self._stopping:
+            self._notifier.notify(notify.ready(line, os.getpid()))
 
     def notify_stopping(self, seconds: float) -> None:
         """Send STOPPING=1, because the server drains for at most `seconds`, and record a clean stop."""

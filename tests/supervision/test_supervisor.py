@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -251,6 +252,30 @@ def test_hung_models_have_the_watchdog_s_time_unless_it_watches_another_process(
         environ = {"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(pid)}
         watching(workers).use_service_manager(environ)
         assert workers.default_hang == expected
+
+
+def test_a_reload_that_ends_while_the_server_stops_does_not_make_it_ready_again(tmp_path: Path) -> None:
+    async def stop_at_the_end_of_a_reload(environ: dict[str, str]) -> None:
+        history = SimpleNamespace(left_out={}, unreadable="")
+        registry = SimpleNamespace(summaries=list, load_history=history, unready_required=list, unread=dict)
+        watch = SimpleNamespace(record_clean_stop=lambda: None)
+        workers = SimpleNamespace(default_hang=0.0, control_groups=None)
+        one = supervisor.Supervisor(
+            cast(Any, SimpleNamespace(started=True)), cast(Any, registry), cast(Any, workers), cast(Any, watch),
+            MonotonicClock(),
+        )  # fmt: skip
+        one.use_service_manager(environ)
+        await one.notify_ready()
+        one.notify_reloading()
+        one.notify_reloaded()
+        one.notify_stopping(1.0)
+        while len(asyncio.all_tasks()) > 1:
+            await asyncio.sleep(0)
+
+    with mailbox(tmp_path / "notify") as box:
+        asyncio.run(stop_at_the_end_of_a_reload({"NOTIFY_SOCKET": box.address}))
+        states = [key for message in box.drain() for key in message if key in ("READY", "RELOADING", "STOPPING")]
+    assert states == ["READY", "RELOADING", "STOPPING"]
 
 
 def summaries(**words: str) -> list[ModelSummary]:
