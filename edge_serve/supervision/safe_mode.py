@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import hashlib
 import logging
@@ -48,6 +49,8 @@ class CrashWatch:
         self._lock = -1
         self._record = Record()
         self._written: Record | None = None
+        #: the last write failed, which was logged
+        self._unwritable = False
         self._ready_ns: int | None = None
         #: there are models that are not left out
         self._others = False
@@ -208,18 +211,28 @@ class CrashWatch:
         """Write the record by renaming, without `fsync`.
 
         The record counts ends of the process, which the kernel's cache outlives. A power cut is no crash, and a file
-        that it has torn reads as an empty record.
+        that it has torn reads as an empty record. A write that fails is tried again at the next check.
         """
-        if not self.is_open or self._record == self._written or self._removed():
+        is_current = self._record == self._written and not self._unwritable
+        if not self.is_open or is_current or self._removed():
             return
-        fresh = self._path.with_suffix(".new")
+        fresh, text = self._path.with_suffix(".new"), as_text(self._record)
         try:
-            fresh.write_text(as_text(self._record))
+            fresh.write_text(text)
             os.replace(fresh, self._path)
-            self._written = self._record
         except OSError as error:
-            log.warning("crashes are not counted any more: %s cannot be written: %s", self._path, error)
-            self._close()
+            if not self._unwritable:
+                log.warning("crashes are not counted until %s can be written, which is tried each second: %s",
+                            self._path, error)  # fmt: skip
+            self._unwritable = True
+            if self._record.phase is StartPhase.ENDED:  # in place, which a full disk allows; a torn record is empty
+                with contextlib.suppress(OSError):
+                    self._path.write_text(text)
+            return
+        if self._unwritable:
+            log.warning("crashes are counted again: %s is written", self._path)
+        self._unwritable = False
+        self._written = self._record
 
     def _removed(self) -> bool:
         """Return whether an operator has removed the file that this process wrote, which clears the record

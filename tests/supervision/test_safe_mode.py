@@ -34,7 +34,7 @@ from edge_serve.supervision.crash_loop import (
     as_text,
     from_text,
 )
-from edge_serve.supervision.safe_mode import FILE, LOCK, CrashWatch
+from edge_serve.supervision.safe_mode import FILE, LOCK, CrashWatch, is_in_use
 from tests.server.running import ADD_SUB, PATIENCE, Running, python_model, running, start
 from tests.supervision.manager import find_ports, mailbox, ready, supervised
 
@@ -366,6 +366,22 @@ def test_without_a_suspect_all_models_are_tried_again_after_a_while_and_at_the_n
     with running(*flags) as server:
         assert not is_ready(server)
         server.wait_for_log("safe mode: model good is left out")
+
+
+def test_a_record_that_could_not_be_written_is_written_later_and_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    blocked = (tmp_path / FILE).with_suffix(".new")
+    blocked.mkdir()  # as a full disk would: no new file can be written, and an old one can
+    with running(f"--model-repository={tmp_path}/models", f"--state-directory={tmp_path}") as server:
+        server.wait_for_log("crashes are not counted until .* can be written")
+        assert is_in_use(tmp_path)
+        blocked.rmdir()
+        server.wait_for_log("crashes are counted again")
+        assert from_text((tmp_path / FILE).read_text()).phase is StartPhase.ALIVE
+        blocked.mkdir()
+        assert server.stop() == 0
+
+    assert from_text((tmp_path / FILE).read_text()).phase is StartPhase.ENDED
 
 
 @pytest.mark.slow
