@@ -26,7 +26,7 @@ As in Triton, a request that is refused when it arrives (a full queue, a missing
 | `counter_latencies=false` | no duration counters; the other model counters stay at 0, as in Triton |
 | `summary_latencies=true` | summaries; quantiles are exact over the last 60 s and at most 4,096 requests |
 | `summary_quantiles=0.5:0.05,0.99:0.001` | their quantiles, in Triton's form `<quantile>:<allowed error>` |
-| `histogram_latencies=true` | `nv_inference_first_response_histogram_ms` |
+| `histogram_latencies=true` | `nv_inference_first_response_histogram_ms`, in whole milliseconds; errors count too |
 
 Our latency histograms are on by default, with these upper bounds in seconds: {buckets}.
 The 99th percentile of the last 5 minutes, per model:

@@ -88,7 +88,7 @@ class FirstResponse:
 
     bounds: tuple[float, ...] = FIRST_RESPONSE_BUCKETS
     counts: list[int] = field(default_factory=list)
-    sum_ms: float = 0.0
+    sum_ms: int = 0
 
     def __post_init__(self) -> None:
         self.counts = self.counts or [0] * (len(self.bounds) + 1)

@@ -97,7 +97,8 @@ def test_answers_are_given_again_and_always_right(tmp_path: Path) -> None:
     python_model(tmp_path, "m", COUNTS, CONFIG)
     python_model(tmp_path, "plain", COUNTS, CONFIG.replace("true", "false"))
     python_model(tmp_path, "e", "", ENSEMBLE)
-    flags = ("--cache-config=local,size=8000000", "--metrics-config=summary_latencies=true", "--load-model=*")
+    summaries, histograms = (f"--metrics-config={kind}_latencies=true" for kind in ("summary", "histogram"))
+    flags = ("--cache-config=local,size=8000000", summaries, histograms, "--load-model=*")
     with running(f"--model-repository={tmp_path}", "--model-control-mode=explicit", *flags) as server:
         assert [runs(server, "m", 1), runs(server, "m", 2), runs(server, "m", 1)] == [1, 2, 1]
         assert [runs(server, "plain", 1), runs(server, "plain", 1)] == [1, 2]
@@ -122,6 +123,8 @@ def test_answers_are_given_again_and_always_right(tmp_path: Path) -> None:
         assert 'nv_cache_num_misses_per_model{model="m",version="1"} 10' in page
         assert 'nv_cache_hit_summary_per_model_count{model="m",version="1"} 6' in page
         assert 'nv_cache_num_hits_per_model{model="plain"' not in page
+        for name, requests in (("m", 16), ("plain", 4), ("e", 3)):
+            assert f'nv_inference_first_response_histogram_ms_count{{model="{name}",version="1"}} {requests}\n' in page
         assert "\nnv_cache_num_hits 8\n" in page
         assert "\nnv_cache_num_lookups 19\n" in page
 

@@ -58,6 +58,7 @@ from edge_serve.models.repository.version_policy import choose
 from edge_serve.models.run.controls import Controls
 from edge_serve.models.run.decoupled import DecoupledDriver
 from edge_serve.models.run.driver import Driver, Order
+from edge_serve.models.run.first_response import FirstResponseTimer
 from edge_serve.models.run.sequence_driver import IterativeDecoupledDriver, IterativeDriver, SequenceDriver
 from edge_serve.models.run.statistics import bounds_of, new_statistics
 from edge_serve.models.versions.instance_group import Placed, place_instances
@@ -226,7 +227,7 @@ class Loader:
         if plan.golden is not None and self._options.proves(plan.name):
             await prove_with(served, plan.golden, self._proof_seconds, runner(self._new_statistics(config)))
         served.load_seconds = time.monotonic() - started
-        self._add_cache(served)
+        self._add_front(served)
         return served
 
     def settle(self, config: pb.ModelConfig) -> pb.ModelConfig:
@@ -315,7 +316,7 @@ class Loader:
         if engine is not None:
             served.on_close += (engine.release,)
         served.gpu_uuid = self._gpu_uuid(instances)
-        self._add_cache(served)
+        self._add_front(served)
         # the model's own `is_ready` counts from the start, as in Triton
         await served.health.check(opened, served.name, served.version)
         return served
@@ -326,8 +327,11 @@ class Loader:
         message."""
         return self._workers.load_seconds + KILL_SECONDS
 
-    def _add_cache(self, served: Served) -> None:
-        """Put a response cache before the runner if the model's configuration and the server's settings both say so."""
+    def _add_front(self, served: Served) -> None:
+        """Put a timer of first responses before the runner if the server's settings say so, and a response cache if the
+        model's configuration does, too."""
+        if served.statistics.first_response is not None:
+            served.first_responses = FirstResponseTimer(served.statistics, self._clock)
         config, cache = served.config, self.cache
         if cache is None or not config.response_cache.enable or served.signature.decoupled:
             return

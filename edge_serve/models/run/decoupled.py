@@ -133,8 +133,6 @@ class DecoupledDriver(Driver):
         now = self._clock.now_ns()
         if reply is not None and reply.error is not None:
             self.statistics.model_errors += 1
-        if reply is not None and not stream.count:
-            record.record_first_response(self.statistics, now - stream.job.arrival_ns)
         self._send(stream.job, response)
         if self.counts_responses:
             end = self._clock.now_ns()

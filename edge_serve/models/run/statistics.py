@@ -209,11 +209,11 @@ def record_batch(stats: ModelStatistics, rows: int, marks: ComputeMarks, now_ms:
 
 
 def record_first_response(stats: ModelStatistics, ns: int) -> None:
-    """Count the first response of a decoupled model, `ns` after the request arrived. No effect unless histograms are
-    on."""
+    """Count the first response to a request, `ns` after it arrived, in whole milliseconds as Triton. No effect unless
+    histograms are on."""
     histogram = stats.first_response
     if histogram is not None:
-        milliseconds = ns / 1e6
+        milliseconds = ns // 1_000_000
         histogram.counts[bisect_left(histogram.bounds, milliseconds)] += 1
         histogram.sum_ms += milliseconds
 

@@ -19,6 +19,7 @@ from edge_serve.messages.tensors import INLINE_BYTES
 from edge_serve.messages.trace import Trace
 from edge_serve.models.repository.repository import namespace_of
 from edge_serve.models.run.driver import Driver
+from edge_serve.models.run.first_response import FirstResponseTimer
 from edge_serve.models.run.reshape import reshape_inputs, reshape_outputs
 from edge_serve.models.run.runner import OnResponse, Runner, Submitter, Ticket
 from edge_serve.models.versions.health import VersionHealth
@@ -56,6 +57,7 @@ class Served:
         limited: present if the rate limiter delays its batches.
         cache: the response cache before the runner, which sees no requests while the version is swapped, or leaves.
         instances: the instances by number; empty for an ensemble.
+        first_responses: times its requests; None = no metric asks for that.
         lineage: the counters of the loads that this one replaced.
         on_close: called when the version is closed, to release resources of the whole server.
         directory: the directory of the model's files.
@@ -82,6 +84,7 @@ class Served:
     limited: InstanceLimit | None = None
     kept: TemporaryDirectory[str] | None = None
     cache: Submitter | None = None
+    first_responses: FirstResponseTimer | None = None
     on_close: tuple[Callable[[], None], ...] = ()
     identity: str = ""
     directory: Path = Path()
@@ -129,6 +132,8 @@ class Served:
         if self._reshapes_outputs:
             on_response = self._reshaped(on_response)
         runner = self.runner if self.cache is None or self.leaving else self.cache
+        if self.first_responses is not None:
+            return self.first_responses.submit(runner, request, request.rows, key, on_response)
         return runner.submit(request, request.rows, key, on_response)
 
     def submit_part(self, request: InferRequest, on_response: OnResponse, trace: Trace) -> Ticket:
