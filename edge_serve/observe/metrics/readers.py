@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
 
 from edge_serve.messages.statistics import LATENCY_BUCKETS, Duration, Histogram, ModelStatistics, Recent
@@ -150,6 +150,14 @@ def summary(
             yield from summary_samples(model.labels, model.options.quantiles, values, total.count, total.ns // 1000)
 
     return read
+
+
+def queued(statistics: ModelStatistics) -> Sequence[Recent] | None:
+    """Return the recent requests for quantiles of the queue time, which cache hits have too: it is 0."""
+    recent, hits = statistics.recent, statistics.recent_hits
+    if recent is None or not hits:
+        return recent
+    return sorted((*recent, *hits))[-(recent.maxlen or 0) :]  # by their end: neither kind weighs more than it has come
 
 
 def first_response(scrape: Scrape) -> Iterator[Sample]:

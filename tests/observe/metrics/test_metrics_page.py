@@ -17,7 +17,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from edge_serve.models.extras.response_cache import ResponseCache
-from edge_serve.models.run.statistics import new_statistics, record_success
+from edge_serve.models.run.statistics import RECENT_REQUESTS, new_statistics, record_cache_hit, record_success
 from edge_serve.observe.metrics import page as page_module
 from edge_serve.observe.metrics.gpu import THROTTLE_REASONS, GpuReading, no_gpus
 from edge_serve.observe.metrics.options import MetricsOptions, parse_options
@@ -136,6 +136,27 @@ def test_each_summary_is_of_its_own_part_of_the_request(clock: FakeClock) -> Non
     assert medians == {
         "request": 31_000, "queue": 1_000, "compute_input": 2_000, "compute_infer": 4_000, "compute_output": 8_000,
     }  # fmt: skip
+
+
+def test_quantiles_of_the_queue_time_include_cache_hits(clock: FakeClock) -> None:
+    stats = new_statistics(summaries=True)
+    for _ in range(2):
+        record_success(stats, 1, (0,), (4 * MS, 5 * MS, 6 * MS, 7 * MS), 8 * MS)
+    for _ in range(3):
+        record_cache_hit(stats, 1000, 9 * MS)
+    source = FakeSource([ModelSeries("m", "1", {}, stats, FakeVersion(), cache_enabled=True)])
+
+    def quantiles() -> list[float]:
+        series = parsed(rendered(Page(source, ALL, no_gpus, clock)))["nv_inference_queue_summary_us"]
+        return [value for (_, labels), value in series.items() if {"0.5", "0.9"} & {text for _, text in labels}]
+
+    assert quantiles() == [0, 4_000]
+    for _ in range(RECENT_REQUESTS):
+        record_cache_hit(stats, 1000, 10 * MS)
+    assert quantiles() == [0, 0]
+    for _ in range(RECENT_REQUESTS):
+        record_success(stats, 1, (0,), (4 * MS, 5 * MS, 6 * MS, 7 * MS), 11 * MS)
+    assert quantiles() == [4_000, 4_000], "the last 4,096 requests of both kinds together"
 
 
 def test_the_response_cache_shows_the_series_of_tritons_local_cache(clock: FakeClock) -> None:
