@@ -20,6 +20,10 @@ CONTENT_TYPE = "text/plain; charset=utf-8"
 SUMMARY_WINDOW_NS = 60_000_000_000
 
 
+#: suffixes of the samples of a family, by its kind
+_SUFFIXES = {"histogram": ("_bucket", "_sum", "_count"), "summary": ("_sum", "_count")}
+
+
 class Sample(NamedTuple):
     """One line of a family: `labels` as `label_text` writes them; `suffix` is `_sum`, `_count` or `_bucket`."""
 
@@ -46,6 +50,11 @@ def family_lines(name: str, kind: str, description: str, samples: Iterable[Sampl
         shown = f"{{{labels}}}" if labels else ""
         yield f"{head}{name}{suffix}{shown} {number(value)}\n"
         head = ""
+
+
+def names_of(name: str, kind: str) -> set[str]:
+    """Return the names that a family takes: its own, and those of its samples."""
+    return {name, *(name + suffix for suffix in _SUFFIXES.get(kind, ()))}
 
 
 def number(value: float) -> str:

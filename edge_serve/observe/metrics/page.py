@@ -11,7 +11,7 @@ from edge_serve.aio.offload import offload
 from edge_serve.aio.tasks import gathered, in_pieces
 from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.observe.metrics.catalogue import CATALOGUE
-from edge_serve.observe.metrics.exposition import Sample, family_lines, histogram_samples, label_text
+from edge_serve.observe.metrics.exposition import Sample, family_lines, histogram_samples, label_text, names_of
 from edge_serve.observe.metrics.gpu import GpuReading, ReadGpus, no_gpus
 from edge_serve.observe.metrics.machine import Machine, MachineReading
 from edge_serve.observe.metrics.options import MetricsOptions
@@ -23,7 +23,7 @@ from edge_serve.observe.metrics.updates import Updates, read_updates
 DEVICE_SECONDS = 2.0
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
-_CATALOGUE_NAMES = frozenset(metric.name for metric in CATALOGUE)
+_CATALOGUE_NAMES = frozenset[str]().union(*(names_of(metric.name, metric.kind) for metric in CATALOGUE))
 
 
 #: the machine, its GPUs, and the status of updates
@@ -97,14 +97,19 @@ class Page:
 def _merged(families: Iterable[CustomFamily]) -> list[CustomFamily]:
     """Return one family for each name, because two models may define the same. Kind and text are those of the first.
 
-    A name that Prometheus would not read, one of the catalogue's, and a family of another kind are left out: one bad
-    line makes Prometheus drop the whole page.
+    A name that Prometheus would not read, a family of which another one has a name already, such as `_sum` of a
+    histogram, and a family of another kind are left out: one bad line makes Prometheus drop the whole page.
     """
     merged: dict[str, CustomFamily] = {}
+    taken = set(_CATALOGUE_NAMES)
     for family in families:
-        if not _NAME.fullmatch(family.name) or family.name in _CATALOGUE_NAMES:
-            continue
-        known = merged.setdefault(family.name, CustomFamily(family.name, family.description, family.kind))
+        known = merged.get(family.name)
+        if known is None:
+            names = names_of(family.name, family.kind)
+            if not _NAME.fullmatch(family.name) or not names.isdisjoint(taken):
+                continue
+            taken |= names
+            known = merged[family.name] = CustomFamily(family.name, family.description, family.kind)
         if known.kind == family.kind:
             known.samples += family.samples
     return list(merged.values())

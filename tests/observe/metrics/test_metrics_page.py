@@ -199,13 +199,17 @@ def test_custom_families_merge_and_cannot_break_the_page(clock: FakeClock) -> No
             CustomFamily("no name", "not readable", "gauge", [CustomSample({}, 1)]),
             CustomFamily("nv_inference_count", "taken", "gauge", [CustomSample({}, 1)]),
             CustomFamily("h", "histogram", "histogram", [CustomSample({}, 7.5, (1.0, 5.0), (1, 1, 1))]),
+            CustomFamily("h_count", "a sample of h", "counter", [CustomSample({}, 3)]),
+            CustomFamily("edge_serve_queue_duration_seconds_sum", "a sample of ours", "gauge", [CustomSample({}, 1)]),
+            CustomFamily("nv_inference", "one sample is taken", "histogram", [CustomSample({}, 1, (1.0,), (1, 0))]),
         ]
     )
     text = rendered(Page(source, MetricsOptions(cpu=False), no_gpus, clock)).decode()
     assert '# HELP mine two\\nlines\n# TYPE mine counter\nmine{model="a"} 2\nmine{model="b"} 0.5\n' in text
     assert "other kind" not in text
     assert "no name" not in text
-    assert "nv_inference_count" not in text
+    assert "nv_inference" not in text
+    assert "a sample of" not in text
     assert 'h_bucket{le="1"} 1\nh_bucket{le="5"} 2\nh_bucket{le="+Inf"} 3\nh_sum 7.5\nh_count 3\n' in text
 
 
@@ -229,6 +233,11 @@ def test_gpus_are_read_once_per_interval(source: FakeSource, clock: FakeClock) -
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="needs promtool: apt-get install prometheus")
 def test_promtool_complains_of_tritons_names_only(source: FakeSource, clock: FakeClock) -> None:
+    source.families = [
+        CustomFamily("h", "histogram", "histogram", [CustomSample({}, 7.5, (1.0, 5.0), (1, 1, 1))]),
+        CustomFamily("h_sum", "a sample of h", "gauge", [CustomSample({}, 1)]),
+        CustomFamily("edge_serve_queue_duration_seconds_sum", "a sample of ours", "gauge", [CustomSample({}, 1)]),
+    ]
     page = rendered(Page(source, ALL, OneGpu(), clock))
     done = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, timeout=30)
     complaints = [line for line in (done.stdout + done.stderr).decode().splitlines() if line.strip()]
