@@ -15,7 +15,8 @@ Model metrics are read at scrape time; gauges of the CPU and the GPU are at most
 A family without a series prints nothing, and the series of a model vanish when its version is unloaded.
 
 A series with the label `model` has `model`, `version` and the model's `metric_tags` with one `_` in front;
-`gpu_uuid` when its instances are on one GPU. `reason` is one of {reasons}; all four are always there.
+`gpu_uuid` when its instances are on one GPU; `namespace`, the path of its repository, with `--model-namespacing=true`.
+`reason` is one of {reasons}; all four are always there.
 As in Triton, a request that is refused when it arrives (a full queue, a missing START) does not count as failed;
 `edge_serve_http_requests_total` counts the answers of HTTP by status code.
 
