@@ -40,6 +40,9 @@ are separated by `;`.
 An unknown option ends the server, as in Triton. An unknown variable `EDGE_SERVE_...` is a warning in the log, with the
 nearest name that is known. `edge-serve check-config` says whether a server would start with the settings as they are.
 
+Two variables of Triton's tests are read too, `TRITONSERVER_DELAY_SCHEDULER` and `TRITONSERVER_BACKLOG_DELAY_SCHEDULER`
+([tests of Triton](conformance.md#run-tests-that-delay-a-scheduler)).
+
 Two defaults differ from Triton's: `--http-address` and `--grpc-address` are the loopback address, so other machines
 cannot connect until you name another one. The command `tritonserver` is the same program with Triton's defaults: both
 addresses are `0.0.0.0`. The Debian package sets the addresses too ([what it opens](security.md)).

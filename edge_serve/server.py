@@ -58,6 +58,7 @@ from edge_serve.observe.status.probe import Probe
 from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.records import compile_records
 from edge_serve.scheduling.rate_limiter import RateLimiter
+from edge_serve.scheduling.start_delay import REQUESTS, StartDelay, read_delay
 from edge_serve.service import Service, ServiceOptions
 from edge_serve.supervision.safe_mode import CrashWatch
 from edge_serve.supervision.self_inference import SelfInference
@@ -177,6 +178,7 @@ class ServerProcess:
             histograms=metrics.histograms,
             packs=Packs(Path(config.backend_directory).absolute() if config.backend_directory else None),
             least_compute_capability=config.min_supported_compute_capability,
+            start_delay=_read_start_delay(),
         )
         cache = None if config.cache_config is None else ResponseCache(config.cache_config)
         gate = None if config.rate_limit == "off" else RateLimitGate(RateLimiter(config.rate_limit_resource))
@@ -500,6 +502,14 @@ def _trace_settings(config: ServerConfig) -> TraceSettings:
     trace = config.trace_config
     level = tuple(level for level in trace.level if level in TRACE_LEVELS)
     return TraceSettings(level, trace.rate, trace.count, trace.log_frequency, trace.file)
+
+
+def _read_start_delay() -> StartDelay:
+    delay = read_delay(os.environ)
+    if delay.requests:
+        text = "%s=%d: each scheduler waits for so many requests before its first batch; unset it, except in tests"
+        log.warning(text, REQUESTS, delay.requests)
+    return delay
 
 
 def serve(config: ServerConfig, log_control: LogControl | None = None, first: Sequence[Spawned] = ()) -> int:

@@ -36,7 +36,7 @@ LAYERS = {
 SUB_ROOMS = {
     "config": ("model", "checks", "settings", ""),
     "protocol": ("inference", "http1", "http2", "v2", "grpc"),
-    "scheduling": ("", "sequence", "ensemble", "policy"),
+    "scheduling": ("", "sequence", "ensemble", "start_delay", "policy"),
     "backends": ("", "cuda", "tensorrt", "python.api", "python_path", "python", "onnxruntime"),
     "models": ("repository", "run", "versions", "ensemble", "extras", "load", "control"),
     "workers": ("wire", "child", "memory", "launch", "front", "codec"),

@@ -14,4 +14,5 @@ batcher. The driver (models/run/driver.py) calls them. Start reading in `core`.
     queue         the priority queue of a model, and its idle and busy instances
     rate_limiter  the rate limiter over all models
     seats         second seats: instances that take their next batch while one runs
+    start_delay   schedulers that wait for a number of requests first, for Triton's tests
 """

@@ -12,9 +12,12 @@ from edge_serve.scheduling.direct import DirectScheduler
 from edge_serve.scheduling.dynamic import DynamicScheduler
 from edge_serve.scheduling.sequence.direct import DirectSequences
 from edge_serve.scheduling.sequence.oldest import OldestSequences
+from edge_serve.scheduling.start_delay import NO_DELAY, DelayedDirect, DelayedDynamic, DelayedOldest, StartDelay
 
 
-def scheduler_for(config: pb.ModelConfig, instances: int, passive: Collection[int] = ()) -> Scheduler:
+def scheduler_for(
+    config: pb.ModelConfig, instances: int, passive: Collection[int] = (), delay: StartDelay = NO_DELAY
+) -> Scheduler:
     """Create the scheduler of a completed configuration for `instances` instances, of which the `passive` ones get no
     work.
 
@@ -23,11 +26,12 @@ def scheduler_for(config: pb.ModelConfig, instances: int, passive: Collection[in
     """
     match config.WhichOneof("scheduling_choice"):
         case "dynamic_batching":
-            return DynamicScheduler(dynamic_batching(config), instances, passive)
+            batching = dynamic_batching(config)
+            if delay.requests:
+                return DelayedDynamic(batching, instances, passive, requests=delay.requests)
+            return DynamicScheduler(batching, instances, passive)
         case "sequence_batching":
-            sequences = sequence_batching(config)
-            strategy = OldestSequences if sequences.oldest else DirectSequences
-            return strategy(sequences, instances, passive)
+            return _sequence_scheduler(sequence_batching(config), instances, passive, delay)
         case None:
             # Python models may call others (`pb_utils.InferenceRequest`)
             return DirectScheduler(instances, passive, calls=is_python(config))
@@ -36,6 +40,17 @@ def scheduler_for(config: pb.ModelConfig, instances: int, passive: Collection[in
                 f"model '{config.name}' asks for '{choice}', which this server does not offer; remove it from its"
                 " configuration to have each request run alone, or use 'dynamic_batching'"
             )
+
+
+def _sequence_scheduler(
+    batching: SequenceBatching, instances: int, passive: Collection[int], delay: StartDelay
+) -> Scheduler:
+    if not delay.requests:
+        strategy = OldestSequences if batching.oldest else DirectSequences
+        return strategy(batching, instances, passive)
+    if batching.oldest:
+        return DelayedOldest(batching, instances, passive, requests=delay.requests)
+    return DelayedDirect(batching, instances, passive, delay=delay)
 
 
 def dynamic_batching(config: pb.ModelConfig) -> DynamicBatching:

@@ -68,6 +68,7 @@ from edge_serve.scheduling.ensemble import ensemble_plan
 from edge_serve.scheduling.keys import shape_key_for
 from edge_serve.scheduling.ordering import ResponseOrder
 from edge_serve.scheduling.policy import scheduler_for
+from edge_serve.scheduling.start_delay import NO_DELAY, StartDelay
 from edge_serve.workers.front.hangs import KILL_SECONDS
 from edge_serve.workers.front.workers import Workers
 from edge_serve.workers.launch.cgroups import MEMORY_PARAMETER
@@ -91,6 +92,7 @@ class LoaderOptions:
         packs: where backends are looked for that are not part of edge-serve.
         proves: returns whether a load runs the golden test of a model, by name.
         least_compute_capability: GPUs below it are not used.
+        start_delay: how many requests schedulers wait for before their first batch.
     """
 
     auto_complete: bool = True
@@ -101,6 +103,7 @@ class LoaderOptions:
     packs: Packs = field(default_factory=Packs)
     proves: Callable[[str], bool] = lambda name: True
     least_compute_capability: float = LEAST_COMPUTE_CAPABILITY
+    start_delay: StartDelay = NO_DELAY
 
 
 class Loader:
@@ -295,7 +298,7 @@ class Loader:
         limited = self._gate.admit(instances) if self._gate is not None else None
         if limited is not None:
             undo.callback(limited.close)
-        driver, warmup = self._driver(config, signature, limited), WarmupListener()
+        driver, warmup = self._driver(config, signature, limited, self._options.start_delay), WarmupListener()
         specs = [one.spec for one in instances]
         opened = await self._workers.open(spec, config.backend, specs, warmup, arena, own_worker=own)
         undo.push_async_callback(opened.close)
@@ -367,11 +370,17 @@ class Loader:
         bounds = bounds_of(config.model_metrics)
         return new_statistics(summaries=options.summaries, histograms=options.histograms, first_response_bounds=bounds)
 
-    def _driver(self, config: pb.ModelConfig, signature: Signature, limited: LimitedModel | None) -> Driver:
+    def _driver(
+        self,
+        config: pb.ModelConfig,
+        signature: Signature,
+        limited: LimitedModel | None,
+        start_delay: StartDelay = NO_DELAY,
+    ) -> Driver:
         instances = place_instances(config)
         passive = {number for number, one in enumerate(instances) if one.group.passive}
         order: Order | None = ResponseOrder() if config.dynamic_batching.preserve_ordering else None
-        scheduler = scheduler_for(config, len(instances), passive)
+        scheduler = scheduler_for(config, len(instances), passive, start_delay)
         if limited is not None:
             scheduler.prefer(limited.rank)
         iterative = config.sequence_batching.iterative_sequence

@@ -22,7 +22,7 @@ class OldestSequences(SequenceScheduler):
         rows = max(1, batching.max_batch_size)
         super().__init__(batching, batching.max_candidate_sequences or rows, instances, passive)
         self._rules = DynamicBatching(rows, batching.preferred_batch_sizes, batching.max_queue_delay_us)
-        self._batchers = {n: DynamicScheduler(self._rules, 1) for n in range(instances)}
+        self._batchers = {n: self._new_batcher() for n in range(instances)}
 
     def _changed(self, sequence: Sequence) -> None:
         head = sequence.queue[0] if sequence.queue else None
@@ -37,10 +37,13 @@ class OldestSequences(SequenceScheduler):
         self._withdraw(sequence)
 
     def _added(self, instance: int) -> None:
-        self._batchers[instance] = DynamicScheduler(self._rules, 1)
+        self._batchers[instance] = self._new_batcher()
 
     def _removed(self, instance: int) -> None:
         del self._batchers[instance]
+
+    def _new_batcher(self) -> DynamicScheduler:
+        return DynamicScheduler(self._rules, 1)
 
     def _withdraw(self, sequence: Sequence) -> None:
         if sequence.offered is not None:

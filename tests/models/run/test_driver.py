@@ -22,6 +22,7 @@ from edge_serve.scheduling.core import DynamicBatching, QueuePolicy, Scheduler
 from edge_serve.scheduling.direct import DirectScheduler
 from edge_serve.scheduling.dynamic import DynamicScheduler
 from edge_serve.scheduling.ordering import ResponseOrder
+from edge_serve.scheduling.start_delay import DelayedDynamic
 from edge_serve.workers.front.frames.batch import BatchReply
 from tests.leases import Slot
 
@@ -550,5 +551,16 @@ def test_requests_fail_after_a_limit_if_the_last_instance_with_a_worker_retires(
         here.submit("a")
         await until(lambda: here.responses)
         assert "has had no worker" in here.answers()[0][1]
+
+    play(story)
+
+
+def test_requests_that_a_delayed_scheduler_waits_for_are_no_stall() -> None:
+    async def story() -> None:
+        scene = Scene(DelayedDynamic(DynamicBatching(4), 1, requests=2))
+        scene.submit("a")
+        assert scene.driver.find_stall() is None
+        scene.submit("b")
+        assert scene.events == ["execute a b"]
 
     play(story)
