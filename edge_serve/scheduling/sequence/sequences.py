@@ -341,7 +341,7 @@ class SequenceScheduler(Scheduler, ABC):
                 self._touch(sequence, now_ns)
             again = bool(sequence.queue) and sequence.queue[0] is entry
             over = not again and (ends(entry) or self._batching.iterative)
-            if sequence.queue and not (over and (self._backlog or sequence.instance in self._retiring)):
+            if sequence.queue and not over:
                 self._changed(sequence)
             elif sequence.queue:  # the next sequence of this ID waits in the backlog like the others
                 self._release_slot(sequence)

@@ -271,6 +271,17 @@ def test_direct_strategy_reports_the_row_of_each_sequence() -> None:
     assert ([entry.request.id for entry in run.entries], list(run.slots), run.in_place) == (["1", "3"], [0, 2], True)
 
 
+def test_direct_gives_the_next_sequence_of_an_id_the_lowest_free_slot() -> None:
+    scheduler = batcher("direct")
+    add(scheduler, "1s", "2s", "1e", "2e", "2s", "2e")
+    found = []
+    while batches := settle(scheduler, 0)[0]:
+        found += [(ids([run])[0], list(run.slots)) for run in batches]
+        scheduler.done(0)
+
+    assert found == [(["1s", "2s"], [0, 1]), (["1e", "2e"], [0, 1]), (["2s"], [0]), (["2e"], [0])]
+
+
 def test_direct_waits_until_enough_slots_have_something_or_the_oldest_has_waited() -> None:
     rules = SequenceBatching(4, 1_000_000, minimum_slot_utilization=0.5, max_queue_delay_us=3_000)
     scheduler = DirectSequences(rules, 1)
