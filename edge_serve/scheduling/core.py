@@ -46,14 +46,15 @@ class Run:
 
     Attributes:
         slots: for stateful models, the slot of each entry's sequence in the instance.
-        in_place: an entry's slot is its row in the batch: rows between are filled with null requests.
+        rows: if an entry's slot is its row in the batch, the number of rows: those without an entry are filled with
+            null requests. 0 = the entries are the rows.
         each: execute the entries one after the other, each alone; one hop to the worker serves them all.
     """
 
     instance: int
     entries: list[Entry]
     slots: Sequence[int] = ()
-    in_place: bool = False
+    rows: int = 0
     each: bool = False
 
 

@@ -59,8 +59,8 @@ class Controls:
         """Return the requests of a batch for the worker: with controls and slots, and with null requests in empty
         slots."""
         requests: list[InferRequest] = []
-        if run.in_place and len(run.slots) <= run.slots[-1]:
-            requests = [self._null_request(run.entries[0].request)] * (run.slots[-1] + 1)
+        if run.rows > len(run.slots):
+            requests = [self._null_request(run.entries[0].request)] * run.rows
         for entry, slot in zip(run.entries, run.slots, strict=True):
             request = entry.request
             request.sequence_slot = slot

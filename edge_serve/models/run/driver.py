@@ -336,7 +336,7 @@ class Driver(Runner, ModelListener):
         jobs: list[Job] = run.entries  # type: ignore[assignment]  # every entry added here is a Job
         batch_id = self._next_batch
         self._next_batch += 1
-        for position, job in zip(run.slots if run.in_place else range(len(jobs)), jobs, strict=True):
+        for position, job in zip(run.slots if run.rows else range(len(jobs)), jobs, strict=True):
             job.batch_id = batch_id
             job.position = position
             if self._order is not None:

@@ -1,9 +1,9 @@
 """The strategy `direct`: a sequence's slot is its row in every batch of its instance.
 
 Empty rows below the last one with a request are filled with null requests, so that the model finds each sequence in its
-row. A batch is sent when enough slots have a request (`minimum_slot_utilization`), or once the oldest has waited
-`max_queue_delay_microseconds`. Requests of another shape wait for the next batch. Unlike in Triton, the oldest request,
-not the lowest row, decides which shape that is, so that no request waits for ever.
+row. So are rows with a request of another shape, which waits for the next batch. A batch is sent when enough slots have
+a request (`minimum_slot_utilization`), or once the oldest has waited `max_queue_delay_microseconds`. Unlike in Triton,
+the oldest request, not the lowest row, decides the shape of a batch, so that no request waits for ever.
 """
 
 from __future__ import annotations
@@ -65,11 +65,12 @@ class DirectSequences(SequenceScheduler):
         if len(waiting) == 1:
             ((_, sequence),) = waiting.items()
             waiting.clear()
-            return self._run(instance, [sequence], True)
+            return self._run(instance, [sequence], sequence.slot + 1)
         oldest = min(waiting.values(), key=lambda sequence: sequence.queue[0].arrival_ns)
         key = oldest.queue[0].shape_key
         slots = sorted(slot for slot, sequence in waiting.items() if sequence.queue[0].shape_key == key)
-        return self._run(instance, [waiting.pop(slot) for slot in slots], True)
+        rows = max(waiting) + 1
+        return self._run(instance, [waiting.pop(slot) for slot in slots], rows)
 
     def _check(self) -> None:
         super()._check()

@@ -60,7 +60,7 @@ class OldestSequences(SequenceScheduler):
             if isinstance(decision, Run):
                 batcher.done(0)
                 self._instances.use(instance)
-                return self._run(instance, [self._queued[entry] for entry in decision.entries], False)
+                return self._run(instance, [self._queued[entry] for entry in decision.entries])
             assert isinstance(decision, Wait), "clocks ring here first"
             if decision.until_ns is not None:
                 until_ns = min(until_ns or decision.until_ns, decision.until_ns)

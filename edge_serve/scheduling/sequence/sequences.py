@@ -319,8 +319,8 @@ class SequenceScheduler(Scheduler, ABC):
 
     # ---- running --------------------------------------------------------------------------------------------------
 
-    def _run(self, instance: int, sequences: list[Sequence], in_place: bool) -> Run:
-        """Make a batch of the first requests of these sequences."""
+    def _run(self, instance: int, sequences: list[Sequence], rows: int = 0) -> Run:
+        """Make a batch of the first requests of these sequences; see `Run.rows`."""
         self._running[instance] = sequences
         entries = []
         for sequence in sequences:
@@ -328,7 +328,7 @@ class SequenceScheduler(Scheduler, ABC):
             sequence.offered = None
             del self._queued[entry]
             entries.append(entry)
-        return Run(instance, entries, [sequence.slot for sequence in sequences], in_place)
+        return Run(instance, entries, [sequence.slot for sequence in sequences], rows)
 
     def _settle_finished(self, now_ns: int) -> None:
         """Continue the sequences whose request has run, or remove those that have ended."""

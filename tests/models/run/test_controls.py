@@ -33,7 +33,7 @@ def values(request: InferRequest) -> dict[str, list[object]]:
 
 def test_a_request_gets_its_controls_and_its_slot() -> None:
     first, last = entry(SEQUENCE_START, 7), entry(SEQUENCE_END, 8)
-    made = controls().requests(Run(0, [first, last], [0, 1], in_place=True))
+    made = controls().requests(Run(0, [first, last], [0, 1], rows=2))
     assert [request.sequence_slot for request in made] == [0, 1]
     assert [{name: one[name] for name in "SERI"} for one in map(values, made)] == [
         {"S": [1.0], "E": [5], "R": [True], "I": [7]},
@@ -43,7 +43,7 @@ def test_a_request_gets_its_controls_and_its_slot() -> None:
 
 def test_empty_slots_below_the_last_one_get_null_requests() -> None:
     real = entry(0, 7)
-    made = controls().requests(Run(0, [real], [2], in_place=True))
+    made = controls().requests(Run(0, [real], [2], rows=3))
     assert [request is real.request for request in made] == [False, False, True]
     assert made[0].sequence_slot == NULL_SEQUENCE_SLOT
     x = made[0].inputs[0]

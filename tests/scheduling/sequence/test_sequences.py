@@ -268,7 +268,7 @@ def test_direct_strategy_reports_the_row_of_each_sequence() -> None:
     add(scheduler, "3", "1")
     (run,), _, _ = settle(scheduler, 0)
 
-    assert ([entry.request.id for entry in run.entries], list(run.slots), run.in_place) == (["1", "3"], [0, 2], True)
+    assert ([entry.request.id for entry in run.entries], list(run.slots), run.rows) == (["1", "3"], [0, 2], 3)
 
 
 def test_direct_gives_the_next_sequence_of_an_id_the_lowest_free_slot() -> None:
@@ -305,6 +305,20 @@ def test_direct_joins_requests_of_one_shape_and_the_oldest_says_which() -> None:
     assert [runs(scheduler, 3), runs(scheduler, 3)] == [[["1s", "3s"]], [["2s"]]]
 
 
+def test_direct_fills_the_rows_up_to_the_last_one_that_waits_though_it_has_another_shape() -> None:
+    scheduler = batcher("direct", 4)
+    for number, key in enumerate(("wide", "wide", "tall", "flat"), 1):
+        entry = part(f"{number}s", number)
+        entry.shape_key = key
+        scheduler.add(entry, number)
+    rows = []
+    while found := settle(scheduler, 9)[0]:
+        rows += [(list(run.slots), run.rows) for run in found]
+        scheduler.done(0)
+
+    assert rows == [([0, 1], 4), ([2], 4), ([3], 4)]
+
+
 # ---- oldest -------------------------------------------------------------------------------------------------------
 
 
@@ -312,7 +326,7 @@ def test_oldest_has_more_candidates_than_rows_and_runs_the_oldest_of_their_heads
     scheduler = OldestSequences(SequenceBatching(2, 1_000_000, oldest=True, max_candidate_sequences=3), 1)
     add(scheduler, "1s", "2s", "3s", "4s", "1")
     (run,), _, _ = settle(scheduler, 0)
-    assert ([entry.request.id for entry in run.entries], run.in_place) == (["1s", "2s"], False)
+    assert ([entry.request.id for entry in run.entries], run.rows) == (["1s", "2s"], 0)
     scheduler.done(0)
 
     assert runs(scheduler) == [["3s", "1"]]

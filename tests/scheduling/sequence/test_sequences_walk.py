@@ -96,9 +96,9 @@ class World:
         assert len(run.entries) <= max(1, self.batching.max_batch_size)
         assert len({entry.shape_key for entry in run.entries}) == 1
         assert len(set(run.slots)) == len(run.entries)
-        if run.in_place:
+        if run.rows:
             assert list(run.slots) == sorted(run.slots)
-            assert run.slots[-1] < max(1, self.batching.max_batch_size)
+            assert run.slots[-1] < run.rows <= max(1, self.batching.max_batch_size)
         self.running[run.instance] = run
         for entry, slot in zip(run.entries, run.slots, strict=True):
             self.waiting.remove(entry)
