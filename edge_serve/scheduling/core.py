@@ -112,6 +112,10 @@ class Scheduler(Sequences, Protocol):
     def done(self, instance: int) -> None:
         """Note that an instance finished its batch, and is idle again, unless it has a second one."""
 
+    def grow(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Remove and return the queued entries that fit into a decided batch, which waits for the rate limiter."""
+        return []
+
     def undo(self, entry: Entry) -> None:
         """Note that a running entry never reached its instance, so the model does not know of its START or END. Call it
         before `done`."""

@@ -14,7 +14,7 @@ a higher priority may still arrive.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Sequence
 
 from edge_serve.records import slotted
 from edge_serve.scheduling.core import Decision, DynamicBatching, Entry, Run
@@ -96,6 +96,17 @@ class DynamicScheduler(QueuedScheduler):
                 return run
             self._growing = growing = ready
         return self._wait(growing.until_ns)
+
+    def grow(self, entries: Sequence[Entry]) -> list[Entry]:
+        """See `core.Scheduler`. A batch grows up to the largest preferred size."""
+        rows = sum(entry.rows or 1 for entry in entries)
+        count = 0
+        for entry in self._queue.walk():
+            rows += entry.rows or 1
+            if rows > self._preferred[-1] or entry.shape_key != entries[0].shape_key:
+                break
+            count += 1
+        return self._queue.take(count)
 
     def _ready(self, now_ns: int) -> int | GrowingBatch:
         """Return how many entries to send now, or why none."""

@@ -70,6 +70,29 @@ def test_without_delay_an_idle_instance_takes_what_waits(
     assert until_ns is None
 
 
+@pytest.mark.parametrize(
+    ("batch", "waiting", "joins"),
+    [
+        ([1], [(1, 16), (2, 16), (3, 16), (1, 16)], ["0", "1"]),
+        ([2, 4], [(1, 16)], []),
+        ([7], [(1, 16)], []),
+        ([1], [(0, 16), (1, 8), (1, 16)], ["0"]),
+        ([1], [], []),
+    ],
+)
+def test_a_batch_grows_up_to_the_largest_preferred_size(
+    batch: list[int], waiting: list[tuple[int, int]], joins: list[str]
+) -> None:
+    scheduler = DynamicScheduler(PREFERRED_2_6, 0)
+    for number, (rows, key) in enumerate(waiting):
+        scheduler.add(entry(0, rows=rows, key=(key,), id=str(number)), 0)
+    grown = scheduler.grow([entry(rows=rows, key=(16,)) for rows in batch])
+
+    assert [one.request.id for one in grown] == joins
+    assert scheduler.pending() == len(waiting) - len(joins)
+    scheduler._check()
+
+
 def test_when_the_delay_is_over_all_that_fits_is_sent() -> None:
     scheduler = DynamicScheduler(DynamicBatching(4, (2,), max_queue_delay_us=10_000), 1)
     scheduler.lost(0)

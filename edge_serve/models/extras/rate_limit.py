@@ -22,11 +22,17 @@ from edge_serve.workers.front.workers import ModelListener, OpenedModel
 
 @slotted
 class _Held:
-    """A batch that waits. `cancelled` holds the positions of requests whose clients have disconnected meanwhile."""
+    """A batch that waits.
+
+    Attributes:
+        waited: its resources were not available at once.
+        cancelled: positions of requests whose clients have disconnected meanwhile.
+    """
 
     batch_id: int
-    requests: Sequence[InferRequest]
+    requests: list[InferRequest]
     each: bool
+    waited: bool = False
     cancelled: set[int] = field(default_factory=set)
 
 
@@ -136,12 +142,13 @@ class LimitedModel(ModelListener):
     # ---- for the driver -----------------------------------------------------------------------------------------
 
     def execute(self, instance: int, batch_id: int, requests: Sequence[InferRequest], each: bool = False) -> None:
-        """Run a batch on an idle instance once its resources are available."""
-        self._held[instance] = _Held(batch_id, requests, each)
+        """Run a batch on an idle instance once its resources are available. Until then it grows."""
+        held = self._held[instance] = _Held(batch_id, list(requests), each)
         self._driver.statistics.pending += len(requests)
         self._driver.held += len(requests)
         self._gate.limiter.ask(self._claimants[instance], len(requests) if each else 1)
         self._gate.open()
+        held.waited = True
 
     def running_since_ns(self) -> int | None:
         """See `OpenedModel`. A batch that waits for resources does not run."""
@@ -161,11 +168,21 @@ class LimitedModel(ModelListener):
 
     def start(self, instance: int) -> None:
         """Send the waiting batch of an instance, because its resources are available."""
-        held = self._take(instance)
-        if held is not None:
-            self._model.execute(instance, held.batch_id, held.requests, held.each)
-            for index in held.cancelled:
-                self._model.cancel(instance, held.batch_id, index)
+        held = self._held.get(instance)
+        if held is None:
+            return
+        if held.waited:
+            self._grow(held)
+        self._take(instance)
+        self._model.execute(instance, held.batch_id, held.requests, held.each)
+        for index in held.cancelled:
+            self._model.cancel(instance, held.batch_id, index)
+
+    def _grow(self, held: _Held) -> None:
+        more = self._driver.grow(held.batch_id)
+        self._driver.statistics.pending += len(more)
+        self._driver.held += len(more)
+        held.requests += more
 
     def _take(self, instance: int) -> _Held | None:
         held = self._held.pop(instance, None)
@@ -178,7 +195,9 @@ class LimitedModel(ModelListener):
 
     def on_reply(self, instance: int, reply: BatchReply) -> None:
         """See `ModelListener`. The driver asks for the instance's next batch before other models get the released
-        resources."""
+        resources. Queued requests join the batches that wait before they form another one."""
+        for held in self._held.values():
+            self._grow(held)
         self._gate.limiter.release(self._claimants[instance])
         self._driver.on_reply(instance, reply)
         self._gate.open()

@@ -14,7 +14,7 @@ from edge_serve.aio.pausable_deadline import PausableDeadline
 from edge_serve.backends.base import Reply
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal
-from edge_serve.messages.infer import InferResponse, Lease
+from edge_serve.messages.infer import InferRequest, InferResponse, Lease
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.run import statistics as record
 from edge_serve.models.run.driver import Driver, Job, Order
@@ -155,6 +155,10 @@ class DecoupledDriver(Driver):
                 self._release(key, stream.inputs)
                 self._send(stream.job, self._response(stream.job, Reply(error=error), True, None))
         self._check_idle()
+
+    def grow(self, batch_id: int) -> list[InferRequest]:
+        """Return nothing: the streams of a batch open with it."""
+        return []
 
     def _works(self, instance: int) -> bool:
         return super()._works(instance) or any(opened.instance == instance for opened in self._open.values())

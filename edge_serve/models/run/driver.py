@@ -348,6 +348,19 @@ class Driver(Runner, ModelListener):
         self.model.execute(run.instance, batch_id, requests, run.each)
         return jobs
 
+    def grow(self, batch_id: int) -> list[InferRequest]:
+        """Add queued requests to a batch that `execute` received and has not sent to its worker. Return them."""
+        jobs = self._batches[batch_id][1]
+        more: list[Job] = self._scheduler.grow(jobs)  # type: ignore[assignment]  # every entry added here is a Job
+        for position, job in enumerate(more, len(jobs)):
+            job.batch_id = batch_id
+            job.position = position
+            if self._order is not None:
+                job.place = self._order.enter()
+        self.statistics.pending -= len(more)
+        jobs += more
+        return [job.request for job in more]
+
     def _begins(self, instance: int, batch_id: int, jobs: list[Job]) -> None:
         """Prepare for a batch that is about to be executed."""
 

@@ -18,7 +18,9 @@ from edge_serve.models.run.decoupled import DecoupledDriver
 from edge_serve.models.run.driver import Driver
 from edge_serve.models.run.statistics import new_statistics
 from edge_serve.models.versions.instance_group import place_instances
+from edge_serve.scheduling.core import DynamicBatching, Scheduler
 from edge_serve.scheduling.direct import DirectScheduler
+from edge_serve.scheduling.dynamic import DynamicScheduler
 from edge_serve.scheduling.rate_limiter import RateLimiter
 from edge_serve.workers.front.frames.batch import BatchReply
 from edge_serve.workers.front.workers import OpenedModel
@@ -77,13 +79,21 @@ class Model:
     """One limited model as loading puts it together."""
 
     def __init__(
-        self, gate: RateLimitGate, name: str, loop: asyncio.AbstractEventLoop, groups: str, kind: type[Driver] = Driver
+        self,
+        gate: RateLimitGate,
+        name: str,
+        loop: asyncio.AbstractEventLoop,
+        groups: str,
+        kind: type[Driver] = Driver,
+        batching: DynamicBatching | None = None,
     ) -> None:
         config = parse_model_config(f'name: "{name}" instance_group [ {groups} ]')
         instances = sum(group.count for group in config.instance_group)
         self.opened = Opened(instances)
         self.limited: LimitedModel = gate.admit(place_instances(config))
-        scheduler = DirectScheduler(instances)
+        scheduler: Scheduler = DirectScheduler(instances)
+        if batching is not None:
+            scheduler = DynamicScheduler(batching, instances)
         scheduler.prefer(self.limited.rank)
         self.driver = kind(name, "1", scheduler, new_statistics(), Ticks(), loop)
         self.driver.run_one_by_one()
@@ -125,6 +135,23 @@ def test_a_model_waits_while_another_has_what_it_needs(loop: asyncio.AbstractEve
     assert (second.driver.statistics.pending, second.driver.in_flight()) == (0, 1)
     second.opened.finish()
     assert [len(model.got) for model in (first, second)] == [1, 1]
+
+
+def test_a_batch_that_waits_grows(loop: asyncio.AbstractEventLoop) -> None:
+    gate = RateLimitGate(RateLimiter())
+    model = Model(gate, "m", loop, group(2, R=1), batching=DynamicBatching(8, (1, 3)))
+    tickets = [model.ask(id) for id in "abcde"]
+    tickets[2].cancel()
+    assert model.opened.ids == ["a"]
+    assert (model.driver.statistics.pending, model.driver.in_flight()) == (3, 4)
+
+    model.opened.finish(*model.opened.running)
+    assert model.opened.ids == ["b", "d", "e"]
+    assert (model.driver.statistics.pending, model.driver.in_flight()) == (0, 3)
+    tickets[4].cancel()
+    assert [index for _, index in model.opened.told] == [2]
+    model.opened.finish(*model.opened.running)
+    assert len(model.got) == 5
 
 
 def test_the_weight_of_two_models_that_are_always_busy(loop: asyncio.AbstractEventLoop) -> None:
