@@ -2,7 +2,8 @@
 
 Rules and texts: triton-inference-server/core src/rate_limiter.cc, docs/user_guide/rate_limiter.md of the server. An
 instance runs only while it holds the resources that its group asks for. Among those that wait, the one with the lowest
-weighted number of executions (`priority` times executions) goes first.
+weighted number of executions (`priority` times executions, with the one that it waits for) goes first. Of two with the
+same number, the one with the lower weight goes first.
 
 Unlike Triton, a waiting instance blocks only those that need one of the same resources, not every model. An instance
 that asks after a pause starts at the present count of those that share its resources, so that a model loaded later does
@@ -43,7 +44,7 @@ class Claimant:
     served: int = 0
     waiting: bool = False
     running: bool = False
-    place: tuple[int, int] = (0, 0)
+    place: tuple[int, int, int] = (0, 0, 0)
 
 
 class RateLimiter:
@@ -91,7 +92,7 @@ class RateLimiter:
         present = max((self._now.get(resource, 0) for resource in claimant.needs), default=0)
         self._number += 1
         start = max(present, claimant.served)
-        claimant.place = (start, self._number)
+        claimant.place = (start + claimant.weight, claimant.weight, self._number)
         claimant.served = start + executions * claimant.weight
         claimant.waiting = True
         insort(self._waiting, claimant, key=_place)
@@ -134,7 +135,7 @@ class RateLimiter:
         claimant.running = True
         for resource, count in claimant.needs.items():
             self._used[resource] = self._used.get(resource, 0) + count
-            self._now[resource] = max(claimant.place[0], self._now.get(resource, 0))
+            self._now[resource] = max(claimant.place[0] - claimant.weight, self._now.get(resource, 0))
 
     def _stock_for(self, claimants: Iterable[Claimant]) -> dict[Resource, int]:
         stock: dict[Resource, int] = {}
@@ -182,5 +183,5 @@ class RateLimiter:
         assert self._waiting == sorted(self._waiting, key=_place)
 
 
-def _place(claimant: Claimant) -> tuple[int, int]:
+def _place(claimant: Claimant) -> tuple[int, int, int]:
     return claimant.place

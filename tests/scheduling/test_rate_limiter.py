@@ -85,6 +85,23 @@ def test_priority_weighs_how_often_an_instance_runs() -> None:
     assert 295 <= ran[often] <= 305
 
 
+@pytest.mark.parametrize("order", ["001001001", "100001001"])
+def test_two_models_that_are_always_busy_run_in_the_order_of_triton(order: str) -> None:
+    claimants = [Claimant(needs(r=1)), Claimant(needs(r=1), weight=2)]
+    of = limiter(*claimants)
+    first = int(order[0])
+    ran = []
+    for claimant in (claimants[first], claimants[1 - first]):
+        of.ask(claimant)
+        ran += startable(of)
+    while len(ran) < len(order):
+        of.release(ran[-1])
+        of.ask(ran[-1])
+        ran += startable(of)
+
+    assert "".join(str(claimants.index(one)) for one in ran) == order
+
+
 def test_a_model_that_comes_later_does_not_catch_up() -> None:
     old, new = Claimant(needs(r=1)), Claimant(needs(r=1))
     of = limiter(old)
