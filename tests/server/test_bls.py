@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.http as triton
+from tritonclient.utils import InferenceServerException
 
 from tests.server.bls_models import COUNT, DECOUPLED, DOUBLE, PATIENT, SELF, model
 from tests.server.running import PATIENCE, Running, running
@@ -370,3 +372,123 @@ def test_the_called_model_is_unloaded_meanwhile(server: Running, asks: Asks, sig
         assert unloading.getresponse().read() == b""
     assert (signs / "cancelled").exists(), "it was closed while a call was in it"
     assert is_ready(server, "asks")
+
+
+#: answers the least and the greatest element of X, once the test lets it
+RANGE = """
+    def execute(self, requests):
+        signs = os.environ["BLS_SIGNS"]
+        open(signs + "/started", "w").close()
+        end = time.monotonic() + 30
+        while not os.path.exists(signs + "/go") and time.monotonic() < end:
+            time.sleep(0.002)
+        found = [pb_utils.get_input_tensor_by_name(request, "X").as_numpy() for request in requests]
+        ranges = [np.array([x.min(), x.max()], np.int32) for x in found]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", one)]) for one in ranges]
+"""
+#: an ensemble of it, whose member reads the memory of the caller
+AROUND = """
+platform: "ensemble"
+input { name: "X" data_type: TYPE_INT32 dims: [ -1 ] }
+output { name: "Y" data_type: TYPE_INT32 dims: [ -1 ] }
+ensemble_scheduling { step {
+  model_name: "range" model_version: -1
+  input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" }
+} }
+"""
+_CALL = """
+    def call(self, x):
+        return pb_utils.InferenceRequest(model_name="around", requested_output_names=["Y"], inputs=[x])
+"""
+THREAD_CALLS = f"""{_CALL}
+    def later(self, x, call):
+        note("seen-" + str(x.as_numpy()[0]), answer(call.exec()))
+
+    def execute(self, requests):
+        x = pb_utils.get_input_tensor_by_name(requests[0], "X")
+        threading.Thread(target=self.later, args=(x, self.call(x)), daemon=True).start()
+        return [text("called")]
+"""
+TASK_CALLS = f"""{_CALL}
+    tasks = []
+
+    async def later(self, x):
+        note("seen-" + str(x.as_numpy()[0]), answer(await self.call(x).async_exec()))
+
+    async def execute(self, requests):
+        x = pb_utils.get_input_tensor_by_name(requests[0], "X")
+        self.tasks.append(asyncio.ensure_future(self.later(x)))
+        await asyncio.sleep(0)
+        return [text("called")]
+"""
+#: one instance calls the other if X begins with 1, and its worker dies
+DYING_CALL = """
+    def execute(self, requests):
+        x = pb_utils.get_input_tensor_by_name(requests[0], "X")
+        if requests[0].request_id() == "inner":
+            return self.inner(x.as_numpy())
+        if x.as_numpy()[0] == 1:
+            threading.Thread(target=self.die, daemon=True).start()
+            inputs, wanted = [x], ["TEXT"]
+            pb_utils.InferenceRequest("inner", 0, inputs, wanted, "asks").exec()
+        return [text("called")]
+
+    def inner(self, x):
+        signs = os.environ["BLS_SIGNS"]
+        open(signs + "/started", "w").close()
+        end = time.monotonic() + 30
+        while not os.path.exists(signs + "/go") and time.monotonic() < end:
+            time.sleep(0.002)
+        note("range", [int(x.min()), int(x.max())])
+        return [text("called")]
+
+    def die(self):
+        while not os.path.exists(os.environ["BLS_SIGNS"] + "/started"):
+            time.sleep(0.002)
+        os._exit(1)
+"""
+
+
+@pytest.fixture
+def around(folder: Path) -> str:
+    """Return the name of an ensemble that reads the memory of its caller late."""
+    model(folder / "models", "range", RANGE, output="Y")
+    (folder / "models" / "around" / "1").mkdir(parents=True, exist_ok=True)
+    (folder / "models" / "around" / "config.pbtxt").write_text(AROUND)
+    return "around"
+
+
+def send(server: Running, name: str, value: int, elements: int = 100_000) -> None:
+    """Send a tensor, large by default, whose elements are equal."""
+    given = triton.InferInput("X", [elements], "INT32")
+    given.set_data_from_numpy(np.full(elements, value, np.int32))
+    triton.InferenceServerClient(server.url).infer(name, [given])
+
+
+@pytest.mark.parametrize("code", [THREAD_CALLS, TASK_CALLS], ids=["thread", "task"])
+def test_a_call_that_outlives_its_request_reads_its_own_input(
+    server: Running, asks: Asks, around: str, signs: Path, code: str
+) -> None:
+    """The requests come in the same memory, one after the other, while the called model is busy."""
+    asks(code, "range", around)
+    busy = threading.Thread(target=send, args=(server, "range", 0, 1))
+    busy.start()
+    until(signs / "started")
+    for value in (1, 2, 3):
+        send(server, "asks", value)
+    (signs / "go").touch()
+    for value in (1, 2, 3):
+        until(signs / f"seen-{value}")
+    busy.join()
+    assert [json.loads((signs / f"seen-{value}").read_text()) for value in (1, 2, 3)] == [[1, 1], [2, 2], [3, 3]]
+
+
+def test_memory_that_a_call_reads_outlives_its_caller(server: Running, asks: Asks, signs: Path) -> None:
+    """The called instance of the same model reads the memory in place, and may write to it."""
+    asks(DYING_CALL, instances=2)
+    with pytest.raises(InferenceServerException):
+        send(server, "asks", 1)
+    send(server, "asks", 2)
+    (signs / "go").touch()
+    until(signs / "range")
+    assert json.loads((signs / "range").read_text()) == [1, 1]

@@ -1,6 +1,7 @@
 """Calls from a model to other models: sends INFER frames, hands out the responses, and releases their memory.
 
-Large inputs and outputs lie in the arena of the calling model: inputs that are there already are named by their place.
+Large inputs and outputs lie in the arena of the calling model. Inputs that are there already, and stay there until the
+call is answered, are named by their place.
 Any thread may call; responses come on the control thread. Worker's side: the standard library and NumPy only.
 """
 
@@ -19,7 +20,7 @@ import numpy as np
 from edge_serve.backends.base import Reply
 from edge_serve.backends.host import Cancel, ModelCall, OnReply
 from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, Internal
-from edge_serve.messages.tensors import INLINE_BYTES, Buffer, InferTensor
+from edge_serve.messages.tensors import INLINE_BYTES, Buffer
 from edge_serve.records import slotted
 from edge_serve.workers.child.memory.input_arena import InputArena
 from edge_serve.workers.child.own_threads import OwnThread
@@ -117,13 +118,19 @@ class CallerArena:
         self._start = _address(arena)
         self._inputs = inputs if isinstance(inputs, InputArena) else None
 
-    def place_of(self, data: Buffer) -> int:
-        """Return where `data` lies in the arena; -1 = elsewhere."""
+    def place_of(self, data: Buffer, blocking: bool) -> int:
+        """Return where `data` lies in the arena for as long as a call needs it; -1 = elsewhere.
+
+        Args:
+            blocking: `execute` does not return before the call is answered. Otherwise the request may be answered, and
+                another one get its memory, before the front end has read the call.
+        """
         address = _address(data)
         where = address - self._start
         if where >= 0 and where + len(data) <= len(self.arena):
-            return where
-        return self._inputs.place_of(address, len(data)) if self._inputs is not None else -1
+            # outputs of a call stay while they are referred to; only of a decoupled model can it be an input, too
+            return where if blocking or self._inputs is not None else -1
+        return self._inputs.place_of(address, len(data)) if blocking and self._inputs is not None else -1
 
 
 def _address(data: Buffer) -> int:
@@ -169,7 +176,7 @@ class Calling:
             UnicodeEncodeError: see `encode_call`.
         """
         home = self.home
-        places, token = self._place(call.inputs, home)
+        places, token = self._place(call, home)
         number = next(self._numbers)
         self._start_sender()
         try:
@@ -181,11 +188,12 @@ class Calling:
         self._send(data)
         return lambda: self._cancel(number)
 
-    def _place(self, inputs: Sequence[InferTensor], home: CallerArena | None) -> tuple[list[int], int]:
+    def _place(self, call: ModelCall, home: CallerArena | None) -> tuple[list[int], int]:
         """Return where each input lies in the arena, and the token of the slot that was filled for that."""
+        inputs = call.inputs
         if home is None:
             return [-1] * len(inputs), 0
-        places = [home.place_of(tensor.data) if len(tensor.data) >= _SHORT else -1 for tensor in inputs]
+        places = [home.place_of(tensor.data, call.blocking) if len(tensor.data) >= _SHORT else -1 for tensor in inputs]
         loose = [index for index, where in enumerate(places) if where < 0]
         if sum(len(inputs[index].data) for index in loose) <= INLINE_BYTES:
             return places, 0

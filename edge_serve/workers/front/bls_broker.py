@@ -87,7 +87,7 @@ class InboundCall:
         caller: the listener of the calling model that knows its requests.
         instance: which of its instances calls; -1 = one of several.
         arena: of the calling model; None when its tensors travel in frames.
-        lease: the slot that holds inputs; the runner of the call releases it.
+        lease: the pieces of `arena` that hold inputs; the runner of the call releases it.
         on_cancel: set by the runner of the call; the last response is still due.
         cancelled: the caller does not want the remaining responses.
         deaf: the caller is gone, and responses are discarded.
@@ -310,10 +310,13 @@ class BlsBroker:
         if received.id in self._asked:
             raise FrameError(f"found call {received.id} twice")
         asked = InboundCall(self, received.id, question.call, question.model, callers[0] if callers else None)
+        pieces = [(tensor.offset, len(tensor.data)) for tensor in question.call.inputs if tensor.offset >= 0]
+        if pieces:  # their slots may be released before the call is answered: when the caller dies, say
+            asked.lease = callers[0].arena.acquire(pieces)
         if question.token:
             kept = self._kept.pop(question.token, None)
             if kept is not None:
-                asked.lease = kept[0]
+                kept[0].release()
             elif callers:  # a model that was closed has lost its slots
                 raise FrameError(f"found slot {question.token}, which was not given")
         self._asked[received.id] = asked

@@ -13,7 +13,7 @@ import logging
 import mmap
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from edge_serve.aio.bulk_copy import work
@@ -138,6 +138,38 @@ class Slot:
             self.arena.release(self.offset // PAGE, pages)
 
 
+class AcquiredPieces:
+    """Pieces of an arena that stay as they are until `release`, whether or not their slots are released before;
+    implements `messages.infer.Lease`."""
+
+    __slots__ = ("_deferred", "_pieces", "arena")
+
+    #: no view has all of them
+    offset = -1
+    view = memoryview(b"")
+
+    def __init__(self, arena: Arena, pieces: Sequence[tuple[int, int]]) -> None:
+        self.arena = arena
+        self._pieces = pieces
+        #: released pages, as (first, count)
+        self._deferred: list[tuple[int, int]] = []
+
+    def defer(self, start: int, pages: int) -> bool:
+        """Take over released pages (called by the arena). Return False if no piece lies in them."""
+        low, high = start * PAGE, (start + pages) * PAGE
+        if not any(offset < high and offset + size > low for offset, size in self._pieces):
+            return False
+        self._deferred.append((start, pages))
+        return True
+
+    def release(self) -> None:
+        """Release the pages whose slots were released meanwhile; a second call does nothing."""
+        self.arena.acquired.discard(self)
+        deferred, self._deferred = self._deferred, []
+        for start, pages in deferred:
+            self.arena.release(start, pages)
+
+
 def _made(name: str, size: int) -> tuple[int, mmap.mmap]:
     """Make a sealed file without a name in any directory. Return its descriptor, and the map of it."""
     label = os.fsencode(f"edge-serve:{name}")[:_LONGEST_LABEL]
@@ -168,6 +200,7 @@ class Arena:
         fd: -1 = it is closed.
         pinned: the pages that stay, because a worker has registered them with a device.
         on_close: called when it closes: other models' workers may have it mapped.
+        acquired: pieces that are in use beyond their slots.
     """
 
     def __init__(self, name: str, budget: Budget, capacity: int = 0) -> None:
@@ -187,6 +220,7 @@ class Arena:
         self._after_return: list[Callable[[], None]] = []
         self.pinned = PinnedPages(self, budget.pinned)
         self.on_close: list[Callable[[Arena], None]] = []
+        self.acquired: set[AcquiredPieces] = set()
 
     @property
     def used_bytes(self) -> int:
@@ -252,8 +286,16 @@ class Arena:
         made.__cause__ = error
         return made
 
+    def acquire(self, pieces: Sequence[tuple[int, int]]) -> AcquiredPieces:
+        """Acquire pieces of allocated slots, as (offset, bytes)."""
+        made = AcquiredPieces(self, pieces)
+        self.acquired.add(made)
+        return made
+
     def release(self, start: int, pages: int) -> None:
         """Release the pages of a slot (called by `Slot`)."""
+        if self.acquired and any(one.defer(start, pages) for one in self.acquired):
+            return
         self._extents.release(start, pages)
         self._budget.release(pages * PAGE)
         if self.fd < 0:

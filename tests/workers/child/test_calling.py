@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 
 import pytest
@@ -9,11 +10,16 @@ import pytest
 from edge_serve.backends.base import Reply
 from edge_serve.backends.host import ModelCall
 from edge_serve.messages.infer import InferResponse
-from edge_serve.workers.child.calling import Calling
+from edge_serve.messages.tensors import DataType, InferTensor
+from edge_serve.workers.child.calling import CallerArena, Calling
+from edge_serve.workers.child.memory.input_arena import InputArena
 from edge_serve.workers.child.remote import Remote
-from edge_serve.workers.front.frames.calls import decode_rest, encode_response
+from edge_serve.workers.front.frames.calls import decode_call, decode_rest, encode_response
 from edge_serve.workers.wire.calls import OutputSlot
 from edge_serve.workers.wire.frames import HEADER_SIZE, Frame, FrameKind, parse_header
+
+#: too large for a frame
+SIZE = 128 << 10
 
 
 class Wire:
@@ -77,6 +83,28 @@ def test_nothing_is_reported_when_the_model_was_woken_meanwhile() -> None:
     calling.start(CALL, nobody)
     calling.rest(lambda: False)
     assert wire.waits == []
+
+
+@pytest.mark.parametrize("is_decoupled", [False, True])
+def test_an_input_is_named_by_its_place_only_while_its_request_waits(is_decoupled: bool) -> None:
+    """Otherwise the memory may be another client's before the front end has read the call."""
+    memory, wire = mmap.mmap(-1, 4 * SIZE), Wire()
+    arena = memoryview(memory)
+    view = arena if is_decoupled else memoryview(mmap.mmap(-1, 4 * SIZE))
+    inputs = view if is_decoupled else InputArena(view, arena)
+    view[SIZE : 2 * SIZE] = b"x" * SIZE
+    calling = Calling(wire.send, lambda model, nbytes: (5, 3 * SIZE))
+    calling.home = CallerArena(7, arena, inputs)
+    given = InferTensor("X", DataType.UINT8, (SIZE,), inputs[SIZE : 2 * SIZE])
+
+    def asked(*, blocking: bool) -> tuple[int, int]:
+        calling.start(ModelCall("m", -1, [given], [], blocking=blocking), nobody)
+        found = decode_call(wire.frames[-1], lambda model: arena)
+        return found.token, found.call.inputs[0].offset
+
+    assert asked(blocking=True) == (0, SIZE)
+    assert asked(blocking=False) == (5, 3 * SIZE)
+    assert bytes(arena[3 * SIZE :]) == b"x" * SIZE
 
 
 @pytest.mark.parametrize("name", ["the model's", "calls", "control"])

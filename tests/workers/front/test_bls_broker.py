@@ -115,6 +115,25 @@ def test_large_outputs_stay_in_the_callers_arena_until_released() -> None:
     play(work)
 
 
+@pytest.mark.parametrize("is_from_slot", [False, True])
+def test_the_memory_of_inputs_is_the_calls_until_its_runner_releases_it(is_from_slot: bool) -> None:
+    def work(scene: Scene) -> None:
+        slot = scene.arena.allocate(LARGE)
+        token = scene.broker.add_slot(slot, 7).token if is_from_slot else 0
+        given = InferTensor("X", DataType.UINT8, (LARGE,), slot.view)
+        scene.receive(encode_call(1, ModelCall("other", -1, [given], ["Y"]), [slot.offset], 7, token))
+        (asked,) = scene.asked
+        if not is_from_slot:
+            slot.release()
+        scene.broker.release_slots()
+        assert scene.budget.used >= LARGE
+        assert asked.lease is not None
+        asked.lease.release()
+        assert scene.budget.used == 0
+
+    play(work)
+
+
 def test_responses_keep_their_order_while_a_large_one_is_copied() -> None:
     async def work(scene: Scene) -> None:
         asked = scene.call()
@@ -161,15 +180,13 @@ def test_no_memory_for_outputs_is_an_error() -> None:
     run(work())
 
 
-def test_inputs_lie_in_a_slot_that_the_worker_asked_for() -> None:
+def test_inputs_lie_in_a_slot_that_the_worker_asked_for_once() -> None:
     def work(scene: Scene) -> None:
         scene.receive(json_frame(FrameKind.CALL, 3, {"do": "memory", "model": 7, "nbytes": 5000}))
         token = scene.sent[-1].json()["token"]
-        asked = scene.call(token=token)
-        assert asked.lease is not None
+        scene.call(token=token)
         with pytest.raises(FrameError, match="was not given"):
             scene.call(2, token)
-        asked.lease.release()
 
     play(work)
 

@@ -203,6 +203,36 @@ def test_a_large_slot_without_memory_says_so_later(
     assert (budget.used, arena.used_bytes) == (0, 0)
 
 
+def test_acquired_pieces_keep_their_pages_beyond_the_slots(arena: Arena, budget: Budget) -> None:
+    slots = [arena.allocate(PAGE) for _ in range(3)]
+    pages = sum(slot.view.nbytes for slot in slots)
+    first = arena.acquire([(slots[0].offset + 10, 5), (slots[1].offset, PAGE)])
+    second = arena.acquire([(slots[1].offset + PAGE - 1, 1)])
+    for slot in slots:
+        slot.release()
+    assert budget.used == pages - PAGE, "the third is not acquired"
+    first.release()
+    assert budget.used == PAGE, "the second page has another user"
+    taken = [arena.allocate(PAGE).offset for _ in range(3)]
+    assert slots[1].offset not in taken
+    second.release()
+    second.release()
+    first.release()
+    assert arena.allocate(PAGE).offset == slots[1].offset
+    assert budget.used == 4 * PAGE
+    assert not arena.acquired
+
+
+def test_a_closed_arena_returns_its_memory_once_acquired_pieces_are_released(arena: Arena, budget: Budget) -> None:
+    slot = arena.allocate(PAGE)
+    acquired = arena.acquire([(slot.offset, 1)])
+    slot.release()
+    arena.close()
+    assert (budget.used, arena._file >= 0) == (PAGE, True)
+    acquired.release()
+    assert (budget.used, arena._file) == (0, -1)
+
+
 def test_a_slot_that_is_released_while_it_is_populated_is_free_after_that(arena: Arena, budget: Budget) -> None:
     async def story() -> None:
         called: list[bool] = []
