@@ -164,7 +164,7 @@ def take(tensor: object) -> tuple[Array | OnGpu, DataType | None]:
         raise TritonModelException("The DLPack capsule has been used already, or is none.")
     content = _Managed.from_address(_pointer(tensor, b"dltensor")).tensor
     _check_device(content.device.type)
-    _check_contiguous(content)
+    _check_contiguous(content, 0 if content.device.type == CUDA else 1)
     code, bits = content.dtype.code, content.dtype.bits
     if content.dtype.lanes != 1 or code not in (_INT, _UINT, _FLOAT, _BFLOAT, _BOOL):
         raise TritonModelException("DLPack dtype is not supported.")
@@ -234,11 +234,12 @@ def _check_device(device: int) -> None:
         raise TritonModelException(f"DLDevice type {device} is not support by Python backend.")
 
 
-def _check_contiguous(content: Any) -> None:
+def _check_contiguous(content: Any, first: int) -> None:
+    """Check the axes from `first` on: Triton checks from axis 1, and NumPy follows strides in memory of the host."""
     if not content.strides or 0 in content.shape[: content.ndim]:  # one without elements has any strides
         return
     expected = 1
-    for axis in range(content.ndim - 1, 0, -1):
+    for axis in range(content.ndim - 1, first - 1, -1):
         size = content.shape[axis]
         if size != 1:
             if content.strides[axis] != expected:

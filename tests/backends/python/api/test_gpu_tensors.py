@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -82,6 +84,37 @@ def test_numpy_has_no_memory_of_a_gpu(cuda: CountingCuda) -> None:
     tensor = Tensor.from_dlpack("OUT", Producer([1]))
     with pytest.raises(TritonModelException, match=r"^Tensor is stored in GPU and cannot be converted to NumPy\.$"):
         tensor.as_numpy()
+
+
+class Strided(Producer):
+    """Exports every `step`-th element of the first axis."""
+
+    def __init__(self, values: object, step: int) -> None:
+        super().__init__(values)
+        self.step = step
+
+    def __dlpack__(self, stream: object = None) -> object:
+        capsule = super().__dlpack__(stream)
+        content = dlpack._Managed.from_address(dlpack._pointer(capsule, b"dltensor")).tensor
+        ndim = content.ndim
+        rows = math.prod(self.array.shape[1:])
+        self.strides = (ctypes.c_int64 * ndim)(self.step * rows, *(n // 4 for n in self.array.strides[1:]))
+        content.strides = ctypes.cast(self.strides, ctypes.POINTER(ctypes.c_int64))
+        content.shape[0] = -(-self.array.shape[0] // self.step)
+        return capsule
+
+
+def test_strides_of_the_first_axis_are_refused(cuda: CountingCuda) -> None:
+    """As `hidden[:, 0]` of PyTorch: a copy takes consecutive bytes."""
+    for values in (np.arange(6), np.arange(12).reshape(6, 2)):
+        with pytest.raises(TritonModelException, match="not contiguous"):
+            Tensor.from_dlpack("OUT", Strided(values, step=2))
+    assert (
+        bytes(Tensor.from_dlpack("OUT", Strided(np.arange(6), step=1)).as_wire().data)
+        == Producer(range(6)).array.tobytes()
+    )
+    one_row = Tensor.from_dlpack("OUT", Strided(np.arange(2).reshape(2, 1), step=2))
+    assert (one_row.shape(), np.frombuffer(one_row.as_host_wire().data, np.float32).tolist()) == ([1, 1], [0])
 
 
 def test_capsule_is_taken_once_and_its_memory_lives_as_long_as_the_tensor(cuda: CountingCuda) -> None:

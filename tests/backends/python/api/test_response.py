@@ -233,12 +233,27 @@ def test_strided_memory_of_others_is_refused() -> None:
         Tensor.from_dlpack("Y", Strided())
 
 
-@pytest.mark.parametrize(("shape", "strides"), [((3, 2, 0), (2, 1, 1)), ((0, 2, 3), (1, 1, 1)), ((2, 1, 3), (3, 9, 1))])
+@pytest.mark.parametrize(
+    ("shape", "strides"),
+    [((3, 2, 0), (2, 1, 1)), ((0, 2, 3), (1, 1, 1)), ((2, 1, 3), (3, 9, 1)), ((1, 2, 3), (9, 3, 1))],
+)
 def test_memory_without_elements_and_dimensions_of_one_have_any_strides(
     shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> None:
     """PyTorch gives an empty tensor of shape [3, 2, 0] the strides 2, 1, 1."""
-    dlpack._check_contiguous(SimpleNamespace(ndim=3, shape=shape, strides=strides))
+    dlpack._check_contiguous(SimpleNamespace(ndim=3, shape=shape, strides=strides), 0)
+
+
+def test_strides_of_the_first_axis_are_followed_on_the_host() -> None:
+    class Rows:
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 1, 0
+
+        def __dlpack__(self, stream: object = None) -> object:
+            return np.arange(6, dtype=np.int32)[::2].__dlpack__()
+
+    tensor = Tensor.from_dlpack("Y", Rows())
+    assert np.frombuffer(tensor.as_wire().data, np.int32).tolist() == [0, 2, 4]
 
 
 def test_numbers_of_types_are_those_of_the_configuration() -> None:
