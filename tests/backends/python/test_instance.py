@@ -53,6 +53,17 @@ def test_the_calls_of_an_endless_recursion_and_a_long_text_are_cut(scene: Python
     assert len(error_of(reply)) < 17_000
 
 
+def test_an_exception_without_a_text_fails_its_request(scene: PythonScene) -> None:
+    body = """
+    class Bad(TypeError):
+        def __str__(self):
+            raise ValueError("no text")
+    raise Bad
+    """
+    (reply,) = scene.execute(body, request(number()))
+    assert "message: Bad: <exception str() failed>\n" in error_of(reply)
+
+
 def test_outputs_that_were_not_asked_for_are_left_out(scene: PythonScene) -> None:
     body = "t = requests[0].inputs()[0].as_numpy()\n" + (
         "return [pb_utils.InferenceResponse([pb_utils.Tensor('A', t), pb_utils.Tensor('B', t)])]"
@@ -385,6 +396,29 @@ def test_async_decoupled_runs_on_after_execute(scene: PythonScene) -> None:
     reply = stream.got[0][0]
     assert reply is not None
     assert reply.outputs[0].array().tolist() == [2]
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_a_stream_fails_by_an_exception_without_a_text(scene: PythonScene, kind: str) -> None:
+    source = f"""
+    import triton_python_backend_utils as pb_utils
+
+    class Bad(Exception):
+        def __str__(self):
+            raise ValueError("no text")
+
+    class TritonPythonModel:
+        {kind} execute(self, requests):
+            requests[0].get_response_sender().send({ANSWER.replace("r.", "requests[0].")})
+            raise Bad
+    """
+    stream = Stream()
+    run(scene.open(source, DECOUPLED), request(number(), send=stream))
+    assert stream.ended.wait(10)
+    _, (reply, final) = stream.got
+    assert final
+    assert reply is not None
+    assert "message: Bad: <exception str() failed>\n" in error_of(reply)
 
 
 def test_an_async_decoupled_execute_that_is_cancelled_fails_its_stream(scene: PythonScene) -> None:

@@ -49,10 +49,11 @@ def note_missing(kind: str, name: str, there: Iterable[str]) -> None:
     )
 
 
-def advice_on(error: BaseException, *, in_call: bool) -> str:
+def advice_on(error: BaseException, text: str, *, in_call: bool) -> str:
     """Return what to do about an exception of a model; "" = its text says enough.
 
     Args:
+        text: its own text.
         in_call: no line of the model ran: the call of its method failed.
     """
     match error:
@@ -62,9 +63,9 @@ def advice_on(error: BaseException, *, in_call: bool) -> str:
             return _advice_on_file(error)
         case AttributeError(name=str(name), obj=None) if name in _OF_TENSOR:
             return _missing_tensor
-        case TypeError() if in_call and (found := _CALL.search(str(error))):
+        case TypeError() if in_call and (found := _CALL.search(text)):
             return f"write it as {_SIGNATURES[found[1]]}"
-        case TypeError() if _NO_ARRAY.search(str(error)):
+        case TypeError() if _NO_ARRAY.search(text):
             return "pb_utils.Tensor takes a NumPy array: np.asarray(value), or of PyTorch value.numpy(force=True)"
     return ""
 

@@ -98,7 +98,7 @@ def describe(error: BaseException, caller: FrameType | None) -> str:
     """
     if isinstance(error, Refusal):
         return str(error)
-    text = f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {_text_of(error)}"
     if len(text) > _MOST_TEXT:
         text = f"{text[:_MOST_TEXT]} ... ({len(text):,} characters)"
     if type(error).__name__ == "BdbQuit":
@@ -118,8 +118,16 @@ def describe(error: BaseException, caller: FrameType | None) -> str:
         line = frame.f_lineno if frame is not None else 0
     if len(lines) > 2 * _MOST_CALLS:  # endless recursion
         lines[_MOST_CALLS:-_MOST_CALLS] = [f"  ... {len(lines) - 2 * _MOST_CALLS} more calls\n"]
-    advice = advice_on(error, in_call=not lines)
+    advice = advice_on(error, text, in_call=not lines)
     return with_advice(f"{text}\n\nAt:\n{''.join(lines)}" if lines else text, advice)
+
+
+def _text_of(error: BaseException) -> str:
+    """Return the exception's own text. One whose text cannot be made gets that of Python's `traceback`."""
+    try:
+        return str(error)
+    except BaseException:  # users' code
+        return "<exception str() failed>"
 
 
 def as_text(name: str, value: str | bytes) -> str:
