@@ -6,10 +6,11 @@ Contract and texts: triton-inference-server/python_backend src/infer_request.cc 
 from __future__ import annotations
 
 import json
+import operator
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, SupportsIndex
 
 from edge_serve.backends import host
 from edge_serve.backends.base import BackendRequest
@@ -39,12 +40,12 @@ class PreferredMemory:
 
     __slots__ = ("_gpu",)
 
-    def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
+    def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: SupportsIndex = 0) -> None:
         """Raises TypeError unless the type is TRITONSERVER_MEMORY_CPU or _GPU, and the device a number from 0."""
         if not isinstance(preferred_memory_type, MemoryType):
             raise TypeError("PreferredMemory(preferred_memory_type): pb_utils.TRITONSERVER_MEMORY_CPU or _GPU")
-        _check_range("preferred_device_id", preferred_device_id, 31)
-        self._gpu = preferred_device_id if preferred_memory_type is MemoryType.TRITONSERVER_MEMORY_GPU else -1
+        device = _within("preferred_device_id", preferred_device_id, 31)
+        self._gpu = device if preferred_memory_type is MemoryType.TRITONSERVER_MEMORY_GPU else -1
 
 
 class InferenceTrace:
@@ -68,16 +69,41 @@ def _never() -> bool:
     return False
 
 
-def _check_types(inputs: Sequence[Tensor], version: int) -> None:
+def _check_types(inputs: Sequence[Tensor]) -> None:
     if not all(isinstance(tensor, Tensor) for tensor in inputs):
         raise TypeError("InferenceRequest(inputs=...) must be a list of pb_utils.Tensor")
-    if not isinstance(version, int):
-        raise TypeError(f"InferenceRequest(model_version=...) must be int, found {type(version).__name__}")
 
 
-def _check_range(name: str, value: int, bits: int) -> None:
-    if not isinstance(value, int) or not 0 <= value < 1 << bits:
+def _output_names(names: Iterable[str]) -> list[str]:
+    if isinstance(names, str):
+        raise TypeError(
+            f"InferenceRequest(requested_output_names=...) must be a list of names, found a str: write [{names!r}]"
+        )
+    return [as_text("requested_output_names", name) for name in names]
+
+
+def _whole(name: str, value: SupportsIndex) -> int:
+    """Return an argument that is a whole number, of NumPy too.
+
+    Raises:
+        TypeError: the number is of another type.
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"InferenceRequest({name}=...) must be int, found {type(value).__name__}") from None
+
+
+def _within(name: str, value: SupportsIndex, bits: int) -> int:
+    """Return a whole number from 0 that has at most `bits` bits.
+
+    Raises:
+        TypeError: the number is of another type, or does not fit.
+    """
+    number = _whole(name, value)
+    if not 0 <= number < 1 << bits:
         raise TypeError(f"InferenceRequest({name}=...) must be a whole number from 0 to 2**{bits} - 1, found {value!r}")
+    return number
 
 
 def _unanswerable(request: InferenceRequest, wire: BackendRequest) -> InferenceResponseSender:
@@ -106,12 +132,12 @@ class InferenceRequest:
         self,
         request_id: str = "",
         correlation_id: int | str = 0,
-        inputs: Sequence[Tensor] | None = None,
-        requested_output_names: Sequence[str] | None = None,
+        inputs: Iterable[Tensor] | None = None,
+        requested_output_names: Iterable[str] | None = None,
         model_name: str | None = None,
-        model_version: int = -1,
-        flags: int = 0,
-        timeout: int = 0,
+        model_version: SupportsIndex = -1,
+        flags: SupportsIndex = 0,
+        timeout: SupportsIndex = 0,
         preferred_memory: PreferredMemory | None = None,
         trace: InferenceTrace = _NO_TRACE,
         parameters: dict[str, Parameter] | None = None,
@@ -125,25 +151,24 @@ class InferenceRequest:
         if inputs is None or requested_output_names is None or model_name is None:
             raise TypeError("InferenceRequest() needs inputs, requested_output_names and model_name")
         model_name, request_id = as_text("model_name", model_name), as_text("request_id", request_id)
-        names = [as_text("requested_output_names", name) for name in requested_output_names]
+        names, inputs = _output_names(requested_output_names), list(inputs)
         about = f"for request with id '{request_id}' and model name '{model_name}' should not be empty."
         if any(tensor is None for tensor in inputs):
             raise TritonModelException(f"Input tensor {about}")
-        _check_types(inputs, model_version)
+        _check_types(inputs)
         if not all(names):
             raise TritonModelException(f"Requested output name {about}")
         if correlation_id is None:
             raise TypeError("correlation_id must be an integer or a string, found None")
         if not isinstance(correlation_id, (int, str)):
             raise TritonModelException("Correlation ID must be integer or string")
-        _check_range("correlation_id", correlation_id if isinstance(correlation_id, int) else 0, 64)
-        _check_range("flags", flags, 32)
-        _check_range("timeout", timeout, 64)
+        _within("correlation_id", correlation_id if isinstance(correlation_id, int) else 0, 64)
+        flags, timeout = _within("flags", flags, 32), _within("timeout", timeout, 64)
         parameters = {} if parameters is None else check_parameters(parameters)
         self._wire = BackendRequest(request_id, [], names, parameters, correlation_id, flags, 0, timeout, _never)
-        self._inputs = list(inputs)
+        self._inputs = inputs
         self._model_name = model_name
-        self._model_version = model_version
+        self._model_version = _whole("model_version", model_version)
         self._preferred_memory = preferred_memory
         self._trace = trace
         self._make_sender = _unanswerable
@@ -201,10 +226,9 @@ class InferenceRequest:
         self._wire.personal = True
         return self._wire.flags
 
-    def set_flags(self, flags: int) -> None:
+    def set_flags(self, flags: SupportsIndex) -> None:
         """Set the sequence flags. Raises TypeError when they do not fit."""
-        _check_range("flags", flags, 32)
-        self._wire.flags = flags
+        self._wire.flags = _within("flags", flags, 32)
 
     def timeout(self) -> int:
         """Return the request's timeout in microseconds; 0 = none."""

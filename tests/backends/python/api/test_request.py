@@ -12,7 +12,7 @@ from edge_serve.backends import host
 from edge_serve.backends.base import BackendRequest, Reply
 from edge_serve.backends.host import Cancel, ModelCall, OnReply
 from edge_serve.backends.python.api.errors import TritonModelException
-from edge_serve.backends.python.api.request import InferenceRequest
+from edge_serve.backends.python.api.request import InferenceRequest, MemoryType, PreferredMemory
 from edge_serve.backends.python.api.response import InferenceResponse
 from edge_serve.backends.python.api.tensor import Tensor
 from edge_serve.errors import NotFound, Unavailable
@@ -88,6 +88,35 @@ def test_no_parameters_are_an_empty_object(scene: PythonScene) -> None:
 def test_wrong_requests_are_refused(changed: dict[str, Any], text: str) -> None:
     with pytest.raises(TritonModelException) as caught:
         InferenceRequest(**{**GIVEN, **changed})
+    assert str(caught.value) == text
+
+
+def test_numbers_of_numpy_are_taken_as_in_triton() -> None:
+    numbers = {"model_version": np.int64(3), "flags": np.uint32(1), "timeout": np.int64(9)}
+    made = InferenceRequest(**GIVEN, **numbers)  # type: ignore[arg-type]  # the types of the others
+    made.set_flags(np.int32(2))
+    found = (made.model_version(), made.flags(), made.timeout())
+    assert (found, {type(number) for number in found}) == ((3, 2, 9), {int})
+    assert PreferredMemory(MemoryType.TRITONSERVER_MEMORY_GPU, np.int64(1))._gpu == 1
+
+
+@pytest.mark.parametrize("name", ["model_version", "flags", "timeout"])
+@pytest.mark.parametrize("value", [1.0, "1", None])
+def test_other_numbers_are_refused(name: str, value: object) -> None:
+    with pytest.raises(TypeError, match=rf"^InferenceRequest\({name}=\.\.\.\) must be int, found "):
+        InferenceRequest(**{**GIVEN, name: value})
+
+
+def test_inputs_and_names_come_from_any_iterable() -> None:
+    changed: dict[str, Any] = {"inputs": (one for one in [TENSOR]), "requested_output_names": (one for one in "YZ")}
+    made = InferenceRequest(**{**GIVEN, **changed})
+    assert (made.inputs(), made.requested_output_names()) == ([TENSOR], {"Y", "Z"})
+
+
+def test_a_name_in_place_of_a_list_is_refused() -> None:
+    text = "InferenceRequest(requested_output_names=...) must be a list of names, found a str: write ['OUT']"
+    with pytest.raises(TypeError) as caught:
+        InferenceRequest(**{**GIVEN, "requested_output_names": "OUT"})
     assert str(caught.value) == text
 
 
