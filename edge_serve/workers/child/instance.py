@@ -5,6 +5,7 @@ Worker's side: the standard library and NumPy only.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import socket
@@ -75,6 +76,14 @@ class Receiver:
         received = self._receive()
         self._wait.note(clock() - began, most)
         return received
+
+    def has_read_nothing(self, last: bytearray) -> bool:
+        """Return whether an interrupted `receive` has taken nothing from the socket.
+
+        Args:
+            last: the frame before. Its header is in the buffer until the next one comes, which has another batch ID.
+        """
+        return not self._have and self._buffer[:HEADER_SIZE] == last[:HEADER_SIZE]
 
     def _has_data(self) -> bool:
         """Receive without sleeping; return whether data or the end of the stream has arrived."""
@@ -159,15 +168,31 @@ class Instance:
 
     def run(self) -> None:
         """Serve until the front end closes the channel."""
-        receiver = Receiver(self._socket)
+        receiver, last = Receiver(self._socket), bytearray(HEADER_SIZE)
         try:
             poll_us = 0
-            while (received := receiver.receive(poll_us)) is not None:
+            while (received := self._receive(receiver, last, poll_us)) is not None:
                 poll_us = self._serve(received)
-        except OSError:  # the front end is gone: the control channel ends the process
-            pass
+                last = received
+        except OSError as error:
+            if not _is_of_channel(error):
+                raise
         finally:
             self._close()
+
+    def _receive(self, receiver: Receiver, last: bytearray, poll_us: int) -> bytearray | None:
+        """Return the next batch; None = the front end has closed the channel.
+
+        The model's handler of a signal may raise here. While no part of a batch was read, its exception is printed, as
+        one in a batch is, and has no other effect.
+        """
+        while True:
+            try:
+                return receiver.receive(poll_us)
+            except Exception as fault:
+                if (isinstance(fault, OSError) and _is_of_channel(fault)) or not receiver.has_read_nothing(last):
+                    raise
+                traceback.print_exception(fault, file=sys.stderr)
 
     def _close(self) -> None:
         self._socket.close()
@@ -366,6 +391,12 @@ class Instance:
         for i, reply in enumerate(replies):
             if reply.error is not None or reply.rescheduled:
                 self._cancellations.close(cancel_key(batch.id, i))
+
+
+def _is_of_channel(error: OSError) -> bool:
+    """Return whether an error says that the front end is gone, or that this process is a forked child, which has closed
+    the channel. The control channel, or the fork, ends the process."""
+    return isinstance(error, ConnectionError) or error.errno == errno.EBADF
 
 
 def _rows(request: BackendRequest) -> int:

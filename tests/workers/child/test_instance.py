@@ -6,7 +6,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -17,7 +17,7 @@ from edge_serve.workers.child.instance import Instance, Receiver
 from edge_serve.workers.child.memory import arena_imports
 from edge_serve.workers.child.memory.arena_imports import ArenaImports
 from edge_serve.workers.front.frames.batch import decode_answers, encode_execute
-from edge_serve.workers.wire.frames import HEADER_SIZE, PARTIAL_HEAD, REPLY_HEAD, FrameKind, parse_header
+from edge_serve.workers.wire.frames import HEADER_SIZE, PARTIAL_HEAD, REPLY_HEAD, FrameKind, frame, parse_header
 from edge_serve.workers.wire.layout import OFFSET_BITS, TensorLayout
 from tests.footprint import footprint
 from tests.workers.harness import config, request
@@ -107,6 +107,39 @@ def test_an_arena_that_does_not_arrive_costs_its_request(monkeypatch: pytest.Mon
             assert "the memory of an input did not arrive" in str(replies[1].error)
         here.send(3, request(), each=each)
         assert here.receive()[1][0].error is None
+
+
+class Interrupted:
+    """A socket. The handler of a signal raises in its last read, which has taken the last of `parts` before."""
+
+    def __init__(self, *parts: bytes) -> None:
+        self.parts = list(parts)
+
+    def recv_into(self, buffer: memoryview, *_: int) -> int:
+        part = self.parts.pop(0)
+        buffer[: len(part)] = part
+        if not self.parts:
+            raise TimeoutError
+        return len(part)
+
+
+@pytest.mark.parametrize("size", [100, 100_000])
+def test_an_interrupted_receiver_knows_whether_it_has_read(size: int) -> None:
+    first, second = (frame(FrameKind.EXECUTE, number, bytes(size)) for number in (1, 2))
+    head, rest = first[:5000], first[5000:]
+    before = [head, rest] if rest else [head]
+    for parts, nothing in (([b""], True), ([second[:50]], False), ([second[:50], second[50:60]], False)):
+        receiver = Receiver(cast(socket.socket, Interrupted(*before, *parts)))
+        last = receiver.receive()
+        assert last is not None
+        assert bytes(last) == first
+        with pytest.raises(TimeoutError):
+            receiver.receive()
+        assert receiver.has_read_nothing(last) is nothing
+    receiver = Receiver(cast(socket.socket, Interrupted(b"")))
+    with pytest.raises(TimeoutError):
+        receiver.receive()
+    assert receiver.has_read_nothing(bytearray(HEADER_SIZE))
 
 
 def test_a_batch_that_cannot_be_read_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
