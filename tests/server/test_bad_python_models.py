@@ -364,3 +364,54 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.02)
+
+
+def pid_of(server: Running, model: str = "ordinary") -> str:
+    """The process of a model."""
+    return infer(server, "result = [answer(os.getpid())]", model)[1]
+
+
+def test_a_handler_of_a_signal_may_raise_between_two_batches(server: Running) -> None:
+    """`TimeoutError` is an OSError, as the errors of sockets are."""
+    pid = pid_of(server)
+    deed = "import signal\ndef late(*_): raise TimeoutError('too slow for the handler')\n"
+    deed += "signal.signal(signal.SIGALRM, late)\nsignal.setitimer(signal.ITIMER_REAL, 0.05)"
+
+    assert infer(server, deed) == (200, "[1]")
+
+    server.wait_for_log("ordinary:1: TimeoutError: too slow for the handler")
+    assert pid_of(server) == pid
+
+
+@pytest.mark.parametrize("logs", ["logging.warning", "pb_utils.Logger.log_warn"])
+def test_a_process_that_a_model_forks_can_log(server: Running, logs: str) -> None:
+    deed = f"import logging\nif not (pid := os.fork()): {logs}('forked: {logs}'); os._exit(0)\nos.waitpid(pid, 0)"
+
+    assert infer(server, deed) == (200, "[1]")
+
+    server.wait_for_log(rf"ordinary:1: WARNING forked: {logs}$")
+
+
+@pytest.mark.parametrize(
+    ("name", "given"), [("into_file", "filename=str(pathlib.Path(__file__).parent / 'lines'), "), ("on_stderr", "")]
+)
+def test_a_model_configures_logging_beside_the_servers_log(
+    server: Running, repository: Path, name: str, given: str
+) -> None:
+    code = MODEL.replace("RESULT", "[answer()]").replace("import os", "import logging, os", 1)
+    python_model(repository, name, f"{code}\nlogging.basicConfig({given}level=logging.DEBUG)", CONFIG)
+    assert server.post(f"/v2/repository/models/{name}/load")[0] == 200
+    deed = "for say in (logging.debug, logging.warning): say('said')\n"
+    deed += "logging.basicConfig(level=logging.ERROR)\nlogging.warning('said again')\nprint('printed')"
+
+    assert infer(server, deed, name) == (200, "[1]")
+
+    for text in ("said again", "printed"):  # they come in different ways
+        server.wait_for_log(f"{name}:1: {text}")
+    lines = [line.split(f" {name}:1: ") for line in server.log().splitlines() if f" {name}:1: " in line]
+    found = sorted(head[0] + " " + text for head, text in lines)
+    assert found == ["I printed", "W said", "W said again"], "no line is there twice"
+    if given:
+        written = ["DEBUG:root:said", "WARNING:root:said", "WARNING:root:said again"]
+        assert (repository / name / "1" / "lines").read_text().splitlines() == written
+    assert server.post(f"/v2/repository/models/{name}/unload")[0] == 200

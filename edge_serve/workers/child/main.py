@@ -426,7 +426,7 @@ def main(arguments: list[str]) -> None:
 
     Forks(in_child).watch()
     host.install(worker.remote)
-    logging.basicConfig(level=logging.INFO, handlers=[ForwardingHandler(worker.remote)], format="%(message)s")
+    ForwardingHandler(worker.remote).install()
     OwnThread(partial(beat, control, float(arguments[2]), worker.place_of_load), "heartbeat").start()
     control.send(json_frame(FrameKind.HELLO, 0, {"pid": os.getpid()}))
     if arguments[3]:

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from edge_serve.workers.child.lifetime_guard import LifetimeGuard
 from edge_serve.workers.child.remote import Remote
@@ -99,6 +100,32 @@ class ForwardingHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._remote.forward_log(record.levelno, record.name, self.format(record))
+
+    def install(self) -> None:
+        """Forward the records of all loggers, whatever handlers a model adds with `logging.basicConfig`.
+
+        The model's call takes effect as if there were no handler yet. Its handlers for standard output or error have
+        none, because the server's log has these lines already.
+        """
+        root, configure = logging.getLogger(), logging.basicConfig
+
+        def configure_beside(**given: Any) -> None:
+            root.removeHandler(self)
+            try:
+                configure(**given)
+            finally:
+                for handler in [one for one in root.handlers if _writes_to_pipe(one)]:
+                    root.removeHandler(handler)
+                    root.addHandler(logging.NullHandler())  # a second call has no effect
+                root.addHandler(self)
+
+        configure(level=logging.INFO, handlers=[self], format="%(message)s")
+        logging.basicConfig = configure_beside
+
+
+def _writes_to_pipe(handler: logging.Handler) -> bool:
+    stream = getattr(handler, "stream", None)
+    return any(stream is one for one in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__))
 
 
 def prepare_process(pipe_fd: int) -> LifetimeGuard:

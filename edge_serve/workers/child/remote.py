@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
+import os
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from edge_serve.backends.host import Cancel, MetricUpdate, ModelCall, OnReply
@@ -33,7 +36,7 @@ class Remote:
         self._forked = False
 
     def cut_off(self) -> None:
-        """Refuse questions from now on, in a child that a model forked: it would get no answers."""
+        """Refuse questions from now on, in a child that a model forked: it would get no answers. Print log lines."""
         self._forked = True
 
     def _check_answered(self) -> None:
@@ -46,7 +49,10 @@ class Remote:
 
     def forward_log(self, level: int, name: str, text: str) -> None:
         """Send a record of the standard library's logging."""
-        self._send(json_frame(FrameKind.LOG, 0, {"level": level, "logger": name, "text": text[:LOG_CHARACTERS]}))
+        if self._forked:
+            _print_log(level, text)
+        else:
+            self._send(json_frame(FrameKind.LOG, 0, {"level": level, "logger": name, "text": text[:LOG_CHARACTERS]}))
 
     def warn_once(self, model: int, about: str, text: str) -> None:
         """Send a warning that the front end logs once for an opened model, whichever instance sends it first.
@@ -126,3 +132,15 @@ class Remote:
         if waiting is not None:
             waiting[1].append(received)
             waiting[0].set()
+
+
+def _print_log(level: int, text: str) -> None:
+    """Print a log line on standard error, which the front end reads of forked children, too. As in the server's log
+    with its default settings, lines below INFO are left out.
+
+    Not by `sys.stderr`, whose lock another thread may have held in the worker during the fork.
+    """
+    if level >= logging.INFO:
+        line = f"{logging.getLevelName(level)} {text[:LOG_CHARACTERS]}\n"
+        with suppress(OSError):  # the front end is gone
+            os.write(2, line.encode(errors="backslashreplace"))

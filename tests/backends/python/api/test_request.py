@@ -93,7 +93,7 @@ def test_wrong_requests_are_refused(changed: dict[str, Any], text: str) -> None:
 
 def test_numbers_of_numpy_are_taken_as_in_triton() -> None:
     numbers = {"model_version": np.int64(3), "flags": np.uint32(1), "timeout": np.int64(9)}
-    made = InferenceRequest(**GIVEN, **numbers)  # type: ignore[arg-type]  # the types of the others
+    made = InferenceRequest(**GIVEN, **numbers)
     made.set_flags(np.int32(2))
     found = (made.model_version(), made.flags(), made.timeout())
     assert (found, {type(number) for number in found}) == ((3, 2, 9), {int})
