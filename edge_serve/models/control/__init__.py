@@ -1,7 +1,7 @@
 """Model control: load, unload, swap, and follow the repositories. Start reading in `registry`.
 
 instance_updater  carries out changes of `instance_group` alone
-loads             loads models and the ensembles that need them, and locks them meanwhile
+loads             loads models and the ensembles that need them, each under a lock of its own
 poller            follows the model repositories: which models to load, which to unload, and when to scan again
 records           the registry's record of a model and of each version, and what they say of the server's readiness
 registry          the table of all models: load, unload, readiness, lookup, index

@@ -1,4 +1,8 @@
-"""Loads models and the ensembles that need them, and locks them against other loads and unloads meanwhile.
+"""Loads models and the ensembles that need them.
+
+Each model has a lock. A load or unload holds it while it changes that model, and waits for no other lock meanwhile: a
+model that hangs delays only loads of itself and of ensembles that need it, and no two of them wait for each other. A
+load reads the configurations first; if another load of a model comes between, it reads that model again.
 
 Texts follow triton-inference-server/core src/model_repository_manager/ (model_repository_manager.cc,
 model_lifecycle.cc).
@@ -6,21 +10,22 @@ model_lifecycle.cc).
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from edge_serve.config.model import model_config_pb2 as pb
-from edge_serve.errors import EdgeServeError, NotFound, UnreadableEntry, with_advice
+from edge_serve.errors import EdgeServeError, Internal, NotFound, UnreadableEntry, with_advice
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.models.control.records import ModelRecord
 from edge_serve.models.control.version_swap import VersionSwapper
 from edge_serve.models.load.batch import LoadBatch, Planner, Results
-from edge_serve.models.load.dependencies import LoadFailure, MemberFacts, check_members, dependents, members_of
+from edge_serve.models.load.dependencies import LoadFailure, MemberFacts, check_members, members_of
 from edge_serve.models.load.load_history import LoadHistory
 from edge_serve.models.load.load_plan import LoadPlan
 from edge_serve.models.repository.override import Override
+from edge_serve.models.repository.repository import plain_name
 from edge_serve.models.versions.served import ServedVersions
 
 log = logging.getLogger(__name__)
@@ -47,107 +52,196 @@ class ModelLoads:
         self._swapper = swapper
         self._serving = serving
         self._load_history = load_history
+        #: those that are under way
+        self._batches: set[LoadBatch] = set()
 
-    async def load(self, wanted: Sequence[str], override: Override | None, *, own_worker: bool) -> Results:
-        """Load models, and reload the ensembles that need one of them. Return the error of each model, or None."""
+    async def load(
+        self,
+        wanted: Sequence[str],
+        override: Override | None = None,
+        *,
+        own_worker: bool = False,
+        scanned: bool = False,
+    ) -> Results:
+        """Load models, and reload the ensembles that need one of them. Return the error of each model, or None.
+
+        See `LoadBatch` for the arguments.
+        """
+        batch = LoadBatch(wanted, override, own_worker=own_worker, scanned=scanned)
+        self._batches.add(batch)
         try:
-            return await self._load_planned(wanted, override, own_worker=own_worker)
+            await self._read(batch)
+            for name in batch.plans:
+                self._models.setdefault(name, ModelRecord(name)).loads.add(batch)
+            await batch.run(partial(self._load_one, batch))
+            for name, failure in batch.circles.items():
+                self._record_reason(name, failure)
+            return batch.results
         finally:
+            self._batches.discard(batch)
             self._load_history.returning.difference_update(wanted)
-
-    async def _load_planned(self, wanted: Sequence[str], override: Override | None, *, own_worker: bool) -> Results:
-        plans, results = await self._planner.plans(wanted, override)
-        try:
-            return await self._load_plans(plans, results, wanted, own_worker)
-        finally:
-            for name, plan in plans.items():
-                loaded = self._models[name].plan
-                if loaded is None or loaded.kept is not plan.kept:
+            for name, plan in batch.plans.items():
+                if name in self._models:
+                    self._models[name].loads.discard(batch)
+                if name not in batch.used:
                     await plan.remove_files()
 
-    async def _load_plans(
-        self, plans: dict[str, LoadPlan], results: Results, wanted: Sequence[str], own_worker: bool
-    ) -> Results:
-        for name in plans:
-            self._models.setdefault(name, ModelRecord(name))
-        async with self.locked(plans) as needing:
-            others = {name: plan for name in needing if (plan := self._models[name].plan) is not None}
-            batch = LoadBatch({**others, **plans}, results)
-            for name in wanted:
-                if name in plans:
-                    self._models[name].explicit = True
-            await batch.run(lambda plan: self._load_one(plan, batch, own_worker=own_worker))
-            self._record_reasons(batch.results)
-            for name in plans:
-                record = self._models[name]
-                if batch.results[name] is None and record.plan is not None:
-                    record.dismiss(record.plan.versions)
-            return batch.results
+    async def _read(self, batch: LoadBatch) -> None:
+        """Read the configurations of the wanted models, and of all that they need."""
+        left = list(batch.wanted)
+        while left:
+            name = left.pop()
+            if name in batch.plans or name in batch.results:
+                continue
+            try:
+                plan = await self._plan(name, batch)
+            except EdgeServeError as error:
+                batch.results[name] = error
+                self._record_reason(name, error)
+                continue
+            if plan is None:
+                batch.results[name] = None
+            else:
+                batch.plans[name] = plan
+                left += members_of(plan.config)
 
-    def _record_reasons(self, results: Results) -> None:
-        for name, error in results.items():
-            cause = error.__cause__ if error is not None else None
-            if error is None and name in self._models and not self._models[name].ready():
-                continue  # an ensemble that failed before, and was not tried because its members did not change
-            if error is None or isinstance(cause, UnreadableEntry):  # the repository keeps its reason while it lasts
-                self._load_history.reasons.pop(name, None)
-            elif not isinstance(cause, NotFound):  # clients may send any name
-                self._load_history.reasons[name] = (
-                    cause if isinstance(cause, EdgeServeError) else error
-                ).message.strip()
+    async def _plan(self, name: str, batch: LoadBatch) -> LoadPlan | None:
+        """Read the plan of a model; None: it was found by a scan, and is gone since then."""
+        wanted = name in batch.wanted
+        return await self._planner.plan(name, batch.override if wanted else None, scanned=batch.scanned and wanted)
 
-    @contextlib.asynccontextmanager
-    async def locked(self, names: Iterable[str]) -> AsyncIterator[set[str]]:
-        """Lock `names` and every model that depends on them, against other loads and unloads. Yield the dependents."""
-        while True:
-            needing = dependents(set(names), self.needs())
-            locks = [self._models[name].lock for name in sorted(needing.union(names))]
-            async with contextlib.AsyncExitStack() as stack:
-                for lock in locks:
-                    await stack.enter_async_context(lock)
-                now = dependents(set(names), self.needs())
-                if now <= needing:  # else an ensemble was loaded while this waited
-                    yield now
-                    return
+    def _record_reason(self, name: str, error: EdgeServeError | None) -> None:
+        """Record why a load failed; None = it did not."""
+        cause = error.__cause__ if error is not None else None
+        if error is None or isinstance(cause, UnreadableEntry):  # the repository keeps its reason while it lasts
+            self._load_history.reasons.pop(name, None)
+        elif not isinstance(cause, NotFound):  # clients may send any name
+            self._load_history.reasons[name] = (cause if isinstance(cause, EdgeServeError) else error).message.strip()
 
-    def needs(self) -> dict[str, dict[str, set[int]]]:
-        """Return the members of each ensemble, and their versions."""
-        plans = {name: record.plan.config for name, record in self._models.items() if record.plan is not None}
-        return {name: members for name, config in plans.items() if (members := members_of(config))}
+    def forget(self, name: str) -> None:
+        """Let the loads that are under way not load a model any more: it is being unloaded.
 
-    async def _load_one(self, plan: LoadPlan, batch: LoadBatch, *, own_worker: bool) -> None:
+        Args:
+            name: its key in the registry, or its plain name.
+        """
+        for batch in self._batches:
+            batch.unloaded.add(name)
+
+    def needs(self) -> dict[str, set[str]]:
+        """Return the members of each ensemble: by its plan, and by the one that is being loaded."""
+        needs: dict[str, set[str]] = {}
+        for name, record in self._models.items():
+            for plan in (record.plan, record.next):
+                if plan is not None and plan.config.HasField("ensemble_scheduling"):
+                    needs.setdefault(name, set()).update(members_of(plan.config))
+        return needs
+
+    async def _load_one(self, batch: LoadBatch, name: str) -> None:
         """Load a model whose members are loaded already.
 
         Raises:
-            LoadFailure: the versions that serve stay, unless they are an ensemble that does not fit its members.
+            EdgeServeError: the versions that serve stay, unless they are an ensemble that does not fit its members.
         """
-        record = self._models[plan.name]
-        if record.plan is not None and plan.preserves_override(record.plan):
-            log.info("model %s keeps the configuration of its last load request: its files did not change", plan.name,
-                     extra=model_fields(plan.name))  # fmt: skip
-            plan = record.plan
-        if batch.changed.isdisjoint(members_of(plan.config)) and record.plan is not None and plan.same_as(record.plan):
-            if plan is record.plan:  # loaded only because of its members, which did not change
-                return
-            if record.ready():
-                log.info("model %s is unchanged, nothing to load", plan.name, extra=model_fields(plan.name))
-                return
+        record = self._models[name]
         try:
-            if members_of(plan.config):
-                plan = self._fit(plan, batch.results)
-            if not plan.versions:
-                record.barren = True
-                text = f"at least one version must be available under the version policy of model '{plan.name}'"
-                raise LoadFailure(plan.name, with_advice(text, plan.advice))
-            changed = await self._swapper.swap(record, plan, own_worker=own_worker)
-        except LoadFailure as error:
-            if members_of(plan.config):
-                self._fail_ensemble(record, plan, batch.results, error)
-            elif not plan.versions:
-                log.error("failed to load '%s': %s", plan.name, error.reason, extra=model_fields(plan.name))
+            async with record.lock:
+                for other in self._batches - {batch}:
+                    other.overtaken.add(name)
+                await self._load_locked(record, batch)
+        except EdgeServeError as error:
+            if batch.unloaded.isdisjoint((name, plain_name(name))):  # else nobody wants it any more
+                self._record_reason(name, error)
             raise
+        except Exception as error:  # a bug fails this model, not those that are loaded with it
+            log.exception("failed to load '%s'", name, extra=model_fields(name))
+            failure = Internal(f"load failed for model '{name}': {type(error).__name__}: {error}")
+            self._record_reason(name, failure)
+            raise failure from error
+        finally:
+            record.loads.discard(batch)
+
+    async def _load_locked(self, record: ModelRecord, batch: LoadBatch) -> None:
+        name = record.name
+        plan = await self._wanted_plan(record, batch) if name in batch.plans else record.plan
+        if plan is None:
+            return
+        members = members_of(plan.config)
+        if batch.changed.isdisjoint(members):
+            if name not in batch.plans:  # an ensemble of which no member has changed after all
+                return
+            if record.ready() and record.plan is not None and (plan is record.plan or plan.same_as(record.plan)):
+                log.info("model %s is unchanged, nothing to load", name, extra=model_fields(name))
+                self._record_success(record)
+                return
+        record.next = plan
+        try:
+            changed = await self._replace(record, plan, batch)
+        except LoadFailure as error:
+            if members:
+                self._fail_ensemble(record, plan, batch, error)
+            raise
+        finally:
+            record.next = None
+        if name in batch.plans:
+            self._record_success(record)
+            batch.used.add(name)
+        else:
+            self._record_reason(name, None)
         if changed:
-            batch.changed.add(plan.name)
+            self._mark_changed(name, batch)
+
+    async def _wanted_plan(self, record: ModelRecord, batch: LoadBatch) -> LoadPlan | None:
+        """Return the plan that `batch` has for a model, read again if another load came first; None: the model is gone.
+
+        Raises:
+            LoadFailure: the model was unloaded meanwhile.
+            Internal: it cannot be read any more.
+        """
+        name = record.name
+        if not batch.unloaded.isdisjoint((name, plain_name(name))):
+            raise LoadFailure(name, "it was unloaded while its load was under way")
+        record.explicit |= name in batch.wanted
+        plan: LoadPlan | None = batch.plans[name]
+        if name in batch.overtaken:
+            batch.overtaken.discard(name)
+            await batch.plans[name].remove_files()
+            plan = await self._plan(name, batch)
+            if plan is None:
+                return None
+            batch.plans[name] = plan
+        if record.plan is not None and batch.plans[name].preserves_override(record.plan):
+            log.info("model %s keeps the configuration of its last load request: its files did not change", name,
+                     extra=model_fields(name))  # fmt: skip
+            return record.plan
+        return plan
+
+    async def _replace(self, record: ModelRecord, plan: LoadPlan, batch: LoadBatch) -> bool:
+        """Load the versions of a plan, and swap them in. Return whether ensembles must be made anew.
+
+        Raises:
+            EdgeServeError: a version cannot be loaded, or there is none.
+        """
+        if members_of(plan.config):
+            plan = self._fit(plan, batch.results)
+        if not plan.versions:
+            record.barren = True
+            text = f"at least one version must be available under the version policy of model '{plan.name}'"
+            failure = LoadFailure(plan.name, with_advice(text, plan.advice))
+            if not members_of(plan.config):
+                log.error("failed to load '%s': %s", plan.name, failure.reason, extra=model_fields(plan.name))
+            raise failure
+        if plan.name in batch.plans:
+            await self._planner.run_agents(plan)
+        return await self._swapper.swap(record, plan, own_worker=batch.own_worker)
+
+    def _record_success(self, record: ModelRecord) -> None:
+        self._record_reason(record.name, None)
+        if record.plan is not None:
+            record.dismiss(record.plan.versions)
+
+    def _mark_changed(self, name: str, batch: LoadBatch) -> None:
+        batch.changed.add(name)
+        batch.reload_dependents(name, self.needs(), partial(self._load_one, batch))
 
     def _fit(self, plan: LoadPlan, results: Results) -> LoadPlan:
         """Complete the plan of an ensemble from its members.
@@ -170,13 +264,16 @@ class ModelLoads:
             known,
         )
 
-    def _fail_ensemble(self, record: ModelRecord, plan: LoadPlan, results: Results, error: LoadFailure) -> None:
+    def _fail_ensemble(self, record: ModelRecord, plan: LoadPlan, batch: LoadBatch, error: LoadFailure) -> None:
         """Log the failed load of an ensemble. Unload the ensemble that serves if it no longer fits its members."""
         log.error("failed to load '%s': %s", record.name, error.reason, extra=model_fields(record.name))
         if record.plan is None:
-            record.plan = plan  # it is tried again when a member is loaded
+            if plan.override is None:  # a configuration that never served does not stay
+                record.plan = plan  # it is tried again when a member is loaded
             return
         try:
-            self._fit(record.plan, results)
-        except LoadFailure:
-            self._swapper.retire(record)
+            self._fit(record.plan, batch.results)
+        except LoadFailure as unfit:
+            if record.ready():
+                self._swapper.retire(record, unfit)
+                self._mark_changed(record.name, batch)

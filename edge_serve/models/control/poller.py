@@ -173,7 +173,8 @@ class Poller:
         self._wake.set()
 
     async def reload(self, names: Sequence[str], *, unload_first: bool = False) -> list[ModelReload]:
-        """Load and unload what has changed, at once, and return the result for each model.
+        """Load and unload what has changed, at once. Return the result for each model, and for ensembles that need one
+        and failed.
 
         Args:
             names: models whose files are complete; one that does not serve is loaded even if nothing changed. Empty =
@@ -188,6 +189,7 @@ class Poller:
         if self._unloading:
             self.request_scan()
         changed = {*done.load, *done.unload}
+        wanted += [one for one in self._registry.failed_dependents(wanted) if one not in wanted]
         return [self._reloaded(name, name in changed, name in done.unload) for name in wanted]
 
     async def _reload_named(self, names: Sequence[str], unload_first: bool) -> tuple[list[str], Changes]:
@@ -328,7 +330,7 @@ class Poller:
         log.info("changed in the repository: %s", ", ".join(names))
         self._registry.load_history.readmit(names)
         try:
-            await self._registry.load_all(names, own_worker=True)
+            await self._registry.load_all(names, own_worker=True, scanned=True)
         except Exception:  # a bug must not end the polling
             log.exception("loading what has changed failed")
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from edge_serve.aio.offload import offload
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.models.control.swap_queue import SwapQueue
+from edge_serve.models.load.batch import LoadBatch
 from edge_serve.models.load.load_plan import LoadPlan
 from edge_serve.models.repository.repository import FoundModel, namespace_of, plain_name
 from edge_serve.models.versions.lifecycle import VersionEvent, VersionState, after
@@ -106,22 +107,28 @@ class ModelRecord:
     Attributes:
         name: its key in the registry.
         plan: the plan that the serving versions were loaded from; an ensemble that waits for a member has one too.
+        next: the plan that is being loaded.
         explicit: whether it was asked for by its own name, not only as a member of an ensemble.
         barren: whether a load found no version to try, and it was not unloaded since.
+        loads: the loads under way that have not loaded it yet.
+        lock: held while its versions or its plan change.
     """
 
     name: str
     versions: dict[int, VersionRecord] = field(default_factory=dict)
     plan: LoadPlan | None = None
+    next: LoadPlan | None = None
     explicit: bool = False
     barren: bool = False
+    loads: set[LoadBatch] = field(default_factory=set)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def is_settled(self) -> bool:
-        """Whether each version is settled, or drains beside one that serves; and the last load found a version."""
+        """Whether each version is settled, or drains beside one that serves; without versions, whether no load is under
+        way."""
         if not self.versions:
-            return not self.barren
+            return not self.loads
         counted = [version for version in self.versions.values() if not version.is_settled]
         return not counted or (bool(self.ready()) and all(one.state is VersionState.DRAINING for one in counted))
 
@@ -156,16 +163,21 @@ class ModelRecord:
         for _, version in sorted(self.versions.items()):
             if version.state in (VersionState.LOADING, VersionState.READY) or version.failed:
                 yield str(version.version), version.state is VersionState.READY and version.is_settled
-        if not self.versions and (self.barren or self.plan is not None or self.lock.locked()):
+        if not self.versions and self.loads:
             yield "", False
 
-    def summarize(self) -> ModelSummary:
-        """Return the state of the whole model."""
+    def summarize(self, failure: str) -> ModelSummary:
+        """Return the state of the whole model.
+
+        Args:
+            failure: why its last load failed; "" = it did not.
+        """
         found = [
             (_word(version), version.reason or version.refusal, version.version) for version in self.versions.values()
         ]
-        if not found:  # the model waits for a load slot, or is an ensemble that waits for a member
-            found = [("loading" if self.lock.locked() else "failed", "", 0)]
+        if not found:
+            word = "loading" if self.loads else "failed" if failure else "unloaded"
+            found = [(word, failure if word == "failed" else "", 0)]
         word, reason, number = min(found, key=lambda one: _FIRST.index(one[0]))
         serves = any(version.is_settled for version in self.ready())
         if word == "failed" and serves:
@@ -235,14 +247,14 @@ async def dismiss_removed(records: Iterable[ModelRecord]) -> None:
     """Dismiss each failed version whose directory does not exist any more. Reads the disk only if a version failed."""
     failed = [version for record in records for version in record.failed()]
     found = {version.directory: version for version in failed if version.directory is not None}
-    for directory in await offload(_find_missing, list(found)) if found else ():
+    for directory in await offload(find_missing, list(found)) if found else ():
         version = found[directory]
         if version.directory == directory:  # it was not loaded again meanwhile
             version.dismissed = True
             log.info("%s is gone: that this version failed to load no longer counts", directory)
 
 
-def _find_missing(directories: Iterable[Path]) -> list[Path]:
+def find_missing(directories: Iterable[Path]) -> list[Path]:
     """Return the directories that do not exist. One that cannot be read may exist."""
     gone = []
     for directory in directories:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from operator import attrgetter
 
 from edge_serve.aio.offload import offload
@@ -24,13 +24,14 @@ from edge_serve.models.control.records import (
     ModelSummary,
     dismiss_removed,
     explain_absent,
+    find_missing,
     readiness,
     repository_index,
     unready_required,
 )
 from edge_serve.models.control.version_swap import VersionSwapper, wait_idle
 from edge_serve.models.load.batch import Planner
-from edge_serve.models.load.dependencies import dependents, find_unneeded, needed_by, outermost_first
+from edge_serve.models.load.dependencies import Needs, dependents, find_unneeded, outermost_first
 from edge_serve.models.load.load_history import LoadHistory
 from edge_serve.models.load.loading import Loader
 from edge_serve.models.load.memory import Memory
@@ -204,14 +205,20 @@ class Registry:
         if self.load_history.left_out or self.load_history.returning or self.load_history.unreadable:
             return False
         if not self._required:
-            return all(map(attrgetter("is_settled"), self._models.values()))
+            return not self._untried() and all(map(attrgetter("is_settled"), self._models.values()))
         if not self._required.issubset(map(plain_name, self._serving.highest)):
             return False
         return all(record.is_settled for name, record in self._models.items() if plain_name(name) in self._required)
 
+    def _untried(self) -> list[str]:
+        """Return the models whose last load failed before a version could be tried, and of which there is none."""
+        tried = {name for name in self.load_history.reasons if name in self._models and self._models[name].versions}
+        return [name for name in self.load_history.reasons if name not in tried]
+
     def summaries(self) -> Iterator[ModelSummary]:
         """Yield the state of every model that was asked for."""
-        return (record.summarize() for _, record in sorted(self._models.items()))
+        reasons = self.load_history.reasons
+        return (record.summarize(reasons.get(name, "")) for name, record in sorted(self._models.items()))
 
     def unread(self) -> dict[str, str]:
         """Return the models of which no version could be tried, with the reasons. They have no record."""
@@ -255,8 +262,13 @@ class Registry:
 
     # ---- loading ------------------------------------------------------------------------------------------------
 
-    async def load_all(self, names: Iterable[str] | None = None, *, own_worker: bool = False) -> list[str]:
+    async def load_all(
+        self, names: Iterable[str] | None = None, *, own_worker: bool = False, scanned: bool = False
+    ) -> list[str]:
         """Load models concurrently: all of the repository, or `names`. Ensembles load after their members.
+
+        Args:
+            scanned: whether `names` come from a scan: a model that is gone since then was removed, and did not fail.
 
         Returns:
             One text per model that failed. Without `names`, an entry of a repository that cannot be read is none.
@@ -267,7 +279,7 @@ class Registry:
         else:
             wanted = list(dict.fromkeys(one for name in names for one in self._repository.named(name)))
         wanted = self.load_history.wanted(wanted)
-        results = await self._loads.load(wanted, None, own_worker=own_worker)
+        results = await self._loads.load(wanted, own_worker=own_worker, scanned=scanned or names is None)
         self.load_history.failed = {name for name in wanted if results[name] is not None}
         errors = [error for error in (results[name] for name in wanted) if error is not None]
         return [
@@ -308,6 +320,10 @@ class Registry:
         """See `VersionSwapper.stop_loading`."""
         self._swapper.stop_loading(name, reason)
 
+    def failed_dependents(self, names: Collection[str]) -> list[str]:
+        """Return the ensembles that need one of `names`, and failed to load."""
+        return sorted(dependents(names, self._loads.needs()) & self.load_history.reasons.keys())
+
     def find_rebound(self) -> list[str]:
         """Return the ensembles whose steps would refer to other models if they were loaded now."""
         plans = [record.plan for record in self._models.values() if record.plan is not None]
@@ -327,6 +343,7 @@ class Registry:
                 them.
             begun: called once the first of them accepts no more requests.
         """
+        self._loads.forget(name)
         for one in [one for one in self.load_history.reasons if name in (one, plain_name(one))]:
             del self.load_history.reasons[one]
         for one in [one for one in self._models if name in (one, plain_name(one))]:
@@ -334,21 +351,49 @@ class Registry:
             await self._unload(one, unload_dependents, begun)
 
     async def _unload(self, name: str, unload_dependents: bool, begun: Callable[[], None] | None) -> None:
-        reach = needed_by(name, self._loads.needs()).intersection(self._models) if unload_dependents else {name}
-        async with self._loads.locked(reach):
-            needs = self._loads.needs()
-            going = {name}
-            if unload_dependents:
-                going = find_unneeded(name, needs, lambda other: other not in reach or self._models[other].explicit)
-            for one in going:
-                self._models[one].plan = None
-                self._models[one].explicit = self._models[one].barren = False
-                self._models[one].dismiss()
-                self.load_history.reasons.pop(one, None)
+        going = {name: await self._forget(name)}
+        if unload_dependents:
+            needs = {**self._loads.needs(), **going}
+            for one in sorted(find_unneeded(name, needs, self._is_asked) - {name}):
+                going[one] = await self._forget(one)
+        while wave := self._outermost(going):
+            draining: list[asyncio.Task[None]] = []
+            for one in wave:
+                async with self._models[one].lock:
+                    if one in self._outermost(going):  # else it was loaded again meanwhile
+                        draining += self._swapper.retire(self._models[one])
             if begun is not None:
-                asyncio.get_running_loop().call_soon(begun)
-            for wave in outermost_first(dependents(going, needs) | going, needs):
-                await self._swapper.retire_all(self._models[one] for one in wave)
+                begun()
+                begun = None
+            await _wait(draining)
+        if begun is not None:
+            begun()
+
+    def _is_asked(self, name: str) -> bool:
+        return name not in self._models or self._models[name].explicit
+
+    async def _forget(self, name: str) -> Collection[str]:
+        """Let a model be wanted no more, after the load that is under way. Return what it needs."""
+        record = self._models[name]
+        async with record.lock:
+            needs = self._loads.needs().get(name, ())
+            self._loads.forget(name)
+            record.plan = None
+            record.explicit = record.barren = False
+            record.dismiss()
+            self.load_history.reasons.pop(name, None)
+        return needs
+
+    def _outermost(self, going: Needs) -> list[str]:
+        """Return the models to retire next, so that requests in ensembles find the members until they are answered.
+
+        These are models of `going` that were not loaded again, and ensembles that need one, without those that an
+        ensemble among them needs.
+        """
+        needs = {**going, **self._loads.needs()}
+        gone = {one for one in going if self._models[one].plan is None}
+        serving = {one for one in dependents(gone, needs) | gone if self._models[one].ready()}
+        return next(iter(outermost_first(serving, needs)), [])
 
     async def close(self, timeout: float) -> int:
         """Unload everything, ensembles before their members, within `timeout` seconds.
@@ -360,15 +405,20 @@ class Registry:
         await wait_idle(self.served, timeout / 2)  # accepted requests may call any model
         for wave in outermost_first(self._models, self._loads.needs()):
             left = max(0.0, end - time.monotonic())
-            await self._swapper.retire_all((self._models[name] for name in wave), left)
+            await _wait([task for name in wave for task in self._swapper.retire(self._models[name])], left)
         if not self._swapper.leaving:
             return 0
         _, busy = await asyncio.wait(self._swapper.leaving, timeout=max(0.0, end - time.monotonic()))
         return len(busy)
 
     async def dismiss_removed(self) -> None:
-        """See `records.dismiss_removed`. Called about once a second."""
+        """Dismiss the failures of versions, and of models without one, whose directory does not exist any more. Called
+        about once a second."""
         await dismiss_removed(self._models.values())
+        for name in self._untried():
+            places = self._repository.places(name)
+            if len(await offload(find_missing, places)) == len(places):
+                self.load_history.reasons.pop(name, None)
 
     async def check_health(self) -> None:
         """Ask each model for its health, without waiting for the answers. Called about once a second.
@@ -379,3 +429,8 @@ class Registry:
             one.start_health_check()
             if i % ASKED_AT_ONCE == ASKED_AT_ONCE - 1:
                 await asyncio.sleep(0.001)
+
+
+async def _wait(tasks: Collection[asyncio.Task[None]], timeout: float | None = None) -> None:
+    if tasks:
+        await asyncio.wait(tasks, timeout=timeout)

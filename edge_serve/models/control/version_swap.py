@@ -291,25 +291,27 @@ class VersionSwapper:
         record.plan = plan
         self._refresh(record)
 
-    def retire(self, record: ModelRecord) -> list[asyncio.Task[None]]:
-        """Take all versions of a model out of service. Return a task for each, done when it is closed."""
-        tasks = [self._retire(version, replaced=False) for version in record.ready()]
+    def retire(self, record: ModelRecord, failure: LoadFailure | None = None) -> list[asyncio.Task[None]]:
+        """Take all versions of a model out of service. Return a task for each, done when it is closed.
+
+        Args:
+            failure: why they cannot serve any more, which counts as a failed load; None = they are unloaded.
+        """
+        tasks = [self._retire(version, replaced=False, failure=failure) for version in record.ready()]
         self._serving.remove_all(record.name)
         self._refresh(record)
         return tasks
 
-    async def retire_all(self, records: Iterable[ModelRecord], timeout: float | None = None) -> None:
-        """Call `retire` for all of these, and wait until they are closed, at most `timeout` seconds."""
-        tasks = [task for record in records for task in self.retire(record)]
-        if tasks:
-            await asyncio.wait(tasks, timeout=timeout)
-
-    def _retire(self, known: VersionRecord, *, replaced: bool) -> asyncio.Task[None]:
-        task = self._start_drain(known.retire(), replaced=replaced)
+    def _retire(
+        self, known: VersionRecord, *, replaced: bool, failure: LoadFailure | None = None
+    ) -> asyncio.Task[None]:
+        old = known.retire()
+        task = self._start_drain(old, replaced=replaced)
 
         def drained(_: asyncio.Task[None]) -> None:
             if known.state is VersionState.DRAINING:  # it may have been loaded again meanwhile
-                known.move(VersionEvent.DRAINED, "unloaded")
+                known.move(VersionEvent.DRAINED, failure.reason if failure is not None else "unloaded")
+                known.directory = old.directory / old.version if failure is not None and old.kept is None else None
 
         task.add_done_callback(drained)
         return task

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 
-from edge_serve.aio.offload import offload
+from edge_serve.aio.offload import Threads, offload
 from edge_serve.config.model.normalise import is_python
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, UnreadableEntry
 from edge_serve.messages.log_fields import model_fields
-from edge_serve.models.load.dependencies import circles, dependents, members_of
+from edge_serve.models.load.dependencies import LoadFailure, Needs, circles, dependents, members_of, needed_by
 from edge_serve.models.load.load_history import LoadHistory
 from edge_serve.models.load.load_plan import LoadPlan
 from edge_serve.models.load.loading import Loader
@@ -31,76 +31,119 @@ log = logging.getLogger(__name__)
 
 #: model -> why it was not loaded; None if it was, or did not need to be
 Results = dict[str, "EdgeServeError | None"]
+#: loads one model, by name
+Load = Callable[[str], Awaitable[None]]
 
 
 class LoadBatch:
     """The models of one load request, or of the server's start.
 
     Args:
-        plans: every model that could be read.
-        results: the errors of those that could not.
+        wanted: the models that were asked for.
+        override: the configuration and files that came for them.
+        own_worker: whether their versions get worker processes of their own, unless the configuration says so.
+        scanned: whether `wanted` comes from a scan: a model that is gone since then was removed, and did not fail.
 
     Attributes:
+        plans: of each model that could be read: `wanted`, and all that they need.
         results: the results so far; a model's members are in it before the model is loaded.
-        changed: models of which a new version or configuration serves.
+        changed: models of which a new version or configuration serves, and ensembles that had to stop serving.
+        overtaken: models that another load has begun to load since this one began, so that their plans may be old.
+        unloaded: names of models that were unloaded since it began.
+        used: models of which the plan serves.
+        circles: the errors of models that need themselves.
     """
 
-    def __init__(self, plans: Mapping[str, LoadPlan], results: Results) -> None:
-        self._plans = plans
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self.results: Results = dict(results)
+    def __init__(
+        self,
+        wanted: Sequence[str] = (),
+        override: Override | None = None,
+        *,
+        own_worker: bool = False,
+        scanned: bool = False,
+    ) -> None:
+        self.wanted = wanted
+        self.override = override
+        self.own_worker = own_worker
+        self.scanned = scanned
+        self.plans: dict[str, LoadPlan] = {}
+        self.results: Results = {}
         self.changed: set[str] = set()
+        self.overtaken: set[str] = set()
+        self.unloaded: set[str] = set()
+        self.used: set[str] = set()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        #: only grows, so that no two models ever wait for each other
+        self._needs: dict[str, Collection[str]] = {}
+        self.circles: dict[str, LoadFailure] = {}
 
-    async def run(self, load: Callable[[LoadPlan], Awaitable[None]]) -> Results:
-        """Load all of them with `load`, whose errors become results."""
-        needs = {name: members_of(plan.config) for name, plan in self._plans.items()}
-        for name, failure in circles(needs).items():
+    async def run(self, load: Load) -> None:
+        """Load all models of `plans` with `load`, whose errors become results."""
+        needs = {name: set(members_of(plan.config)) for name, plan in self.plans.items()}
+        self.circles = circles(needs)
+        for name, failure in self.circles.items():
             log.error("failed to load '%s': %s", name, failure.reason, extra=model_fields(name))
             self.results[name] = failure
-        create = asyncio.get_running_loop().create_task
-        golden = {name: plan for name, plan in self._plans.items() if plan.golden is not None}
+        golden = {name: plan for name, plan in self.plans.items() if plan.golden is not None}
         callers = {name for name, plan in golden.items() if is_python(plan.config)}  # these may call others
         late = callers | dependents(callers, needs)
-        left = set(self._plans) - self.results.keys()
+        self._needs = {**needs, **{name: needs[name] | (self.plans.keys() - late) for name in callers}}
+        left = self.plans.keys() - self.results.keys()
         while left:
-            self._tasks = {
-                name: create(self._load(self._plans[name], load, callers, late), name=f"load {name}")
-                for name in self._plans
-                if name in left
-            }
-            await asyncio.gather(*self._tasks.values())
+            self._tasks = {}
+            self._start([name for name in self.plans if name in left], load)
+            await self._finish()
             loaded = {name for name in left if self.results[name] is None}
             left = late & (left - loaded) if callers & loaded else set()
-        return self.results
 
-    async def _load(
-        self,
-        plan: LoadPlan,
-        load: Callable[[LoadPlan], Awaitable[None]],
-        callers: Collection[str],
-        late: Collection[str],
-    ) -> None:
-        needed = set(members_of(plan.config))
-        if plan.name in callers:
-            needed.update(name for name in self._tasks if name not in late)
-        before = [self._tasks[name] for name in needed if name in self._tasks]
-        if before:
+    def reload_dependents(self, name: str, needs: Needs, load: Load) -> None:
+        """Load the ensembles that need a model again, because it has changed: each once, after all its members.
+
+        Args:
+            needs: of all models.
+        """
+        names = sorted(dependents({name}, needs) - self._tasks.keys() - self.circles.keys())
+        for one in names:
+            self._needs.setdefault(one, needs[one])
+        self._start(names, load)
+
+    def _start(self, names: Iterable[str], load: Load) -> None:
+        create = asyncio.get_running_loop().create_task
+        self._tasks.update({name: create(self._load(name, load), name=f"load {name}") for name in names})
+
+    async def _finish(self) -> None:
+        try:
+            while running := [task for task in self._tasks.values() if not task.done()]:
+                await asyncio.wait(running)
+        except asyncio.CancelledError:
+            for task in running:
+                task.cancel()
+            await asyncio.wait(running)
+            raise
+
+    async def _load(self, name: str, load: Load) -> None:
+        while before := [task for task in self._before(name) if not task.done()]:
             await asyncio.wait(before)
         try:
-            await load(plan)
+            await load(name)
         except EdgeServeError as error:
-            self.results[plan.name] = error
-        except Exception as error:  # a bug fails this model, not those that are loaded with it
-            log.exception("failed to load '%s'", plan.name, extra=model_fields(plan.name))
-            self.results[plan.name] = Internal(f"load failed for model '{plan.name}': {type(error).__name__}: {error}")
+            self.results[name] = error
         else:
-            self.results[plan.name] = None
+            self.results[name] = None
+
+    def _before(self, name: str) -> list[asyncio.Task[None]]:
+        """Return the tasks of what a model needs, but for models that need it in turn."""
+        found = needed_by(name, self._needs)
+        needed = [one for one in found if one in self._tasks and name not in needed_by(one, self._needs)]
+        return [self._tasks[one] for one in needed]
 
 
 #: how fast the files of a load request are written at least, bytes a second
 _SLOWEST_DISK = 1 << 20
 #: how long the repository agents may take to read the files of one model, seconds
 _AGENT_SECONDS = 600.0
+#: threads of their own, because reading all files of large models takes minutes, and other work must not wait for that
+_agents = Threads("repository agents", 4)
 
 
 class Planner:
@@ -114,53 +157,48 @@ class Planner:
         self._repository = repository
         self._loader = loader
         self._load_history = load_history
-        #: one at a time, in the order of the load requests, so that the last one to read is the last one to load
-        self._turn = asyncio.Lock()
 
-    async def plans(self, wanted: Iterable[str], override: Override | None) -> tuple[dict[str, LoadPlan], Results]:
-        """Return the plans of models and of all that they need, and the errors of those that cannot be read."""
-        async with self._turn:
-            return await self._plans(wanted, override)
+    async def plan(self, name: str, override: Override | None, *, scanned: bool = False) -> LoadPlan | None:
+        """Return the plan of a model; None: it is gone since a scan found it.
 
-    async def _plans(self, wanted: Iterable[str], override: Override | None) -> tuple[dict[str, LoadPlan], Results]:
-        plans: dict[str, LoadPlan] = {}
-        errors: Results = {}
-        left = list(wanted)
-        while left:
-            name = left.pop()
-            if name in plans or name in errors:
-                continue
-            try:
-                plan = plans[name] = await self._plan(name, override)
-            except EdgeServeError as error:
-                errors[name] = error
-            else:
-                self._repository.bind(plan.config, name)
-                left += members_of(plan.config)
-            override = None  # it is for the model that was asked for
-        return plans, errors
+        Args:
+            scanned: whether a scan found it.
 
-    async def _plan(self, name: str, override: Override | None) -> LoadPlan:
+        Raises:
+            Internal: it cannot be read.
+        """
         try:
-            found = await offload(self._repository.find, name)
-            if found is None and override is not None and override.files:
-                found = FoundModel(
-                    name, self._repository.roots[0] / plain_name(name)
-                )  # all files came with the request
-            if found is None:
-                raise NotFound(await self._nowhere(name))
-            if found.ambiguous:
-                raise InvalidArgument(f"model '{name}' appears in two or more repositories")
-            self._load_history.check(name)
-            return await self._read(found, override)
+            plan = await self._find_and_read(name, override)
         except UnreadableEntry as error:  # the repository has logged it
             raise _unreadable(name, error.message) from error
         except (EdgeServeError, OSError) as error:
+            if scanned and await self._is_gone(name):
+                log.info("model %s is gone from the repository since the scan", name, extra=model_fields(name))
+                return None
             log.error("failed to load '%s': %s", name, error, extra=model_fields(name))
             raise _unreadable(name, str(error)) from error
         except Exception as error:  # a bug fails this model, not those that are loaded with it
             log.exception("failed to load '%s'", name, extra=model_fields(name))
             raise _unreadable(name, f"{type(error).__name__}, see the server's log") from error
+        self._repository.bind(plan.config, name)
+        return plan
+
+    async def _find_and_read(self, name: str, override: Override | None) -> LoadPlan:
+        found = await offload(self._repository.find, name)
+        if found is None and override is not None and override.files:
+            found = FoundModel(name, self._repository.roots[0] / plain_name(name))  # all files came with the request
+        if found is None:
+            raise NotFound(await self._nowhere(name))
+        if found.ambiguous:
+            raise InvalidArgument(f"model '{name}' appears in two or more repositories")
+        self._load_history.check(name)
+        return await self._read(found, override)
+
+    async def _is_gone(self, name: str) -> bool:
+        try:
+            return await offload(self._repository.find, name) is None
+        except EdgeServeError:  # it exists
+            return False
 
     async def _nowhere(self, name: str) -> str:
         """Return the reason for a model that is in no repository, with the name that may be meant."""
@@ -172,22 +210,30 @@ class Planner:
         """Read the directory of a model in a thread: it may be large, and its disk slow."""
         written = sum(map(len, override.files.values())) if override is not None else 0
         seconds = READ_SECONDS + written / _SLOWEST_DISK
-        plan = await offload(self._repository.read, found, partial(self._loader.plan, found, override), seconds)
-        if plan.config.model_repository_agents.agents:
-            try:
-                await self._run_agents(plan)
-            except BaseException:
-                await plan.remove_files()
-                raise
-        return plan
+        return await offload(self._repository.read, found, partial(self._loader.plan, found, override), seconds)
 
-    async def _run_agents(self, plan: LoadPlan) -> None:
+    async def run_agents(self, plan: LoadPlan) -> None:
+        """Run the repository agents of a model, which read all its files.
+
+        Raises:
+            Internal: they refuse the files, or cannot read them in time.
+        """
+        if not plan.config.model_repository_agents.agents:
+            return
         try:
-            await asyncio.wait_for(offload(run_agents, plan.config, plan.directory), _AGENT_SECONDS)
+            await asyncio.wait_for(_agents.start(run_agents, plan.config, plan.directory), _AGENT_SECONDS)
         except asyncio.TimeoutError:
-            raise Internal(f"the files of model '{plan.name}' could not be read within {_AGENT_SECONDS:g} s") from None
+            reason = f"the files of model '{plan.name}' could not be read within {_AGENT_SECONDS:g} s"
+            raise _refused(plan, reason) from None
+        except (EdgeServeError, OSError) as error:
+            raise _refused(plan, str(error)) from error
 
 
 def _unreadable(name: str, reason: str) -> Internal:
     """Return Triton's text, which does not have the reason, followed by the reason."""
     return Internal(f"failed to load '{name}', failed to poll from model repository: {reason}")
+
+
+def _refused(plan: LoadPlan, reason: str) -> Internal:
+    log.error("failed to load '%s': %s", plan.name, reason, extra=model_fields(plan.name))
+    return _unreadable(plan.name, reason)

@@ -225,7 +225,8 @@ class Loader:
 
         served = Served(
             config.name, str(version), config, signature, runner(statistics), statistics, None, None, 0.0,
-            shape_key_for(signature), kept=plan.kept, identity=plan.name, golden=plan.golden,
+            shape_key_for(signature), kept=plan.kept, identity=plan.name, directory=plan.directory,
+            golden=plan.golden,
         )  # fmt: skip
         if plan.golden is not None and self._options.proves(plan.name):
             await prove_with(served, plan.golden, self._proof_seconds, runner(self._new_statistics(config)))

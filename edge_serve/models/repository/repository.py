@@ -160,6 +160,11 @@ class Repository:
         entries: list[tuple[Path, Path | Exception | None]] = [(root / name, real / name) for name in names]
         return entries + [(Path(path), target) for path, target in targets.items()]
 
+    def places(self, name: str) -> list[Path]:
+        """Return the places where the directory of a model can be, by its key in `scan`. Reads no disk."""
+        roots = [root for root in self.roots if not self.namespaced or namespace_of(name) == str(root.absolute())]
+        return [root / plain_name(name) for root in roots]
+
     def find(self, name: str) -> FoundModel | None:
         """Return one model, by its key in `scan`.
 
@@ -168,9 +173,8 @@ class Repository:
             UnreadableEntry: its entry exists, and cannot be read.
         """
         check_name(plain_name(name))
-        roots = [root for root in self.roots if not self.namespaced or namespace_of(name) == str(root.absolute())]
-        paths = {str(root / plain_name(name)): root for root in roots}
-        targets = self._reader.read_all({path: partial(_target, Path(path), root) for path, root in paths.items()})
+        jobs = {str(path): partial(_target, path, path.parent) for path in self.places(name)}
+        targets = self._reader.read_all(jobs)
         places = [target for target in targets.values() if isinstance(target, Path)]
         if places:
             return FoundModel(name, places[0], ambiguous=len(places) > 1)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from collections.abc import Callable, Coroutine, Hashable
 from pathlib import Path
 from typing import Any, cast
 
-from google.protobuf import text_format
+from google.protobuf import json_format, text_format
 
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError, InvalidArgument
@@ -16,6 +17,7 @@ from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.control.registry import Registry
+from edge_serve.models.ensemble.flight import Lookup
 from edge_serve.models.load.engines import EngineBuilds
 from edge_serve.models.load.load_plan import LoadPlan
 from edge_serve.models.load.loading import Loader
@@ -52,8 +54,11 @@ class Idle(Runner):
 class FakeServed:
     """The part of a Served that the registry uses."""
 
-    def __init__(self, name: str, version: int, busy: bool) -> None:
+    def __init__(self, name: str, version: int, busy: bool, config: pb.ModelConfig, directory: Path) -> None:
         self.name = self.identity = name
+        self.config = config
+        self.directory = directory
+        self.kept = None
         self.version = str(version)
         self.healthy = True
         self.swapping = self.has_stand_in = False
@@ -81,29 +86,50 @@ class FakeLoader:
         self.opened: list[FakeServed] = []
         self.busy = False
         self.gate: asyncio.Event | None = None
+        #: model -> what its `open` waits for
+        self.waits: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {}
+        #: `plan` waits for it
+        self.readable = threading.Event()
+        self.readable.set()
         self.tries = 0
         self.broken_times: float = math.inf
 
     def plan(self, found: FoundModel, override: Override | None) -> LoadPlan:
+        self.readable.wait(10)
         if not (found.directory / "ok").exists():
             raise InvalidArgument("unreadable configuration")
         numbers = versions(found.directory)
         text = found.directory / "config.pbtxt"
         config = text_format.Parse(text.read_text() if text.exists() else "", pb.ModelConfig())
+        if override is not None:
+            json_format.Parse(override.config or "{}", config)
         return LoadPlan(found.name, found.directory, config, numbers, fingerprint(found.directory), override)
 
     async def open(self, plan: LoadPlan, version: int, *, own_worker: bool) -> FakeServed:
         if self.gate is not None:
             await self.gate.wait()
+        if plan.name in self.waits:
+            await self.waits[plan.name]()
         self.tries += 1
         if (plan.name, version) in self.broken and self.tries <= self.broken_times:
             raise self.broken[plan.name, version]
-        served = FakeServed(plan.name, version, self.busy)
+        served = FakeServed(plan.name, version, self.busy, plan.config, plan.directory)
         self.opened.append(served)
         return served
 
+    async def open_ensemble(self, plan: LoadPlan, version: int, lookup: Lookup) -> FakeServed:
+        return await self.open(plan, version, own_worker=False)
+
     async def close(self, served: FakeServed) -> None:
         served.closed = True
+
+
+_VECTOR = "data_type: TYPE_FP32 dims: 1"
+
+
+def _step(member: str, source: str, target: str) -> str:
+    maps = f'input_map {{ key: "X" value: "{source}" }} output_map {{ key: "Y" value: "{target}" }}'
+    return f'step {{ model_name: "{member}" model_version: -1 {maps} }}'
 
 
 class House:
@@ -121,6 +147,20 @@ class House:
         (self.root / name).mkdir(exist_ok=True)
         if readable:
             (self.root / name / "ok").touch()
+
+    def put_member(self, name: str, output: str = "Y") -> None:
+        """Add a model that can be a member of an ensemble."""
+        self.put(name, 1)
+        text = f'input {{ name: "X" {_VECTOR} }} output {{ name: "{output}" {_VECTOR} }}'
+        (self.root / name / "config.pbtxt").write_text(f'name: "{name}" {text}')
+
+    def put_ensemble(self, name: str, *members: str) -> None:
+        """Add an ensemble of models in a row, each of which has the input X and the output Y."""
+        self.put_member(name)
+        ends = ["X", *(f"t{i}" for i in range(1, len(members))), "Y"]
+        with (self.root / name / "config.pbtxt").open("a") as config:
+            steps = "\n".join(map(_step, members, ends, ends[1:]))
+            config.write(f'platform: "ensemble" ensemble_scheduling {{\n{steps}\n}}')
 
     def index(self) -> list[tuple[str, str, str, str]]:
         return [(e.name, e.version, e.state, e.reason) for e in self.entries()]

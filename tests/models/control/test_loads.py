@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import shutil
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
 import pytest
 
+from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import Internal
+from edge_serve.models.load import batch
+from edge_serve.models.load.dependencies import LoadFailure
 from edge_serve.models.load.load_plan import LoadPlan
 from edge_serve.models.repository.override import Override
 from edge_serve.models.repository.repository import FoundModel
@@ -124,3 +131,293 @@ def test_an_internal_error_fails_one_model_and_no_other(tmp_path: Path) -> None:
         assert house.serving("good").version == "1"
 
     play(tmp_path, scenario)
+
+
+def test_a_load_that_waited_for_another_does_not_bring_back_older_files(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put_member("a")
+        house.put_member("b")
+        house.put_ensemble("e", "a", "b")
+        await house.registry.load("b")
+        go = asyncio.Event()
+        house.loader.waits["a"] = go.wait
+        loads = [asyncio.create_task(house.registry.load("a"))]
+        await until(lambda: house.index()[0][2] == "LOADING")
+        loads.append(asyncio.create_task(house.registry.load("e")))
+        await until(lambda: house.registry.knows("e"))
+
+        house.put("b", 2)
+        await house.registry.load("b")
+        go.set()
+        await asyncio.gather(*loads)
+
+        assert house.registry.ready_versions("b") == ("1", "2")
+        assert house.serving("e").version == "1"
+
+    play(tmp_path, scenario)
+
+
+def test_a_model_that_hangs_delays_neither_loads_nor_unloads_of_others(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        for name in ("x", "y", "z"):
+            house.put_member(name)
+        house.put_ensemble("e", "x", "y")
+        await house.registry.load_all()
+        house.loader.waits["x"] = asyncio.Event().wait
+        for name in ("x", "y"):
+            house.put(name, 2)
+        hanging = asyncio.create_task(house.registry.load_all(["x", "y"]))
+        await until(lambda: house.registry.ready_versions("y") == ("1", "2"))
+
+        house.put("y", 3)
+        house.put("z", 2)
+        assert await house.registry.load_all(["y", "z"]) == []
+        assert house.registry.ready_versions("y") == ("1", "2", "3")
+        await house.registry.unload("y")
+        assert (house.registry.ready_versions("y"), house.registry.ready_versions("e")) == ((), ())
+
+        hanging.cancel()
+        await asyncio.wait([hanging])
+        del house.loader.waits["x"]
+        assert await house.registry.load_all(["e"]) == []
+        assert house.registry.ready_versions("x") == ("1", "2")
+
+    play(tmp_path, scenario)
+
+
+def test_loads_of_ensembles_that_share_members_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        for name in "abc":
+            house.put_member(name)
+        house.put_ensemble("e", "a", "b")
+        house.put_ensemble("f", "b", "c")
+        house.put_ensemble("g", "f", "a", "e")
+
+        async def call() -> None:
+            await house.registry.load("c")
+
+        house.loader.waits["a"] = call  # as a Python model may in `initialize`
+        for number in (2, 3, 4):
+            jobs = [house.registry.load(name) for name in ("e", "f", "g", "a", "g")]
+            await asyncio.gather(*jobs, house.registry.unload("b"), return_exceptions=True)
+            for name in "abc":
+                house.put(name, number)
+        assert await house.registry.load_all() == []
+        assert {name: house.registry.ready_versions(name)[-1] for name in "abcefg"} == dict(
+            zip("abcefg", "444111", strict=True)
+        )
+
+    play(tmp_path, scenario)
+
+
+def test_an_unload_while_the_model_is_read_is_not_lost(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("m", 1)
+        house.loader.readable.clear()
+        load = asyncio.create_task(house.registry.load("m"))
+        await asyncio.sleep(0.01)
+        await house.registry.unload("m")
+        house.loader.readable.set()
+
+        with pytest.raises(LoadFailure, match="it was unloaded while its load was under way"):
+            await load
+        assert house.registry.ready_versions("m") == ()
+        assert house.registry.is_ready()
+        await house.registry.load("m")
+        assert house.registry.ready_versions("m") == ("1",)
+
+    play(tmp_path, scenario)
+
+
+def test_agents_delay_only_their_own_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proven = threading.Event()
+
+    def wait(config: pb.ModelConfig, directory: Path) -> None:
+        assert proven.wait(10)
+
+    monkeypatch.setattr(batch, "run_agents", wait)
+
+    async def scenario(house: House) -> None:
+        house.put("big", 1)
+        (tmp_path / "big" / "config.pbtxt").write_text('model_repository_agents { agents { name: "checksum" } }')
+        house.put("quick", 1)
+        load = asyncio.create_task(house.registry.load("big"))
+        await until(lambda: house.registry.knows("big"))
+        await house.registry.load("quick")
+        assert not house.registry.is_ready(), "it is loading"
+        unload = asyncio.create_task(house.registry.unload("big"))
+        await settle()
+        assert not unload.done(), "it follows the load"
+
+        proven.set()
+        await asyncio.gather(load, unload)
+        assert house.registry.ready_versions("big") == ()
+
+    play(tmp_path, scenario)
+
+
+def test_a_load_does_not_wait_for_the_last_requests_before_an_unload(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("m", 1)
+        house.loader.busy = True
+        await house.registry.load("m")
+        old = house.serving("m")
+        unload = asyncio.create_task(house.registry.unload("m"))
+        await settle()
+        house.loader.busy = False
+        await house.registry.load("m")
+
+        assert house.serving("m") is not old
+        assert not unload.done()
+        assert old.runner.on_idle is not None
+        old.runner.on_idle()
+        await unload
+        assert house.registry.ready_versions("m") == ("1",)
+
+    play(tmp_path, scenario)
+
+
+def test_a_member_that_is_loaded_again_survives_the_unload_before(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put_member("a")
+        house.put_ensemble("e", "a")
+        house.loader.busy = True
+        await house.registry.load("e")
+        old = house.serving("e")
+        unload = asyncio.create_task(house.registry.unload("a"))
+        await settle()
+        house.loader.busy = False
+        assert house.registry.ready_versions("a") == ("1",), "requests of the ensemble still call it"
+        await house.registry.load("a")
+        member = house.serving("a")
+        assert old.runner.on_idle is not None
+        old.runner.on_idle()
+        for served in house.loader.opened:
+            if served.runner.on_idle is not None:
+                served.runner.on_idle()
+        await unload
+
+        assert house.serving("a") is member
+        assert house.serving("e") is not old
+
+    play(tmp_path, scenario)
+
+
+def test_members_that_are_unloaded_with_an_ensemble_serve_until_its_last_request(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put_member("a")
+        house.put_ensemble("e", "a")
+        house.loader.busy = True
+        await house.registry.load("e")
+        ensemble, member = house.serving("e"), house.serving("a")
+        member.runner.busy = False
+        unload = asyncio.create_task(house.registry.unload("e", unload_dependents=True))
+        await settle()
+        assert (house.registry.ready_versions("e"), house.registry.ready_versions("a")) == ((), ("1",))
+        assert ensemble.runner.on_idle is not None
+        ensemble.runner.on_idle()
+        await unload
+        assert house.registry.ready_versions("a") == ()
+
+    play(tmp_path, scenario)
+
+
+def test_an_ensemble_that_never_served_is_loaded_by_the_next_request(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put_member("a")
+        house.put_ensemble("e", "a")
+        with pytest.raises(LoadFailure):
+            await house.registry.load("e", Override('{"ensemble_scheduling": {"step": [{"model_name": "none"}]}}'))
+        assert not house.registry.is_ready()
+        await house.registry.load("e")
+        assert house.registry.ready_versions("e") == ("1",)
+        assert house.registry.is_ready()
+
+    play(tmp_path, scenario)
+
+
+def test_an_ensemble_that_its_member_leaves_behind_has_failed(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put_member("a")
+        house.put_ensemble("e", "a")
+        house.put_ensemble("f", "e")
+        assert await house.registry.load_all() == []
+        house.put_member("a", output="Z")
+        await house.registry.load("a")
+        await settle()
+
+        states = {name: (state, reason) for name, _, state, reason in house.index()}
+        assert states["a"] == ("READY", "")
+        assert states["e"][0] == states["f"][0] == "UNAVAILABLE"
+        assert "output" in states["e"][1]
+        assert "depends on 'e'" in states["f"][1]
+        assert house.registry.failed_dependents(["a"]) == ["e", "f"]
+        assert not house.registry.is_ready()
+
+        house.put_member("a")
+        await house.registry.load("a")
+        assert house.registry.is_ready()
+        assert house.registry.ready_versions("f") == ("1",)
+        assert house.registry.failed_dependents(["a"]) == []
+
+    play(tmp_path, scenario)
+
+
+def test_a_model_that_could_not_be_tried_counts_until_it_is_gone(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("bad", 1, readable=False)
+        house.put_ensemble("e", "none")
+        assert len(await house.registry.load_all()) == 2
+        assert not house.registry.is_ready()
+        summaries = {one.name: one for one in house.registry.summaries()}
+        assert (summaries["e"].word, "none" in summaries["e"].reason) == ("failed", True)
+        assert [one.ready for one in house.registry.readiness()] == [False, False]
+
+        for name in ("bad", "e"):
+            await house.registry.dismiss_removed()
+            assert not house.registry.is_ready()
+            shutil.rmtree(tmp_path / name)
+        await house.registry.dismiss_removed()
+        assert house.registry.is_ready()
+        assert not list(house.registry.readiness())
+
+    play(tmp_path, scenario)
+
+
+def test_a_model_that_is_removed_after_the_scan_has_not_failed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(house: House) -> None:
+        house.put("m", 1)
+        await house.registry.load("m")
+        shutil.rmtree(tmp_path / "m")
+        with caplog.at_level(logging.WARNING):
+            assert await house.registry.load_all(["m"], scanned=True) == []
+        assert not caplog.records
+        assert house.registry.ready_versions("m") == ("1",), "until the next scan"
+        assert len(await house.registry.load_all(["m"])) == 1
+
+    play(tmp_path, scenario)
+
+
+def test_a_load_that_was_cancelled_leaves_nothing_locked(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put_member("a")
+        house.put_ensemble("e", "a")
+        house.loader.waits["a"] = asyncio.Event().wait
+        load = asyncio.create_task(house.registry.load("e"))
+        await until(lambda: house.index()[0][2] == "LOADING")
+        load.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await load
+
+        del house.loader.waits["a"]
+        await house.registry.load("e")
+        assert house.registry.ready_versions("e") == ("1",)
+
+    play(tmp_path, scenario)
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    while not reached():
+        await asyncio.sleep(0.001)

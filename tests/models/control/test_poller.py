@@ -182,8 +182,12 @@ class FakeRegistry:
     def find_rebound(self) -> list[str]:
         return self.rebound
 
-    async def load_all(self, names: Iterable[str], *, own_worker: bool) -> list[str]:
+    def failed_dependents(self, names: Iterable[str]) -> list[str]:
+        return []
+
+    async def load_all(self, names: Iterable[str], *, own_worker: bool, scanned: bool) -> list[str]:
         assert own_worker
+        assert scanned
         self._tell("load", *names)
         if self.error is not None:
             raise self.error

@@ -206,11 +206,11 @@ def record(*failed: int, loading: tuple[int, ...] = ()) -> ModelRecord:
 
 def test_the_state_of_a_model_is_that_of_its_worst_version() -> None:
     one = record(1, loading=(2,))
-    assert one.summarize() == ModelSummary("m", "failed", "bad 1")
+    assert one.summarize("") == ModelSummary("m", "failed", "bad 1")
     assert [version.version for version in one.failed()] == [1]
     one.dismiss()
-    assert one.summarize().word == "loading"
-    assert ModelRecord("m").summarize().word == "failed", "it has no version, and none is being loaded"
+    assert one.summarize("").word == "loading"
+    assert ModelRecord("m").summarize("no file") == ModelSummary("m", "failed", "no file"), "no version was tried"
 
 
 def test_a_failure_that_is_wanted_is_not_dismissed() -> None:

@@ -24,16 +24,20 @@ def run(plans: list[LoadPlan], calls: dict[str, set[str]]) -> tuple[list[str], s
     tries: list[str] = []
     there: set[str] = set()
 
-    async def load(plan: LoadPlan) -> None:
-        tries.append(plan.name)
-        await asyncio.sleep(0)
-        needed = calls.get(plan.name, set()) | {step.model_name for step in plan.config.ensemble_scheduling.step}
-        if not needed <= there:
-            raise Internal(f"{plan.name} needs {needed}")
-        there.add(plan.name)
+    batch = LoadBatch()
+    batch.plans = {one.name: one for one in plans}
 
-    results = asyncio.run(LoadBatch({one.name: one for one in plans}, {}).run(load))
-    return tries, {name for name, error in results.items() if error is not None}
+    async def load(name: str) -> None:
+        tries.append(name)
+        await asyncio.sleep(0)
+        members = {step.model_name for step in batch.plans[name].config.ensemble_scheduling.step}
+        needed = calls.get(name, set()) | members
+        if not needed <= there:
+            raise Internal(f"{name} needs {needed}")
+        there.add(name)
+
+    asyncio.run(batch.run(load))
+    return tries, {name for name, error in batch.results.items() if error is not None}
 
 
 def test_a_tested_model_that_calls_others_is_loaded_after_them() -> None:
