@@ -91,6 +91,30 @@ def test_a_missing_model_is_reported_as_absent(server: Running) -> None:
     assert result == {"versions": [], "changed": False, "reason": "the model repositories hold no model 'nowhere'"}
 
 
+def test_an_ensemble_that_its_member_leaves_behind_is_named_and_counts(server: Running, root: Path) -> None:
+    maps = "".join(
+        f'{kind}put_map {{ key: "{name}" value: "{name}" }} '
+        for kind, name in (("in", "INPUT0"), ("in", "INPUT1"), ("out", "OUTPUT0"), ("out", "OUTPUT1"))
+    )
+    step = f'step {{ model_name: "part" model_version: -1 {maps} }}'
+    config = ADD_SUB_CONFIG.replace('backend: "python"', 'platform: "ensemble"')
+    python_model(root, "whole", config=f"{config} ensemble_scheduling {{ {step} }}")
+    part = python_model(root, "part")
+    assert reload(server, {"models": ["whole", "part"]})["whole"]["versions"] == ["1"]
+
+    python_model(root, "part", config=ADD_SUB_CONFIG.replace("OUTPUT1", "OTHER"))
+    results = reload(server, {"models": ["part"]})
+    assert (results["part"]["versions"], results["part"]["reason"]) == (["1"], "")
+    assert results["whole"]["versions"] == []
+    assert "non-existing output OUTPUT1 in model part" in results["whole"]["reason"]
+    assert server.get("/v2/health/ready")[0] == 400
+
+    (part / "config.pbtxt").write_text(ADD_SUB_CONFIG)
+    assert list(reload(server, {"models": ["part"]})) == ["part"]
+    assert server.get("/v2/health/ready")[0] == 200
+    assert server.add_sub("whole")[0] == 200
+
+
 def test_unload_first_makes_requests_wait_and_loses_none(server: Running, root: Path) -> None:
     replace(root, "one", SLOW, version=2)
     load, workers = Load(), set(server.workers())
