@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,13 +38,18 @@ def sums(server: Running, model: str) -> int:
     """OUTPUT0: 2 where that is the sum of 1 and 1, 0 where it is the difference."""
     status, answer = server.add_sub(model)
     assert status == 200, answer
+    return sum_in(answer)
+
+
+def sum_in(answer: dict[str, Any]) -> int:
     return int(next(output["data"][0] for output in answer["outputs"] if output["name"] == "OUTPUT0"))
 
 
 def until_it_sums(server: Running, model: str, expected: int) -> None:
     end = time.monotonic() + PATIENCE
     while True:
-        if server.add_sub(model)[0] == 200 and sums(server, model) == expected:
+        status, answer = server.add_sub(model)
+        if status == 200 and sum_in(answer) == expected:
             return
         assert time.monotonic() < end, server.log()
         time.sleep(0.05)
