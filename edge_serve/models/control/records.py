@@ -125,10 +125,10 @@ class ModelRecord:
 
     @property
     def is_settled(self) -> bool:
-        """Whether each version is settled, or drains beside one that serves; without versions, whether no load is under
-        way."""
+        """Whether each version is settled, or drains beside one that serves; without versions, whether the last load
+        found one, and no load is under way."""
         if not self.versions:
-            return not self.loads
+            return not (self.barren or self.loads)
         counted = [version for version in self.versions.values() if not version.is_settled]
         return not counted or (bool(self.ready()) and all(one.state is VersionState.DRAINING for one in counted))
 
@@ -163,7 +163,7 @@ class ModelRecord:
         for _, version in sorted(self.versions.items()):
             if version.state in (VersionState.LOADING, VersionState.READY) or version.failed:
                 yield str(version.version), version.state is VersionState.READY and version.is_settled
-        if not self.versions and self.loads:
+        if not self.versions and (self.barren or self.loads):
             yield "", False
 
     def summarize(self, failure: str) -> ModelSummary:

@@ -198,14 +198,14 @@ class Registry:
 
     def is_ready(self) -> bool:
         """Return strict readiness: each version of each model that counts is healthy or was unloaded, and no model
-        lacks one.
+        lacks one. As in Triton, a model whose configuration cannot be read, or that lacks a member, does not count.
 
         The server is not ready in safe mode, while it leaves safe mode, and if it could not read its repositories.
         """
         if self.load_history.left_out or self.load_history.returning or self.load_history.unreadable:
             return False
         if not self._required:
-            return not self._untried() and all(map(attrgetter("is_settled"), self._models.values()))
+            return all(map(attrgetter("is_settled"), self._models.values()))
         if not self._required.issubset(map(plain_name, self._serving.highest)):
             return False
         return all(record.is_settled for name, record in self._models.items() if plain_name(name) in self._required)
