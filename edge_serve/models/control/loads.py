@@ -118,7 +118,7 @@ class ModelLoads:
         elif not isinstance(cause, NotFound):  # clients may send any name
             self._load_history.reasons[name] = (cause if isinstance(cause, EdgeServeError) else error).message.strip()
 
-    def forget(self, name: str) -> None:
+    def cancel(self, name: str) -> None:
         """Let the loads that are under way not load a model any more: it is being unloaded.
 
         Args:

@@ -343,7 +343,7 @@ class Registry:
                 them.
             begun: called once the first of them accepts no more requests.
         """
-        self._loads.forget(name)
+        self._loads.cancel(name)
         for one in [one for one in self.load_history.reasons if name in (one, plain_name(one))]:
             del self.load_history.reasons[one]
         for one in [one for one in self._models if name in (one, plain_name(one))]:
@@ -351,11 +351,11 @@ class Registry:
             await self._unload(one, unload_dependents, begun)
 
     async def _unload(self, name: str, unload_dependents: bool, begun: Callable[[], None] | None) -> None:
-        going = {name: await self._forget(name)}
+        going = {name: await self._mark_unwanted(name)}
         if unload_dependents:
             needs = {**self._loads.needs(), **going}
             for one in sorted(find_unneeded(name, needs, self._is_asked) - {name}):
-                going[one] = await self._forget(one)
+                going[one] = await self._mark_unwanted(one)
         while wave := self._outermost(going):
             draining: list[asyncio.Task[None]] = []
             for one in wave:
@@ -372,12 +372,12 @@ class Registry:
     def _is_asked(self, name: str) -> bool:
         return name not in self._models or self._models[name].explicit
 
-    async def _forget(self, name: str) -> Collection[str]:
+    async def _mark_unwanted(self, name: str) -> Collection[str]:
         """Let a model be wanted no more, after the load that is under way. Return what it needs."""
         record = self._models[name]
         async with record.lock:
             needs = self._loads.needs().get(name, ())
-            self._loads.forget(name)
+            self._loads.cancel(name)
             record.plan = None
             record.explicit = record.barren = False
             record.dismiss()
