@@ -9,7 +9,7 @@ from pathlib import Path
 from ota import files
 from ota.layout import StateLayout
 from ota.store import bad, journal, links
-from ota.store.journal import Journal, UpdateStage
+from ota.store.journal import Journal, NextRelease, UpdateStage
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ def restore(layout: StateLayout, repository: Path, bundle: str) -> RestoredBundl
 def _corrections(layout: StateLayout, repository: Path, entry: Journal) -> Iterator[tuple[str, Journal]]:
     """Yield each fault that a journal has by the releases on disk, with the corrected journal."""
     following = entry.next
-    if following is not None and following.stage in journal.SWITCHED and not journal.can_serve(layout, entry):
+    if following is not None and following.stage in journal.SWITCHED and (why := _why_undo(layout, entry, following)):
         yield (
-            f"{entry.bundle} {following.release} is damaged or missing on this disk: back to {entry.active}",
+            f"{entry.bundle} {following.release} {why}: back to {entry.active or 'none'}",
             entry := replace(entry, next=replace(following, stage=UpdateStage.UNDOING)),
         )
     if journal.has_complete(layout, entry, entry.active):
@@ -86,6 +86,16 @@ def _corrections(layout: StateLayout, repository: Path, entry: Journal) -> Itera
     )
 
 
+def _why_undo(layout: StateLayout, entry: Journal, following: NextRelease) -> str:
+    """Return why the release that serves may not: it is not whole, or a crash ended its rollback before the journal
+    had it; "" = it may.
+    """
+    if not journal.can_serve(layout, entry):
+        return "is damaged or missing on this disk"
+    found = bad.load(layout).find(entry.bundle, following.release, following.variant, "", 0.0)  # whatever the facts are
+    return f"is on the bad list ({found.reason})" if found else ""
+
+
 def begin_undo(layout: StateLayout, entry: Journal) -> Journal:
     """Write UNDOING as the stage of the next release."""
     assert entry.next is not None
@@ -95,7 +105,9 @@ def begin_undo(layout: StateLayout, entry: Journal) -> Journal:
 
 
 def end_undo(layout: StateLayout, entry: Journal) -> Journal:
-    """Write the journal without the next release, whose links are removed."""
-    entry = replace(entry, next=None)
+    """Write the journal without the next release, whose links are removed, and to which no way back leads."""
+    assert entry.next is not None
+    previous = entry.previous if entry.previous != entry.next.release else 0
+    entry = replace(entry, previous=previous, next=None)
     journal.write(layout, entry)
     return entry

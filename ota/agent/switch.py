@@ -93,14 +93,9 @@ def undo(components: Components, entry: Journal, error: OtaError, variant: str =
         record_failure(components, entry.bundle, following.release, variant, error, _FACTS_SECONDS)
     except StoreError as failure:  # the bad release must not serve on for it
         components.tell(f"the bad list lacks {entry.bundle} {following.release}: {failure.message}")
-    record_event(
-        components,
-        HistoryEvent(
-            components.clock.now(), "rolled_back", entry.bundle, following.release, "", error.reason, error.message
-        ),
-    )
-    components.tell(f"{entry.bundle}: rolling back to {_named(entry.active)}: {error.message}")
-    return go_back(components, begin_undo(components.layout, entry))
+    entry = begin_undo(components.layout, entry)
+    _note_way_back(components, entry, error.message, error.reason)
+    return go_back(components, entry)
 
 
 def undo_denied(components: Components, entry: Journal) -> Journal:
@@ -109,13 +104,39 @@ def undo_denied(components: Components, entry: Journal) -> Journal:
     Raises:
         StoreError, ServerError: as `undo`.
     """
+    entry = begin_undo(components.layout, entry)
     assert entry.next is not None
-    text = f"release {entry.next.release} is denied"
-    record_event(
-        components, HistoryEvent(components.clock.now(), "rolled_back", entry.bundle, entry.next.release, message=text)
-    )
-    components.tell(f"{entry.bundle}: rolling back to {_named(entry.active)}: {text}")
-    return go_back(components, begin_undo(components.layout, entry))
+    _note_way_back(components, entry, f"release {entry.next.release} is denied")
+    return go_back(components, entry)
+
+
+def go_back_to(
+    components: Components, entry: Journal, release: int, why: str, *, reason: str = "", fallback: int = 0
+) -> Journal:
+    """Go back from the active release to another one that was GOOD here. Return the journal.
+
+    Args:
+        release: serves from now on; 0 = none, so that all links are removed.
+        reason: the word of an error, for the history.
+        fallback: serves if `release` does not load; 0 = none.
+
+    Raises:
+        StoreError, ServerError: as `undo`.
+    """
+    following = NextRelease(entry.active, "", UpdateStage.UNDOING, 0, components.clock.now())
+    entry = replace(entry, active=release, previous=fallback, next=following)
+    journal.write(components.layout, entry)
+    _note_way_back(components, entry, why, reason)
+    return go_back(components, entry)
+
+
+def _note_way_back(components: Components, entry: Journal, why: str, reason: str = "") -> None:
+    assert entry.next is not None
+    event = "rolled_back" if entry.active else "withdrawn"
+    now, left = components.clock.now(), entry.next.release
+    record_event(components, HistoryEvent(now, event, entry.bundle, left, reason=reason, message=why))
+    to = f"release {entry.active}" if entry.active else "no release"
+    components.tell(f"{entry.bundle}: rolling back to {to}: {why}")
 
 
 def go_back(components: Components, entry: Journal) -> Journal:
@@ -125,31 +146,17 @@ def go_back(components: Components, entry: Journal) -> Journal:
         load(components, entry)
     except TrialFailed as error:
         older = entry.previous
-        entry = end_undo(components.layout, entry)
         if not older or not journal.has_complete(components.layout, entry, older):
+            end_undo(components.layout, entry)
             text = "and no release before it is on this disk: see 'edge-serve status', or publish one that works"
             raise ServerError(f"{error.message}; {text}") from error
         components.tell(f"{entry.bundle}: {error.message}; back to release {older}")
-        entry = replace(entry, active=older, previous=0)
+        entry = replace(entry, active=older, previous=0, next=None)
         journal.write(components.layout, entry)
         apply_links(components, entry)
         load(components, entry)
         return entry
     return end_undo(components.layout, entry)
-
-
-def withdraw(components: Components, entry: Journal, why: str) -> Journal:
-    """Remove the links of a bundle that may not run here. Return the journal without the active release."""
-    variant = entry.next.variant if entry.next else ""
-    following = NextRelease(entry.active, variant, UpdateStage.UNDOING, 0, components.clock.now())
-    record_event(components, HistoryEvent(components.clock.now(), "withdrawn", entry.bundle, entry.active, message=why))
-    entry = replace(entry, active=0, previous=0, next=following)
-    journal.write(components.layout, entry)
-    return go_back(components, entry)
-
-
-def _named(release: int) -> str:
-    return f"release {release}" if release else "no release"
 
 
 def record_failure(

@@ -310,7 +310,7 @@ class Update:
     def _withdraw(self, entry: Journal, choice: ReleaseChoice) -> BundleOutcome:
         """Remove the links of a bundle that this device may no longer serve."""
         if entry.active:
-            entry = switch.withdraw(self._components, entry, choice.why)
+            entry = switch.go_back_to(self._components, entry, 0, choice.why)
         return self._wait(entry, choice.why)
 
     def _wait(self, entry: Journal, why: str) -> BundleOutcome:

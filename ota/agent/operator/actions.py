@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ota.agent import switch
 from ota.agent.components import Components
 from ota.documents.names import SYSTEM
 from ota.errors import AlreadyRunning, StoreError, TrialFailed, UsageError, Withdrawn
 from ota.layout import StateLayout
-from ota.store import bad, history, journal, pause, releases
+from ota.store import bad, history, journal, pause
 from ota.store.bad import ANY_VARIANT
 from ota.store.history import HistoryEvent
-from ota.store.journal import Journal, NextRelease, UpdateStage
+from ota.store.journal import Journal, UpdateStage
 from ota.store.lock import acquire_lock
 from ota.store.pause import Pause
 
@@ -23,32 +21,31 @@ _PATIENCE = 2.0
 def roll_back(components: Components, bundle: str, why: str) -> Journal:
     """Switch to the previous release, and put the current one on the bad list, so that no run installs it again.
 
+    A repeated rollback continues one that was interrupted.
+
     Raises:
         UsageError: there is no such bundle.
         StoreError: there is no release before.
+        TrialFailed: the previous release did not load, so the current one serves.
     """
     entry = _journal(components.layout, bundle)
     error = Withdrawn(f"rolled back by the operator{f': {why}' if why else ''}")
     if entry.next is not None and entry.next.stage in (*journal.SWITCHED, UpdateStage.UNDOING):
-        return switch.undo(components, entry, error)
-    older = entry.previous
-    if not older or not journal.has_complete(components.layout, entry, older):
-        raise StoreError(
-            f"no release of {bundle} before {entry.active} is on this device: publish another one, "
-            f"or pin an older one with 'edge-ota publish rollout pin'"
-        )
-    switch.record_failure(components, bundle, entry.active, ANY_VARIANT, error)
-    record = releases.read_record(components.layout.release(entry.models[older][0], older))
-    following = NextRelease(
-        older, record.variant if record else "", UpdateStage.TESTED, components.settings.tries, components.clock.now()
-    )
-    try:
-        entry = switch.switch(components, entry, following)
-    except TrialFailed as failed:
-        switch.undo(components, journal.read(components.layout, bundle) or entry, failed)
-        raise
-    entry = replace(switch.accept(components, entry), previous=0)
-    journal.write(components.layout, entry)
+        left, older = entry.next.release, entry.active
+        entry = switch.undo(components, entry, error)
+    else:
+        left, older = entry.active, entry.previous
+        if not older or not journal.has_complete(components.layout, entry, older):
+            raise StoreError(
+                f"no release of {bundle} before {left} is on this device: publish another one, "
+                f"or pin an older one with 'edge-ota publish rollout pin'"
+            )
+        switch.record_failure(components, bundle, left, ANY_VARIANT, error)
+        entry = switch.go_back_to(components, entry, older, error.message, reason=error.reason, fallback=left)
+    if entry.active == left:
+        failed = TrialFailed(f"{bundle} {older} did not load, so release {left} serves: see 'edge-serve status'")
+        switch.record_failure(components, bundle, older, ANY_VARIANT, failed)
+        raise failed
     return entry
 
 

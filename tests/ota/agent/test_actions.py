@@ -1,0 +1,164 @@
+"""The operator's rollback: interrupted, repeated, and without a release that loads."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ota import files
+from ota.agent.boot import Boot
+from ota.agent.operator import actions
+from ota.decide.probation import ProbationVerdict
+from ota.errors import ServerError, StoreError, TrialFailed
+from ota.files import DiskOperation
+from ota.store import bad, history
+from ota.store.journal import UpdateStage
+from tests.ota.device import NOW, Device
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Device:
+    """A device that serves release 16 of det, and served 15 before."""
+    found = Device(tmp_path)
+    for release in (15, 16):
+        found.publish(release=release)
+        found.run()
+    return found
+
+
+def boot(device: Device) -> None:
+    """Run the boot step, then start edge-serve."""
+    Boot(device.settings, NOW, lambda text: None).run()
+    device.server.start()
+
+
+def roll_back(device: Device) -> int:
+    """Roll back. Return the release that serves."""
+    return actions.roll_back(device.parts(), "det", "it misses red parts").active
+
+
+def withdrawn(device: Device) -> list[int]:
+    return [one.release for one in bad.load(device.layout).entries if one.reason == "operator"]
+
+
+class PowerCut(BaseException):
+    """The machine ends here."""
+
+
+def cut_before(path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut the power before some content gets its name; the first time only."""
+    original: Callable[[DiskOperation], None] = files.point
+    cuts = []
+
+    def point(operation: DiskOperation) -> None:
+        renamed = operation.kind == "rename" and operation.target == str(path)
+        if renamed and not cuts and content in Path(operation.path).read_bytes():
+            cuts.append(1)
+            raise PowerCut
+        original(operation)
+
+    monkeypatch.setattr(files, "point", point)
+
+
+@pytest.mark.fault("C1")
+def test_a_rollback_while_edge_serve_is_down_is_finished_by_its_start(device: Device) -> None:
+    device.server.failures = [ServerError("no edge-serve answers")]
+    with pytest.raises(ServerError):
+        roll_back(device)
+    boot(device)
+    assert device.server.serving == {"det": 15}
+    outcome = device.run(by_hand=False)["det"]
+    assert (outcome.release, device.server.serving) == (15, {"det": 15})
+    assert "operator: rolled back by the operator: it misses red parts" in outcome.waiting_for
+    assert (device.journal().active, device.journal().previous, device.journal().next) == (15, 0, None)
+
+
+def test_a_rollback_while_edge_serve_is_down_is_finished_by_the_next_run(device: Device) -> None:
+    device.server.failures = [ServerError("no edge-serve answers")]
+    with pytest.raises(ServerError):
+        roll_back(device)
+    assert device.run(by_hand=False)["det"].release == 15
+    assert device.server.serving == {"det": 15}
+
+
+def test_a_rollback_that_is_repeated_bans_no_other_release(device: Device) -> None:
+    device.server.failures = [ServerError("no edge-serve answers")] * 2
+    for _ in range(2):
+        with pytest.raises(ServerError):
+            roll_back(device)
+    assert roll_back(device) == 15
+    assert withdrawn(device) == [16]
+    assert device.server.serving == {"det": 15}
+    with pytest.raises(StoreError, match="no release of det before 15 is on this device"):
+        roll_back(device)
+
+
+@pytest.mark.fault("C1")
+@pytest.mark.parametrize("content", [b'"stage":"UNDOING"', b'"next":null'])
+def test_a_rollback_that_a_power_cut_ends_leads_to_the_older_release(
+    device: Device, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    cut_before(device.layout.journal / "det.json", content, monkeypatch)
+    with pytest.raises(PowerCut):
+        roll_back(device)
+    boot(device)
+    if device.journal().active == 16:  # the power was cut before the journal had the rollback: the command is repeated
+        roll_back(device)
+    device.run(by_hand=False)
+    assert device.server.serving == {"det": 15}
+    assert (device.journal().active, device.journal().previous) == (15, 0), "no way back leads to release 16"
+
+
+@pytest.mark.fault("C1")
+def test_a_rollback_of_a_release_in_probation_that_a_power_cut_ends_is_finished(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device.publish(release=17)
+    device.probation.verdicts = [(ProbationVerdict.WAIT, "")] * 4000
+    device.run()
+    device.probation.verdicts = []
+    cut_before(device.layout.journal / "det.json", b'"stage":"UNDOING"', monkeypatch)
+    with pytest.raises(PowerCut):
+        roll_back(device)
+    boot(device)
+    assert device.server.serving == {"det": 16}
+    assert device.run(by_hand=False)["det"].release == 16
+    assert (device.journal().active, device.journal().next) == (16, None)
+    assert withdrawn(device) == [17]
+
+
+def test_another_variant_than_the_one_that_failed_here_is_not_rolled_back_by_a_start(device: Device) -> None:
+    device.publish(release=17, variants=[{"id": one, "kind": "onnx", "priority": 1 + (one == "b")} for one in "ab"])
+    device.trial.bad.add(("det", 17))
+    with pytest.raises(TrialFailed):
+        device.run()
+    device.trial.bad.clear()
+    known = bad.load(device.layout)
+    bad.save(device.layout, bad.BadList(dataclasses.replace(one, fingerprint="") for one in known.entries))
+    device.probation.verdicts = [(ProbationVerdict.WAIT, "")] * 4000
+    device.run()
+    boot(device)
+    following = device.journal().next
+    assert following is not None
+    assert (following.variant, following.stage) == ("b", UpdateStage.PROBATION)
+
+
+@pytest.mark.fault("L6")
+def test_a_rollback_to_a_release_that_does_not_load_changes_nothing(device: Device) -> None:
+    device.server.bad.add(("det", 15))
+    with pytest.raises(TrialFailed, match="det 15 did not load, so release 16 serves"):
+        roll_back(device)
+    assert device.server.serving == {"det": 16}
+    assert (device.journal().active, device.journal().next) == (16, None)
+    assert any("the golden test of det 15 failed; back to release 16" in line for line in device.tell.lines)
+    boot(device)
+    assert device.run()["det"].release == 16
+
+
+def test_the_history_has_a_rollback(device: Device) -> None:
+    roll_back(device)
+    found = [(one["event"], one["release"], one["reason"]) for one in history.read(device.layout)[-2:]]
+    assert found == [("bad", 16, "operator"), ("rolled_back", 16, "operator")]
