@@ -75,6 +75,10 @@ def _corrections(layout: StateLayout, repository: Path, entry: Journal) -> Itera
         text = f"{entry.bundle} {entry.active} is damaged or missing on this disk: back to {entry.previous}"
         yield text, replace(entry, active=entry.previous, previous=0)
         return
+    if entry.serving() != entry.active:  # the next release is whole, and its probation must still judge it
+        text = f"{entry.bundle} {entry.active} is damaged or missing on this disk: {entry.serving()} has none before it"
+        yield text, replace(entry, active=0, previous=0)
+        return
     rebuilt = journal.rebuild(layout, repository, entry.bundle, bad.load(layout).releases(entry.bundle))
     if rebuilt.active:
         yield f"the journal of {entry.bundle} names no release that is on this disk: rebuilt", rebuilt

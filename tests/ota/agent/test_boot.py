@@ -244,3 +244,24 @@ def test_a_trial_failure_is_not_touched(device: Device) -> None:
     with pytest.raises(TrialFailed):
         device.run()
     assert boot(device) == []
+
+
+@pytest.mark.fault("L5")
+@pytest.mark.fault("D6")
+def test_a_probation_goes_on_without_the_release_before(tmp_path: Path) -> None:
+    device = Device(tmp_path)
+    device.publish(release=16)
+    device.run()
+    device.publish(release=17)
+    device.probation.verdicts = [(ProbationVerdict.WAIT, "")] * 4000
+    device.run()
+    shutil.rmtree(device.layout.release("det", 16))
+    assert boot(device) == [
+        "det 16 is damaged or missing on this disk: 17 has none before it",
+        "det: 2 of the starts of release 17 are left",
+    ]
+    assert device.server.serving == {"det": 17}
+    boot(device)
+    boot(device)
+    assert device.server.serving == {}
+    assert bad.load(device.layout).releases("det") == {17}
