@@ -79,7 +79,8 @@ class Boot:
             journal.write(self._layout, entry)
             return entry
         self._say(f"{entry.bundle}: the switch to release {following.release} was cut off: undone until the agent runs")
-        return self._turn_back(entry, replace(following, stage=UpdateStage.INSTALLED, tries=left))
+        # another trial would give the tries back to a release that ends the server or the machine when it is loaded
+        return self._turn_back(entry, replace(following, stage=UpdateStage.TESTED, tries=left))
 
     def _roll_back(self, entry: Journal, following: NextRelease) -> Journal:
         text = "edge-serve started again and again while it was new"

@@ -265,3 +265,17 @@ def test_a_probation_goes_on_without_the_release_before(tmp_path: Path) -> None:
     boot(device)
     assert device.server.serving == {}
     assert bad.load(device.layout).releases("det") == {17}
+
+
+@pytest.mark.fault("L5")
+def test_a_release_whose_load_ends_the_server_has_three_starts(device: Device) -> None:
+    device.run()
+    device.publish(release=18)
+    for _ in range(3):
+        device.server.failures = [ServerError("the connection was closed")]
+        assert isinstance(device.outcomes(by_hand=False)["det"].error, ServerError)
+        lines = boot(device)
+        assert device.server.serving == {"det": 17}
+    assert "back from release 18 to 17: edge-serve started again and again" in lines[0]
+    assert device.trial.tried.count(("det", 18)) == 1
+    assert "it failed on this device: crash_loop" in device.run(by_hand=False)["det"].waiting_for
