@@ -99,7 +99,10 @@ class AgentSettings:
     ] = 1.5
     tries: Annotated[
         int,
-        SettingDoc("starts of the service that a release in probation survives before it is rolled back, at least 1"),
+        SettingDoc(
+            "starts of a release's build, of its trial, and of the service in its probation, the last of which rolls "
+            "it back; at least 1"
+        ),
     ] = 3
     system_window: Annotated[
         str, SettingDoc("local hours for updates of the system, such as 02:00-05:00, if the rollout names none")

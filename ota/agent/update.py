@@ -239,7 +239,7 @@ class Update:
                 seconds = self._components.builder.build(manifest, variant, directories)
             if seconds:
                 self._recorder.status.set_total("engine_build_seconds", seconds)
-        return self._recorder.record_stage(entry, UpdateStage.READY)
+        return self._recorder.record_stage(entry, UpdateStage.READY, tries=self._components.settings.tries)
 
     def _try(self, entry: Journal, manifest: Manifest) -> Journal:
         """Load the release outside the server, and run its golden tests."""

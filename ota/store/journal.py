@@ -46,7 +46,7 @@ class NextRelease:
     """The release that an update installs.
 
     Attributes:
-        tries: what is left: of trials before the switch, of starts of the service after it.
+        tries: what is left: of builds, then of trials, then of starts of the service.
         since: when this stage began, seconds since the epoch.
         reason: why it waits; "" = it does not.
         mark: when this stage began by the monotonic clock, which no correction moves, and which a boot sets to 0.

@@ -279,3 +279,28 @@ def test_a_release_whose_load_ends_the_server_has_three_starts(device: Device) -
     assert "back from release 18 to 17: edge-serve started again and again" in lines[0]
     assert device.trial.tried.count(("det", 18)) == 1
     assert "it failed on this device: crash_loop" in device.run(by_hand=False)["det"].waiting_for
+
+
+@pytest.mark.fault("L9")
+@pytest.mark.fault("V3")
+def test_builds_use_up_no_start_of_the_service(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Builder:
+        failures = 2
+
+        def build(self, *arguments: object) -> float:
+            Builder.failures -= 1
+            if Builder.failures >= 0:
+                raise ServerError("the build ended with -9")
+            return 1.0
+
+    monkeypatch.setattr("tests.ota.device.FakeBuilder", Builder)
+    device.run()
+    device.facts.room = False  # no trial, which would give the tries back
+    build = [{"model": "det", "onnx": "18/model.onnx", "plan": "18/model.plan"}]
+    device.publish(release=18, variants=[{"id": "trt", "kind": "onnx-build", "priority": 1, "build": build}])
+    for _ in range(2):
+        assert isinstance(device.outcomes()["det"].error, ServerError)
+    device.probation.verdicts = [(ProbationVerdict.WAIT, "")] * 4000
+    device.run()
+    assert boot(device) == ["det: 2 of the starts of release 18 are left"]
+    assert device.server.serving == {"det": 18}
