@@ -116,7 +116,7 @@ class ModelServer(Protocol):
     """Client of edge-serve. Implemented by `server.admin_client.AdminClient`."""
 
     def is_there(self) -> bool:
-        """Return whether edge-serve answers."""
+        """Return whether edge-serve answers and can load models."""
 
     def reload(self, models: Sequence[str], *, unload_first: bool = False) -> Mapping[str, ServerReload]:
         """Make the server load models that changed, at once. Raises ServerError."""

@@ -18,7 +18,8 @@ from ota.documents import rollout as rollouts
 from ota.documents.manifest import FileEntry, Manifest, Variant
 from ota.documents.names import floor_target, manifest_target, rollout_target
 from ota.documents.rollout import BundleRollout, Rollout
-from ota.errors import NotInRepository, Postponed, RolledBack, Unsuitable, Untrusted, UsageError
+from ota.errors import NotInRepository, OtaError, Postponed, RolledBack, Unsuitable, Untrusted, UsageError
+from ota.layout import StateLayout
 from ota.store import bad
 from ota.store.journal import Journal
 
@@ -133,6 +134,18 @@ def variant(components: Components, manifest: Manifest, *, patient: bool) -> Var
     if any("failed on this device" in one.why_not for one in every):
         raise Postponed(f"{release} is not installed: {reasons}. 'edge-ota retry {manifest.bundle}' tries it again")
     raise Unsuitable(f"no variant of {release} fits this device: {reasons}")
+
+
+def planned_variant(layout: StateLayout, entry: Journal) -> Variant | None:
+    """Return the variant of the next release by its manifest on this disk; None = the manifest is lost."""
+    assert entry.next is not None
+    release = entry.next.release
+    try:
+        data = disk.read(layout.manifest(entry.bundle, release), manifests.MOST_BYTES)
+        found = manifests.read_manifest(data or b"", entry.bundle, release)
+    except OtaError:
+        return None
+    return next((one for one in found.variants if one.id == entry.next.variant), None)
 
 
 def files(manifest: Manifest, variant: Variant) -> Sequence[FileEntry]:

@@ -258,11 +258,7 @@ class Update:
         return self._recorder.record_stage(entry, UpdateStage.TESTED, tries=self._components.settings.tries)
 
     def _switch(self, entry: Journal, *, beside: bool) -> Journal:
-        if not self._components.server.is_there():
-            raise ServerError(
-                "edge-serve does not answer, so nothing was switched: start it (systemctl start edge-serve), "
-                "then run 'edge-ota apply'"
-            )
+        self._check_server()
         self._recorder.write_status(state="switching")
         assert entry.next is not None
         self._components.tell(f"{entry.bundle}: switching from {entry.active or 'nothing'} to {entry.next.release}")
@@ -271,13 +267,23 @@ class Update:
 
     def _switch_again(self, entry: Journal, following: NextRelease) -> Journal:
         """Finish an interrupted switch."""
+        self._check_server()  # first: a server that is stopped is no fault of the release
+        variant = desired.planned_variant(self._layout, entry)
+        beside = variant is None or self._components.device.fits_beside(variant.memory_bytes)
         try:
             entry = self._recorder.use_try(entry)
             assert entry.next is not None
-            return switch.switch(self._components, entry, entry.next)
+            return switch.switch(self._components, entry, entry.next, unload_first=not beside)
         except TrialFailed as error:
             self._recorder.record_failure(entry.bundle, following.variant, error)
             raise
+
+    def _check_server(self) -> None:
+        if not self._components.server.is_there():
+            raise ServerError(
+                "edge-serve does not answer or is starting, so nothing was switched: start it "
+                "(systemctl start edge-serve), then run 'edge-ota apply'"
+            )
 
     def _watch(self, entry: Journal) -> BundleOutcome:
         """Watch the serving release until it is GOOD, or roll back."""

@@ -49,12 +49,12 @@ class AdminClient:
         self._load_limit = load_limit
 
     def is_there(self) -> bool:
-        """Return whether edge-serve answers."""
+        """Return whether edge-serve answers and can load models. It refuses to while it starts or stops."""
         try:
-            self.status()
+            server = self.status().get("server")
         except ServerError:
             return False
-        return True
+        return not isinstance(server, Mapping) or server.get("state") not in ("starting", "stopping")
 
     def status(self) -> dict[str, Any]:
         """Return the status document. docs/status.md has its members.

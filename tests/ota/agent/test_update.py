@@ -361,6 +361,36 @@ def test_a_switch_that_never_ends_is_undone(device: Device) -> None:
     assert device.server.serving == {"det": 16}
 
 
+@pytest.mark.fault("C3")
+def test_a_switch_waits_for_a_server_that_was_stopped_in_it(device: Device) -> None:
+    """The server starts without a boot step, as in a container: the links name the new release all the time."""
+    device.publish(release=17)
+    device.server.failures = [ServerError("the connection was closed")]
+    for _ in range(6):
+        assert isinstance(device.outcomes(by_hand=False)["det"].error, ServerError)
+        device.server.up = False
+    assert bad.load(device.layout).entries == ()
+    device.server.up = True
+    assert device.run(by_hand=False)["det"].release == 17
+
+
+@pytest.mark.fault("L9")
+def test_a_switch_that_is_finished_later_unloads_first_where_memory_holds_one_release(device: Device) -> None:
+    device.facts.room = False
+    device.publish(release=17)
+    device.server.failures = [ServerError("the connection was closed")]
+    with pytest.raises(ServerError):
+        device.run()
+    assert device.run()["det"].release == 17
+    assert device.server.reloads[-2:] == [(("det",), True)] * 2
+    device.publish(release=18)
+    device.server.failures = [ServerError("the connection was closed")]
+    with pytest.raises(ServerError):
+        device.run()
+    device.layout.manifest("det", 18).unlink()
+    assert device.run()["det"].release == 18, "a lost manifest is no obstacle"
+
+
 def test_a_trial_that_kills_the_agent_is_started_a_limited_number_of_times(device: Device) -> None:
     device.publish(release=17)
     device.trial.failure = KeyboardInterrupt()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from ota.errors import ServerError
 from ota.server.admin_client import AdminClient, ServerReload
-from tests.server.running import Running, python_model, running
+from tests.server.running import ADD_SUB, Running, python_model, running
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +64,27 @@ def test_no_server_is_one_clear_error(tmp_path: Path) -> None:
         subject.status()
     with pytest.raises(ServerError, match=r"expected the path of a socket"):
         AdminClient("ftp://x").status()
+
+
+SLOW = "import time\nfrom pathlib import Path\nwhile not Path({gate!r}).exists(): time.sleep(0.02)\n"
+
+
+def test_a_server_that_is_starting_loads_nothing_and_so_is_not_there(tmp_path: Path) -> None:
+    gate, admin = tmp_path / "gate", tmp_path / "admin.sock"
+    python_model(tmp_path / "models", "det", SLOW.format(gate=str(gate)) + ADD_SUB)
+    flags = ("--model-repository", str(tmp_path / "models"), "--admin-socket", str(admin))
+    with running(*flags, ready=False):
+        subject = AdminClient(str(admin))
+        assert subject.status()["server"]["state"] == "starting"
+        assert not subject.is_there()
+        with pytest.raises(ServerError, match="HTTP 503"):
+            subject.reload(["det"])
+        gate.touch()
+        end = time.monotonic() + 20
+        while not subject.is_there():
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        assert subject.reload(["det"]) == {"det": ServerReload(("1",))}
 
 
 @pytest.mark.parametrize(
