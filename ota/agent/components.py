@@ -118,8 +118,10 @@ class ModelServer(Protocol):
     def is_there(self) -> bool:
         """Return whether edge-serve answers and can load models."""
 
-    def reload(self, models: Sequence[str], *, unload_first: bool = False) -> Mapping[str, ServerReload]:
-        """Make the server load models that changed, at once. Raises ServerError."""
+    def reload(
+        self, models: Sequence[str], *, removed: Sequence[str] = (), unload_first: bool = False
+    ) -> Mapping[str, ServerReload]:
+        """Make the server load models that changed, and unload those that were removed, at once. Raises ServerError."""
 
 
 class Probation(Protocol):

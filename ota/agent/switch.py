@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from ota.agent.components import Components, ModelServer
 from ota.agent.recovery import begin_undo, end_undo
@@ -50,28 +51,37 @@ def apply_links(components: Components, entry: Journal) -> list[str]:
 
 
 def load(components: Components, entry: Journal, *, unload_first: bool = False) -> None:
-    """Reload the models of a bundle in the server.
+    """Make the server load the models of the serving release, and unload those that only other releases have.
 
     Raises:
         TrialFailed: a model does not serve its release; with the server's reason.
-        ServerError: the server did not answer.
+        ServerError: the server did not answer, or still serves a model of a release that was taken back.
     """
-    load_models(components.server, entry, unload_first=unload_first)
+    load_models(components.server, components.settings.model_repository, entry, unload_first=unload_first)
 
 
-def load_models(server: ModelServer, entry: Journal, *, unload_first: bool = False) -> None:
-    """Reload the models of a bundle in a server. Raises as `load`."""
+def load_models(server: ModelServer, repository: Path, entry: Journal, *, unload_first: bool = False) -> None:
+    """Load and unload the models of a bundle in a server. Raises as `load`."""
     wanted = entry.wanted_links()
-    if not wanted:
+    models = sorted(model for model, release in wanted.items() if release)
+    # where a model of that name exists, someone else put it there
+    removed = sorted(wanted.keys() - set(models) - {one for one in wanted if (repository / one).exists()})
+    if not models and not removed:
         return
-    found = server.reload(sorted(wanted), unload_first=unload_first)
-    for model, release in wanted.items():
-        result = found.get(model)
+    found = server.reload(models, removed=removed, unload_first=unload_first)
+    for model in (*models, *removed):
+        release, result = wanted[model], found.get(model)
         if result is None:
             raise ServerError(f"edge-serve returned no result for {model}: is it older than this edge-ota?")
         if release and (str(release) not in result.versions or result.reason):
             reason = result.reason or f"versions {', '.join(result.versions) or 'none'} serve"
             raise TrialFailed(f"edge-serve did not load {model} {release}: {reason}")
+        # a new release is not to blame for it
+        if not release and result.versions and entry.next is not None and entry.next.stage is UpdateStage.UNDOING:
+            raise ServerError(
+                f"edge-serve still serves {model} {', '.join(result.versions)}, which may not run here: restart it "
+                "(systemctl restart edge-serve)"
+            )
 
 
 def undo(components: Components, entry: Journal, error: OtaError, variant: str = ANY_VARIANT) -> Journal:

@@ -1,4 +1,4 @@
-"""Client of edge-serve's admin socket: GET /edge-serve/status, POST /edge-serve/reload, and Triton's load."""
+"""Client of edge-serve's admin socket: GET /edge-serve/status, POST /edge-serve/reload, Triton's load and unload."""
 
 from __future__ import annotations
 
@@ -69,26 +69,33 @@ class AdminClient:
             )
         return found
 
-    def reload(self, models: Sequence[str], *, unload_first: bool = False) -> dict[str, ServerReload]:
-        """Make the server load changes of `models`, and return the result for each.
+    def reload(
+        self, models: Sequence[str], *, removed: Sequence[str] = (), unload_first: bool = False
+    ) -> dict[str, ServerReload]:
+        """Make the server load changes of `models` and unload `removed`, and return the result for each.
 
         Args:
+            removed: models that are no longer in the model repository.
             unload_first: the serving versions leave first, because memory holds one only.
 
         Raises:
             ServerError: the server does not answer in time, or refuses.
         """
-        body = {"models": list(models), "unload_first": unload_first}
+        body = {"models": [*models, *removed], "unload_first": unload_first}
         status, found = self._ask("POST", "/edge-serve/reload", body, self._load_limit)
         if status == 400 and "explicit" in str(found.get("error")):
-            return {model: self._load(model) for model in models}
+            results = {model: self._control(model, "load") for model in models}
+            return results | {model: self._control(model, "unload") for model in removed}
         if status != 200 or not isinstance(found.get("models"), list):
-            raise ServerError(f"edge-serve did not reload {', '.join(models)}: HTTP {status}, {_error(found)}")
+            raise ServerError(
+                f"edge-serve did not reload {', '.join([*models, *removed])}: HTTP {status}, {_error(found)}"
+            )
         return {str(one["name"]): _loaded(one) for one in found["models"] if isinstance(one, dict) and "name" in one}
 
-    def _load(self, model: str) -> ServerReload:
-        """Load a model with model control mode `explicit`."""
-        status, found = self._ask("POST", f"/v2/repository/models/{quote(model, safe='')}/load", {}, self._load_limit)
+    def _control(self, model: str, verb: str) -> ServerReload:
+        """Load or unload a model with model control mode `explicit`."""
+        path = f"/v2/repository/models/{quote(model, safe='')}/{verb}"
+        status, found = self._ask("POST", path, {}, self._load_limit)
         rows = [row for row in self.status()["models"] if isinstance(row, dict) and row.get("name") == model]
         serving = tuple(str(row.get("version")) for row in rows if row.get("state") == "READY")
         return ServerReload(serving, "" if status == 200 else _error(found))

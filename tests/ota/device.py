@@ -211,11 +211,13 @@ class FakeServer:
         """Load all models, as at a boot."""
         self.serving = {one.name: check_whole(one) for one in self.repository.iterdir() if one.name[0] != "."}
 
-    def reload(self, models: Sequence[str], *, unload_first: bool = False) -> Mapping[str, ServerReload]:
+    def reload(
+        self, models: Sequence[str], *, removed: Sequence[str] = (), unload_first: bool = False
+    ) -> Mapping[str, ServerReload]:
         self.reloads.append((tuple(models), unload_first))
         if self.failures:
             raise self.failures.pop(0)
-        found = {model: self._load(model, unload_first) for model in models}
+        found = {model: self._load(model, unload_first) for model in (*models, *removed)}
         if self.store:
             fresh = self.store.with_suffix(".new")  # a kill of the process between two writes must not tear it
             fresh.write_text(json.dumps(self.serving))

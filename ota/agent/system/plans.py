@@ -158,7 +158,7 @@ class SystemPlans:
             TrialFailed: a model did not load.
         """
         try:
-            switch.load_models(self._server, entry)
+            switch.load_models(self._server, self._repository, entry)
         except ServerError as error:
             self._say(f"{entry.bundle}: {error.message}; it loads the plans when it starts")
 

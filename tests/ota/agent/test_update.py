@@ -29,6 +29,7 @@ from ota.errors import (
     UsageError,
 )
 from ota.files import DiskOperation
+from ota.server.admin_client import ServerReload
 from ota.server.trial import UnitTrial
 from ota.store import bad, history, pause
 from ota.store.journal import UpdateStage
@@ -546,6 +547,32 @@ def test_a_denied_release_without_another_one_is_withdrawn(device: Device) -> No
     assert device.journal().active == 0
     device.publish(release=17)
     assert device.run()["det"].release == 17
+
+
+def test_a_withdrawal_ends_when_the_server_serves_nothing_of_it(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device.want("det", 16, deny=[16])
+    with monkeypatch.context() as patched:
+        patched.setattr(device.server, "_load", lambda model, unload_first: ServerReload(("16",)))
+        for _ in range(2):
+            with pytest.raises(ServerError, match="edge-serve still serves det 16, which may not run here: restart it"):
+                device.run()
+            assert device.journal().next.stage is UpdateStage.UNDOING  # type: ignore[union-attr]  # on its way back
+    assert device.run()["det"].release == 0
+    assert device.server.serving == {}
+
+
+def test_a_model_that_an_operator_put_in_place_of_a_dropped_one_is_left_alone(device: Device) -> None:
+    device.publish("det", 17, {"det": files_of("det", 17), "more": files_of("more", 17)})
+    device.run()
+    device.publish("det", 18)
+    device.run()
+    assert device.server.serving == {"det": 18}
+    (device.repository / "more").mkdir()
+    device.publish("det", 19)
+    assert device.run()["det"].release == 19
+    assert device.server.reloads[-1] == (("det",), False)
 
 
 def test_a_model_of_another_bundle_is_refused(device: Device) -> None:

@@ -55,6 +55,12 @@ def test_where_models_are_loaded_on_request_a_reload_loads_them(root: Path) -> N
         assert subject.reload(["det"]) == {"det": ServerReload(("1",))}
         found = subject.reload(["nowhere"])["nowhere"]
         assert (found.versions, "nowhere" in found.reason) == ((), True)
+        shutil.rmtree(folder / "det")
+        python_model(folder, "other", version=2)
+        assert subject.reload(["other"], removed=["det", "nowhere"]) == {
+            "other": ServerReload(("2",)), "det": ServerReload(()), "nowhere": ServerReload(()),
+        }  # fmt: skip
+        assert server.get("/v2/models/det/ready")[0] == 400
 
 
 def test_no_server_is_one_clear_error(tmp_path: Path) -> None:
