@@ -52,6 +52,12 @@ class Postponed(OtaError):
     exit_status = 0
 
 
+class FailedHere(Postponed):
+    """Each variant of a release that fits this device failed on it, and waits for an operator."""
+
+    permanent = True
+
+
 class Untrusted(OtaError):
     """Metadata or content differs from what the trusted keys signed."""
 

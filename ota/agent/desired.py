@@ -18,7 +18,7 @@ from ota.documents import rollout as rollouts
 from ota.documents.manifest import FileEntry, Manifest, Variant
 from ota.documents.names import floor_target, manifest_target, rollout_target
 from ota.documents.rollout import BundleRollout, Rollout
-from ota.errors import NotInRepository, OtaError, Postponed, RolledBack, Unsuitable, Untrusted, UsageError
+from ota.errors import FailedHere, NotInRepository, OtaError, Postponed, RolledBack, Unsuitable, Untrusted, UsageError
 from ota.layout import StateLayout
 from ota.store import bad
 from ota.store.journal import Journal
@@ -123,7 +123,7 @@ def variant(components: Components, manifest: Manifest, *, patient: bool) -> Var
 
     Raises:
         Unsuitable: none fits.
-        Postponed: those that fit failed here.
+        Postponed: those that fit failed here, and are tried again later. FailedHere: and are not.
     """
     every = candidates(components, manifest, patient=patient)
     for one in every:
@@ -132,7 +132,10 @@ def variant(components: Components, manifest: Manifest, *, patient: bool) -> Var
     reasons = "; ".join(f"{one.variant.id}: {one.why_not}" for one in every)
     release = f"{manifest.bundle} {manifest.release}"
     if any("failed on this device" in one.why_not for one in every):
-        raise Postponed(f"{release} is not installed: {reasons}. 'edge-ota retry {manifest.bundle}' tries it again")
+        waits = patient and any(not one.why_not for one in candidates(components, manifest, patient=False))
+        raise (Postponed if waits else FailedHere)(
+            f"{release} is not installed: {reasons}. 'edge-ota retry {manifest.bundle}' tries it again"
+        )
     raise Unsuitable(f"no variant of {release} fits this device: {reasons}")
 
 

@@ -18,9 +18,9 @@ from ota.decide.probation import ProbationVerdict
 from ota.decide.rollout import ReleaseChoice
 from ota.documents.manifest import FileEntry, Manifest, Variant
 from ota.documents.names import SYSTEM
-from ota.documents.rollout import Rollout
-from ota.errors import NoSpace, OtaError, Postponed, ServerError, StoreError, TrialFailed
-from ota.store import directories, garbage, journal, releases
+from ota.documents.rollout import BundleRollout, Rollout
+from ota.errors import NoSpace, OtaError, Postponed, ServerError, StoreError, TrialFailed, Untrusted
+from ota.store import bad, directories, garbage, journal, releases
 from ota.store.bad import ANY_VARIANT
 from ota.store.journal import Journal, NextRelease, UpdateStage
 from ota.store.lock import acquire_lock
@@ -103,11 +103,22 @@ class Update:
             entry = switch.undo_denied(self._components, entry)
         if entry.next is not None and entry.next.stage in _UNFINISHED:
             return self._wait(entry, f"{entry.next.release} is in {entry.next.stage.value}; it ends first")
+        if entry.active in wish.deny:
+            entry = self._go_back_from_denied(wish, entry)
         choice = desired.choose(self._components, rollout, bundle, entry)
         if choice.release == entry.active and journal.has_complete(self._layout, entry, entry.active):
             return self._nothing(entry, choice)
         if choice.release == 0:
-            return self._withdraw(entry, choice)
+            return self._withdraw(entry, choice.why)
+        try:
+            return self._replace(wish, entry, choice)
+        except OtaError as error:
+            if entry.active in wish.deny and (error.permanent or isinstance(error, Untrusted)):
+                self._withdraw(journal.read(self._layout, bundle) or entry, choice.why)
+            raise
+
+    def _replace(self, wish: BundleRollout, entry: Journal, choice: ReleaseChoice) -> BundleOutcome:
+        """Replace the active release by the one that was chosen."""
         manifest, sha256 = desired.manifest(self._components, wish, choice.release)
         checks.check_names(self._components, manifest, entry)
         variant = desired.variant(self._components, manifest, patient=not self._options.by_hand)
@@ -306,6 +317,20 @@ class Update:
                 return self._wait(entry, f"probation: {why}")
             clock.sleep(probation.interval())
 
+    def _go_back_from_denied(self, wish: BundleRollout, entry: Journal) -> Journal:
+        """Go back from a denied release to the one before, if that may run, before a replacement is fetched."""
+        older, failed = entry.previous, bad.load(self._layout).releases(entry.bundle)
+        if older in (0, *wish.deny, *failed) or not journal.has_complete(self._layout, entry, older):
+            return entry
+        try:
+            desired.manifest(self._components, wish, older)  # it may be below the floor by now
+        except OtaError as error:
+            self._components.tell(f"{entry.bundle} {older} is no replacement for {entry.active}: {error.message}")
+            return entry
+        entry = switch.go_back_to(self._components, entry, older, f"release {entry.active} is denied")
+        self._recorder.write_bundle(entry)
+        return entry
+
     # ---- the results of a run ---------------------------------------------------------------------------------------
 
     def _nothing(self, entry: Journal, choice: ReleaseChoice) -> BundleOutcome:
@@ -313,11 +338,11 @@ class Update:
             entry = switch.write_stage(self._components, entry, None)  # the rollout went back before the switch
         return self._wait(entry, "" if entry.active else choice.why)
 
-    def _withdraw(self, entry: Journal, choice: ReleaseChoice) -> BundleOutcome:
+    def _withdraw(self, entry: Journal, why: str) -> BundleOutcome:
         """Remove the links of a bundle that this device may no longer serve."""
         if entry.active:
-            entry = switch.go_back_to(self._components, entry, 0, choice.why)
-        return self._wait(entry, choice.why)
+            entry = switch.go_back_to(self._components, entry, 0, why)
+        return self._wait(entry, why)
 
     def _wait(self, entry: Journal, why: str) -> BundleOutcome:
         self._recorder.write_bundle(entry, why)

@@ -51,7 +51,7 @@ class PowerCut(BaseException):
 def cut_before(path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut the power before some content gets its name; the first time only."""
     original: Callable[[DiskOperation], None] = files.point
-    cuts = []
+    cuts: list[int] = []
 
     def point(operation: DiskOperation) -> None:
         renamed = operation.kind == "rename" and operation.target == str(path)

@@ -143,6 +143,18 @@ def test_the_key_of_rollout_gets_no_device_below_the_floor(device: Attacked) -> 
     assert device.apply() == 17
 
 
+@pytest.mark.fault("T9", "R1")
+def test_a_denial_leads_to_no_release_below_the_floor(device: Attacked) -> None:
+    device.online.add_document(floor_target("vision"), {"schema": 1, "floors": {"det": 17}})
+    device.online.publish("models-vision")
+    device.roll(16, 6, deny=[17])
+    with pytest.raises(RolledBack, match="det 16 has the counter 16, and the floor is 17"):
+        device.apply()
+    assert device.server.serving == {}
+    device.roll(17, 7)
+    assert device.apply() == 17
+
+
 @pytest.mark.fault("T9")
 def test_the_key_of_rollout_bypasses_neither_hardware_nor_trial(device: Attacked) -> None:
     variants = [{"id": "arm", "kind": "onnx", "priority": 1, "match": {"arch": "aarch64"}}]

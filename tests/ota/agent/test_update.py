@@ -549,6 +549,56 @@ def test_a_denied_release_without_another_one_is_withdrawn(device: Device) -> No
     assert device.run()["det"].release == 17
 
 
+@pytest.mark.fault("R1")
+@pytest.mark.parametrize("failure", ["trial", "network"])
+def test_a_denied_release_is_left_at_once_if_the_one_before_may_run(device: Device, failure: str) -> None:
+    device.publish(release=17)
+    device.run()
+    device.publish(release=18)
+    device.want("det", 18, previous=15, deny=[17])
+    if failure == "trial":
+        device.trial.bad.add(("det", 18))
+    else:
+        device.fetcher.failures = [FetchError("the server is down")] * 9
+    for _ in range(2):
+        assert device.outcomes(by_hand=False)["det"].release == 16
+        assert device.server.serving == {"det": 16}
+        device.clock.seconds += 86400
+    assert "rolled_back 17" in events(device)
+    if failure == "network":
+        device.fetcher.failures = []
+        assert device.run()["det"].release == 18
+        assert device.journal().previous == 16
+
+
+@pytest.mark.fault("R1")
+def test_a_denied_release_that_can_be_replaced_by_none_is_withdrawn(device: Device) -> None:
+    device.publish(release=17)
+    device.want("det", 17, deny=[16])
+    device.fetcher.failures = [FetchError("the server is down")]
+    assert device.outcomes(by_hand=False)["det"].release == 16, "until the network is there again"
+    assert "not before" in device.run(by_hand=False)["det"].waiting_for
+    assert device.server.serving == {"det": 16}
+    device.trial.bad.add(("det", 17))
+    assert isinstance(device.outcomes()["det"].error, TrialFailed)
+    assert (device.journal().active, device.server.serving) == (0, {})
+    assert list(device.repository.iterdir()) == []
+    assert "'edge-ota retry det' tries it again" in device.run()["det"].waiting_for
+    device.publish(release=18)
+    assert device.run()["det"].release == 18
+
+
+@pytest.mark.fault("R1")
+def test_a_release_that_is_denied_after_its_replacement_failed_is_withdrawn(device: Device) -> None:
+    device.publish(release=17)
+    device.trial.bad.add(("det", 17))
+    assert isinstance(device.outcomes()["det"].error, TrialFailed)
+    device.want("det", 17, deny=[16])
+    outcome = device.run(by_hand=False)["det"]
+    assert (outcome.release, device.server.serving) == (0, {})
+    assert "it failed on this device: trial" in outcome.waiting_for
+
+
 def test_a_withdrawal_ends_when_the_server_serves_nothing_of_it(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
