@@ -76,7 +76,7 @@ def judge(
 
     Args:
         before: of the release that served before, as it was at the switch; without requests = unknown.
-        now: of the new release, counted from the switch.
+        now: of the new release, counted since it was loaded.
         elapsed: seconds since the switch.
     """
     if trouble := _trouble(before, now, bounds, limits):
@@ -141,15 +141,3 @@ def quantile(counts: Sequence[int], bounds: Sequence[float], wanted: float) -> f
             return start + (end - start) * (rank - seen) / count
         seen += count
     return 0.0
-
-
-def since(start: VersionStatistics, now: VersionStatistics) -> VersionStatistics:
-    """Return the counts since `start`. If the counters were reset, return `now`."""
-    if now.requests < start.requests or len(start.counts) != len(now.counts):
-        return now
-    counts = tuple(new - old for new, old in zip(now.counts, start.counts, strict=True))
-    failures, restarts = max(0, now.failures - start.failures), max(0, now.restarts - start.restarts)
-    return VersionStatistics(
-        now.requests - start.requests, failures, counts, restarts, now.memory_bytes, now.ready, now.unready_seconds,
-        now.reason, now.loading,
-    )  # fmt: skip

@@ -13,7 +13,6 @@ from ota.decide.probation import (
     VersionStatistics,
     judge,
     quantile,
-    since,
     wilson_low,
 )
 
@@ -93,15 +92,6 @@ def test_latency_of_few_requests_says_nothing_and_noise_neither() -> None:
     assert outcome(replace(NEW, counts=(0, 1_000, 0, 0, 0, 0)), before=fast) is ProbationVerdict.GOOD, (
         "1 ms more is noise"
     )
-
-
-def test_only_what_came_since_the_switch_counts() -> None:
-    start = VersionStatistics(100, 5, (90, 10, 0, 0, 0, 0), 1)
-    assert since(start, VersionStatistics(150, 6, (120, 30, 0, 0, 0, 0), 2)) == VersionStatistics(
-        50, 1, (30, 20, 0, 0, 0, 0), 1
-    )
-    fresh = VersionStatistics(3, 1, (3, 0, 0, 0, 0, 0))
-    assert since(start, fresh) == fresh, "the server started anew"
 
 
 def test_quantiles_and_intervals() -> None:
