@@ -61,29 +61,32 @@ class Policy:
     def may_read_log(self, peer: Peer, asked: AccessRequest) -> bool:
         """Return whether a client with the role `read` may read the log, and paths and texts of models in the status.
 
-        It may if roles are configured, because it then has a token or a certificate, or if it is on this device.
+        It may if its token or certificate gives it that role, or if it is on this device.
         """
-        return self.tokens is not None or self.certificates is not None or (peer.local and not asked.forwarded)
+        own = self._own_roles(peer, asked)
+        return (peer.local and not asked.forwarded) or any(role is not None and role >= Role.READ for role in own)
 
     def _without_role(self, peer: Peer, needed: Role, asked: AccessRequest) -> EdgeServeError | None:
-        role = self.anonymous
-        known = False
-        if self.certificates is not None and peer.certificate is not None:
-            role = max(role, self.certificates.role_of(peer.certificate))
-            known = True
-        token = _bearer(asked.authorization)
-        if self.tokens is not None and token is not None:
-            given = self.tokens.role_of(token)
-            if given is None:
-                return Unauthenticated("this token is not known here", invalid=True)
-            role = max(role, given)
-            known = True
+        own = self._own_roles(peer, asked)
+        known = [role for role in own if role is not None]
+        if len(known) < len(own):
+            return Unauthenticated("this token is not known here", invalid=True)
+        role = max([self.anonymous, *known])
         if role >= needed:
             return None
         if known:
             return PermissionDenied(f"this needs the role {needed.word}, and this client has the role {role.word}")
         how = "a token (Authorization: Bearer ...)" if self.tokens is not None else "a client certificate"
         return Unauthenticated(f"this needs the role {needed.word}: show {how} that has it")
+
+    def _own_roles(self, peer: Peer, asked: AccessRequest) -> list[Role | None]:
+        """Return the roles that a client's certificate and its token give; None = the token is unknown."""
+        roles: list[Role | None] = []
+        if self.certificates is not None and peer.certificate is not None:
+            roles.append(self.certificates.role_of(peer.certificate))
+        if self.tokens is not None and (token := _bearer(asked.authorization)) is not None:
+            roles.append(self.tokens.role_of(token))
+        return roles
 
     def _out_of_place(self, peer: Peer, asked: AccessRequest) -> EdgeServeError | None:
         """Return the error for a client that may not use the role admin from its place; None if it may."""

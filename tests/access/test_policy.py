@@ -111,3 +111,18 @@ def test_the_higher_of_token_and_certificate_counts() -> None:
 
 def test_an_admins_token_does_not_open_administration_from_elsewhere() -> None:
     assert isinstance(Policy(TOKENS).check(FAR, Role.ADMIN, bearer("admin")), PermissionDenied)
+
+
+@pytest.mark.parametrize("anonymous", [Role.READ, Role.INFER])
+def test_the_log_is_for_own_roles_and_for_this_device(anonymous: Role) -> None:
+    policy = Policy(TOKENS, ROLES, anonymous)
+    camera = Peer(local=False, certificate=CAMERA)
+    unknown = Peer(local=False, certificate=Certificate("cd" * 32, frozenset()))
+    assert not policy.may_read_log(FAR, AccessRequest())
+    assert not policy.may_read_log(LOCAL, AccessRequest(forwarded=True))
+    assert not policy.may_read_log(unknown, bearer("health"))
+    assert not policy.may_read_log(FAR, bearer("unknown"))
+    assert policy.may_read_log(LOCAL, AccessRequest())
+    assert policy.may_read_log(FAR, bearer("read"))
+    assert policy.may_read_log(camera, AccessRequest())
+    assert not Policy().may_read_log(FAR, AccessRequest())

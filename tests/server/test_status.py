@@ -176,18 +176,20 @@ def test_the_log_and_paths_are_for_this_device_and_for_tokens(tmp_path: Path) ->
     with running(*flags, f"--admin-socket={tmp_path / 'admin.sock'}") as server:
         here = _document(server, {})
         afar = _document(server, from_afar)
-    with running(*flags, f"--token-file={tmp_path / 'tokens'}") as server:
+    with running(*flags, f"--token-file={tmp_path / 'tokens'}", "--anonymous-role=infer") as server:
         known = _document(server, {**from_afar, "Authorization": f"Bearer {token}"})
+        without_token = _document(server, from_afar)
 
     for whole in (here, known):
         assert whole["events"]
         assert "log_hidden" not in whole
         assert str(tmp_path) in next(row["reason"] for row in whole["models"] if row["condition"] == "failed")
-    assert (afar["events"], afar["errors"], afar["log_hidden"]) == ([], [], True)
     assert afar["server"]["pid"] == here["server"]["pid"]
-    assert [(row["name"], row["condition"]) for row in afar["models"]] == [("broken", "failed"), ("works", "ready")]
-    assert (afar["server"]["state"], afar["server"]["reason"]) == ("not ready", "failed: broken")
-    assert [text for text in _texts(afar) if "/" in text or ".py" in text] == []
+    for part in (afar, without_token):
+        assert (part["events"], part["errors"], part["log_hidden"]) == ([], [], True)
+        assert [(row["name"], row["condition"]) for row in part["models"]] == [("broken", "failed"), ("works", "ready")]
+        assert (part["server"]["state"], part["server"]["reason"]) == ("not ready", "failed: broken")
+        assert [text for text in _texts(part) if "/" in text or ".py" in text] == []
 
 
 def _texts(value: Any) -> Iterator[str]:
