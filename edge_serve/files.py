@@ -63,6 +63,15 @@ def write_durably(path: Path, blocks: Iterable[bytes | bytearray | memoryview]) 
         raise
 
 
+def sync_directory(directory: Path) -> None:
+    """Bring the names in a directory to the disk."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def lock_shared(path: str | os.PathLike[str], flags: int = 0) -> int:
     """Keep an entry of a cache until the descriptor that this returns is closed.
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from edge_serve.backends.tensorrt.plan import PlanMeta, meta_path, read_meta, write_meta
 from edge_serve.errors import EdgeServeError
-from edge_serve.files import lock_shared, write_durably
+from edge_serve.files import lock_shared, sync_directory, write_durably
 
 _LOCK = "build.lock"
 _PLAN = ".plan"
@@ -155,15 +155,6 @@ def export(plan: Path, meta: PlanMeta, target: Path) -> None:
         write_durably(target, iter(partial(file.read, _BLOCK), b""))
     write_meta(target, meta)
     sync_directory(target.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Bring the names in a directory to the disk."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _remove_unless_held(plan: Path) -> bool:

@@ -145,15 +145,29 @@ class GoldenTest:
 
 
 def read_golden(model_directory: Path) -> GoldenTest | None:
-    """Return the golden test of a model; None without a directory `golden`.
+    """Return the golden test of a model; None without an entry `golden`.
 
     Raises:
         InvalidArgument: the document is not as docs/golden_tests.md says, or a file is missing or has a wrong size.
     """
     directory = model_directory / DIRECTORY
-    if not directory.is_dir():
-        return None
-    return _Reader(directory).test(_parsed(_read_regular(directory / DOCUMENT, MOST_DOCUMENT_BYTES)))
+    if directory.is_dir():
+        return _Reader(directory).test(_parsed(_read_regular(directory / DOCUMENT, MOST_DOCUMENT_BYTES)))
+    target = Path(os.path.realpath(directory)) if directory.is_symlink() else directory
+    if (old := replaced(target)).exists():
+        raise InvalidArgument(
+            f"{DIRECTORY}/ is missing, because a recording was interrupted: rename {old.name} to {target.name}"
+        )
+    if os.path.lexists(directory):
+        raise InvalidArgument(
+            f"{DIRECTORY} is no directory, or a link to none: expected the golden test there, or no {DIRECTORY}"
+        )
+    return None
+
+
+def replaced(target: Path) -> Path:
+    """Return the place of an older golden test while a new one takes its place."""
+    return target.with_name(f".{target.name}.old")
 
 
 class _Reader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_serve.errors import InvalidArgument
-from edge_serve.files import write_durably
+from edge_serve.files import sync_directory, write_durably
 from edge_serve.golden.reader import (
     DEFAULT_ATOL,
     DEFAULT_RTOL,
@@ -23,12 +24,14 @@ from edge_serve.golden.reader import (
     SCHEMA,
     GoldenBudget,
     GoldenSample,
+    replaced,
 )
 from edge_serve.messages.tensors import Buffer, DataType, InferTensor, element_count
 from edge_serve.records import frozen
 
 _DEFAULTS = (DEFAULT_RTOL, DEFAULT_ATOL)
-_NEW, _OLD = f".{DIRECTORY}.new", f".{DIRECTORY}.old"
+#: errors of a disk without space for this user
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 #: bytes of golden.json that are not samples
 _HEAD_BYTES = 1024
 
@@ -74,10 +77,8 @@ def write_golden(model_directory: Path, recordings: Sequence[Recording], budget:
     try:
         _replace(model_directory, files)
     except OSError as error:
-        text = (
-            f"{DIRECTORY}/ cannot be written: {error.strerror or error}; expected a directory that this user may write"
-        )
-        raise InvalidArgument(text) from error
+        advice = "free some space" if error.errno in _FULL else "expected a directory that this user may write"
+        raise InvalidArgument(f"{DIRECTORY}/ cannot be written: {error.strerror or error}; {advice}") from error
 
 
 def count_fitting(recordings: Sequence[Recording]) -> tuple[int, str]:
@@ -131,13 +132,29 @@ def _sample(number: int, recording: Recording, files: dict[str, Buffer]) -> dict
 
 
 def _replace(model_directory: Path, files: dict[str, Buffer]) -> None:
-    target, new, old = (model_directory / name for name in (DIRECTORY, _NEW, _OLD))
-    for left in (new, old):
-        shutil.rmtree(left, ignore_errors=True)
-    new.mkdir()
-    for name, data in files.items():
-        write_durably(new / name, [data])
+    """Write the files of a golden test in place of an older one. Where `golden` is a link, it stays one.
+
+    Between the two renames there is no test: `read_golden` then refuses the model.
+    """
+    target = (model_directory / DIRECTORY).resolve()
+    new, old = target.with_name(f".{target.name}.new"), replaced(target)
     if target.exists():
-        target.rename(old)
-    new.rename(target)
+        shutil.rmtree(old, ignore_errors=True)
+    elif old.exists():  # the only copy: a recording was interrupted
+        old.rename(target)
+    shutil.rmtree(new, ignore_errors=True)
+    try:
+        new.mkdir()
+        for name, data in files.items():
+            write_durably(new / name, [data])
+        sync_directory(new)
+        if target.exists():
+            target.rename(old)
+        new.rename(target)
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        if not target.exists() and old.exists():
+            old.rename(target)
+        raise
+    sync_directory(target.parent)
     shutil.rmtree(old, ignore_errors=True)

@@ -47,6 +47,14 @@ def test_a_model_without_a_golden_test(tmp_path: Path) -> None:
     assert read_golden(tmp_path) is None
 
 
+@pytest.mark.parametrize("kind", ["file", "dangling", "circle"])
+def test_a_golden_test_that_is_no_directory_does_not_switch_the_test_off(tmp_path: Path, kind: str) -> None:
+    golden = tmp_path / "golden"
+    golden.write_text("") if kind == "file" else golden.symlink_to("gone" if kind == "dangling" else "golden")
+    with pytest.raises(InvalidArgument, match="golden is no directory, or a link to none"):
+        read_golden(tmp_path)
+
+
 @pytest.mark.parametrize(("path", "value", "said"), WRONG_MEMBERS)
 def test_a_wrong_member_is_one_clear_error(tmp_path: Path, path: str, value: Any, said: str) -> None:
     wrong_add_sub(tmp_path, path, value)
