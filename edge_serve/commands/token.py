@@ -27,9 +27,10 @@ def run(arguments: Sequence[str]) -> int:
     except ValueError as error:
         parser.error(str(error))
     try:
-        print(new_token(options.file, role, options.name))
+        token = new_token(options.file, role, options.name)
     except (EdgeServeError, ValueError) as error:
         return fail(getattr(error, "message", str(error)))
     except OSError as error:
         return fail(f"cannot write '{options.file}': {error.strerror}")
+    print(token)
     return 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,32 @@ def test_bad_lines_are_refused(line: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint) as caught:
         parse_tokens(f"admin {hashed('x')}\n{line}\n")
     assert "secret" not in str(caught.value)  # whatever stands there in place of a hash may be a token
+
+
+def test_tokens_that_are_made_at_once_are_all_written(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+
+    def make(number: int) -> list[str]:
+        return [new_token(path, Role.READ, f"{number}.{turn}") for turn in range(10)]
+
+    with ThreadPoolExecutor(4) as pool:
+        made = [token for tokens in pool.map(make, range(4)) for token in tokens]
+
+    tokens = read_tokens(str(path))
+    assert len(tokens.entries) == 40
+    assert {tokens.role_of(token) for token in made} == {Role.READ}
+    assert os.listdir(tmp_path) == ["tokens"]
+
+
+def test_a_link_to_the_token_file_stays_a_link(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    (tmp_path / "secrets").mkdir()
+    link.symlink_to("secrets/tokens")
+    made = [new_token(link, Role.READ, "a"), new_token(link, Role.INFER, "b")]
+
+    assert link.is_symlink()
+    tokens = read_tokens(str(tmp_path / "secrets" / "tokens"))
+    assert [tokens.role_of(token) for token in made] == [Role.READ, Role.INFER]
 
 
 def test_a_new_token_is_written_as_its_hash(tmp_path: Path) -> None:
