@@ -139,7 +139,7 @@ class PythonModel:
         sender = received.get_response_sender() if decoupled else None
         result = self.model.execute([received])
         if asyncio.iscoroutine(result):
-            result = asyncio.run(result)
+            result = self._instance.run(result)  # its loop goes on, as a server's: models leave tasks in it
         del received, sender
         if not decoupled and result != [None] and result is not None:
             return [_only(result).as_reply(wanted)]

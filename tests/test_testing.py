@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import importlib
 import pickle
@@ -117,6 +118,38 @@ return None"""
         assert [one["Y"].tolist() for one in model.stream({"X": [1, 2, 3]})] == [[1], [2], [3]]
         with pytest.raises(AssertionError, match="found 3 responses, expected 1: use stream"):
             model.infer({"X": [1, 2, 3]})
+
+
+def test_tasks_of_a_model_go_on_between_requests_also_inside_a_running_loop(tmp_path: Path) -> None:
+    code = """
+import asyncio
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    queue = None
+
+    async def execute(self, requests):
+        if self.queue is None:
+            self.queue = asyncio.Queue()
+            self.worker = asyncio.create_task(self.work())
+        answer = asyncio.get_running_loop().create_future()
+        await self.queue.put((pb_utils.get_input_tensor_by_name(requests[0], "X").as_numpy(), answer))
+        y = await asyncio.wait_for(answer, 1)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", y)])]
+
+    async def work(self):
+        while True:
+            x, answer = await self.queue.get()
+            answer.set_result(2 * x)
+"""
+
+    async def infer_inside(model: PythonModel) -> None:
+        assert model.infer({"X": [[3]]})["Y"].tolist() == [[6]]
+
+    with PythonModel(python_model(tmp_path, "worker", code, CONFIG)) as model:
+        for x in (1, 2):
+            assert model.infer({"X": [[x]]})["Y"].tolist() == [[2 * x]]
+        asyncio.run(infer_inside(model))
 
 
 def test_two_models_with_files_of_equal_names_are_open_at_once(make: Make) -> None:

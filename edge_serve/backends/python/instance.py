@@ -262,6 +262,10 @@ class PythonInstance:
             sender.fail(failure)
         return failure
 
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine in the instance's event loop, and return its result or raise its exception."""
+        return self._loop.run(coroutine)
+
     # -- the rest of its life
 
     def is_ready(self) -> bool:
