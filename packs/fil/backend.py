@@ -61,6 +61,8 @@ class FilBackend:
         if any(one.kind == "GPU" for one in instances):
             host.log("WARNING", f"model '{spec.name}': backend 'fil' computes on the CPU, also for KIND_GPU")
         forest = self._load(spec, settings)
+        if forest.note:
+            host.log("WARNING", f"model '{spec.name}': {forest.note}")
         try:
             plan = make_plan(spec.config, forest.facts, settings)
         except Exception:

@@ -13,7 +13,7 @@ import numpy as np
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.tensors import Array
 
-from .formats import CHECKPOINT, LIGHTGBM, XGBOOST, XGBOOST_JSON, XGBOOST_UBJ, Format, reason
+from .formats import CHECKPOINT, LIGHTGBM, XGBOOST, XGBOOST_JSON, XGBOOST_UBJ, Format, read_rounds, reason
 from .library import BufferFrame, Treelite, TreeliteError
 from .lightgbm_text import as_missing, check_complete, without_zeros
 from .lightgbm_trees import problem_of_text
@@ -57,7 +57,12 @@ class Forest:
 
     Args:
         zeros: features in which 0 is a missing value; None = in none.
+
+    Attributes:
+        note: why its answers may not be as its author expects; "" = they are.
     """
+
+    note = ""
 
     def __init__(self, library: Treelite, handle: c_void_p, zeros: Array | None = None) -> None:
         self._zeros = zeros
@@ -102,6 +107,18 @@ class Forest:
         else:
             self._library.call("TreeliteGetTreeField", self._handle, tree, name.encode(), byref(frame))
         return frame.array()
+
+    def note_rounds(self, path: Path) -> None:
+        """Note that the file has rounds after the best one: XGBoost's scikit-learn models do not sum them."""
+        if (rounds := read_rounds(path)) is None:
+            return
+        best, trees = rounds
+        sums = set(zip(self.field("target_id").tolist(), self.field("class_id").tolist(), strict=False))
+        if (best + 1) * len(sums) * trees < self.facts.trees:
+            self.note = (
+                f"the file has rounds after best_iteration {best}, and all are summed, unlike in "
+                "XGBClassifier.predict: save booster[:best_iteration + 1] (docs/trees.md)"
+            )
 
     def start_with_base_scores(self) -> None:
         """Add the base score to the first tree of each target and class, instead of to the sum of the trees.
@@ -183,6 +200,8 @@ def load_forest(library: Treelite, path: Path, form: Format, allow_unknown_field
         forest = Forest(library, handle, zeros)
         try:
             forest.check()
+            if form in (XGBOOST_JSON, XGBOOST_UBJ):
+                forest.note_rounds(path)
             if form in (XGBOOST, XGBOOST_JSON, XGBOOST_UBJ):
                 forest.start_with_base_scores()
             # its own checks fail here, not later

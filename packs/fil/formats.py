@@ -14,6 +14,8 @@ from edge_serve.errors import InvalidArgument, Unavailable, Unsupported, with_ad
 
 #: bytes of a file that are enough to tell its format
 _HEAD = 4096
+#: bytes of a file of XGBoost that have its attributes, the names of features, and the parameters of its booster
+_FACTS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,10 @@ _FOREIGN: FileKinds = (
     (rb"PK\x03\x04", "a ZIP archive, such as a file of PyTorch or Keras", 'write backend: "pytorch"'),
     (rb"\x89HDF", "an HDF5 file, such as one of Keras", "serve it with another backend"),
 )
+
+#: members in JSON and in UBJSON
+_BEST_ROUND = re.compile(rb'best_iteration(?:"\s*:\s*"|SL.{8})([0-9]{1,9})', re.DOTALL)
+_TREES_OF_ROUND = re.compile(rb'num_parallel_tree(?:"\s*:\s*"|SL.{8})([0-9]{1,9})', re.DOTALL)
 
 
 def find_file(directory: Path, config: Mapping[str, Any], model_type: str) -> tuple[Path, Format]:
@@ -133,6 +139,21 @@ def format_of(head: bytes) -> Format | None:
     if head.startswith((b"binf", b"\0\0\0\x3f")):  # a base score of 0.5
         return XGBOOST
     return None
+
+
+def read_rounds(path: Path) -> tuple[int, int] | None:
+    """Read what a file of XGBoost, JSON or UBJSON, tells about the rounds of its training.
+
+    Returns:
+        The best round, counted from 0, and the trees of a round for each class; None = it names no best round.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as file:
+        attributes, _, booster = file.read(_FACTS).partition(b"gradient_booster")
+    best, trees = _BEST_ROUND.search(attributes), _TREES_OF_ROUND.search(booster)
+    return None if best is None or trees is None else (int(best[1]), max(1, int(trees[1])))
 
 
 def reason(form: Format, text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from edge_serve.backends.base import InstanceSpec
 from edge_serve.messages.tensors import Array
 from packs.fil.instance import FilInstance
 from packs.fil.library import load_treelite
+from packs.fil.settings import read_settings
 from tests.backends.hosting import RecordingHost, installed
 from tests.packs.fil.libraries import need_models, need_treelite
 from tests.packs.fil.scene import answer, ask, case, make_model, opened, parameters, tensors
@@ -149,3 +151,28 @@ def test_a_gpu_instance_computes_on_the_cpu_and_says_so(tmp_path: Path) -> None:
         ("WARNING", "model 'm': parameter 'predict_prob' has no effect, did you mean 'predict_proba'?"),
         ("WARNING", "model 'm': backend 'fil' computes on the CPU, also for KIND_GPU"),
     ]
+
+
+@pytest.mark.parametrize("name", ["xgboost_binary", "xgboost_classes", "xgboost_dart", "xgboost_ubj"])
+@pytest.mark.parametrize("early", [True, False])
+def test_rounds_after_the_best_one_are_a_warning(name: str, early: bool, tmp_path: Path) -> None:
+    file, given, *_ = case(MODELS / name)
+    spec = make_model(tmp_path, file, parameters(**given))
+    backend, _ = opened(spec)
+    facts = backend._load(spec, read_settings(spec.config)).facts
+    backend.close()
+    best = str(facts.trees // facts.classes - (2 if early else 1)).encode()  # as XGBoost writes it, which counts from 0
+    member = b'"best_iteration":"%b"' % best
+    if file.suffix == ".ubj":
+        member = b"L\0\0\0\0\0\0\0\x0ebest_iterationSL" + len(best).to_bytes(8, "big") + best
+    written = spec.version_directory / file.name
+    changed = re.sub(
+        rb"attributes(\"?:?)\{\}", lambda found: b"attributes%b{%b}" % (found[1], member), file.read_bytes()
+    )
+    assert len(changed) > file.stat().st_size
+    written.write_bytes(changed)
+    host = RecordingHost()
+    with installed(host):
+        opened(spec)
+    text = f"model 'm': the file has rounds after best_iteration {best.decode()}, and all are summed"
+    assert [line[1][: len(text)] for line in host.lines] == ([text] if early else [])
