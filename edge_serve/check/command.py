@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import field, replace
@@ -29,6 +28,7 @@ from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.config.model.json_form import model_config_from_json, model_config_to_json
 from edge_serve.config.model.layout import CONFIG_FILE, advice_on_config, advice_on_repository
 from edge_serve.config.model.notes import notes_on
+from edge_serve.config.model.text import find_line
 from edge_serve.config.settings.table import nearest
 from edge_serve.config.stages import load_model_config
 from edge_serve.devices.find import find_devices
@@ -265,7 +265,7 @@ def _compare(found: FoundModel, config: pb.ModelConfig, model: pb.ModelConfig) -
         there = {tensor.name: _Face.of(tensor, model.max_batch_size) for tensor in theirs}
         for name in dict.fromkeys([*declared, *there]):
             said, real = declared.get(name), there.get(name)
-            line = _line_of(text, rf"""["']{re.escape(name)}["']""")
+            line = find_line(text, kind, "name", value=name)
             agrees = said is None or (real is not None and said.fits(real))
             shown = str(real or "(not in the model)")
             lines.append(ReportLine(f"{kind} {name}", str(said or ""), shown, line, agrees))
@@ -313,7 +313,7 @@ class _Face:
 
 def _batch_line(config: pb.ModelConfig, model: pb.ModelConfig, text: str) -> ReportLine:
     """An ONNX file tells whether it can batch, not how much; other models can batch when they say so, and need not."""
-    line = _line_of(text, r"\bmax_batch_size\s*:")
+    line = find_line(text, "max_batch_size")
     declared = str(config.max_batch_size) if line else ""
     if config.backend != "onnxruntime":
         return ReportLine("max_batch_size", declared, str(model.max_batch_size or "") if line else "", line)
@@ -330,10 +330,6 @@ def _config_text(found: FoundModel) -> str:
         return (found.directory / CONFIG_FILE).read_text(errors="replace")
     except OSError:
         return ""
-
-
-def _line_of(text: str, pattern: str) -> int:
-    return next((number for number, line in enumerate(text.splitlines(), 1) if re.search(pattern, line)), 0)
 
 
 def report(verdict: ModelVerdict) -> str:

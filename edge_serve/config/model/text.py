@@ -48,6 +48,9 @@ _UNKNOWN_FIELD = re.compile(r'Message type "([\w.]+)" has no field named "([^"]*
 _UNKNOWN_VALUE = re.compile(r'Enum type "([\w.]+)" has no value (?:named|with number) (\S+?)\.?$')
 _REPEATED = re.compile(r'Message type "([\w.]+)" should not have multiple "([^"]*)" fields')
 
+#: of the text format, as far as the place of a value depends on them
+_TOKEN = re.compile(r"""\#[^\n]* | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*' | [{}<>\[\]:] | [\w.+-]+""", re.VERBOSE)
+
 
 def parse_model_config(text: bytes | str, source: str = "config.pbtxt") -> pb.ModelConfig:
     """The configuration that `text` says; nothing is filled in or checked.
@@ -73,6 +76,39 @@ def parse_model_config(text: bytes | str, source: str = "config.pbtxt") -> pb.Mo
             return text_format.Parse(text, pb.ModelConfig())
     except _READER_ERRORS as error:
         raise InvalidArgument(_explain(str(error), text, source)) from error
+
+
+def find_line(text: str, *path: str, value: str | None = None) -> int:
+    """Return the line of the one field at `path`, with this value if there are several; 0 = there is none, or more.
+
+    Args:
+        text: the configuration, which `parse_model_config` accepts.
+        path: names of fields, such as `input`, `name`.
+        value: of a string, without escapes.
+    """
+    found, blocks = [], list[str]()
+    word, follows_colon = "", False
+    for token in _TOKEN.finditer(text):
+        match token[0]:
+            case ":":
+                follows_colon = True
+                continue
+            case "{" | "<" | "[":
+                blocks.append(word)  # of an element of a list: ""
+                word = ""
+            case "}" | ">" | "]":
+                del blocks[-1:]
+                word = ""
+            case shown if shown.startswith("#"):
+                continue
+            case shown if follows_colon and word:
+                if (*filter(None, blocks), word) == path and value in (None, shown[1:-1]):
+                    found.append(text.count("\n", 0, token.start()) + 1)
+                word = ""
+            case shown:
+                word = shown
+        follows_colon = False
+    return found[0] if len(found) == 1 else 0
 
 
 def _decode(raw: bytes, source: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edge_serve.config.model.model_config_pb2 import TYPE_INT32
-from edge_serve.config.model.text import parse_model_config
+from edge_serve.config.model.text import find_line, parse_model_config
 from edge_serve.errors import InvalidArgument
 
 
@@ -102,3 +102,25 @@ def test_a_long_run_of_backslashes_is_refused_at_once() -> None:
     with pytest.raises(InvalidArgument, match=r"config\.pbtxt:2: found more than 256 backslashes in a row"):
         parse_model_config('name: "a"\nplatform: "' + "\\" * 50_000 + '"')
     assert parse_model_config('platform: "' + "\\" * 256 + '"').platform == "\\" * 128
+
+
+def test_lines_of_fields() -> None:
+    text = """# max_batch_size: 9, and output { name: "y" } of old
+name: "y" backend: "x"
+max_batch_size: 4
+input [
+  { name: "x" data_type: TYPE_FP32 dims: [ 1, 2 ] },
+  { data_type: TYPE_FP32 name:
+    'y' }
+]
+output < name: "y" label_filename: "x" >
+output { name: "twice" } output { name: "twice" }
+parameters { key: "x" value { string_value: "}\\" name: \\"x" } }
+instance_group [ { name: "x" } ]
+output { name: "z" }
+"""
+    assert find_line(text, "max_batch_size") == 3
+    assert find_line(text, "max_queue_size") == 0
+    found = [find_line(text, side, "name", value=name) for side in ("input", "output") for name in ("x", "y", "z")]
+    assert found == [5, 7, 0, 0, 9, 13]
+    assert find_line(text, "output", "name", value="twice") == 0
