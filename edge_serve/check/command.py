@@ -34,6 +34,7 @@ from edge_serve.config.stages import load_model_config
 from edge_serve.devices.find import find_devices
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.golden.reader import DIRECTORY, read_golden
+from edge_serve.messages.line import one_line
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.extras.calls import ModelCalls
 from edge_serve.models.load.loading import Loader, LoaderOptions
@@ -349,7 +350,7 @@ def report(verdict: ModelVerdict) -> str:
     texts += [text for asked in verdict.asked for text in _answer(asked)]
     texts += [verdict.recorded] if verdict.recorded else []
     texts += [text for trial in verdict.golden for text in report_trial(trial)]
-    return "\n".join([*rows, *(f"          {text}" for text in texts)])
+    return "\n".join(map(one_line, [*rows, *(f"          {text}" for text in texts)]))  # with names from a model's file
 
 
 def _answer(asked: SentRequest) -> list[str]:

@@ -29,6 +29,7 @@ from edge_serve.engines.process import run_build
 from edge_serve.engines.request import BuildProgress, BuiltEngine, EngineRequest
 from edge_serve.engines.settings import DEFAULT_CACHE_MB, CacheSettings, cache_settings
 from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound
+from edge_serve.messages.line import one_line
 from edge_serve.models.repository.repository import versions
 from edge_serve.models.repository.version_policy import choose
 from edge_serve.systemd.unit import environment_of, find_unit
@@ -100,7 +101,7 @@ def report(one: BuiltEngine) -> str:
     for number, profile in enumerate(one.profiles):
         ranges = ", ".join(f"{name} {_range(*shapes)}" for name, shapes in profile.items())
         lines.append(f"  profile {number}: {ranges}")
-    return "\n".join(lines)
+    return "\n".join(map(one_line, lines))  # with names of tensors
 
 
 def _range(least: Sequence[int], best: Sequence[int], most: Sequence[int]) -> str:

@@ -13,6 +13,7 @@ from typing import NoReturn
 from edge_serve.commands.help import USAGE
 from edge_serve.config.settings.kinds import shown
 from edge_serve.config.settings.table import nearest
+from edge_serve.messages.line import one_line
 
 #: columns of a help text on a wide terminal
 _WIDEST = 80
@@ -54,7 +55,8 @@ class OptionParser(argparse.ArgumentParser):
 
 def fail(text: str) -> int:
     """Print why a command was not done. Return its exit status."""
-    print(f"edge-serve: {text}", file=sys.stderr)
+    lines = f"edge-serve: {text}".splitlines()
+    print("\n".join(map(one_line, lines)), file=sys.stderr)  # it may quote a name from a file
     return 1
 
 

@@ -29,6 +29,7 @@ from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.files import path_of
 from edge_serve.init import onnx_file
 from edge_serve.init.directory import ModelPlace, new_directory
+from edge_serve.messages.line import one_line
 from edge_serve.observe.log import log
 from edge_serve.observe.metrics.gpu import find_gpus
 from edge_serve.records import slotted
@@ -200,7 +201,8 @@ def table(rows: Sequence[Row]) -> str:
     lines += [_cells(row) for row in rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     texts = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    return "\n".join([*texts, *(f"{row.name}: {row.problem}" for row in rows if row.problem)])
+    problems = [line for row in rows if row.problem for line in f"{row.name}: {row.problem}".splitlines()]
+    return "\n".join([*texts, *map(one_line, problems)])  # with names from a model's file
 
 
 def _cells(row: Row) -> list[str]:

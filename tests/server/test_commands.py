@@ -86,3 +86,19 @@ def test_a_repository_that_is_not_there_is_one_line() -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("edge-serve: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_names_of_tensors_do_not_reach_the_terminal_as_they_are(tmp_path: Path) -> None:
+    onnx_model(tmp_path, "wrong", 'platform: "onnxruntime_onnx"\n')
+    evil = "IN\x1b[31m\x9b\n"
+    sides = [helper.make_tensor_value_info(side, TensorProto.FLOAT, ["batch", 4]) for side in (evil, "OUT")]
+    graph = helper.make_graph([helper.make_node("Identity", [evil], ["OUT"])], "wrong", sides[:1], sides[1:])
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+        tmp_path / "wrong/1/model.onnx",
+    )
+
+    done = program("check", str(tmp_path))
+
+    assert "input IN\\x1b[31m\\x9b\\n" in done.output
+    assert not {"\x1b", "\x9b"} & set(done.output)
