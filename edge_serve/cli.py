@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import importlib
+import io
 import logging
 import os
 import sys
@@ -41,7 +42,7 @@ _REFUSED_WRITES = (errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program that `sys.argv` names, or edge-serve with these arguments; its exit status."""
-    _open_closed()
+    _prepare_output()
     try:
         if argv is None and program_of(sys.argv[0]) is TRITONSERVER:
             return _serve(sys.argv[1:], TRITONSERVER)
@@ -61,12 +62,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _open_closed() -> None:
-    """Open the null device in place of standard input and output that are closed, before a socket takes their place."""
+def _prepare_output() -> None:
+    """Open the null device in place of standard input and output that are closed, before a socket takes their place.
+
+    Standard output escapes characters that its encoding lacks.
+    """
     if sys.stdin is None:
         sys.stdin = open(os.devnull)  # noqa: SIM115  # until the program ends
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # until the program ends
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that it cannot encode, as standard error does
 
 
 def _discard_output() -> None:

@@ -102,3 +102,14 @@ def test_names_of_tensors_do_not_reach_the_terminal_as_they_are(tmp_path: Path) 
 
     assert "input IN\\x1b[31m\\x9b\\n" in done.output
     assert not {"\x1b", "\x9b"} & set(done.output)
+
+
+def test_text_that_the_output_cannot_encode_is_escaped(tmp_path: Path) -> None:
+    python_model(tmp_path, "café")
+    variables = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    for arguments in (["check", str(tmp_path)], ["init", "thé", "--python", "--model-repository", str(tmp_path)]):
+        done = subprocess.run(
+            [sys.executable, "-m", "edge_serve", *arguments], env=variables, capture_output=True, timeout=PATIENCE
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert rb"\xe9" in done.stdout
