@@ -29,6 +29,7 @@ from edge_serve.engines.process import run_build
 from edge_serve.engines.request import BuildProgress, BuiltEngine, EngineRequest
 from edge_serve.engines.settings import DEFAULT_CACHE_MB, CacheSettings, cache_settings
 from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound
+from edge_serve.files import path_of
 from edge_serve.messages.line import one_line
 from edge_serve.models.repository.repository import versions
 from edge_serve.models.repository.version_policy import choose
@@ -65,6 +66,10 @@ def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> in
                 print(report(built[-1]), flush=True)
     except EdgeServeError as problem:
         error = problem.message
+    except OSError as problem:
+        if not (path := path_of(problem)):  # of standard output
+            raise
+        error = f"cannot read '{path}': {problem.strerror}"
     if found.json:
         print(json.dumps(document(built, error)))
     elif error:

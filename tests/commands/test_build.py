@@ -254,3 +254,14 @@ def test_build_dies_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyP
             await asyncio.sleep(0.02)
 
     asyncio.run(asyncio.wait_for(killed(), 30))
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_path_that_cannot_be_read_is_one_line(
+    tmp_path: Path, as_json: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / ("x" * 300 + ".onnx")  # as a directory that the user may not read, for root too
+    assert command.run([str(path), *(["--json"] if as_json else [])]) == 1
+    output = capsys.readouterr()
+    said = json.loads(output.out)["error"] if as_json else output.err
+    assert f"cannot read '{path}': File name too long" in said
