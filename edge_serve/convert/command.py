@@ -97,10 +97,12 @@ def run(arguments: Sequence[str]) -> int:
                 raise InvalidArgument(f"{_refusal(options, rows)}: nothing was written")
     except EdgeServeError as problem:
         error = problem.message.strip()
+    except shutil.Error as problem:  # its text is a list of tuples
+        error = f"cannot write the model: {problem.args[0][0][2]}"
     except OSError as problem:
         error = f"cannot write the model: {path_of(problem)}: {problem.strerror}"
     if options.json:
-        print(json.dumps(document(rows, kept, recorded, error)))
+        print(json.dumps(document(rows, kept, recorded, error), allow_nan=False))
         return BAD if error else GOOD
     if rows:
         print(table(rows))
@@ -237,12 +239,18 @@ def document(rows: Sequence[Row], kept: str, recorded: str, error: str) -> dict[
             }
         if row.difference is not None:
             off = row.difference
-            entry |= {"largest": off.largest, "relative": off.relative, "beyond": off.beyond, "values": off.values}
+            entry |= {"largest": _finite(off.largest), "relative": _finite(off.relative)}
+            entry |= {"beyond": off.beyond, "values": off.values}
             entry |= {"rtol": row.tolerance[0], "atol": row.tolerance[1]}
         found.append(entry)
     return {
         "schema": SCHEMA, "ok": not error, "error": error, "kept": kept, "recorded": recorded, "precisions": found
     }  # fmt: skip
+
+
+def _finite(value: float) -> float | None:
+    """Return a number as JSON can have it; None = it is infinite or NaN."""
+    return value if math.isfinite(value) else None
 
 
 def _other_onnx(text: str) -> tuple[str, Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,11 +50,14 @@ def _read(path: Path) -> dict[str, Array]:
             file = np.load(stream, allow_pickle=False)
             if isinstance(file, np.ndarray):
                 raise InvalidArgument(f"--inputs '{path}' is a single array, expected an .npz file; {HOW}")
-            return {name: file[name] for name in file.files}
+            arrays = {name: file[name] for name in file.files}
     except OSError as error:
         raise InvalidArgument(f"--inputs '{path}': {error.strerror or error}") from error
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise InvalidArgument(f"--inputs '{path}' is no .npz file that can be read ({error}); {HOW}") from error
+    if others := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
+        raise InvalidArgument(f"--inputs '{path}' has '{others[0]}', which is no array; {HOW}")
+    return arrays
 
 
 def _rows(path: Path, array: Array, spec: pb.ModelInput) -> Array:

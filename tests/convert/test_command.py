@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_serve.convert.command import run
+from edge_serve.convert import command
+from edge_serve.convert.command import Row, document, run
+from edge_serve.convert.trial import Difference, Trial
 from tests.backends.onnx_models import FLOAT, node, save
 from tests.devices import stand_in
 
@@ -152,3 +156,22 @@ def test_failed_builds_are_not_reported_as_wrong_answers(library: Path, files: P
     assert status == 1
     assert found["error"] == "fp32 cannot be built or run: nothing was written"
     assert "DLA core 3 was asked for, and this device has 2" in found["precisions"][1]["problem"]
+
+
+def test_differences_without_a_number_are_null_in_json() -> None:
+    row = Row("fp16", trial=Trial([], 1.0, 1.0), difference=Difference(math.inf, math.inf, 1, 1))
+    text = json.dumps(document([row], "", "", "none fits"), allow_nan=False)
+    (found,) = json.loads(text)["precisions"]
+    assert (found["largest"], found["relative"], found["beyond"]) == (None, None, 1)
+
+
+def test_a_model_that_cannot_be_copied_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def copy(*_: object) -> tuple[str, str]:
+        raise shutil.Error([("a", "b", "[Errno 28] No space left on device: 'b'")])
+
+    monkeypatch.setattr(command, "_convert", copy)
+    assert command.run(["net", "--onnx=a", "--inputs=b", f"--model-repository={tmp_path}"]) == 1
+    said = capsys.readouterr().err
+    assert said == "edge-serve: cannot write the model: [Errno 28] No space left on device: 'b'\n"

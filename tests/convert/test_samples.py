@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +85,17 @@ def test_pipe_is_refused_without_waiting_for_a_writer(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.npz")
     with pytest.raises(InvalidArgument, match="is not a file"):
         read_samples(tmp_path / "pipe.npz", config(x=[4]), 32)
+
+
+def test_members_that_are_no_arrays_or_too_large_are_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path, x=np.zeros((1, 4), np.float32))
+    with zipfile.ZipFile(path, "a") as file:
+        file.writestr("notes.txt", "no array")
+    with pytest.raises(InvalidArgument, match=r"has 'notes\.txt', which is no array"):
+        read_samples(path, config(x=[4]), 32)
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (1 << 58,)})
+    with zipfile.ZipFile(tmp_path / "huge.npz", "w") as file:
+        file.writestr("x.npy", header.getvalue())
+    with pytest.raises(InvalidArgument, match=r"no \.npz file that can be read"):
+        read_samples(tmp_path / "huge.npz", config(x=[4]), 32)
