@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 import shutil
@@ -11,11 +12,15 @@ from pathlib import Path
 
 from edge_serve.config.model.layout import CONFIG_FILE
 from edge_serve.errors import InvalidArgument
+from edge_serve.files import lock_shared
 from edge_serve.models.repository.names import check_name
 from edge_serve.records import frozen
+from edge_serve.workers.launch.unpack import locked
 
 #: version of a new model
 VERSION = "1"
+#: of the name of its directory while it is written
+_STAGED = ".init-"
 
 
 @frozen
@@ -57,17 +62,28 @@ def new_directory(repository: Path, name: str) -> Iterator[ModelPlace]:
     final = repository / name
     if os.path.lexists(final):
         raise InvalidArgument(f"'{final}' is there already: choose another name, or remove it first")
-    staged = repository / f".init-{secrets.token_hex(8)}"
+    _sweep(repository)
+    staged = repository / f"{_STAGED}{secrets.token_hex(8)}"
     try:
-        (staged / VERSION).mkdir(parents=True)
-        yield ModelPlace(repository, name, staged)
-        os.rename(staged, final)
+        with contextlib.ExitStack() as undo:
+            staged.mkdir()
+            undo.callback(os.close, lock_shared(staged))
+            (staged / VERSION).mkdir()
+            yield ModelPlace(repository, name, staged)
+            os.rename(staged, final)
     except BaseException:
         shutil.rmtree(staged, ignore_errors=True)
         if made:
             with contextlib.suppress(OSError):
                 repository.rmdir()
         raise
+
+
+def _sweep(repository: Path) -> None:
+    """Remove the directories of commands that were killed. Those that still run have a lock."""
+    for left in repository.glob(f"{_STAGED}{'[0-9a-f]' * 16}"):
+        with contextlib.suppress(OSError), locked(left, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            shutil.rmtree(left)
 
 
 def _prepare(repository: Path) -> bool:

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 from edge_serve import cli
 from edge_serve.config.stages import load_model_config
 from edge_serve.init import ensemble
+from edge_serve.init.directory import new_directory
 from tests.forked import program
 from tests.server.running import PATIENCE, python_model, start
 from tests.server.test_commands import onnx_model
@@ -237,3 +238,15 @@ def test_weights_in_other_files_are_copied_too(tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "parameters.bin").unlink()
     said = refusal(tmp_path / "models", capsys, "other", "--onnx", str(file))
     assert "keeps its weights in 'parameters.bin': put that file beside it" in said
+
+
+def test_directories_of_killed_commands_are_removed_and_those_of_others_stay(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    killed, foreign = models / f".init-{'0a' * 8}", models / ".init-of-mine"
+    for directory in (killed, foreign):
+        (directory / "1").mkdir(parents=True)
+    with new_directory(models, "first") as running:
+        assert init(models, "second", "--python") == 0
+        assert running.version.is_dir()
+    assert sorted(os.listdir(models)) == [".init-of-mine", "first", "second"]
