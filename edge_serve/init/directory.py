@@ -13,7 +13,7 @@ from pathlib import Path
 from edge_serve.config.model.layout import CONFIG_FILE
 from edge_serve.errors import InvalidArgument
 from edge_serve.files import lock_shared
-from edge_serve.models.repository.names import check_name
+from edge_serve.models.repository.names import check_name, is_text
 from edge_serve.records import frozen
 from edge_serve.workers.launch.unpack import locked
 
@@ -88,6 +88,8 @@ def _sweep(repository: Path) -> None:
 
 def _prepare(repository: Path) -> bool:
     """Make the repository where it does not exist. Return whether it was made."""
+    if not is_text(str(repository.absolute())):
+        raise InvalidArgument(f"--model-repository {os.fspath(repository)!a} is not UTF-8: rename the directory")
     if (repository / CONFIG_FILE).exists():
         raise InvalidArgument(
             f"'{repository}' is the directory of a model, because it has a {CONFIG_FILE}: give the directory above it "

@@ -250,3 +250,9 @@ def test_directories_of_killed_commands_are_removed_and_those_of_others_stay(tmp
         assert init(models, "second", "--python") == 0
         assert running.version.is_dir()
     assert sorted(os.listdir(models)) == [".init-of-mine", "first", "second"]
+
+
+def test_a_repository_whose_name_is_not_utf_8_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / os.fsdecode(b"caf\xe9")
+    path.mkdir()
+    assert "is not UTF-8: rename the directory" in refusal(path, capsys, "m", "--python")

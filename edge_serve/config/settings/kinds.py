@@ -148,7 +148,14 @@ def _parse_repository(text: str) -> str:
             f"found '{shown(text)}', expected a directory of this device: edge-serve does not read cloud storage; copy "
             f"the models first ({_COPY[scheme].format(url=shown(text))}), then give --model-repository=models"
         )
-    return str(PATH.parse(text))
+    path = str(PATH.parse(text))
+    try:
+        os.path.abspath(path).encode()
+    except UnicodeEncodeError:  # workers get paths in JSON
+        raise ValueError(
+            f"found '{shown(ascii(path)[1:-1])}', expected a path in UTF-8: rename the directory"
+        ) from None
+    return path
 
 
 LEVEL = level()

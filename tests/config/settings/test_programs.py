@@ -157,6 +157,11 @@ def test_a_directory_may_have_any_other_name() -> None:
     assert _parse("--model-repository=s3:/models").model_repository == ("s3:/models",)
 
 
+def test_a_repository_whose_name_is_not_utf_8_is_refused() -> None:
+    with pytest.raises(BadSetting, match=r"found '/srv/caf\\udce9', expected a path in UTF-8: rename the directory"):
+        _parse("--model-repository=/srv/caf\udce9")
+
+
 def test_the_page_about_migrating_names_every_flag_without_effect() -> None:
     page = (Path(__file__).parents[3] / "docs/migrating_from_triton.md").read_text()
     table = page.partition("## Know which flags have no effect")[2].partition("\n## ")[0]
