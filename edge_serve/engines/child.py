@@ -26,7 +26,7 @@ from edge_serve.backends.onnxruntime.external import check_external_data, locati
 from edge_serve.backends.tensorrt.library import Library, load_library
 from edge_serve.backends.tensorrt.plan import PlanMeta, Step
 from edge_serve.engines.builder import build_plan, check_builder, lost_memory
-from edge_serve.engines.cache import EngineCache, export
+from edge_serve.engines.cache import EngineCache, EngineLease, export
 from edge_serve.engines.request import BuiltEngine, EngineRequest, digest, engine_key
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable
 
@@ -52,25 +52,39 @@ def build_engine(request: EngineRequest, library: Library, report: Report) -> Bu
     digests = _digests(request)
     sha256, key = digests[0], engine_key(request, digests, library.version, capability)
     cache = EngineCache(Path(request.cache), request.cache_bytes)
-    found, seconds, workspace = cache.find(key), 0.0, 0
-    if found is None:
-        advice = "name another one: --cache DIR, or of a server --backend-config=tensorrt,engine-cache=DIR"
-        waiting = partial(report, phase="waiting for another build", percent=None)
-        with _disk_errors(f"engine cache '{request.cache}'", advice), cache.locked(waiting):
-            found = cache.find(key)
-            if found is None:
-                found, seconds, workspace = _build(request, library, cache, key, sha256, capability, report)
-    plan, meta = found
-    if request.output:
-        target = Path(request.output)
-        target = target.with_name(request.names.get(capability, target.name))
-        with _disk_errors(f"the plan '{target}'", "free some space, or name another file"):
-            export(plan, meta, target)
-        plan = target
+    seconds, workspace = 0.0, 0
+    with contextlib.ExitStack() as held:
+        found = _find(cache, key, held)
+        if found is None:
+            advice = "name another one: --cache DIR, or of a server --backend-config=tensorrt,engine-cache=DIR"
+            waiting = partial(report, phase="waiting for another build", percent=None)
+            with _disk_errors(f"engine cache '{request.cache}'", advice), cache.locked(waiting):
+                found = _find(cache, key, held)
+                if found is None:
+                    found, seconds, workspace = _build(request, library, cache, key, sha256, capability, report)
+                    held.callback(EngineLease(str(found[0]), seconds).release)
+        plan, meta = found
+        if request.output:
+            target = Path(request.output)
+            target = target.with_name(request.names.get(capability, target.name))
+            with _disk_errors(f"the plan '{target}'", "free some space, or name another file"):
+                export(plan, meta, target)
+            plan = target
     return BuiltEngine(
         str(plan), key, not seconds, round(seconds, 3), meta.plan_bytes, meta.tensorrt, meta.capability, meta.device,
         request.onnx, meta.onnx_sha256, meta.profiles, meta.flags, workspace,
     )  # fmt: skip
+
+
+def _find(cache: EngineCache, key: str, held: contextlib.ExitStack) -> tuple[Path, PlanMeta] | None:
+    """Return an engine of the cache, which no build removes before `held` ends; None = it is not there."""
+    found = cache.find(key)
+    if found is not None:
+        try:
+            held.callback(EngineLease(str(found[0]), 0.0).release)
+        except OSError:  # another build has removed it since
+            return None
+    return found
 
 
 def _build(

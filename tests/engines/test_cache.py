@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import threading
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from edge_serve.backends.tensorrt.plan import PlanMeta, meta_path
+from edge_serve.engines import child
 from edge_serve.engines.cache import EngineCache, export
 from edge_serve.engines.settings import default_directory
 from edge_serve.files import lock_shared
@@ -160,3 +162,18 @@ def test_cache_of_a_service_lies_in_its_cache_directory() -> None:
     service = {**home, "CACHE_DIRECTORY": "/var/cache/edge-serve:/x"}
     assert default_directory(service) == Path("/var/cache/edge-serve/engines")
     assert default_directory(home) == Path("/home/u/.cache/edge-serve/engines")
+
+
+def test_an_engine_that_a_build_uses_stays_until_it_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = EngineCache(tmp_path, 150)
+    plan = stored(cache, "a", 1)
+    with contextlib.ExitStack() as held:
+        assert child._find(cache, key("a"), held) == (plan, META)
+        stored(cache, "b", 2)
+        assert plan.exists()
+    stored(cache, "c", 3)
+    assert not plan.exists()
+
+    monkeypatch.setattr(cache, "find", lambda key: (plan, META))  # as before another build has removed it
+    with contextlib.ExitStack() as held:
+        assert child._find(cache, key("a"), held) is None
