@@ -266,7 +266,7 @@ def _texts_of(tensors: Sequence[Tensor]) -> list[bytes]:
 
 def _numpy_of(value: torch.Tensor) -> Array:
     """Return an output in the host's memory; BF16 as its bits."""
-    value = value.detach().cpu().contiguous()
+    value = value.detach().cpu().resolve_neg().contiguous()
     array: Array = (value.view(torch.int16) if value.dtype is torch.bfloat16 else value).numpy()
     return array
 

@@ -558,3 +558,10 @@ def test_completion_says_that_scripts_do_not_tell_their_tensors(file: Path) -> N
 
     assert completed == spec.config
     assert host.lines[0][1].startswith("skipping model configuration auto-complete for 'm': not supported for pytorch ")
+
+
+def test_an_output_with_the_negative_bit_is_resolved(file: Path, open_model: Open) -> None:
+    models.save_script(models.Negative(), file)
+    (instance,) = open_model(ONE)
+    (reply,) = execute(instance, request(tensor("INPUT__0", row(1, 2)), outputs=OUT))
+    assert values(reply) == {"OUTPUT__0": [[-1, -2]]}

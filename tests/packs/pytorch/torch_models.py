@@ -142,6 +142,13 @@ class Identity(nn.Module):
         return x
 
 
+class Negative(nn.Module):
+    """Returns a view with the negative bit."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch._neg_view(x)
+
+
 class Times(nn.Module):
     """Multiplies."""
 
