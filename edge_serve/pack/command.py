@@ -31,29 +31,41 @@ def run(arguments: Sequence[str]) -> int:
     if options.action != "list" and not options.name:
         parser.error(f"pack {options.action} needs the name of a pack: {', '.join(PACKS)}")
     root = Path(options.backend_directory).absolute()
+    said: list[str] = []
+    failure, status = "", 0
     try:
         if root.exists() and not root.is_dir():
-            return fail(f"'{root}' is not a directory: name that of the packs with --backend-directory")
-        if options.action == "list":
-            return _list(root, as_json=options.json)
-        if options.action == "remove":
-            remove(options.name, root)
-            print(f"removed {root / options.name}")
-            _sweep(options.name, root)
-            return 0
-        return _install(options, root)
+            failure = f"'{root}' is not a directory: name that of the packs with --backend-directory"
+        elif options.action == "list":
+            found = list(packs_in(root))
+            said.append(_listing(root, found, as_json=options.json))
+            status = 1 if any(one.fault for one in found) else 0
+        else:
+            said.append(_remove(options, root) if options.action == "remove" else _install(options, root))
+            said += [
+                f"{version} is in use by a server or another command: the next install or remove of the pack deletes it"
+                for version in sweep(options.name, root)
+            ]
     except EdgeServeError as error:
-        return fail(error.message)
+        failure = error.message
     except OSError as error:
         advice = (
             "; try it as root, or name another directory with --backend-directory"
             if error.errno == errno.EACCES
             else ""
         )
-        return fail(f"'{path_of(error) or root}': {error.strerror or error}{advice}")
+        failure = f"'{path_of(error) or root}': {error.strerror or error}{advice}"
+    for text in said:
+        print(text)
+    return fail(failure) if failure else status
 
 
-def _install(options: argparse.Namespace, root: Path) -> int:
+def _remove(options: argparse.Namespace, root: Path) -> str:
+    remove(options.name, root)
+    return f"removed {root / options.name}"
+
+
+def _install(options: argparse.Namespace, root: Path) -> str:
     source = source_of(options.name, options.source)
     wish = PackWish(options.name, source, options.python, options.wheels, options.gpu)
     old = os.umask(0o022)  # the service's user reads it, whatever umask the caller has
@@ -61,26 +73,15 @@ def _install(options: argparse.Namespace, root: Path) -> int:
         place = install(wish, root)
     finally:
         os.umask(old)
-    print(f"installed {place}; models that are loaded from now on use it")
-    _sweep(options.name, root)
-    return 0
+    return f"installed {place}; models that are loaded from now on use it"
 
 
-def _sweep(name: str, root: Path) -> None:
-    """Remove the versions of a pack that are not in use, and report those that are."""
-    for version in sweep(name, root):
-        print(f"{version} is in use by models that are loaded: the next install or remove of the pack deletes it")
-
-
-def _list(root: Path, *, as_json: bool) -> int:
-    found = list(packs_in(root))
+def _listing(root: Path, found: Sequence[Listed], *, as_json: bool) -> str:
     if as_json:
         packs = [asdict(one) for one in found]
-        print(json.dumps({"schema": SCHEMA, "backend_directory": str(root), "packs": packs}, indent=2))
-    else:
-        none = f"no packs in {root}: {install_command(PACKS[0])} installs one of {', '.join(PACKS)}"
-        print("\n".join(map(line, found)) or none)
-    return 1 if any(one.fault for one in found) else 0
+        return json.dumps({"schema": SCHEMA, "backend_directory": str(root), "packs": packs}, indent=2)
+    none = f"no packs in {root}: {install_command(PACKS[0])} installs one of {', '.join(PACKS)}"
+    return "\n".join(map(line, found)) or none
 
 
 def line(one: Listed) -> str:

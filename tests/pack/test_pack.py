@@ -321,3 +321,10 @@ def test_broken_packs_are_listed_with_their_fault(tmp_path: Path, capfd: pytest.
     assert [finding.good for finding in findings] == [True, False]
     (none,) = examine_packs(tmp_path / "absent")
     assert (none.good, none.advice) == (None, "edge-serve pack install openvino (docs/packs.md)")
+
+
+def test_a_list_that_cannot_be_written_has_the_status_of_lost_output(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-u", "-m", "edge_serve", "pack", "list", f"--backend-directory={tmp_path}"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (74, "edge-serve: cannot write the output: No space left on device\n")

@@ -133,7 +133,7 @@ def test_a_pack_is_replaced_and_removed_while_its_model_is_served(tmp_path: Path
     packs, config = Packs(tmp_path), tmp_path / "models/m/config.pbtxt"
     packs.install(1)
     with served(tmp_path, "none") as server:
-        assert re.search(r"/\.fil-\w+/fil is in use by models that are loaded", packs.install(2))
+        assert re.search(r"/\.fil-\w+/fil is in use by a server or another command", packs.install(2))
         assert answer(server) == ([1, 3], "1")  # imported only now, from the version that the model was loaded with
         os.kill(int(ask(server, "m")[1]), signal.SIGKILL)
         server.wait_for_log("model m is back in worker fil")
