@@ -153,7 +153,7 @@ def _samples(served: Served, registry: Registry) -> dict[str, tuple[str, InferTe
         return {tensor.name: (served.name, tensor) for tensor in (requests[0].inputs if requests else ())}
     for step in served.config.ensemble_scheduling.step:
         with contextlib.suppress(EdgeServeError):  # its error is the answer to the request
-            version = str(step.model_version) if step.model_version > 0 else ""
+            version = str(step.model_version) if step.model_version >= 0 else ""
             of_member = _samples(registry.lookup(member_key(step), version), registry)
             for name, tensor_name in step.input_map.items():
                 if name in of_member and tensor_name in served.signature.inputs:

@@ -210,7 +210,7 @@ def ensemble_plan(config: pb.ModelConfig) -> EnsemblePlan:
     steps = [
         EnsembleStep(
             member_key(step),
-            str(step.model_version) if step.model_version > 0 else "",
+            str(step.model_version) if step.model_version >= 0 else "",
             dict(sorted(step.input_map.items())),
             dict(sorted(step.output_map.items())),
         )

@@ -168,14 +168,17 @@ def test_a_configuration_becomes_a_plan() -> None:
                 input_map { key: "A" value: "X" } output_map { key: "B" value: "t" } },
               { model_name: "q" model_version: 3
                 input_map { key: "A" value: "t" } input_map { key: "O" value: "Z" }
-                output_map { key: "B" value: "Y" } } ] }
+                output_map { key: "B" value: "u" } },
+              { model_name: "r" model_version: 0
+                input_map { key: "A" value: "u" } output_map { key: "B" value: "Y" } } ] }
             """
         )
     )
 
     assert plan.steps == (
         EnsembleStep("p", "", {"A": "X"}, {"B": "t"}),
-        EnsembleStep("q", "3", {"A": "t", "O": "Z"}, {"B": "Y"}),
+        EnsembleStep("q", "3", {"A": "t", "O": "Z"}, {"B": "u"}),
+        EnsembleStep("r", "0", {"A": "u"}, {"B": "Y"}),
     )
     assert started(plan, "X")[1] == [0]
     assert not run_of(plan, "Z").possible
