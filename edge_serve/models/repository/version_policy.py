@@ -10,11 +10,9 @@ from edge_serve.config.model.model_config_pb2 import ModelVersionPolicy
 def choose(policy: ModelVersionPolicy, available: Sequence[int]) -> list[int]:
     """Return the versions to serve, ascending; a specific version that does not exist is left out."""
     match policy.WhichOneof("policy_choice"):
-        case "all":
+        case "all" | None:  # without `version_policy`, a configuration was completed with `latest`
             return sorted(available)
         case "specific":
             return sorted(set(policy.specific.versions) & set(available))
-        case "latest":
+        case _:
             return sorted(available)[max(0, len(available) - policy.latest.num_versions) :]
-        case _:  # the default is `latest` with 1
-            return sorted(available)[-1:]

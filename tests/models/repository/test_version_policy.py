@@ -11,12 +11,11 @@ from edge_serve.models.repository.version_policy import choose
 @pytest.mark.parametrize(
     ("policy", "chosen"),
     [
-        ("", [10]),
         ("version_policy { latest { num_versions: 2 } }", [3, 10]),
         ("version_policy { latest { num_versions: 9 } }", [1, 3, 10]),
         ("version_policy { latest { } }", []),
         ("version_policy { latest { num_versions: 0 } }", []),
-        ("version_policy { }", [10]),
+        ("version_policy { }", [1, 3, 10]),
         ("version_policy { all { } }", [1, 3, 10]),
         ("version_policy { specific { versions: [3, 1, 7, 3] } }", [1, 3]),
         ("version_policy { specific { versions: [7] } }", []),
