@@ -10,6 +10,7 @@ starts with an empty cache, and errors are not stored (Triton 2.51 answers a rep
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Hashable, Iterator, Sequence
 from hashlib import blake2b
@@ -38,6 +39,8 @@ MOST_ANSWER_BYTES = 16 * 1024 * 1024
 
 #: backends that mark the responses of models that read more than their inputs, or that never pass more to a model
 MARKS_PERSONAL = frozenset({"onnxruntime", "onnxruntime_onnx", "python"})
+#: responses that are removed in one turn of the event loop: more take it over 5 ms
+_REMOVED_AT_ONCE = 1000
 
 _SIZES = Struct("<QQQQ")
 _owners = count(1)
@@ -103,8 +106,9 @@ class CachedRunner(Submitter):
         return ANSWERED
 
     def close(self) -> None:
-        """Remove the version's responses from the cache."""
-        self._cache.remove_owner(self._owner)
+        """Remove the version's responses from the cache, some in each turn of the event loop."""
+        if self._cache.remove_owner(self._owner, _REMOVED_AT_ONCE):
+            asyncio.get_running_loop().call_soon(self.close)
 
     def _response(self, request: InferRequest, look: _Look, answer: CachedResponse) -> InferResponse:
         """Return a response of its own for each request, because the receiver may change it."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import field
+from itertools import islice
 from typing import NamedTuple
 
 from edge_serve.messages.infer import Parameter
@@ -83,6 +84,8 @@ class ResponseCache:
         self.hits = self.misses = self.evictions = 0
         self.lookup_ns = self.insertion_ns = 0
         self._answers: OrderedDict[Key, CachedResponse] = OrderedDict()
+        #: owner -> its keys
+        self._keys: dict[int, set[Key]] = {}
 
     def __len__(self) -> int:
         return len(self._answers)
@@ -110,19 +113,29 @@ class ResponseCache:
             self._remove(next(iter(self._answers)))
             self.evictions += 1
         self._answers[key] = answer
+        self._keys.setdefault(key.owner, set()).add(key)
         self.used += answer.size
         return True
 
-    def remove_owner(self, owner: int) -> None:
-        """Remove the responses of a version."""
-        for key in [key for key in self._answers if key.owner == owner]:
+    def remove_owner(self, owner: int, most: int) -> bool:
+        """Remove at most `most` responses of a version. Return whether it has more."""
+        keys = self._keys.get(owner, set())
+        for key in list(islice(keys, most)):
             self._remove(key)
+        return bool(keys)
 
     def _remove(self, key: Key) -> None:
         answer = self._answers.pop(key, None)
-        if answer is not None:
-            self.used -= answer.size
+        if answer is None:
+            return
+        self.used -= answer.size
+        keys = self._keys[key.owner]
+        keys.remove(key)
+        if not keys:
+            del self._keys[key.owner]
 
     def _check(self) -> None:
         assert self.used == sum(answer.size for answer in self._answers.values())
         assert 0 <= self.used <= self.size
+        assert all(self._keys.values())
+        assert sorted(key for keys in self._keys.values() for key in keys) == sorted(self._answers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -332,3 +333,20 @@ def test_tensors_in_a_clients_memory_bypass_the_cache() -> None:
         world.model.answer()
 
     assert (world.model.runs, world.counts) == (2, (0, 0))
+
+
+def test_a_version_with_many_responses_is_closed_in_turns_of_the_event_loop() -> None:
+    world = World(4 << 20)
+    for number in range(2500):
+        world.run(number)
+
+    async def close() -> list[int]:
+        left = []
+        world.runner.close()
+        while len(world.cache):
+            left.append(len(world.cache))
+            await asyncio.sleep(0)
+        return left
+
+    assert asyncio.run(close()) == [1500, 500]
+    assert world.cache.used == 0

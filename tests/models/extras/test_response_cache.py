@@ -83,10 +83,10 @@ def test_entries_of_a_version_are_removed_with_it() -> None:
     cache = ResponseCache(1 << 20)
     cache.put(key(1, owner=1), kept())
     cache.put(key(1, owner=2), kept())
-    cache.remove_owner(1)
+    assert not cache.remove_owner(1, 10)
 
     assert (key(1, owner=1) in cache, key(1, owner=2) in cache) == (False, True)
-    cache.remove_owner(2)
+    assert not cache.remove_owner(2, 10)
     assert cache.used == 0
 
 
@@ -114,7 +114,7 @@ def test_a_walk_stays_within_its_bytes(rng: random.Random) -> None:
             case 0:
                 cache.find([key(number)])
             case 1:
-                cache.remove_owner(rng.randrange(3))
+                cache.remove_owner(rng.randrange(3), 1 + rng.randrange(3))
             case _:
                 fits = cache.put(key(number, rng.randrange(3)), kept(rng.randrange(3 * FRAME)))
                 assert fits or cache.size < 5 * FRAME
