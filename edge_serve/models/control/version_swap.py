@@ -17,7 +17,6 @@ from edge_serve.models.load.load_history import LoadHistory
 from edge_serve.models.load.load_plan import LoadPlan
 from edge_serve.models.load.loading import Loader
 from edge_serve.models.load.memory import Memory, Way
-from edge_serve.models.repository.repository import of_version
 from edge_serve.models.versions.lifecycle import VersionEvent, VersionState
 from edge_serve.models.versions.served import Served, ServedVersions
 from edge_serve.models.versions.unloading_versions import UnloadingVersions
@@ -157,7 +156,7 @@ class VersionSwapper:
                 going = []
             if self._memory is None:
                 return await self._open_each(plan, wanted, own_worker)
-            files = sum(max(0, row[2]) for version in wanted for row in of_version(plan.print, version))
+            files = plan.file_bytes(wanted)
             replaced = sum(_freed_bytes(known) for known in going)
             joins = self._loader.joins(plan, own_worker=own_worker)
             try:

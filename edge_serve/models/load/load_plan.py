@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,12 @@ class LoadPlan:
         """Remove the files that came with the load request, if any."""
         if self.kept is not None:
             await offload(self.kept.cleanup)
+
+    def file_bytes(self, wanted: Iterable[int]) -> int:
+        """Return the size of the files that loading some of the versions reads, in bytes."""
+        if self.override is not None and self.override.files:  # in place of those on disk
+            return sum(map(len, self.override.files.values()))
+        return sum(max(0, row[2]) for version in wanted for row in of_version(self.print, version))
 
     def same_as(self, other: LoadPlan) -> bool:
         """Return whether loading this would serve the same files under the same configuration as `other` does."""

@@ -51,6 +51,13 @@ def test_a_version_is_kept_while_its_own_files_did_not_change() -> None:
     assert not replace(PLAN, config=config(max_batch_size=8)).serves_same(1, PLAN)
 
 
+def test_the_size_of_a_load_is_that_of_the_files_that_it_reads() -> None:
+    assert PLAN.file_bytes([1, 2]) == 10
+    assert replace(PLAN, override=Override("{}")).file_bytes([1]) == 5
+    sent = Override("{}", {"1/model.py": bytes(70), "shared": bytes(3)})
+    assert replace(PLAN, print=(), override=sent).file_bytes([1]) == 73
+
+
 def test_the_configuration_of_a_load_request_stays_until_a_file_changes() -> None:
     asked = replace(PLAN, override=Override("{}"))
     assert PLAN.preserves_override(asked)
