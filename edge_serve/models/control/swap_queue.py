@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
@@ -12,6 +13,7 @@ from edge_serve.models.run.driver import Job
 from edge_serve.models.run.runner import OnResponse, Runner, Ticket
 from edge_serve.models.versions.served import Served
 from edge_serve.protocol.inference.validate import validate
+from edge_serve.scheduling.queue import deadline_expired
 
 #: Triton's words for a request that expects one response, and how to send the next one
 _BECAME_DECOUPLED = (
@@ -23,11 +25,13 @@ _BECAME_DECOUPLED = (
 class Waiter:
     """A queued request, then the handle of the request at the new version."""
 
-    __slots__ = ("on_response", "queue", "request", "ticket")
+    __slots__ = ("on_response", "queue", "request", "ticket", "timer")
 
     def __init__(self, queue: SwapQueue, request: InferRequest, on_response: OnResponse) -> None:
         self.queue, self.request, self.on_response = queue, request, on_response
         self.ticket: Ticket | None = None
+        #: ends its wait at the request's deadline
+        self.timer: asyncio.TimerHandle | None = None
 
     def cancel(self) -> None:
         if self.ticket is not None:
@@ -66,13 +70,20 @@ class SwapQueue(Runner):
             self._refuse(Unavailable(f"Exceeds maximum queue size: {text}"), waiter)
         else:
             self._waiters[waiter] = None
+            if request.deadline_ns:  # on the clock of the event loop
+                loop, late = asyncio.get_running_loop(), deadline_expired(request)
+                waiter.timer = loop.call_at(request.deadline_ns / 1e9, self._remove, waiter, late)
         return waiter
 
     def cancel(self, waiter: Waiter) -> None:
         """Cancel a queued request: its client has disconnected."""
         if waiter in self._waiters:
-            del self._waiters[waiter]
-            self._refuse(Cancelled(""), waiter)
+            self._remove(waiter, Cancelled(""))
+
+    def _remove(self, waiter: Waiter, error: EdgeServeError) -> None:
+        del self._waiters[waiter]
+        _stop_timer(waiter)
+        self._refuse(error, waiter)
 
     def submit_all(self, target: Served) -> None:
         """Submit all queued requests to the new version, in order of arrival."""
@@ -86,6 +97,7 @@ class SwapQueue(Runner):
         self._deliver = deliver
         waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
+            _stop_timer(waiter)
             deliver(waiter)
 
     def stop(self, on_idle: Callable[[], None], *, sequences: bool = False) -> None:
@@ -115,3 +127,9 @@ class SwapQueue(Runner):
             request.lease.release()
         response = InferResponse(request.model_name, request.model_version, request.id, error=error)
         notify(waiter.on_response, response)
+
+
+def _stop_timer(waiter: Waiter) -> None:
+    if waiter.timer is not None:
+        waiter.timer.cancel()
+        waiter.timer = None

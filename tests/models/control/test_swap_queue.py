@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable, Hashable
 from typing import cast
 
@@ -139,3 +141,28 @@ def test_close_answers_every_waiting_request() -> None:
 
     assert [(one.id, type(one.error)) for one in answers] == [("1", Unavailable), ("2", Unavailable)]
     assert idle == [True]
+
+
+def test_a_waiting_request_is_refused_at_its_deadline_and_no_other_one() -> None:
+    answers: list[InferResponse] = []
+
+    async def wait() -> None:
+        queue, target = SwapQueue("m", 5), Target()
+        waiting = [request(str(number)) for number in range(4)]
+        for one in waiting[1:]:
+            one.deadline_ns = time.monotonic_ns() + 10_000_000
+        tickets = [queue.submit(one, 1, "key", answers.append) for one in waiting]
+        tickets[2].cancel()
+        while len(answers) < 3:
+            await asyncio.sleep(0.001)
+        assert queue.in_flight() == 1
+        waiting[3].deadline_ns = time.monotonic_ns() + 1_000_000
+        queue.submit(waiting[3], 1, "key", answers.append)
+        queue.submit_all(served(target))
+        await asyncio.sleep(0.005)
+
+    asyncio.run(wait())
+    assert [(one.id, type(one.error)) for one in answers] == [
+        ("2", Cancelled), ("1", Unavailable), ("3", Unavailable), ("0", type(None)), ("3", type(None)),
+    ]  # fmt: skip
+    assert "Request deadline expired" in str(answers[1].error)
