@@ -16,7 +16,7 @@ from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.tensors import BY_NAME, InferTensor
 from edge_serve.models.load.memory import Memory
 from edge_serve.server import ServerProcess
-from tests.server.running import ADD_SUB, python_model
+from tests.server.running import ADD_SUB, ADD_SUB_CONFIG, python_model
 
 GIB = 1 << 30
 
@@ -51,10 +51,10 @@ def scene(root: Path, story: Callable[[ServerProcess], Coroutine[Any, Any, None]
     asyncio.run(run())
 
 
-def infer(server: ServerProcess) -> asyncio.Future[InferResponse]:
+def infer(server: ServerProcess, value: int = 1) -> asyncio.Future[InferResponse]:
     """The answer to a request for the model."""
     answer: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
-    ones = np.ones((1, 16), np.int32).tobytes()
+    ones = np.full((1, 16), value, np.int32).tobytes()
     inputs = [InferTensor(name, BY_NAME["INT32"], (1, 16), memoryview(ones)) for name in ("INPUT0", "INPUT1")]
     server.service.infer(server.service.lookup("m", ""), InferRequest("m", inputs=inputs), answer.set_result)
     return answer
@@ -127,3 +127,55 @@ def test_a_failed_swap_fails_the_waiting_requests(tmp_path: Path, machine: Machi
         assert first(await infer(server)) == 2
 
     scene(tmp_path, story)
+
+
+#: calls itself, or `other`, as many levels deep as the first value of its input says, and then returns it
+CALLS = """
+import time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        (request,) = requests
+        x = pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()
+        if not x[0, 0]:
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", x + VALUE)])]
+        time.sleep(0.2)
+        inputs = [pb_utils.Tensor("INPUT0", x - 1), pb_utils.Tensor("INPUT1", x)]
+        found = pb_utils.InferenceRequest(
+            model_name="CALLED", requested_output_names=["OUTPUT0"], inputs=inputs).exec()
+        if found.has_error():
+            return [pb_utils.InferenceResponse(error=found.error())]
+        return [pb_utils.InferenceResponse([pb_utils.get_output_tensor_by_name(found, "OUTPUT0")])]
+"""
+
+
+def caller(root: Path, name: str, called: str, value: int) -> None:
+    config = ADD_SUB_CONFIG.replace("max_batch_size: 8", "max_batch_size: 1 instance_group { count: 2 kind: KIND_CPU }")
+    python_model(root, name, CALLS.replace("CALLED", called).replace("VALUE", str(value)), config)
+
+
+@pytest.mark.parametrize("called", ["m", "other"])
+def test_a_request_that_leads_back_to_its_model_ends_in_the_version_that_is_swapped(
+    tmp_path: Path, machine: Machine, called: str
+) -> None:
+    """Its call would wait for the new version, which waits for the request."""
+    caller(tmp_path, "m", called, 1)
+    caller(tmp_path, "other", "m", 1)
+
+    async def story(server: ServerProcess) -> None:
+        await server.service.registry.load("other")
+        caller(tmp_path, "m", called, 2)
+        before = infer(server, 2 if called == "other" else 1)
+        with server.service.registry.unloading_first(["m"]):
+            loading = asyncio.create_task(server.service.registry.load("m"))
+            while server.service.model_ready("m", ""):
+                await asyncio.sleep(0.001)
+            after = infer(server, 0)
+            assert not before.done()
+            await loading
+        assert [first(await answer) for answer in (before, after)] == [1, 2]
+
+    scene(tmp_path, story, swap_drain_secs=5)

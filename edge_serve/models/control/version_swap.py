@@ -383,7 +383,11 @@ async def _answered(served: Served, sequences: bool) -> None:
     ended."""
     await served.wait_released()  # requests whose bodies are still being decoded are not in the queue yet
     idle = asyncio.Event()
-    served.runner.stop(idle.set, sequences=sequences)
+    try:
+        while served.has_stand_in and served.runner.in_flight():  # their models may call this version (`ModelCalls`)
+            await asyncio.sleep(_LOOK_SECONDS)
+    finally:
+        served.runner.stop(idle.set, sequences=sequences)
     await idle.wait()
     await served.wait_released()  # responses that are still being encoded
 

@@ -4,7 +4,8 @@ Rules and texts: triton-inference-server/python_backend src/request_executor.cc 
 before the called model has accepted the call is an INTERNAL error with the words of `request_executor.cc` in front; an
 error of the called model itself is passed on unchanged. A call takes its place at the end of the called model's queue,
 so a model that calls itself, or calls in a cycle, waits for another instance. A call is refused if every instance that
-could answer it would wait (`wait_for_graph`).
+could answer it would wait (`wait_for_graph`). While a model is swapped, and its old version is unloaded first, calls
+that its requests lead to still go to the old version, which waits for their answers.
 """
 
 from __future__ import annotations
@@ -113,6 +114,8 @@ class ModelCalls:
         except EdgeServeError:
             text = f"Failed for execute the inference request. Model '{call.model_name}' is not ready."
             raise Internal(text) from None
+        if served.before is not None and self._is_caused_by(served.name, asked):
+            served = served.before  # it drains, and is closed once its requests are answered
         if served.signature.decoupled and not call.decoupled:
             raise Internal(
                 f"Model {call.model_name} is using the decoupled. The current BLS request call doesn't support models "
@@ -120,6 +123,13 @@ class ModelCalls:
                 "'async_exec' calls for decoupled models.'"
             )
         return served
+
+    def _is_caused_by(self, name: str, asked: InboundCall) -> bool:
+        """Return whether a model made a call, or has called a model that made it, directly or through others."""
+        names, calls = {name}, self._accepted.values()
+        while more := {called for call in calls if call.caller in names for called in call.called()} - names:
+            names |= more
+        return asked.caller is not None and asked.caller.name in names
 
     def _move_inputs(self, asked: InboundCall, served: Served, request: InferRequest) -> list[tuple[memoryview, Any]]:
         """Return the copies to make into the called model's arena. `request` refers to their targets already.
@@ -303,6 +313,15 @@ class _Call:
         if self._asked.deaf or not jobs:
             return None
         return [(job.driver, instance) for job in jobs for instance in job.driver.places(job)]
+
+    @property
+    def caller(self) -> str:
+        """The name of the model that made the call; "" = it is gone."""
+        return self._asked.caller.name if self._asked.caller is not None else ""
+
+    def called(self) -> set[str]:
+        """Return the names of the models that the call waits for now."""
+        return {job.driver.name for job in self._ticket.jobs()}
 
     @property
     def is_queued(self) -> bool:

@@ -102,6 +102,8 @@ class Served:
     leaving: bool = False
     #: it stands in for a version that was unloaded before its successor is loaded: not ready, and its requests wait
     swapping: bool = False
+    #: the version that a stand-in stands in for, which drains and is then closed
+    before: Served | None = None
     #: a stand-in has its counters (`stand_in`)
     has_stand_in: bool = False
     references: int = 0
@@ -179,6 +181,7 @@ class Served:
             opened=None,
             arena=None,
             swapping=True,
+            before=self,
             on_close=(),
             references=0,
             _free=None,

@@ -20,7 +20,12 @@ class ModelListener(Protocol):
     """Callbacks for the outcome of a model's batches, of which each gets exactly one of `on_reply` and `on_lost`.
 
     The defaults discard the parts of a decoupled model's answers, and know nothing of the requests in a batch.
+
+    Attributes:
+        name: the model's name, without namespace; "" = it is not known here.
     """
+
+    name: str = ""
 
     def on_reply(self, instance: int, reply: BatchReply) -> None:
         """Take the reply to a batch. The instance is idle now, unless `reply.last`. The listener releases `reply.lease`
