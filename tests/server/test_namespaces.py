@@ -128,6 +128,19 @@ def test_an_explicit_load_means_every_model_of_the_name(tmp_path: Path) -> None:
         assert server.add_sub("same")[0] in (400, 404)
 
 
+def test_the_configuration_of_a_load_request_is_for_every_model_of_the_name(tmp_path: Path) -> None:
+    flags = houses(tmp_path)
+    for name in ("add", "sub"):
+        python_model(tmp_path / name, "member", version=2)
+    tensors = {kind: [{"name": f"{kind.upper()}{i}", "data_type": "TYPE_INT32", "dims": [16]} for i in (0, 1)]
+               for kind in ("input", "output")}  # fmt: skip
+    config = json.dumps({"backend": "python", "max_batch_size": 8, "version_policy": {"all": {}}, **tensors})
+    with running(*flags, "--model-control-mode=explicit") as server:
+        assert server.post("/v2/repository/models/member/load", {"parameters": {"config": config}})[0] == 200
+        index = json.loads(server.post("/v2/repository/index", {"ready": True})[1])
+        assert sorted(one["version"] for one in index if one["name"] == "member") == ["1", "1", "2", "2"]
+
+
 def test_an_explicit_load_rebinds_ensembles(tmp_path: Path) -> None:
     flags = houses(tmp_path)
     shutil.move(tmp_path / "add" / "member", tmp_path / "away")
