@@ -6,6 +6,9 @@ the file has been read, and `check_inputs_and_outputs` (checks_io) when the mode
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
+
 from edge_serve.config.checks.batching import check_dynamic_batching, check_sequence_batching
 from edge_serve.config.checks.ensemble import ENSEMBLE, check_ensemble
 from edge_serve.config.model import model_config_pb2 as pb
@@ -112,3 +115,6 @@ def _check_metrics(metrics: pb.ModelMetrics) -> None:
             raise InvalidArgument("metric control must specify 'histogram_options'")
         if not control.histogram_options.buckets:
             raise InvalidArgument("histogram options must specify non-empty 'buckets'")
+        buckets = list(control.histogram_options.buckets)
+        if not all(map(math.isfinite, buckets)) or any(b <= a for a, b in pairwise(buckets)):
+            raise InvalidArgument(f"histogram options must specify finite 'buckets' that ascend, found {buckets}")

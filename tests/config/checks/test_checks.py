@@ -228,6 +228,14 @@ GENERAL: list[Case] = [
         "",
         "histogram options must specify non-empty 'buckets'",
     ),
+    *(
+        (
+            _METRICS % _WHOLE.replace("buckets: 1", f"buckets: [{buckets}]"),
+            _METRICS % _WHOLE.replace("buckets: 1", "buckets: [-1, 1.5, 3000]"),
+            f"histogram options must specify finite 'buckets' that ascend, found [{buckets}]",
+        )
+        for buckets in ("3000.0, 1.0", "1.0, 1.0", "nan, 1.0", "1.0, inf")
+    ),
 ]
 
 
