@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import struct
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -32,6 +33,7 @@ from edge_serve.messages.tensors import (
     zero_data,
 )
 from edge_serve.models.run.reshape import reshape_inputs
+from edge_serve.protocol.inference.validate import validate
 from edge_serve.workers.front.frames.batch import BatchReply
 from edge_serve.workers.front.link import ModelListener
 from edge_serve.workers.front.workers import OpenedModel
@@ -79,12 +81,12 @@ async def warm_up(
     """Run every sample on every instance.
 
     Raises:
-        InvalidArgument: a sample cannot be made, or its data file is too small.
+        InvalidArgument: a sample cannot be made or does not fit the model, or its data file is too small.
         Internal: the data file cannot be read.
         EdgeServeError: the model failed on a sample.
     """
     for sample in config.model_warmup:
-        requests = await offload(make_requests, config, sample, model_directory)
+        requests = await offload(_checked_requests, config, sample, model_directory, signature)
         if not requests:
             continue
         reshape_inputs(requests[0], signature)  # the requests of a sample share their tensors
@@ -141,6 +143,29 @@ def make_requests(config: ModelConfig, sample: ModelWarmup, model_directory: Pat
     return [InferRequest(config.name, inputs=inputs) for _ in range(sample.batch_size)]
 
 
+def _checked_requests(
+    config: ModelConfig, sample: ModelWarmup, model_directory: Path, signature: Signature
+) -> list[InferRequest]:
+    """Return `make_requests` after a check against the signature. As in Triton, it leaves control and state inputs out.
+
+    Raises:
+        InvalidArgument, Internal: see `warm_up`.
+    """
+    requests = make_requests(config, sample, model_directory)
+    if not requests:
+        return []
+    inputs = []
+    for tensor in requests[0].inputs:
+        if (spec := signature.inputs.get(tensor.name)) is not None:
+            has_batch = signature.max_batch_size and spec.is_shape_tensor  # clients send a shape tensor without it
+            inputs.append(replace(tensor, shape=tensor.shape[1:]) if has_batch else tensor)
+    try:
+        validate(InferRequest(config.name, inputs=inputs, correlation_id=""), signature)
+    except InvalidArgument as error:
+        raise InvalidArgument(with_advice(error.message, f"correct model_warmup sample '{sample.name}'")) from error
+    return requests
+
+
 def _check_names(config: ModelConfig, sample: ModelWarmup) -> None:
     sequences = config.sequence_batching
     known = [spec.name for spec in config.input]
@@ -167,8 +192,10 @@ def _tensor(name: str, spec: ModelWarmup.Input, batch: tuple[int, ...], model_di
             data: Buffer = random_data(datatype, shape, name)
         case "input_data_file":
             data = _from_file(_path(model_directory / "warmup", spec.input_data_file), name, datatype, shape)
-        case _:
+        case "zero_data":
             data = zero_data(datatype, shape)
+        case _:
+            raise InvalidArgument(f"warmup setting expects input '{name}' to have input_data_type set")
     return InferTensor(name, datatype, shape, data)
 
 

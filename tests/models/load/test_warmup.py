@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -14,9 +16,10 @@ from edge_serve.config.signature import signature_of
 from edge_serve.errors import Internal, InvalidArgument
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import DataType, split_bytes, to_array
-from edge_serve.models.load.warmup import WarmupListener, make_requests, random_data
+from edge_serve.models.load.warmup import WarmupListener, make_requests, random_data, warm_up
 from edge_serve.models.run.reshape import reshape_inputs
 from edge_serve.workers.front.frames.batch import BatchReply
+from edge_serve.workers.front.workers import OpenedModel
 from tests.transport.v2_scene import FakeLease
 
 
@@ -128,6 +131,8 @@ def test_warmup_samples_that_cannot_be_made_are_errors(tmp_path: Path) -> None:
         requests(sample(value.format(2, "input_data_file: 'short'")), tmp_path)
     with pytest.raises(Internal, match=r"failed to open text file for read .*absent: No such file"):
         requests(sample(value.format(2, "input_data_file: 'absent'")), tmp_path)
+    with pytest.raises(InvalidArgument, match="warmup setting expects input 'X' to have input_data_type set"):
+        requests(sample(value.format(1, "")))
     with pytest.raises(InvalidArgument, match="has batch_size 9, but 'm' allows at most 4"):
         requests(sample("batch_size: 9 " + ZERO))
 
@@ -145,3 +150,34 @@ def test_a_reply_after_the_load_was_called_off_frees_its_slot() -> None:
 
     asyncio.run(work())
     assert lease.released == 1
+
+
+_S = ZERO.replace("X", "S")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error"),
+    [
+        (ZERO, r"expected 2 inputs but got 1 inputs .* missing required input\(s\) \['S'\]"),
+        (ZERO + _S.replace("FP32", "INT32"), "input 'S' data-type is 'INT32', but model 'm' expects 'FP32'"),
+        (ZERO + _S.replace("[2, 3]", "[2, 4]"), r"unexpected shape for input 'S' .* got \[1,2,4\]"),
+    ],
+)
+def test_a_sample_that_does_not_fit_the_model_fails_the_load(inputs: str, error: str) -> None:
+    config = sample("batch_size: 1 " + inputs)
+    for spec in config.input:
+        spec.dims.extend([2, 3])
+    with pytest.raises(InvalidArgument, match=f"{error}.*orrect model_warmup sample 's'"):
+        asyncio.run(warm_up(config, signature_of(config, "m", 1), Path(), cast(OpenedModel, None), WarmupListener()))
+
+
+def test_a_sample_has_control_and_state_inputs_beside_those_of_clients() -> None:
+    """The check leaves them out."""
+    config = sample("batch_size: 1 " + ZERO + ZERO.replace("X", "START") + ZERO.replace("X", "MEMORY"))
+    del config.input[1]
+    config.input[0].dims.extend([2, 3])
+    config.sequence_batching.control_input.add(name="START")
+    config.sequence_batching.state.add(input_name="MEMORY")
+    opened = SimpleNamespace(numbers=())
+    signature = signature_of(config, "m", 1)
+    asyncio.run(warm_up(config, signature, Path(), cast(OpenedModel, opened), WarmupListener()))
