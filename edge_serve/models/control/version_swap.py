@@ -113,7 +113,7 @@ class VersionSwapper:
         quick = [] if any(served.runner.open_sequences() for served in updated.values()) else tasks
         if quick:
             await asyncio.wait(quick)
-        return bool(wanted) or not (updated and stay)
+        return bool(wanted) or not stay
 
     async def _swap(self, record: ModelRecord, plan: LoadPlan, wanted: list[int], own_worker: bool) -> None:
         for version in wanted:
@@ -177,8 +177,10 @@ class VersionSwapper:
 
     async def _unload_first(self, record: ModelRecord, going: list[VersionRecord]) -> None:
         """Close versions that serve. Requests for them wait until `_take_over` or `_fail_queued`."""
-        text = "model %s: memory holds one version only, so what serves is unloaded first; requests wait"
-        log.warning(text, record.name, extra=model_fields(record.name))
+        asked = record.name in self.unload_first
+        reason = "the request asks for it" if asked else "memory holds one version only"
+        text = "model %s: %s, so the versions that serve are unloaded first; requests wait"
+        log.warning(text, record.name, reason, extra=model_fields(record.name))
         tasks = []
         for known in going:
             old = known.served

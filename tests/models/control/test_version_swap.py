@@ -105,3 +105,23 @@ def test_close_gives_up_on_what_stays_busy(tmp_path: Path) -> None:
         assert await house.registry.close(0.05) == 1
 
     play(tmp_path, scenario)
+
+
+def test_only_a_version_that_comes_changes_or_goes_makes_ensembles_anew(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        async def changed() -> bool:
+            found = house.repository.find("m")
+            assert found is not None
+            swapper, record = house.registry._swapper, house.registry._models["m"]
+            return await swapper.swap(record, house.loader.plan(found, None), own_worker=True)
+
+        house.put("m", 1, 2)
+        await house.registry.load("m")
+        assert not await changed()
+        house.put("m", 3)
+        assert await changed()
+        (house.root / "m" / "3").rmdir()
+        assert await changed()
+        assert not await changed()
+
+    play(tmp_path, scenario)
