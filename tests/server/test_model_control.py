@@ -7,11 +7,13 @@ import hashlib
 import json
 import shutil
 import signal
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.server.running import ADD_SUB, ADD_SUB_CONFIG, python_model, running
+from tests.server.running import ADD_SUB, ADD_SUB_CONFIG, PATIENCE, python_model, running
 
 TIMES_TEN = ADD_SUB.replace("a + b", "(a + b) * 10")
 ALL_VERSIONS = ADD_SUB_CONFIG + "version_policy { all {} }\n"
@@ -142,6 +144,49 @@ def test_files_of_a_load_request_stay_as_long_as_they_serve(tmp_path: Path) -> N
         assert server.post(unload)[0] == 200
         server.wait_for_log("model m version 1 unloaded")
         assert set(scratch.iterdir()) == before
+
+
+#: tells when it has a request, waits for `go`, and adds 1 if the files of its load are still there
+WAITS = (
+    ADD_SUB.replace(
+        "        replies = []",
+        """        import os, time
+        signs = os.environ["TMPDIR"]
+        open(f"{signs}/came", "w").close()
+        while not os.path.exists(f"{signs}/go"):
+            time.sleep(0.01)
+        replies = []""",
+    ).replace("a + b", "a + b + os.path.exists(self.directory + '/extra')")
+    + """
+    def initialize(self, args):
+        self.directory = args["model_repository"]
+"""
+)
+
+
+def test_files_of_a_load_request_stay_until_its_last_version_is_closed(tmp_path: Path) -> None:
+    root, scratch = tmp_path / "models", tmp_path / "scratch"
+    root.mkdir()
+    scratch.mkdir()
+    config = {**json.loads(json_config()), "version_policy": {"all": {}}}
+    files = {"1/model.py": ADD_SUB, "2/model.py": WAITS, "extra": ""}
+    sent = {f"file:{path}": base64.b64encode(text.encode()).decode() for path, text in files.items()}
+    load, answers = "/v2/repository/models/m/load", list[tuple[int, object]]()
+    flags = (f"--model-repository={root}", "--model-control-mode=explicit")
+    with running(*flags, prefix=("env", f"TMPDIR={scratch}")) as server:
+        assert server.post(load, {"parameters": {"config": json.dumps(config), **sent}})[0] == 200
+        asking = threading.Thread(target=lambda: answers.append(server.add_sub("m/versions/2")))
+        asking.start()
+        end = time.monotonic() + PATIENCE
+        while not (scratch / "came").exists():
+            assert time.monotonic() < end, server.log()
+            time.sleep(0.01)
+        config["parameters"] = {"k": {"string_value": "2"}}
+        assert server.post(load, {"parameters": {"config": json.dumps(config), **sent}})[0] == 200
+        server.wait_for_log("model m version 1 unloaded")
+        (scratch / "go").touch()
+        asking.join()
+        assert first(answers[0][1]) == 3
 
 
 def test_sighup_changes_nothing_in_explicit_mode(tmp_path: Path) -> None:

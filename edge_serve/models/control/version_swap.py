@@ -208,7 +208,6 @@ class VersionSwapper:
             if isinstance(back, Served):
                 queue.submit_all(back)
                 back.continue_counters(stand_in)
-                stand_in.kept = None  # `back` has them now
                 self._start_drain(stand_in, replaced=True)
                 known.served, known.queue = back, None
                 text = "model %s version %s serves again, because its successor failed to load"

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edge_serve.aio.offload import offload
 from edge_serve.backends.packs import Pack
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.golden.reader import GoldenTest
 from edge_serve.models.load.dependencies import members_of
-from edge_serve.models.repository.override import Override
+from edge_serve.models.repository.override import KeptFiles, Override
 from edge_serve.models.repository.repository import Fingerprint, of_version, without_configuration
 from edge_serve.models.versions.served import Served
 from edge_serve.records import slotted
-
-if TYPE_CHECKING:
-    from tempfile import TemporaryDirectory
 
 
 @slotted
@@ -41,11 +37,15 @@ class LoadPlan:
     versions: list[int]
     print: Fingerprint
     override: Override | None = None
-    kept: TemporaryDirectory[str] | None = None
+    kept: KeptFiles | None = None
     advice: str = ""
     golden: GoldenTest | None = None
     own_worker: bool | None = None
     pack: Pack | None = None
+
+    def acquire_files(self) -> KeptFiles | None:
+        """Return the files that came with the load request, if any, for one more version that was loaded from them."""
+        return self.kept.acquire() if self.kept is not None else None
 
     async def remove_files(self) -> None:
         """Remove the files that came with the load request, if any."""

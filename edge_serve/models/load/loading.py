@@ -197,6 +197,7 @@ class Loader:
                     await self._device_memory.check_limits(served.instances.values(), self.devices)
             served.gpu_memory = taken
             undo.pop_all()
+        served.kept = plan.acquire_files()
         served.load_seconds = time.monotonic() - started
         return served
 
@@ -225,11 +226,11 @@ class Loader:
 
         served = Served(
             config.name, str(version), config, signature, runner(statistics), statistics, None, None, 0.0,
-            shape_key_for(signature), kept=plan.kept, identity=plan.name, directory=plan.directory,
-            golden=plan.golden,
+            shape_key_for(signature), identity=plan.name, directory=plan.directory, golden=plan.golden,
         )  # fmt: skip
         if plan.golden is not None and self._options.proves(plan.name):
             await prove_with(served, plan.golden, self._proof_seconds, runner(self._new_statistics(config)))
+        served.kept = plan.acquire_files()
         served.load_seconds = time.monotonic() - started
         self._add_front(served)
         return served
@@ -306,7 +307,7 @@ class Loader:
         await warm_up(config, signature, plan.directory, opened, warmup)
         served = Served(
             config.name, str(version), config, signature, driver, driver.statistics, opened, arena, 0.0,
-            shape_key_for(signature), kept=plan.kept, identity=plan.name, directory=plan.directory,
+            shape_key_for(signature), identity=plan.name, directory=plan.directory,
             golden=plan.golden, instances=dict(enumerate(instances)), engine=engine, driver=driver, limited=limited,
         )  # fmt: skip
         if plan.golden is not None and self._options.proves(plan.name):
@@ -409,7 +410,7 @@ class Loader:
                 give_back()
             if served.arena is not None:
                 served.arena.close()
-            if served.kept is not None:
+            if served.kept is not None and served.kept.release():
                 await offload(served.kept.cleanup)
 
 

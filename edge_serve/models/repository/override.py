@@ -64,7 +64,7 @@ class Override:
             raise InvalidArgument(f"load parameter 'config': {found}, expected at most {MOST_CONFIG_BYTES}")
         return Override(str(config), files)
 
-    def directory(self, name: str) -> tempfile.TemporaryDirectory[str] | None:
+    def directory(self, name: str) -> KeptFiles | None:
         """Create a directory that holds `<name>/` with the files; None if there are none. The caller must call
         `cleanup`: the garbage collector may run at a depth of recursion at which it cannot remove directories.
 
@@ -88,7 +88,31 @@ class Override:
                 wrong = InvalidArgument if error.errno in _BAD_PATH else Internal
                 raise wrong(f"model file override '{path[:200]}' cannot be written: {error.strerror}") from error
             undo.pop_all()
-        return root
+        return KeptFiles(root)
+
+
+class KeptFiles:
+    """The temporary directory with the files of a load request, which all versions share that were loaded from it.
+
+    Attributes:
+        name: the path of the directory.
+        cleanup: removes the directory.
+    """
+
+    def __init__(self, directory: tempfile.TemporaryDirectory[str]) -> None:
+        self.name = directory.name
+        self.cleanup = directory.cleanup
+        self._versions = 0
+
+    def acquire(self) -> KeptFiles:
+        """Note that one more version was loaded from the files. Return them."""
+        self._versions += 1
+        return self
+
+    def release(self) -> bool:
+        """Note that a version was closed. Return whether it was the last one, and the caller must call `cleanup`."""
+        self._versions -= 1
+        return not self._versions
 
 
 def _check_path(name: str, path: str) -> None:

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from edge_serve.config.model.model_config_pb2 import ModelConfig
 from edge_serve.engines.cache import EngineLease
@@ -17,6 +17,7 @@ from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.tensors import INLINE_BYTES
 from edge_serve.messages.trace import Trace
+from edge_serve.models.repository.override import KeptFiles
 from edge_serve.models.repository.repository import namespace_of
 from edge_serve.models.run.driver import Driver
 from edge_serve.models.run.first_response import FirstResponseTimer
@@ -30,9 +31,6 @@ from edge_serve.records import entity
 from edge_serve.scheduling.keys import ShapeKey
 from edge_serve.workers.front.workers import OpenedModel
 from edge_serve.workers.memory.arena import Arena
-
-if TYPE_CHECKING:
-    from tempfile import TemporaryDirectory
 
 
 class InstanceLimit(Protocol):
@@ -52,7 +50,7 @@ class Served:
     Attributes:
         identity: the model's key in the registry: its name, with namespaces after its repository.
         shape_key: requests with equal keys may share a batch; None = all may.
-        kept: the temporary directory with the files of a load request, removed when the version is closed.
+        kept: the files of a load request, released when the version is closed.
         driver: the runner, if it has instances; None for an ensemble, and while the version is swapped.
         limited: present if the rate limiter delays its batches.
         cache: the response cache before the runner, which sees no requests while the version is swapped, or leaves.
@@ -82,7 +80,7 @@ class Served:
     shape_key: ShapeKey | None
     driver: Driver | None = None
     limited: InstanceLimit | None = None
-    kept: TemporaryDirectory[str] | None = None
+    kept: KeptFiles | None = None
     cache: Submitter | None = None
     first_responses: FirstResponseTimer | None = None
     on_close: tuple[Callable[[], None], ...] = ()

@@ -17,6 +17,7 @@ from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ComputeTimes
 from edge_serve.messages.trace import Trace
 from edge_serve.models.control.swap_queue import SwapQueue
+from edge_serve.models.repository.override import KeptFiles
 from edge_serve.models.run.runner import ANSWERED, OnResponse, Runner, Ticket
 from edge_serve.models.run.statistics import new_statistics
 from edge_serve.models.versions.served import Served, ServedVersions
@@ -40,7 +41,7 @@ def test_the_files_of_a_load_request_stay_for_another_load_of_the_version(tmp_pa
     signature = Signature("m", "1", "", 0, {}, {})
     served = Served("m", "1", ModelConfig(), signature, Counted(), new_statistics(), None, None, 0.0, None)
     with TemporaryDirectory(dir=tmp_path) as files:
-        served.kept = TemporaryDirectory(dir=files)
+        served.kept = KeptFiles(TemporaryDirectory(dir=files))
         stand_in = served.stand_in(Counted())
         assert served.kept is None
         assert stand_in.kept is not None
