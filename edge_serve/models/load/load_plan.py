@@ -60,8 +60,8 @@ class LoadPlan:
 
     def same_as(self, other: LoadPlan) -> bool:
         """Return whether loading this would serve the same files under the same configuration as `other` does."""
-        members = members_of(self.config) == members_of(other.config)  # by namespaces these may be others now
-        if not members or self._sources() != other._sources():
+        same_members = members_of(self.config) == members_of(other.config)  # by namespaces these may be others now
+        if not same_members or self._sources() != other._sources():
             return False
         files = without_configuration(self.print) == without_configuration(other.print)
         return self.print == other.print or (files and self.config == other.config)  # rewritten, and says the same
