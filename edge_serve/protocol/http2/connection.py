@@ -124,6 +124,8 @@ class Http2:
         position, end = 0, len(data)
         if not self.greeted:
             position = self._read_preface(data)
+            if not self.greeted:
+                return position
         if reader.midway:
             position = reader.continue_rest(data)
         while end - position >= HEAD_SIZE and not table.over:
@@ -162,7 +164,7 @@ class Http2:
         return known
 
     def _check_order(self, kind: int, length: int, stream_id: int) -> None:
-        if not self._settled and kind != frames.SETTINGS and self.greeted:
+        if not self._settled and kind != frames.SETTINGS:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "the first frame is not SETTINGS (RFC 9113 3.4)")
         if self._block is not None and (kind != frames.CONTINUATION or stream_id != self._block_stream):
             raise ConnectionFault(Code.PROTOCOL_ERROR, "a header block is interrupted (RFC 9113 6.10)")

@@ -50,6 +50,16 @@ def test_a_greeting_is_answered() -> None:
     assert scene.http2.table.sender.max_frame == 20_000
 
 
+@pytest.mark.parametrize("cut", range(1, len(PREFACE)))
+def test_a_preface_may_arrive_in_pieces(cut: int) -> None:
+    scene = Scene(greeted=False)
+    scene.send(PREFACE[:cut])
+    scene.send(PREFACE[cut:], frames.build_settings(()), headers(1, end=True))
+
+    assert scene.fault() is None
+    assert scene.streams[1].complete
+
+
 REQUESTS = b"".join(
     [
         headers(1),
