@@ -203,20 +203,17 @@ class Http2:
 
     def _on_block(self, block: bytes, flags: int, stream_id: int) -> None:
         table = self.table
-        if 0 < stream_id <= table.last:
+        if 0 < stream_id <= table.last or (self._refusing and stream_id in table.recent):
             self._on_trailers(block, flags, stream_id)
             return
         if not stream_id & 1:
             raise ConnectionFault(Code.PROTOCOL_ERROR, f"a client cannot begin stream {stream_id} (RFC 9113 5.1.1)")
-        try:
-            head = self._heads.read(block)
-        except StreamFault:
-            table.last = stream_id
-            raise
         if self._refusing:
+            self._heads.decode(block)  # for its effect on the dynamic table
             table.recent.add(stream_id, None)  # the client reads in GOAWAY that it was not taken
             return
         table.last = stream_id
+        head = self._heads.read(block)
         if len(table.open) >= MAX_STREAMS:
             raise StreamFault(Code.REFUSED_STREAM)
         stream = self._host.open_stream(stream_id, head)
@@ -267,9 +264,11 @@ class Http2:
         increment &= frames.MAX_WINDOW
         stream = self.table.open.get(stream_id)
         if increment == 0:
-            if stream is not None:
-                raise StreamFault(Code.PROTOCOL_ERROR)
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "WINDOW_UPDATE by 0 (RFC 9113 6.9)")
+            if stream_id == 0:
+                raise ConnectionFault(Code.PROTOCOL_ERROR, "WINDOW_UPDATE by 0 (RFC 9113 6.9)")
+            if stream is None:
+                self.table.check_known(stream_id, "WINDOW_UPDATE")
+            raise StreamFault(Code.PROTOCOL_ERROR)
         if stream_id == 0:
             self.table.sender.widen(increment)
         elif stream is not None:

@@ -319,10 +319,12 @@ def test_draining_accepts_calls_in_flight_and_refuses_new_ones() -> None:
     scene.send(headers(3, end=True))
     assert scene.streams[3].complete
     scene.http2.refuse_new()
-    scene.send(headers(5, end=True), data(5, b"x"))
-    assert 5 not in scene.streams
+    scene.send(headers(5, end=True), data(5, b"x"), headers(7), data(7, b"x"), headers(7, end=True))
+    scene.send(headers(9, block=b"\x83\x86"))
+    assert set(scene.streams) == {1, 3}
     goaways = [struct.unpack_from(">II", payload)[0] for kind, _, _, payload in scene.answers() if kind == GOAWAY]
     assert goaways == [2**31 - 1, 3]
+    assert scene.http2.table.last == 3
     answer(scene, 3)
     assert scene.idle == 0
     answer(scene, 1)

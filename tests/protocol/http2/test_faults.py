@@ -128,6 +128,16 @@ STREAM_FAULTS = {
 }  # fmt: skip
 
 
+def test_a_window_update_by_0_on_an_answered_stream_ends_only_that_stream() -> None:
+    scene = Scene()
+    scene.send(headers(1, end=True))
+    answer(scene, 1)
+    scene.send(frame(WINDOW_UPDATE, 0, 1, bytes(4)), headers(3, end=True))
+
+    assert scene.fault() is None
+    assert scene.streams[3].complete
+
+
 @pytest.mark.parametrize("name", STREAM_FAULTS)
 def test_a_broken_rule_of_a_stream_ends_that_stream(name: str) -> None:
     wrong, code = STREAM_FAULTS[name]
