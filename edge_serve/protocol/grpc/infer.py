@@ -275,7 +275,10 @@ def _set_offsets(request: InferRequest, parts: MessageParts, offset: int) -> Non
 
 
 def _match(template: _Template, data: Buffer) -> list[InferTensor] | None:
-    """Return the inputs of a message that has the template's length; None if other bytes than raw contents differ."""
+    """Return the inputs of a message; None if other bytes than the raw contents differ from the template's.
+
+    The message may be longer: a template is found under the length of a message with an empty id, which takes bytes.
+    """
     position = len(template.head)
     if data[:position] != template.head:
         return None
@@ -286,7 +289,7 @@ def _match(template: _Template, data: Buffer) -> list[InferTensor] | None:
             return None
         position = start + known.size
         tensors.append(InferTensor(known.name, known.datatype, known.shape, view[start:position]))
-    return tensors
+    return tensors if position == len(data) else None
 
 
 def _fill(template: _Template, parts: MessageParts) -> InferRequest | None:

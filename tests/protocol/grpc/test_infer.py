@@ -85,6 +85,17 @@ def test_a_message_that_differs_from_a_known_one_in_any_byte_is_decoded_as_by_a_
             assert outcome(known, bytes(changed)) == outcome(new, bytes(changed)), f"byte {position}"
 
 
+@pytest.mark.parametrize("empty_id", [b"\x1a\x00", b"\x1a\x80\x00"])
+def test_bytes_behind_the_last_raw_content_are_read_although_an_empty_id_was_as_long(empty_id: bytes) -> None:
+    whole = message().SerializeToString()
+    head = whole.index(b"\x3a")  # the raw content
+    known = GrpcInferDecoder(Models().lookup, NO_REGIONS)
+    known.decode(whole[:head] + empty_id + whole[head:])
+    for behind in (b"\x1a\x01a", b"\x3a\x00", b"\xff\xff", b"\xff\xff\xff"):
+        new = GrpcInferDecoder(Models().lookup, NO_REGIONS)
+        assert outcome(known, whole + behind) == outcome(new, whole + behind)
+
+
 def test_a_repeated_message_without_an_id_shares_no_values_with_the_first() -> None:
     decoder = GrpcInferDecoder(Models().lookup, NO_REGIONS)
     first, again = decode(decoder, message()), decode(decoder, message("", b"\3\0\0\0\4\0\0\0"))
