@@ -57,6 +57,11 @@ class Http2:
         self._block: bytearray | None = None
         self._block_stream = self._block_flags = 0
 
+    @property
+    def exchanged(self) -> int:
+        """Frames of calls so far: DATA of requests that was accepted, and DATA and trailers of answers."""
+        return self.table.sender.sent + self._data.accepted
+
     # ---- called by the owner of the socket -----------------------------------------------------------------------
 
     def start(self) -> None:

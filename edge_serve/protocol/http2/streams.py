@@ -198,13 +198,18 @@ _PLACED_FROM = 32 * 1024
 
 
 class DataReader:
-    """Reads the DATA frames of one connection within the receive windows."""
+    """Reads the DATA frames of one connection within the receive windows.
 
-    __slots__ = ("_receivable", "_rest", "_rest_ends", "_rest_padding", "_rest_stream", "_skip", "_table")
+    Attributes:
+        accepted: DATA frames of open streams so far.
+    """
+
+    __slots__ = ("_receivable", "_rest", "_rest_ends", "_rest_padding", "_rest_stream", "_skip", "_table", "accepted")
 
     def __init__(self, table: StreamTable) -> None:
         self._table = table
         self._receivable = CONNECTION_WINDOW
+        self.accepted = 0
         #: bytes missing of a large frame: of its payload, of its padding, of a frame of unknown type
         self._rest = self._rest_padding = self._skip = 0
         #: the stream of the large frame; None = its payload is discarded
@@ -283,6 +288,7 @@ class DataReader:
         stream.receivable -= length
         if stream.receivable < 0:
             raise StreamFault(Code.FLOW_CONTROL_ERROR)
+        self.accepted += 1
         return stream
 
     def _return_padding(self, stream: Http2Stream, size: int, flags: int) -> None:

@@ -71,8 +71,8 @@ class GrpcConnection(ClientConnection):
         #: the speed of the client, and of each call whose window it keeps closed
         self._pace = self._make_pace()
         self._paces: dict[int, ReaderPace] = {}
-        #: this connection's share of the calls in flight; and whether all doors had too many at the last receive
         self._in_flight = shared.sharing.in_flight
+        #: of the calls in flight, so many are counted for this connection
         self._counted = 0
         super().__init__(sock, shared.loop)
         self._http2.start()
@@ -182,8 +182,7 @@ class GrpcConnection(ClientConnection):
         return GrpcCall(self._table, self, stream_id, head.content_length, asked)
 
     def on_ping(self) -> None:
-        table = self._table
-        if self._keepalive.on_ping(self.shared.clock.now_ns(), len(table.open), table.sender.sent):
+        if self._keepalive.on_ping(self.shared.clock.now_ns(), len(self._table.open), self._http2.exchanged):
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too_many_pings")
 
     def on_pong(self, payload: bytes) -> None:
@@ -261,7 +260,8 @@ class GrpcConnection(ClientConnection):
         if self._draining_ns is not None and now_ns - self._draining_ns >= limits.leave_timeout * 1e9:
             self._refuse_new()
         self._check_calls(now_ns)
-        match self._keepalive.check(now_ns, len(table.open), http2.received, table.sender.sent):
+        calls, sent = len(table.open), table.sender.sent
+        match self._keepalive.check(now_ns, calls, http2.received, sent, reading=self._reading):
             case Due.PING:
                 http2.ping(_ARE_YOU_THERE)
             case Due.DRAIN:

@@ -23,7 +23,7 @@ class KeepaliveSettings:
         time: of silence before the server pings; timeout: for the answer.
         without_calls: ping connections without open calls, too.
         max_pings_without_data: pings of the server with no answer to a call between them; 0 = no limit.
-        min_interval: between pings of a client with no answer to a call between them.
+        min_interval: between pings of a client with no frame of a call between them, in either direction.
         max_strikes: pings of a client that may come earlier than that; 0 = no limit.
         max_age: of a connection; age_grace: for its calls after that.
     """
@@ -63,6 +63,7 @@ class Keepalive:
 
     __slots__ = (
         "_drained_ns",
+        "_exchanged_at_ping",
         "_expires_ns",
         "_heard_ns",
         "_last_ping_ns",
@@ -70,7 +71,6 @@ class Keepalive:
         "_pings",
         "_received",
         "_sent",
-        "_sent_at_ping",
         "_settings",
         "_strikes",
     )  # fmt: skip
@@ -82,12 +82,16 @@ class Keepalive:
         self._heard_ns = now_ns
         self._pinged_ns: int | None = None
         self._received = self._sent = self._pings = 0
-        self._sent_at_ping = -1
+        self._exchanged_at_ping = -1
         self._last_ping_ns: float = -math.inf
         self._strikes = 0
 
-    def check(self, now_ns: int, calls: int, received: int, sent: int) -> Due:
-        """Return the action that is due, given the bytes `received` from the client and the frames `sent` to it."""
+    def check(self, now_ns: int, calls: int, received: int, sent: int, *, reading: bool = True) -> Due:
+        """Return the action that is due, given the bytes `received` from the client and the frames `sent` to it.
+
+        Args:
+            reading: the server reads from the client. While it does not, the client's answers stay in the kernel.
+        """
         settings = self._settings
         if self._drained_ns is None and now_ns >= self._expires_ns:
             self._drained_ns = now_ns
@@ -96,6 +100,8 @@ class Keepalive:
             return Due.CLOSE
         if received != self._received:
             self._received, self._heard_ns, self._pinged_ns = received, now_ns, None
+        if not reading:
+            self._heard_ns, self._pinged_ns = now_ns, None
         if sent != self._sent:
             self._sent, self._pings = sent, 0
         if self._pinged_ns is not None:
@@ -112,11 +118,15 @@ class Keepalive:
         """Return when a check last found new bytes from the client; `sys.maxsize` if it has sent more since."""
         return self._heard_ns if received == self._received else sys.maxsize
 
-    def on_ping(self, now_ns: int, calls: int, sent: int) -> bool:
-        """Count a PING of the client, and return whether it sends too many."""
+    def on_ping(self, now_ns: int, calls: int, exchanged: int) -> bool:
+        """Count a PING of the client, and return whether it sends too many.
+
+        Args:
+            exchanged: frames of calls so far: those of requests that were accepted, and those of answers.
+        """
         settings = self._settings
-        if sent != self._sent_at_ping:
-            self._sent_at_ping, self._strikes, self._last_ping_ns = sent, 0, -math.inf
+        if exchanged != self._exchanged_at_ping:
+            self._exchanged_at_ping, self._strikes, self._last_ping_ns = exchanged, 0, -math.inf
         interval = settings.min_interval * 1e9 if calls or settings.without_calls else _IDLE_INTERVAL_NS
         early = now_ns - self._last_ping_ns < interval
         self._last_ping_ns = now_ns

@@ -28,6 +28,7 @@ from edge_serve.transport.grpc.call_head import GrpcSettings
 from edge_serve.transport.grpc.door_state import GrpcLimits
 from edge_serve.transport.grpc.keepalive import KeepaliveSettings
 from edge_serve.transport.grpc.messages import MessageReader
+from tests.protocol.http2_scene import data
 from tests.transport.grpc_raw import Raw, RawScene, block, message, raw_scene
 from tests.transport.grpc_scene import INFERENCE, GrpcFakeService, infer_request
 from tests.transport.v2_scene import FakeLease
@@ -308,6 +309,46 @@ def test_a_client_that_asks_too_often_is_sent_away_as_by_grpc() -> None:
     run(main, GrpcFakeService(later=True))
 
 
+def test_a_client_may_ping_between_the_pieces_of_its_request() -> None:
+    async def main(scene: RawScene) -> None:
+        raw = await scene.connect()
+        raw.begin(1, block())
+        for byte in message(GOOD):
+            raw.send(data(1, bytes((byte,))), frames.build_frame(PING, 0, 0, bytes(8)))
+        raw.send(data(1, b"", end=True))
+        assert await raw.status(1) == (0, "")
+
+    run(main)
+
+
+def test_a_client_that_reads_slowly_is_not_closed_by_the_keepalive() -> None:
+    """While it reads, the server does not: its pongs stay in the kernel."""
+    large = message(infer_request(values=bytes(1_000_000)).SerializeToString())
+    calls = range(1, 31, 2)
+
+    async def main(scene: RawScene) -> None:
+        raw = await scene.connect()
+        raw.send(
+            frames.build_settings(
+                [(Http2Setting.INITIAL_WINDOW_SIZE, 2**31 - 1), (Http2Setting.MAX_FRAME_SIZE, 2**24 - 1)]
+            ),
+            frames.build_window_update(0, 2**30),
+        )
+        for number in calls:
+            raw.begin(number, block())
+            raw.data(number, large, end=True)
+        await settled(lambda: len(scene.service.waiting) == len(calls))
+        for answer in scene.service.waiting:
+            answer()
+        await asyncio.sleep(0.05)  # the kernel takes as much as it can
+        for seconds in (10, 6, 10, 6):
+            scene.sweep_after(seconds)
+        assert [await raw.status(number) for number in calls] == [(0, "")] * len(calls)
+
+    settings = KeepaliveSettings(time=10, timeout=5)
+    run(main, GrpcFakeService(later=True), keepalive=settings, limits=GrpcLimits(stalled=1))
+
+
 def test_a_silent_client_is_asked_and_closed() -> None:
     async def main(scene: RawScene) -> None:
         raw = await scene.connect()
@@ -456,8 +497,8 @@ def test_a_client_that_does_not_read_is_not_read_from() -> None:
 
 async def _one(raw: Raw, head: bytes, *payload: bytes, end: bool = True) -> dict[str, str]:
     raw.begin(1, head, end=not payload and end)
-    for index, data in enumerate(payload):
-        raw.data(1, data, end=end and index == len(payload) - 1)
+    for index, piece in enumerate(payload):
+        raw.data(1, piece, end=end and index == len(payload) - 1)
     return await raw.trailers(1)
 
 

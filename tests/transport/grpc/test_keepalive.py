@@ -27,6 +27,16 @@ def test_any_byte_is_an_answer() -> None:
     assert keepalive.check(23 * S, 1, 17, 0) is Due.PING
 
 
+def test_silence_of_a_client_that_is_not_read_from_means_nothing() -> None:
+    keepalive = Keepalive(KeepaliveSettings(time=10, timeout=2), 0)
+
+    assert keepalive.check(10 * S, 1, 0, 0) is Due.PING
+    assert keepalive.check(13 * S, 1, 0, 0, reading=False) is Due.NOTHING
+    assert keepalive.check(22 * S, 1, 0, 0) is Due.NOTHING
+    assert keepalive.check(23 * S, 1, 0, 0) is Due.PING
+    assert keepalive.check(25 * S, 1, 0, 0) is Due.CLOSE
+
+
 def test_no_ping_is_sent_without_calls_unless_permitted() -> None:
     assert Keepalive(KeepaliveSettings(time=1), 0).check(5 * S, 0, 0, 0) is Due.NOTHING
     assert Keepalive(KeepaliveSettings(time=1, without_calls=True), 0).check(5 * S, 0, 0, 0) is Due.PING
