@@ -82,7 +82,7 @@ def build_fault(stream: int, code: str, text: str, *, started: bool) -> bytes:
     fields = encode_literal(b"grpc-status", b"%d" % STATUS.get(code, STATUS["UNKNOWN"]))
     if text:
         fields += encode_literal(b"grpc-message", quote(text))
-    block = fields if started else encode(200, [_CONTENT_TYPE]) + fields
+    block = fields if started else _PLAIN_HEAD + fields
     return build_frame(HEADERS, END_HEADERS | END_STREAM, stream, block)
 
 

@@ -151,6 +151,7 @@ def test_a_fault_says_what_and_why(started: bool) -> None:
     assert (kind, flags, stream) == (1, 5, 5)
     assert (fields["grpc-status"], fields["grpc-message"]) == ("5", "no such thing")
     assert (":status" in fields) is not started
+    assert fields.get("grpc-accept-encoding") == (None if started else "identity,deflate,gzip")
     assert "grpc-message" not in fields_of(frames(grpc_response.build_fault(5, "UNKNOWN", "", started=True))[0][3])
 
 
