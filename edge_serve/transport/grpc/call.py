@@ -103,7 +103,7 @@ class GrpcCall(Http2Stream):
         self._reader.on_placed(size)
 
     def overdue(self, now_ns: int, rate: int, wait: float) -> EdgeServeError | None:
-        """See `Claim.overdue`."""
+        """See `Claim.check_time`."""
         return None if self._reader is None else self._reader.overdue(now_ns, rate, wait)
 
     def take(self, message: Message, compressed: int) -> None:

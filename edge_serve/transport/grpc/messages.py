@@ -137,7 +137,7 @@ class MessageReader:
         return (self._claim is not None and not self._claim.granted) or (placed is not None and not placed.is_ready)
 
     def overdue(self, now_ns: int, rate: int, wait: float) -> EdgeServeError | None:
-        """See `Claim.overdue`."""
+        """See `Claim.check_time`."""
         if self._claim is None or self._store is None:
             return None
         return self._claim.check_time(self.filled, now_ns, rate, wait)
