@@ -7,6 +7,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from edge_serve.errors import Internal
 from edge_serve.protocol.grpc.infer import Unreadable
 from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.grpc.messages import Message
@@ -59,7 +60,9 @@ class _Watcher:
         self.notify(self._watchers.status())
 
     def on_end(self) -> None:
-        """Do nothing: the call has one request, and its answers continue."""
+        """Fail the call if it has no request; otherwise its answers continue."""
+        if self not in self._watchers.open_calls:
+            self._call.fail(Internal("a Watch call has one message, none came"))
 
     def on_gone(self) -> None:
         """Handle the end of the call."""

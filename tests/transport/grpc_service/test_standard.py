@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from google.protobuf import descriptor_pool
 
+from tests.transport.grpc_raw import block, raw_scene
 from tests.transport.grpc_scene import Caller, GrpcFakeService, door, with_door
 from tests.transport.v2_scene import FakeService
 
@@ -30,6 +31,16 @@ def test_watchers_are_notified_of_changes() -> None:
             assert await watching.read() == b"\x08\x02"
             assert await watching.code() is not None
             assert await draining == 0
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def test_a_watch_without_a_request_fails() -> None:
+    async def main() -> None:
+        async with raw_scene() as scene:
+            raw = await scene.connect()
+            raw.begin(1, block(WATCH), end=True)
+            assert await raw.status(1) == (13, "a Watch call has one message, none came")
 
     asyncio.run(asyncio.wait_for(main(), 20))
 
