@@ -16,7 +16,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from google.protobuf.message import DecodeError
 
 from edge_serve.aio.memo import Memo
-from edge_serve.errors import Internal
+from edge_serve.errors import Internal, InvalidArgument
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.shared_memory import Regions
 from edge_serve.messages.signature import Signature
@@ -30,6 +30,10 @@ from edge_serve.records import slotted
 #: tags of the fields, all length-delimited: the field's number times 8, plus 2
 _MODEL, _VERSION, _ID, _RAW = 1 << 3 | 2, 2 << 3 | 2, 3 << 3 | 2, 7 << 3 | 2
 _TAGS = frozenset(number << 3 | 2 for number in range(1, 7))
+#: raw contents of a message: each takes memory and time before the message is compared with its model
+_MAX_RAW = 4096
+#: bytes at a message's beginning in which `peek` looks for fields
+PEEKED = 4096
 
 
 class Version(Protocol):
@@ -94,7 +98,11 @@ class _Template:
 
 
 def cut(data: Buffer) -> MessageParts | None:
-    """Cut a message into its parts. Return None if its fields are in no serializer's order, or it is malformed."""
+    """Cut a message into its parts. Return None if its fields are in no serializer's order, or it is malformed.
+
+    Raises:
+        InvalidArgument: it has more raw contents than any model has inputs.
+    """
     position, end = 0, len(data)
     head_end = end
     id_start = id_end = 0
@@ -113,6 +121,8 @@ def cut(data: Buffer) -> MessageParts | None:
             if tag == _RAW:
                 if not raw:
                     head_end = position
+                elif len(raw) == _MAX_RAW:
+                    raise InvalidArgument(f"expected at most {_MAX_RAW} entries of raw_input_contents, got more")
                 raw.append(view[start:stop])
                 starts.append(start)
             elif raw or tag not in _TAGS:
@@ -133,25 +143,26 @@ def cut(data: Buffer) -> MessageParts | None:
 
 
 class Beginning(NamedTuple):
-    """First fields of a message: its model ("" = not found), and the position of its first raw content (-1)."""
+    """First fields of a message: its model and id ("" = not found), and the position of its first raw content (-1)."""
 
     model_name: str
     model_version: str
+    id: str
     first_raw: int
 
 
 def peek(data: Buffer) -> Beginning:
     """Read the beginning of a message that may be incomplete or malformed."""
-    position, names, first_raw = 0, {_MODEL: "", _VERSION: ""}, -1
+    position, names, first_raw = 0, {_MODEL: "", _VERSION: "", _ID: ""}, -1
     with contextlib.suppress(IndexError, UnicodeDecodeError):
-        while (tag := data[position]) in _TAGS:
+        while (tag := data[position]) in _TAGS and position < PEEKED:
             length, start = _read_varint(data, position + 1)
             position = start + length
             if tag in names:
                 names[tag] = bytes(data[start:position]).decode()
         if tag == _RAW:
             first_raw = _read_varint(data, position + 1)[1]
-    return Beginning(names[_MODEL], names[_VERSION], first_raw)
+    return Beginning(names[_MODEL], names[_VERSION], names[_ID], first_raw)
 
 
 def _read_varint(data: Buffer, position: int) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import InferRequest, Lease, Room
 from edge_serve.messages.tensors import INLINE_BYTES, Buffer
 from edge_serve.protocol.grpc import wire as grpc_wire
+from edge_serve.protocol.grpc.infer import PEEKED
 from edge_serve.protocol.grpc.wire import PREFIX
 from edge_serve.protocol.http1.body import SMALL as LARGE
 from edge_serve.protocol.http1.body import pages
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 _FIRST_STEP = 16 * 1024
 #: bytes received in one call, so that a fast sender does not block the loop
 _AT_ONCE = 512 * 1024
-#: bytes of a message's beginning that `find_place` receives
-SHOWN = 4096
 PREFIX_SIZE = PREFIX.size
 
 
@@ -164,7 +163,7 @@ class MessageReader:
                     call.take(Message(data[start:end]), self._flag)
                     start = end
                 elif here:
-                    self._begin(data[start : min(stop, start + SHOWN)], here)
+                    self._begin(data[start : min(stop, start + PEEKED)], here)
                 else:
                     return
             elif start == stop:

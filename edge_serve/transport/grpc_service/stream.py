@@ -21,7 +21,7 @@ from edge_serve.messages.tensors import Buffer
 from edge_serve.messages.trace import Arrival
 from edge_serve.models.run.runner import Ticket
 from edge_serve.protocol.grpc import response as grpc_response
-from edge_serve.protocol.grpc.infer import Unreadable, cut, peek
+from edge_serve.protocol.grpc.infer import Unreadable, peek
 from edge_serve.protocol.grpc.response import GrpcInferEncoder
 from edge_serve.records import entity, slotted
 from edge_serve.transport.grpc.call import GrpcCall
@@ -221,9 +221,9 @@ class InferStream:
         if isinstance(error, Unreadable):
             self._fail(error)
         else:
-            self._service.count_client_error(*peek(data)[:2], error)
-            parts = cut(data)
-            self._refuse(error, "" if parts is None else parts.id, self._take_turn())
+            asked = peek(data)
+            self._service.count_client_error(asked.model_name, asked.model_version, error)
+            self._refuse(error, asked.id, self._take_turn())
 
     def _take_turn(self) -> _Turn:
         turn = _Turn()

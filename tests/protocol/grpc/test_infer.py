@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound
@@ -168,6 +170,16 @@ def test_cut_of_every_beginning_never_reads_beyond_it() -> None:
         assert parts is None or isinstance(parts, MessageParts)
         if parts is not None:
             ModelInferRequest.FromString(data[:end])
+
+
+def test_a_message_with_too_many_raw_contents_is_refused_before_all_are_cut() -> None:
+    made = message()
+    made.raw_input_contents.extend([b""] * 100_000)
+    before = time.process_time()
+    with pytest.raises(InvalidArgument, match="expected at most 4096 entries of raw_input_contents, got more"):
+        GrpcInferDecoder(Models().lookup, NO_REGIONS).decode(made.SerializeToString(), offset=0)
+
+    assert time.process_time() - before < 0.03
 
 
 def test_fields_in_another_order_are_read_too() -> None:
