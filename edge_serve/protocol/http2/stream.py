@@ -24,6 +24,10 @@ INITIAL_WINDOW = 1024 * 1024
 MAX_PADDING = 256
 
 
+#: bytes up to which the parts of a message are copied, because an object for each of them takes more memory
+_JOINED = 1024
+
+
 class Chunk:
     """Bytes of a stream that wait for the client's windows.
 
@@ -36,7 +40,12 @@ class Chunk:
     __slots__ = ("left", "on_sent", "parts", "size", "tail", "told")
 
     def __init__(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None) -> None:
-        self.parts = deque([memoryview(part).cast("B") for part in parts if len(part)])
+        #: from the last one to the first
+        self.parts: list[Buffer]
+        if size <= _JOINED:
+            self.parts = [b"".join(parts)] if size else []
+        else:
+            self.parts = [memoryview(part).cast("B") for part in reversed(parts) if len(part)]
         self.left = self.size = size
         self.tail = b""
         self.told = False
@@ -298,14 +307,14 @@ class DataSender:
                 self._ready[stream] = None
 
 
-def _move(source: deque[memoryview], target: list[Buffer], size: int) -> None:
-    """Move `size` bytes from the front of `source`, which has as many, to the end of `target`."""
+def _move(source: list[Buffer], target: list[Buffer], size: int) -> None:
+    """Move `size` bytes from the end of `source`, which is in reverse order and has as many, to the end of `target`."""
     while size:
-        part = source[0]
-        if part.nbytes <= size:
-            size -= part.nbytes
-            target.append(source.popleft())
+        part = source[-1]
+        if len(part) <= size:
+            size -= len(part)
+            target.append(source.pop())
         else:
             target.append(part[:size])
-            source[0] = part[size:]
+            source[-1] = part[size:]
             return

@@ -9,7 +9,7 @@ RESUME_BELOW = 256 * 1024
 #: unread bytes above which a stream ends whose sender cannot be paused
 MAX_UNREAD = 16 * 1024 * 1024
 #: memory that a waiting event takes besides its bytes
-_EVENT_BYTES = 48
+_EVENT_BYTES = 256
 
 
 class Backlog:
