@@ -5,6 +5,7 @@ The two versions of the protocol, v1 and v1alpha, differ only in their names.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from google.protobuf import descriptor_pb2, message_factory
@@ -77,15 +78,21 @@ def answer(data: bytes) -> bytes:
 
 
 def _describe(response: Any, file: Any) -> None:
-    """Add a file and all files that it imports to the response, the file first."""
-    waiting, seen = [file], {file.name}
+    response.file_descriptor_response.file_descriptor_proto.extend(_serialize(file.name))
+
+
+@cache
+def _serialize(name: str) -> list[bytes]:
+    """Return the descriptors of a file and of all files that it imports, the file first."""
+    waiting, seen, found = [_pool.FindFileByName(name)], {name}, []
     while waiting:
         current = waiting.pop()
-        response.file_descriptor_response.file_descriptor_proto.append(current.serialized_pb)
+        found.append(current.serialized_pb)
         for other in current.dependencies:
             if other.name not in seen:
                 seen.add(other.name)
                 waiting.append(other)
+    return found
 
 
 def _refuse(response: Any, code: str, text: str) -> None:
