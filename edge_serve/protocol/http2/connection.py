@@ -13,7 +13,7 @@ from edge_serve.clock import Clock
 from edge_serve.protocol.http2 import frames as frames
 from edge_serve.protocol.http2.frames import DATA, FRAME_HEAD, HEAD_SIZE, HEADERS, Code, ConnectionFault, StreamFault
 from edge_serve.protocol.http2.stream import CONNECTION_WINDOW, INITIAL_WINDOW, FrameOutput
-from edge_serve.protocol.http2.streams import TRIFLE, WASTED_REQUEST, DataReader, StreamHost, StreamTable
+from edge_serve.protocol.http2.streams import PER_TURN, TRIFLE, WASTED_REQUEST, DataReader, StreamHost, StreamTable
 
 #: the largest DATA frame that the server accepts
 MAX_FRAME = 1024 * 1024
@@ -77,7 +77,12 @@ class Http2:
         self.table.push(greeting)
 
     def receive(self, data: bytes) -> None:
-        """Read bytes from the client. A protocol error closes the connection: see `over`."""
+        """Read bytes from the client. A protocol error closes the connection: see `StreamTable.over`.
+
+        While `StreamTable.unread` is set, the caller passes no bytes, but b"" in the next turn of the event loop.
+        """
+        table = self.table
+        table.turn, table.unread = PER_TURN, False
         self.received += len(data)
         if self._tail:
             data = self._tail + data
@@ -85,10 +90,11 @@ class Http2:
         try:
             position = self._read(data)
         except ConnectionFault as fault:
-            self.table.fail(fault)
+            table.fail(fault)
             return
-        if position < len(data) and not self.table.over:
+        if position < len(data) and not table.over:
             self._tail = data[position:]
+            table.unread = table.turn <= 0
 
     def place(self) -> memoryview | None:
         """Return memory for the next bytes of the connection; None = pass them to `receive`."""
@@ -97,6 +103,7 @@ class Http2:
     def receive_placed(self, size: int) -> None:
         """Note that `size` bytes have been received into the memory of `place`."""
         self.received += size
+        self.table.turn = PER_TURN
         try:
             self._data.receive_placed(size)
         except ConnectionFault as fault:
@@ -133,7 +140,7 @@ class Http2:
                 return position
         if reader.midway:
             position = reader.continue_rest(data)
-        while end - position >= HEAD_SIZE and not table.over:
+        while end - position >= HEAD_SIZE and table.turn > 0 and not table.over:
             upper, lower, kind, flags, stream_id = FRAME_HEAD.unpack_from(data, position)
             length = upper << 8 | lower
             stream_id &= frames.MAX_STREAM
@@ -218,6 +225,7 @@ class Http2:
             table.recent.add(stream_id, None)  # the client reads in GOAWAY that it was not taken
             return
         table.last = stream_id
+        table.turn -= 1
         head = self._heads.read(block)
         if len(table.open) >= MAX_STREAMS:
             raise StreamFault(Code.REFUSED_STREAM)

@@ -61,6 +61,9 @@ class Allowance:
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many frames that ask for nothing")
 
 
+#: heads and messages of one connection that are handled in one turn of the event loop: 32 unary requests
+PER_TURN = 64
+
 #: entries of the table of streams that the server closed before the client, whose last frames are ignored
 _MAX_RECENT = 1024
 
@@ -93,9 +96,11 @@ class StreamTable:
         last: number of the newest stream that was accepted.
         over: the connection reads no more: the last GOAWAY has been pushed, or the socket is closed.
         draining: GOAWAY has asked the client to open no more streams.
+        turn: heads and messages that may still be handled in this turn of the event loop.
+        unread: complete frames wait for the next turn.
     """
 
-    __slots__ = ("allowance", "draining", "host", "last", "open", "over", "recent", "sender")
+    __slots__ = ("allowance", "draining", "host", "last", "open", "over", "recent", "sender", "turn", "unread")
 
     def __init__(self, host: StreamHost, output: FrameOutput, clock: Clock, unsent: int) -> None:
         self.host = host
@@ -103,7 +108,8 @@ class StreamTable:
         self.allowance = Allowance(clock, self.sender)
         self.open: dict[int, Http2Stream] = {}
         self.last = 0
-        self.over = self.draining = False
+        self.over = self.draining = self.unread = False
+        self.turn = PER_TURN
         #: streams that were reset, oldest first: frames for them may still arrive
         self.recent: Memo[int, None] = Memo(_MAX_RECENT)
 

@@ -21,7 +21,7 @@ from edge_serve.transport.door.shared_limits import InFlight
 from edge_serve.transport.grpc.call_head import CallHead, Conversation, DeadlineExceeded, HeadRefused, Prepare
 from edge_serve.transport.grpc.deflater import SMALL, Deflater
 from edge_serve.transport.grpc.inflater import Inflater
-from edge_serve.transport.grpc.messages import PREFIX_SIZE, Message, MessageReader
+from edge_serve.transport.grpc.messages import PREFIX_SIZE, UNANSWERED, Message, MessageReader
 
 if TYPE_CHECKING:
     from edge_serve.transport.grpc.connection import GrpcConnection
@@ -37,12 +37,13 @@ class GrpcCall(Http2Stream):
     Attributes:
         asked: its interpreted head.
         finished: the end of the answer is written, though it may wait to be sent. Further messages are discarded.
+        paused: the reasons for which no message is taken now, as bits; 0 = messages are taken.
         on_cancelled: called when the client cancels the call, or its deadline passes.
     """
 
     __slots__ = (
         "_connection", "_conversation", "_deflater", "_inflater", "_message", "_reader", "_started",
-        "_timer", "asked", "finished", "on_cancelled",
+        "_timer", "asked", "finished", "on_cancelled", "paused",
     )  # fmt: skip
 
     def __init__(
@@ -50,6 +51,7 @@ class GrpcCall(Http2Stream):
     ) -> None:
         Http2Stream.__init__(self, table, stream_id, due)
         self.finished = False
+        self.paused = 0
         #: assembles messages that do not arrive in one piece; None = none of them has
         self._reader: MessageReader | None = None
         self.asked = asked
@@ -84,7 +86,7 @@ class GrpcCall(Http2Stream):
 
     def on_data(self, data: bytes, start: int, stop: int) -> None:
         reader = self._reader
-        if stop - start >= PREFIX_SIZE and (reader is None or not reader.midway):
+        if stop - start >= PREFIX_SIZE and not self.paused and (reader is None or not reader.midway):
             flag, length = PREFIX.unpack_from(data, start)
             if start + PREFIX_SIZE + length == stop and length < INLINE_BYTES and flag < 2:  # nearly always
                 self.take(Message(data[start + PREFIX_SIZE : stop]), flag)
@@ -108,6 +110,7 @@ class GrpcCall(Http2Stream):
 
     def take(self, message: Message, compressed: int) -> None:
         """Handle a complete message."""
+        self.table.turn -= 1
         if compressed and not self.closed:
             self._open_inflater().inflate(message)
         elif message.offset < 0 and len(message.data) > SMALL and (prepare := self._prepare) is not None:
@@ -149,16 +152,48 @@ class GrpcCall(Http2Stream):
     def on_end(self) -> None:
         reader = self._reader
         if reader is not None and reader.midway:
-            if not reader.defer_end():
+            if not reader.defer(self.on_end):
                 self.fail(Internal("the stream ends within a message"))
         elif self._conversation is not None or (self._inflater is not None and self._inflater.busy):
             self._in_turn(self._hand_on_end)
         else:
             self._answer()
 
+    def pause(self, reason: int = UNANSWERED) -> None:
+        """Take no further message, and do not reopen the client's window, until `resume` for the same reason.
+
+        A message that is arriving is still taken.
+        """
+        self.paused |= reason
+
+    def resume(self, reason: int = UNANSWERED) -> None:
+        """Take messages again, from the next turn of the event loop on."""
+        if self.paused & reason:
+            self.paused &= ~reason
+            if not self.paused and not self.closed:
+                self.read_later()
+
+    def read_later(self) -> None:
+        """Call `read_on` in the next turn of the event loop."""
+        self._connection.read_later(self)
+
+    def read_on(self) -> None:
+        """Read bytes that waited."""
+        if self._reader is not None:
+            self._reader.read_on()
+        else:
+            self.reopen()
+
+    def reopen(self) -> None:
+        """Reopen the receive window of a conversation that has taken all messages so far."""
+        reader = self._reader
+        if self._conversation is not None and not self.paused and (reader is None or not reader.waits):
+            self.replenish()
+
     def finish_when_answered(self) -> None:
         """End a conversation with its last answer, because the server stops; other calls end by themselves."""
-        if self._conversation is not None:
+        reader = self._reader
+        if self._conversation is not None and (reader is None or not reader.defer(self.finish_when_answered)):
             self._in_turn(self._finish_answered)
 
     def on_gone(self) -> None:
@@ -358,6 +393,7 @@ class GrpcCall(Http2Stream):
     def _hand_on(self, message: Message) -> None:
         if self._conversation is not None:
             self._conversation.on_message(message)
+            self.reopen()
         else:
             message.release()
 

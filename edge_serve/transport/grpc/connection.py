@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.http2.connection import Http2
 from edge_serve.protocol.http2.frames import Code, ConnectionFault, StreamHead
+from edge_serve.protocol.http2.streams import PER_TURN
 from edge_serve.transport.door.body_memory import ReaderPace
 from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.grpc.call_head import CallHead, HeadInterpreter
@@ -49,8 +50,8 @@ class GrpcConnection(ClientConnection):
     """One client's connection. Implements `StreamHost` for HTTP/2."""
 
     __slots__ = (
-        "_calls", "_counted", "_draining_ns", "_http2", "_in_flight", "_interpreter", "_keepalive", "_out", "_pace",
-        "_paces", "_scheduled", "_stopping", "_table", "shared",
+        "_calls", "_continues", "_counted", "_draining_ns", "_http2", "_in_flight", "_interpreter", "_keepalive",
+        "_late", "_out", "_pace", "_paces", "_scheduled", "_stopping", "_table", "shared",
     )  # fmt: skip
 
     def __init__(self, sock: StreamSocket, shared: GrpcDoorState, interpreter: HeadInterpreter) -> None:
@@ -63,6 +64,10 @@ class GrpcConnection(ClientConnection):
         self._keepalive = Keepalive(shared.keepalive, now_ns, random.uniform(0.9, 1.1))
         #: a flush is scheduled
         self._scheduled = False
+        #: `_continue` is scheduled
+        self._continues = False
+        #: calls with bytes that wait for the next turn of the loop, in the order of their turns
+        self._late: dict[GrpcCall, None] = {}
         self._draining_ns: int | None = None
         #: the server stops, so conversations end, which a connection's age does not do to them
         self._stopping = False
@@ -100,10 +105,41 @@ class GrpcConnection(ClientConnection):
                 else:
                     http2.receive_placed(received)
             except Exception:
-                log.exception("a gRPC connection failed")
-                self._table.fail(ConnectionFault(Code.INTERNAL_ERROR, "the server failed, its log says why"))
+                self._fail()
             self._scheduled = scheduled
             self._flush()
+
+    def _continue(self) -> None:
+        """Read what waited for this turn of the loop: bytes of calls, then frames."""
+        self._continues = False
+        if self._phase is not ConnectionPhase.OPEN or self._out.pending > self.shared.limits.stalled:
+            return  # `_flush` calls this again once the client has read
+        table, late = self._table, self._late
+        scheduled, self._scheduled = self._scheduled, True
+        try:
+            table.turn = PER_TURN
+            for call in list(late):
+                if table.turn <= 0:
+                    break
+                del late[call]
+                call.read_on()
+            if table.unread:
+                self._http2.receive(b"")
+        except Exception:
+            self._fail()
+        self._scheduled = scheduled
+        self._flush()
+        if late:
+            self._continue_soon()
+
+    def _continue_soon(self) -> None:
+        if not self._continues:
+            self._continues = True
+            self.loop.call_soon(self._continue)
+
+    def _fail(self) -> None:
+        log.exception("a gRPC connection failed")
+        self._table.fail(ConnectionFault(Code.INTERNAL_ERROR, "the server failed, its log says why"))
 
     def _on_writable(self) -> None:
         self._flush()
@@ -135,13 +171,14 @@ class GrpcConnection(ClientConnection):
         pending = out.pending
         if out.taken >= end and not pending and sender.waiting:  # a fast reader: other connections get their turn first
             self._schedule()
-        if pending or self._writing:
+        if pending or self._writing or table.unread or not self._reading:
             self._set_writing(pending > 0)
-            limits = self.shared.limits
             if self._phase is ConnectionPhase.OPEN:
-                self._set_reading(pending <= (limits.stalled if self._reading else limits.unsent))
-        elif not self._reading:
-            self._set_reading(True)
+                limits = self.shared.limits
+                reads = pending <= (limits.stalled if self._reading else limits.unsent)
+                self._set_reading(reads and not table.unread)
+                if reads and (table.unread or self._late):
+                    self._continue_soon()
         if not pending and self._table.over and self._phase is ConnectionPhase.OPEN:
             self._linger()
 
@@ -163,6 +200,11 @@ class GrpcConnection(ClientConnection):
         if not self._scheduled:
             self._scheduled = True
             self.loop.call_soon(self._flush_scheduled)
+
+    def read_later(self, call: GrpcCall) -> None:
+        """Call `call.read_on` in the next turn of the loop, or when the client has read enough."""
+        self._late[call] = None
+        self._continue_soon()
 
     def count_denied(self) -> None:
         """Count a call that access control denied."""
@@ -199,7 +241,8 @@ class GrpcConnection(ClientConnection):
     @property
     def owes(self) -> bool:
         """A call is unanswered, or its answer is not sent."""
-        return self._phase is ConnectionPhase.OPEN and bool(self._table.open or self._out.pending)
+        table = self._table
+        return self._phase is ConnectionPhase.OPEN and bool(table.open or table.unread or self._out.pending)
 
     @property
     def idle_since_ns(self) -> int | None:
@@ -271,6 +314,7 @@ class GrpcConnection(ClientConnection):
 
     def _on_closed(self) -> None:
         self._table.close_all()
+        self._late.clear()
         self._out.discard()
         self._in_flight.now -= self._counted
         self.shared.gone(self)

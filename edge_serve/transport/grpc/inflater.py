@@ -15,7 +15,7 @@ from edge_serve.protocol.grpc import wire as grpc_wire
 from edge_serve.protocol.grpc.wire import MessageTooLarge
 from edge_serve.records import entity
 from edge_serve.transport.grpc.deflater import SMALL
-from edge_serve.transport.grpc.messages import Message, claim_message
+from edge_serve.transport.grpc.messages import THREAD, Message, claim_message
 from edge_serve.transport.v2.routes import RouteGroup
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: bytes to which a message may grow when the event loop inflates it
 _SMALL_INFLATED = 256 * 1024
+#: messages of a call that wait for a thread, with which the call is paused
+_MAX_STEPS = 32
 #: the methods whose messages have tensors or files; no other has more than settings
 _LARGE = frozenset({RouteGroup.INFERENCE, RouteGroup.MODEL_REPOSITORY})
 
@@ -49,10 +51,13 @@ class Inflater:
 
     def run(self, step: Callable[[], None]) -> None:
         """Run a step of the call after those that wait for a thread."""
-        if self._steps is None:
+        steps = self._steps
+        if steps is None:
             self.call.guard(step)
-        else:
-            self._steps.append(step)
+            return
+        steps.append(step)
+        if len(steps) >= _MAX_STEPS:
+            self.call.pause(THREAD)
 
     def inflate(self, message: Message) -> None:
         """Inflate a message, and pass it to `GrpcCall.take`."""
@@ -137,3 +142,4 @@ class Inflater:
                 self._steps.extend(steps)
                 return
             self.call.guard(steps.popleft())
+        self.call.resume(THREAD)

@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 _FIRST_STEP = 16 * 1024
 #: bytes received in one call, so that a fast sender does not block the loop
 _AT_ONCE = 512 * 1024
+#: bytes that waited and are cut into messages together
+_PIECE = 64 * 1024
 PREFIX_SIZE = PREFIX.size
+#: reasons for `GrpcCall.pause`: the conversation has enough messages to answer, or a thread enough to work on
+UNANSWERED, THREAD = 1, 2
 
 
 @slotted
@@ -81,10 +85,11 @@ class MessageReader:
     _claim: Claim | None = None
     #: the beginning for `find_place`, kept while the claim waits for memory
     _beginning: bytes = b""
-    #: bytes that arrive after a complete message while it waits for memory; the stream's window limits them
+    #: bytes that cannot be read yet: the message before them waits for memory, the call takes no message now, or the
+    #: connection's turn is over. The stream's window limits them.
     _later: bytearray | None = None
-    #: the stream has ended after them
-    _ended: bool = False
+    #: steps of the call that follow when they are read
+    _steps: tuple[Callable[[], None], ...] = ()
 
     def place(self, size: int) -> memoryview | None:
         """Return memory for at most `size` next bytes; None = pass them to `read`."""
@@ -98,17 +103,17 @@ class MessageReader:
     def on_placed(self, size: int) -> None:
         """Handle `size` bytes that were received into the memory of `place`."""
         self.filled += size
-        if self.filled == self._length and not self.waits:
+        if self.filled == self._length and not self._lacks_memory:
             self._complete()
 
     @property
     def midway(self) -> bool:
-        """A message is incomplete."""
-        return self._length >= 0 or bool(self._prefix)
+        """A message is incomplete, or bytes are not read yet."""
+        return self._length >= 0 or self._later is not None or bool(self._prefix)
 
     def discard(self) -> None:
         """Discard the arriving message, and release its memory."""
-        self._later = None
+        self._later, self._steps = None, ()
         placed, self._placed, self._store, self._lease = self._placed, None, None, None
         if placed is not None:
             placed.release()
@@ -116,13 +121,12 @@ class MessageReader:
         if claim is not None:
             claim.release()
 
-    def defer_end(self) -> bool:
-        """Return whether the end of the stream follows a message that waits for memory.
-
-        `GrpcCall.on_end` is then called again, after that message and the bytes behind it.
-        """
-        self._ended = self._is_whole
-        return self._ended
+    def defer(self, step: Callable[[], None]) -> bool:
+        """Return whether messages have arrived that are not handled yet. `step` is then called after them."""
+        if self._later is None and not self._is_whole:
+            return False
+        self._steps += (step,)
+        return True
 
     @property
     def _is_whole(self) -> bool:
@@ -131,6 +135,11 @@ class MessageReader:
 
     @property
     def waits(self) -> bool:
+        """The client has sent what the server does not read yet."""
+        return self._later is not None or self._lacks_memory
+
+    @property
+    def _lacks_memory(self) -> bool:
         """The arriving message waits for memory."""
         placed = self._placed
         return (self._claim is not None and not self._claim.granted) or (placed is not None and not placed.is_ready)
@@ -142,17 +151,49 @@ class MessageReader:
         return self._claim.check_time(self.filled, now_ns, rate, wait)
 
     def read(self, data: bytes, start: int, stop: int) -> None:
-        """Read bytes of messages: `data[start:stop]`."""
+        """Read bytes of messages: `data[start:stop]`. Those that cannot be read now are read by `read_on`."""
+        if self._later is not None:
+            self._later += data[start:stop]
+            return
+        start = self._cut(data, start, stop)
+        if start < stop:
+            self._later = bytearray(data[start:stop])
+            self._postpone()
+
+    def read_on(self) -> None:
+        """Read bytes that waited, as far as possible now, and then call the steps that waited for them."""
+        later = self._later
+        while later:
+            piece = bytes(later[:_PIECE])
+            read = self._cut(piece, 0, len(piece))
+            del later[:read]
+            if read < len(piece):
+                self._postpone()
+                return
+        self._later = None
+        steps, self._steps = self._steps, ()
+        for step in steps:
+            step()
+        self._call.reopen()
+
+    def _postpone(self) -> None:
+        """Continue in the next turn of the event loop, unless the bytes wait for something else."""
+        if not (self._call.paused or self._is_whole):
+            self._call.read_later()
+
+    def _cut(self, data: bytes, start: int, stop: int) -> int:
+        """Cut bytes into messages as far as possible now, and return the position after them."""
         call = self._call
+        table = call.table
         while not call.closed and not call.finished:
             if self._length < 0:
-                if start == stop:
-                    return
+                if start == stop or call.paused or table.turn <= 0:
+                    return start
                 missing = PREFIX_SIZE - len(self._prefix)
                 self._prefix += data[start : min(stop, start + missing)]
                 start = min(stop, start + missing)
                 if len(self._prefix) < PREFIX_SIZE:
-                    return
+                    return start
                 self._announce(*PREFIX.unpack(self._prefix))
                 self._prefix = b""
             elif self._store is None:
@@ -165,15 +206,12 @@ class MessageReader:
                 elif here:
                     self._begin(data[start : min(stop, start + PEEKED)], here)
                 else:
-                    return
-            elif start == stop:
-                return
-            elif self._is_whole:
-                self._later = self._later or bytearray()
-                self._later += data[start:stop]
-                return
+                    return start
+            elif start == stop or self._is_whole:
+                return start
             else:
                 start = self._fill(data, start, stop)
+        return stop
 
     def _announce(self, flag: int, length: int) -> None:
         self._flag, self._length = flag, length
@@ -189,7 +227,7 @@ class MessageReader:
         if length >= INLINE_BYTES:
             try:
                 self._claim_for(length)
-                if self.waits:
+                if self._lacks_memory:
                     self._beginning = beginning
                 elif not self._flag:
                     self._find(beginning)
@@ -199,7 +237,7 @@ class MessageReader:
         if self._store is None:
             large = length > LARGE
             self._store = memoryview(pages(length)) if large else bytearray(min(length, max(_FIRST_STEP, here)))
-        if not self.waits:
+        if not self._lacks_memory:
             self._widen(length - here)
 
     def _claim_for(self, length: int) -> None:
@@ -234,7 +272,7 @@ class MessageReader:
             self._call.fail(error)
             return
         self._beginning = b""
-        if not self.waits:
+        if not self._lacks_memory:
             self._continue(early)
 
     def _on_ready(self) -> None:
@@ -254,22 +292,13 @@ class MessageReader:
             self._store[: self.filled] = early[: self.filled]
         if self.filled == self._length:
             self._complete()
-            self._read_later()
+            self.read_on()
         else:
             self._widen(self._length - self.filled)
 
     def _widen(self, missing: int) -> None:
         """Let the client send the rest of the message, and the padding of a frame, which is returned afterwards."""
         self._call.widen(missing + MAX_PADDING)
-
-    def _read_later(self) -> None:
-        """Read what arrived after a message while it waited for memory."""
-        later, self._later = self._later, None
-        ended, self._ended = self._ended, False
-        if later is not None:
-            self.read(bytes(later), 0, len(later))
-        if ended and not self._call.closed:
-            self._call.on_end()
 
     def _fill(self, data: bytes, start: int, stop: int) -> int:
         """Copy bytes into the message's memory, and return the position after them."""

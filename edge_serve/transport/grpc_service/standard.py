@@ -114,8 +114,8 @@ class _Questions:
             self._call.fail(Unreadable())
             return
         self._waiting += self._call.write((reply,), len(reply))
-        if not self._waiting:
-            self._call.replenish()
+        if self._waiting:
+            self._call.pause()
 
     def on_end(self) -> None:
         """Finish the call: no question follows."""
@@ -132,4 +132,4 @@ class _Questions:
         """Handle that the client has read `size` bytes that waited."""
         self._waiting -= size
         if not self._waiting:
-            self._call.replenish()
+            self._call.resume()

@@ -32,7 +32,7 @@ from edge_serve.transport.v2.infer import InferService, ServedVersion, report_un
 
 log = logging.getLogger(__name__)
 
-#: open requests at which the stream is paused
+#: requests that are open, or wait for their turn to be answered, at which the stream is paused
 PAUSE_REQUESTS = 256
 #: responses up to this many bytes are copied, which releases their slot for the next batch at once
 _COPIED = 16 * 1024
@@ -107,11 +107,9 @@ class InferStream:
         self._encoder = encoder
         self._open: set[_Open] = set()
         self._turns: deque[_Turn] = deque()
-        #: messages that arrived while the stream was paused; the stream's window limits them
+        #: messages that a thread had, or that were arriving, when the stream was paused
         self._unread: deque[Message] = deque()
         self._reading_on = False
-        #: the stream's window is not reopened, so that the client stops sending
-        self._paused = False
         self._backlog = Backlog()
         #: of its open requests, so many are counted as unanswered beside the call itself
         self._counted = 0
@@ -160,21 +158,25 @@ class InferStream:
     # ---- requests ------------------------------------------------------------------------------------------------
 
     def _wants_more(self) -> bool:
-        return not self._backlog.paused and len(self._open) < PAUSE_REQUESTS
+        return not self._backlog.paused and len(self._open) < PAUSE_REQUESTS and len(self._turns) < PAUSE_REQUESTS
 
     def _read_on(self) -> None:
-        """Submit the messages that arrived, and reopen the window, as far as the limits of the stream allow."""
-        unread = self._unread
-        if self._over or self._reading_on or not (unread or self._paused):
+        """Submit the messages that arrived, and pause or resume the call by the limits of the stream."""
+        unread, call = self._unread, self._call
+        if self._over or self._reading_on or not (unread or call.paused):
             return
         self._reading_on = True  # an answer that comes at once calls this again
         while unread and self._wants_more() and not self._over:
             self._submit(unread.popleft())
         self._reading_on = False
-        self._paused = not self._wants_more()
-        if not (self._over or self._paused):
-            self._call.replenish()
+        if self._over:
+            return
+        if self._wants_more():
+            if call.paused:
+                call.resume()
             self._end_if_done()
+        else:
+            call.pause()
 
     def _end_if_done(self) -> None:
         if self._over or self._open or self._turns or self._unread:

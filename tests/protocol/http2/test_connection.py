@@ -34,6 +34,7 @@ from edge_serve.protocol.http2.frames import (
     encode_literal,
 )
 from edge_serve.protocol.http2.stream import CONNECTION_WINDOW, INITIAL_WINDOW
+from edge_serve.protocol.http2.streams import PER_TURN
 from tests.examples import examples
 from tests.protocol.http2_scene import BLOCK, Scene, answer, data, headers
 
@@ -389,3 +390,18 @@ def test_h2_talks_to_it() -> None:
     assert sum(isinstance(one, h2.events.StreamEnded) for one in events) == 3
     assert sum(isinstance(one, h2.events.TrailersReceived) for one in events) == 3
     assert any(isinstance(one, h2.events.PingAckReceived) for one in events)
+
+
+def test_a_burst_of_requests_is_read_in_several_turns() -> None:
+    scene = Scene()
+    numbers = [2 * index + 1 for index in range(3 * PER_TURN)]
+    scene.send(b"".join([headers(number, end=True) for number in numbers]) + frame(PING, 0, 0, bytes(8))[:12])
+    for turn in (1, 2):
+        assert list(scene.streams) == numbers[: turn * PER_TURN]
+        assert scene.http2.table.unread
+        scene.send()
+    assert list(scene.streams) == numbers
+    scene.send()
+    assert not scene.http2.table.unread
+    scene.send(bytes(5))
+    assert scene.pings == 1

@@ -240,6 +240,22 @@ def test_an_answer_that_is_not_read_ends_its_call() -> None:
     assert lease.released == 1
 
 
+def test_a_stream_that_has_ended_waits_for_its_client_as_long_as_a_call() -> None:
+    async def main(scene: RawScene) -> None:
+        raw = await scene.connect()
+        raw.send(frames.build_settings([(Http2Setting.INITIAL_WINDOW_SIZE, 0)]))
+        for number, end in ((1, False), (3, True)):
+            raw.begin(number, block(INFERENCE + "ModelStreamInfer"))
+            raw.data(number, message(GOOD), end=end)
+        await settled(lambda: len(scene.service.requests) == 2)
+        scene.sweep_after(60)
+        assert await raw.trailers(3) == {"reset": "CANCEL"}
+        raw.send(frames.build_window_update(1, 1000), data(1, b"", end=True))
+        assert await raw.status(1) == (0, "")
+
+    run(main)
+
+
 @pytest.mark.parametrize("trickles", [False, True])
 def test_a_stream_that_is_not_read_does_not_keep_tensor_memory(trickles: bool) -> None:
     """Nor one whose client opens the window by a few bytes at a time, while others lack memory."""

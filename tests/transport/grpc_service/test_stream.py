@@ -80,7 +80,7 @@ class Scene:
     written: list[ModelStreamInferResponse] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)
     status: EdgeServeError | str = ""
-    replenished: int = 0
+    paused: bool = False
     dropped: bool = False
     counted: list[tuple[str, str, int]] = field(default_factory=list)
     in_flight: InFlight = field(default_factory=InFlight)
@@ -148,8 +148,11 @@ class Scene:
         self.dropped = True
         self.fail(error)
 
-    def replenish(self) -> None:
-        self.replenished += 1
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
 
     # the client
 
@@ -319,7 +322,7 @@ def test_no_more_is_read_from_a_client_with_many_requests_under_way() -> None:
         scene.send("m", name)
     scene.end()
     assert len(scene.jobs) == PAUSE_REQUESTS
-    assert scene.replenished == PAUSE_REQUESTS - 1  # the last of them filled it
+    assert scene.paused
     for job in scene.jobs:  # grows while it is walked
         job.answer(b"y")
 
@@ -331,20 +334,32 @@ def test_a_client_may_send_on_once_it_has_read() -> None:
     """The client sends its next message only after that answer."""
     scene = Scene(takes=False, at_once=bytes(2 * backlog.PAUSE_ABOVE))
     scene.send("m", "a")
-    assert scene.replenished == 0
+    assert scene.paused
     scene.read()
-    assert scene.replenished == 1
+    assert not scene.paused
 
 
 def test_a_client_may_send_on_once_one_of_many_is_answered() -> None:
     scene = Scene()
     for index in range(PAUSE_REQUESTS):
+        assert not scene.paused
         scene.send("m", str(index))
-    assert scene.replenished == PAUSE_REQUESTS - 1
+    assert scene.paused
     scene.jobs[0].answer(b"y")
-    assert scene.replenished == PAUSE_REQUESTS
-    scene.jobs[1].answer(b"y")
-    assert scene.replenished == PAUSE_REQUESTS
+    assert not scene.paused
+
+
+def test_a_client_with_many_errors_behind_an_open_request_may_not_send_on() -> None:
+    """Their messages wait for the answer of that request."""
+    scene = Scene()
+    scene.send("m", "a")
+    for _ in range(PAUSE_REQUESTS - 1):
+        assert not scene.paused
+        scene.send("nope", "")
+    assert scene.paused
+    scene.jobs[0].answer(b"y")
+    assert not scene.paused
+    assert len(scene.written) == PAUSE_REQUESTS
 
 
 def test_many_requests_that_waited_are_refused_at_once() -> None:
