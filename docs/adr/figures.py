@@ -32,7 +32,7 @@ from edge_serve.protocol.grpc.response import GrpcInferEncoder
 from edge_serve.protocol.grpc.wire import PREFIX
 from edge_serve.protocol.http2 import frames as wire
 from edge_serve.protocol.http2.connection import Http2
-from edge_serve.protocol.http2.frames import StreamHead, encode
+from edge_serve.protocol.http2.heads import StreamHead, encode
 from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.grpc.call_head import CallHead, GrpcSettings, HeadInterpreter, Method
 from edge_serve.transport.grpc_service.infer import GrpcInference

@@ -19,10 +19,8 @@ from edge_serve.protocol.http2.frames import (
     RST_STREAM,
     Code,
     Http2Setting,
-    StreamHead,
-    encode,
-    encode_literal,
 )
+from edge_serve.protocol.http2.heads import StreamHead, encode, encode_literal
 from edge_serve.protocol.http2.stream import Http2Stream
 from edge_serve.protocol.http2.streams import StreamTable
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from hpack import Decoder
 
 from edge_serve.protocol.http2 import frames as frames
-from edge_serve.protocol.http2.frames import END_STREAM, GOAWAY, HEADERS, PREFACE, RST_STREAM, Code, encode
+from edge_serve.protocol.http2.frames import END_STREAM, GOAWAY, HEADERS, PREFACE, RST_STREAM, Code
+from edge_serve.protocol.http2.heads import encode
 from edge_serve.transport.door.listeners import listen_tcp
 from edge_serve.transport.door.shared_limits import SharedLimits
 from edge_serve.transport.grpc.call_head import GrpcSettings

@@ -6,5 +6,5 @@ infer             decodes the bytes of a ModelInferRequest, with a memo for requ
 reflection        answers server reflection from the descriptor pool
 request           converts a ModelInferRequest message, with Triton's order of checks and its texts
 response          encodes the frames of a reply, and an `InferResponse` as the bytes of a ModelInferResponse
-wire              statuses, message prefixes, timeouts, and compression of gRPC over HTTP/2
+wire              statuses, message prefixes, timeouts, and compression of gRPC over HTTP/2; numbers of protobuf
 """

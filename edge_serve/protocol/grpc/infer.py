@@ -23,7 +23,7 @@ from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer, DataType, InferTensor, Shape, element_count
 from edge_serve.protocol.grpc import request as grpc_request
 from edge_serve.protocol.grpc.grpc_service_pb2 import ModelInferRequest
-from edge_serve.protocol.http2.frames import encode_varint
+from edge_serve.protocol.grpc.wire import encode_varint
 from edge_serve.protocol.inference.validate import check_strings, validate
 from edge_serve.records import slotted
 

@@ -16,17 +16,9 @@ from edge_serve.messages.infer import InferRequest, InferResponse, Parameter
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer, InferTensor, is_unseen
 from edge_serve.protocol.grpc.grpc_service_pb2 import InferParameter, ModelInferResponse, ModelStreamInferResponse
-from edge_serve.protocol.grpc.wire import ENCODINGS, PREFIX, STATUS
-from edge_serve.protocol.http2.frames import (
-    DATA,
-    END_HEADERS,
-    END_STREAM,
-    HEADERS,
-    build_frame,
-    encode,
-    encode_literal,
-    encode_varint,
-)
+from edge_serve.protocol.grpc.wire import ENCODINGS, PREFIX, STATUS, encode_varint
+from edge_serve.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, build_frame
+from edge_serve.protocol.http2.heads import encode, encode_literal
 from edge_serve.protocol.inference.classification import classify
 
 _Key = tuple[object, ...]

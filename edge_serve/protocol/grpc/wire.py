@@ -1,4 +1,7 @@
-"""Statuses, message prefixes, timeouts, and compression of gRPC over HTTP/2 (grpc/grpc doc/PROTOCOL-HTTP2.md)."""
+"""Statuses, message prefixes, timeouts, and compression of gRPC over HTTP/2 (grpc/grpc doc/PROTOCOL-HTTP2.md).
+
+And the numbers of protobuf, for messages that are encoded without it.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,18 @@ class MessageTooLarge(EdgeServeError):
     """The message has more bytes than the server accepts."""
 
     http_status, grpc_code = 413, "RESOURCE_EXHAUSTED"
+
+
+def encode_varint(value: int) -> bytes:
+    """Encode `value` seven bits at a time, the lowest first, as protobuf does."""
+    if value < 0x80:
+        return bytes((value,))
+    parts = bytearray()
+    while value > 0x7F:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
 
 
 def read_timeout(value: bytes) -> int:

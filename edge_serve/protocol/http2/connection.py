@@ -12,6 +12,7 @@ from __future__ import annotations
 from edge_serve.clock import Clock
 from edge_serve.protocol.http2 import frames as frames
 from edge_serve.protocol.http2.frames import DATA, FRAME_HEAD, HEAD_SIZE, HEADERS, Code, ConnectionFault, StreamFault
+from edge_serve.protocol.http2.heads import MAX_LIST, HeaderBlockReader
 from edge_serve.protocol.http2.stream import CONNECTION_WINDOW, INITIAL_WINDOW, FrameOutput
 from edge_serve.protocol.http2.streams import PER_TURN, TRIFLE, WASTED_REQUEST, DataReader, StreamHost, StreamTable
 
@@ -48,7 +49,7 @@ class Http2:
         self.table = StreamTable(host, output, clock, unsent)
         self._data = DataReader(self.table)
         self.received = 0
-        self._heads = frames.HeaderBlockReader()
+        self._heads = HeaderBlockReader()
         self.greeted = False
         self._settled = False
         self._refusing = False
@@ -71,7 +72,7 @@ class Http2:
                 (frames.Http2Setting.MAX_CONCURRENT_STREAMS, MAX_STREAMS),
                 (frames.Http2Setting.INITIAL_WINDOW_SIZE, INITIAL_WINDOW),
                 (frames.Http2Setting.MAX_FRAME_SIZE, MAX_FRAME),
-                (frames.Http2Setting.MAX_HEADER_LIST_SIZE, frames.MAX_LIST),
+                (frames.Http2Setting.MAX_HEADER_LIST_SIZE, MAX_LIST),
             )
         ) + frames.build_window_update(0, CONNECTION_WINDOW - 65_535)
         self.table.push(greeting)

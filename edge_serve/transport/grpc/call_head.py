@@ -1,6 +1,6 @@
 """Methods, and the request heads of calls: method, deadline, encoding, access.
 
-Heads with equal bytes are one object (protocol/http2/frames.py), so each of them is interpreted once.
+Heads with equal bytes are one object (protocol/http2/heads.py), so each of them is interpreted once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from edge_serve.access.roles import Role
 from edge_serve.errors import EdgeServeError, Unavailable, Unsupported
 from edge_serve.messages.infer import Room
 from edge_serve.protocol.grpc import wire as grpc_wire
-from edge_serve.protocol.http2.frames import StreamHead
+from edge_serve.protocol.http2.heads import StreamHead
 from edge_serve.protocol.v2.infer_header import read_forwarded
 from edge_serve.records import frozen, slotted
 from edge_serve.transport.door.access import AccessGate

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 
 from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.http2.connection import Http2
-from edge_serve.protocol.http2.frames import Code, ConnectionFault, StreamHead
+from edge_serve.protocol.http2.frames import Code, ConnectionFault
+from edge_serve.protocol.http2.heads import StreamHead
 from edge_serve.protocol.http2.streams import PER_TURN
 from edge_serve.transport.door.body_memory import ReaderPace
 from edge_serve.transport.grpc.call import GrpcCall

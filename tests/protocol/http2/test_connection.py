@@ -31,8 +31,8 @@ from edge_serve.protocol.http2.frames import (
     WINDOW_UPDATE,
     Code,
     Http2Setting,
-    encode_literal,
 )
+from edge_serve.protocol.http2.heads import encode_literal
 from edge_serve.protocol.http2.stream import CONNECTION_WINDOW, INITIAL_WINDOW
 from edge_serve.protocol.http2.streams import PER_TURN
 from tests.examples import examples

@@ -24,8 +24,8 @@ from edge_serve.protocol.http2.frames import (
     WINDOW_UPDATE,
     Code,
     Http2Setting,
-    encode_literal,
 )
+from edge_serve.protocol.http2.heads import encode_literal
 from edge_serve.protocol.http2.stream import INITIAL_WINDOW
 from tests.protocol.http2_scene import BLOCK, Scene, answer, data, headers
 

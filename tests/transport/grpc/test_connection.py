@@ -12,16 +12,8 @@ import pytest
 from edge_serve.errors import NotFound
 from edge_serve.protocol.grpc import grpc_service_pb2 as pb
 from edge_serve.protocol.http2 import frames as frames
-from edge_serve.protocol.http2.frames import (
-    DATA,
-    END_STREAM,
-    PING,
-    PREFACE,
-    SETTINGS,
-    Code,
-    Http2Setting,
-    encode_literal,
-)
+from edge_serve.protocol.http2.frames import DATA, END_STREAM, PING, PREFACE, SETTINGS, Code, Http2Setting
+from edge_serve.protocol.http2.heads import encode_literal
 from edge_serve.transport.door.body_memory import BodyMemory
 from edge_serve.transport.door.shared_limits import SharedLimits
 from edge_serve.transport.grpc.call_head import GrpcSettings

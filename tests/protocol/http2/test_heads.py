@@ -8,7 +8,8 @@ import pytest
 from hpack import Decoder, Encoder
 from hypothesis import strategies as st
 
-from edge_serve.protocol.http2.frames import MAX_LIST, Code, ConnectionFault, HeaderBlockReader, encode
+from edge_serve.protocol.http2.frames import Code, ConnectionFault
+from edge_serve.protocol.http2.heads import MAX_LIST, HeaderBlockReader, encode
 from tests.examples import examples
 
 PSEUDO = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a/b")]
