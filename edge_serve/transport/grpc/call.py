@@ -14,7 +14,7 @@ from edge_serve.messages.tensors import INLINE_BYTES, Buffer
 from edge_serve.protocol.grpc import response as grpc_response
 from edge_serve.protocol.grpc.wire import PREFIX
 from edge_serve.protocol.http2.frames import Code
-from edge_serve.protocol.http2.stream import Http2Stream
+from edge_serve.protocol.http2.stream import INITIAL_WINDOW, Http2Stream
 from edge_serve.protocol.http2.streams import StreamTable
 from edge_serve.transport.door.body_memory import BodyMemory
 from edge_serve.transport.door.shared_limits import InFlight
@@ -393,7 +393,8 @@ class GrpcCall(Http2Stream):
     def _hand_on(self, message: Message) -> None:
         if self._conversation is not None:
             self._conversation.on_message(message)
-            self.reopen()
+            if self.receivable <= INITIAL_WINDOW // 2:
+                self.reopen()
         else:
             message.release()
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from edge_serve.transport.sockets.backlog import MAX_UNREAD, PAUSE_ABOVE, RESUME_BELOW, Backlog
+from edge_serve.transport.sockets.backlog import _EVENT_BYTES, MAX_UNREAD, PAUSE_ABOVE, RESUME_BELOW, Backlog
 
-SIZE = 4096
+#: an event of so many bytes counts as 4 KiB
+SIZE = 4096 - _EVENT_BYTES
 
 
 def grown(above: int, backlog: Backlog | None = None) -> tuple[Backlog, int]:
     """A backlog of events that just exceed `above` bytes, and how many they are."""
     backlog, count = backlog or Backlog(), 0
-    while count * SIZE <= above:
+    while count * 4096 <= above:
         backlog.add(SIZE)
         count += 1
     return backlog, count
