@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ota import files
+from ota.agent.boot import Boot
 from ota.agent.components import Components, Progress, TrustedMetadata
 from ota.agent.device.identity import Identity
 from ota.agent.update import BundleOutcome, Update, UpdateOptions
@@ -296,6 +297,13 @@ class Device:
             self.layout, self.settings, self.clock, self.trust, self.fetcher, self.facts, self.trial,
             FakeBuilder(), self.server, self.probation, self.tell,
         )  # fmt: skip
+
+    def boot(self) -> list[str]:
+        """Run the boot step, then start edge-serve; the lines that were said."""
+        lines: list[str] = []
+        Boot(self.settings, NOW, lines.append).run()
+        self.server.start()
+        return lines
 
     def publish(
         self, bundle: str = "det", release: int = 17, models: Mapping[str, Files] | None = None, **members: object

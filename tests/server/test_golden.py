@@ -208,3 +208,18 @@ def test_a_model_that_fails_or_dies_in_its_test(server: Running, root: Path) -> 
     workers = server.workers()
     time.sleep(0.1)
     assert server.workers() == workers, "the worker of a model that failed is still there"
+
+
+def test_a_model_whose_recording_was_interrupted_serves_after_the_rename_that_the_error_names(tmp_path: Path) -> None:
+    add_sub(python_model(tmp_path, "add_sub"))
+    golden = tmp_path / "add_sub" / "golden"
+    golden.rename(golden.with_name(".golden.old"))
+    with running(f"--model-repository={tmp_path}", "--model-control-mode=explicit") as server:
+        status, error = load(server, "add_sub")
+        assert status == 500
+        found = re.search(r"a recording was interrupted: rename (\S+) to (\w+)", error)
+        assert found is not None, error
+
+        (tmp_path / "add_sub" / found[1]).rename(golden.with_name(found[2]))
+        assert load(server, "add_sub") == (200, "")
+        assert "model add_sub version 1 passed its golden test: " in server.log()

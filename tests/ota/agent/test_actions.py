@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from ota import files
-from ota.agent.boot import Boot
 from ota.agent.operator import actions
 from ota.decide.probation import ProbationVerdict
 from ota.errors import ServerError, StoreError, TrialFailed
 from ota.files import DiskOperation
 from ota.store import bad, history
 from ota.store.journal import UpdateStage
-from tests.ota.device import NOW, Device
+from tests.ota.device import Device
 
 
 @pytest.fixture
@@ -27,12 +26,6 @@ def device(tmp_path: Path) -> Device:
         found.publish(release=release)
         found.run()
     return found
-
-
-def boot(device: Device) -> None:
-    """Run the boot step, then start edge-serve."""
-    Boot(device.settings, NOW, lambda text: None).run()
-    device.server.start()
 
 
 def roll_back(device: Device) -> int:
@@ -68,7 +61,7 @@ def test_a_rollback_while_edge_serve_is_down_is_finished_by_its_start(device: De
     device.server.failures = [ServerError("no edge-serve answers")]
     with pytest.raises(ServerError):
         roll_back(device)
-    boot(device)
+    device.boot()
     assert device.server.serving == {"det": 15}
     outcome = device.run(by_hand=False)["det"]
     assert (outcome.release, device.server.serving) == (15, {"det": 15})
@@ -104,7 +97,7 @@ def test_a_rollback_that_a_power_cut_ends_leads_to_the_older_release(
     cut_before(device.layout.journal / "det.json", content, monkeypatch)
     with pytest.raises(PowerCut):
         roll_back(device)
-    boot(device)
+    device.boot()
     if device.journal().active == 16:  # the power was cut before the journal had the rollback: the command is repeated
         roll_back(device)
     device.run(by_hand=False)
@@ -123,7 +116,7 @@ def test_a_rollback_of_a_release_in_probation_that_a_power_cut_ends_is_finished(
     cut_before(device.layout.journal / "det.json", b'"stage":"UNDOING"', monkeypatch)
     with pytest.raises(PowerCut):
         roll_back(device)
-    boot(device)
+    device.boot()
     assert device.server.serving == {"det": 16}
     assert device.run(by_hand=False)["det"].release == 16
     assert (device.journal().active, device.journal().next) == (16, None)
@@ -140,7 +133,7 @@ def test_another_variant_than_the_one_that_failed_here_is_not_rolled_back_by_a_s
     bad.save(device.layout, bad.BadList(dataclasses.replace(one, fingerprint="") for one in known.entries))
     device.probation.verdicts = [(ProbationVerdict.WAIT, "")] * 4000
     device.run()
-    boot(device)
+    device.boot()
     following = device.journal().next
     assert following is not None
     assert (following.variant, following.stage) == ("b", UpdateStage.PROBATION)
@@ -154,7 +147,7 @@ def test_a_rollback_to_a_release_that_does_not_load_changes_nothing(device: Devi
     assert device.server.serving == {"det": 16}
     assert (device.journal().active, device.journal().next) == (16, None)
     assert any("the golden test of det 15 failed; back to release 16" in line for line in device.tell.lines)
-    boot(device)
+    device.boot()
     assert device.run()["det"].release == 16
 
 

@@ -22,14 +22,6 @@ from ota.store.lock import acquire_lock
 from tests.ota.device import NOW, Device
 
 
-def boot(device: Device) -> list[str]:
-    """Run the boot step, then start edge-serve; the lines that were said."""
-    lines: list[str] = []
-    Boot(device.settings, NOW, lines.append).run()
-    device.server.start()
-    return lines
-
-
 @pytest.fixture
 def device(tmp_path: Path) -> Device:
     """A device with release 15 and 16, and 17 in probation."""
@@ -47,27 +39,27 @@ def device(tmp_path: Path) -> Device:
 @pytest.mark.fault("L5")
 def test_a_release_in_probation_has_three_starts(device: Device) -> None:
     for left in (2, 1):
-        assert boot(device) == [f"det: {left} of the starts of release 17 are left"]
+        assert device.boot() == [f"det: {left} of the starts of release 17 are left"]
         assert device.server.serving == {"det": 17}
-    assert "back from release 17 to 16" in boot(device)[0]
+    assert "back from release 17 to 16" in device.boot()[0]
     assert device.server.serving == {"det": 16}
     assert (device.journal().active, device.journal().next) == (16, None)
     assert bad.load(device.layout).find("det", 17, "onnx", "any", NOW + 1) is not None
     counters = status_file.read(device.layout)["counters"]
     assert (counters["rollbacks"], counters["bad_releases"]) == (1, 1)
     assert counters["failures"]["probation/crash_loop"] == 1
-    assert boot(device) == []
+    assert device.boot() == []
     waiting = device.run()["det"].waiting_for
     assert "it failed on this device: crash_loop: edge-serve started again and again while it was new" in waiting
 
 
 @pytest.mark.fault("L5")
 def test_the_agent_judges_a_release_that_survived_a_start(device: Device) -> None:
-    boot(device)
+    device.boot()
     assert device.run()["det"].release == 17
     assert device.journal().active == 17
     for _ in range(5):
-        assert boot(device) == []
+        assert device.boot() == []
     assert device.server.serving == {"det": 17}
 
 
@@ -79,7 +71,7 @@ def test_a_switch_that_a_power_cut_ended_is_undone_until_the_agent_runs(device: 
         device.run()
     assert device.journal().next.stage is UpdateStage.SWITCHING  # type: ignore[union-attr]  # it is on its way
     assert links.read_links(device.layout, device.repository) == {"det": 18}
-    assert "was cut off: undone until the agent runs" in boot(device)[1]
+    assert "was cut off: undone until the agent runs" in device.boot()[1]
     assert device.server.serving == {"det": 17}
     assert device.run()["det"].release == 18
 
@@ -89,7 +81,7 @@ def test_a_rollback_interrupted_by_a_power_cut_is_completed(device: Device) -> N
     device.server.failures = [ServerError("the power was cut")]
     with pytest.raises(ServerError):
         device.run()
-    assert boot(device) == []
+    assert device.boot() == []
     assert device.server.serving == {"det": 16}
     assert device.journal().next is None
 
@@ -97,7 +89,7 @@ def test_a_rollback_interrupted_by_a_power_cut_is_completed(device: Device) -> N
 @pytest.mark.fault("L6")
 def test_the_second_last_release_serves_if_the_last_one_is_missing(device: Device) -> None:
     shutil.rmtree(device.layout.release("det", 16))
-    device_lines = [boot(device) for _ in range(3)]
+    device_lines = [device.boot() for _ in range(3)]
     assert device.server.serving == {"det": 15}
     assert "det 16 is damaged or missing on this disk: back to 15" in device_lines[0]
 
@@ -121,7 +113,7 @@ def test_wrong_links_are_healed(device: Device, wrong: str) -> None:
     if wrong != "absent":
         places = {"dangling": Path("/nowhere"), "older": device.layout.release("det", 15), "elsewhere": device.root}
         link.symlink_to(places[wrong])
-    (found,) = boot(device)
+    (found,) = device.boot()
     assert found == "the links of det named another release: turned back to 17"
     assert device.server.serving == {"det": 17}
 
@@ -137,7 +129,7 @@ def test_a_lost_journal_is_rebuilt(device: Device, damage: str) -> None:
         path.write_bytes(path.read_bytes()[:50])
     else:
         journal.write(device.layout, journal.Journal("det", {40: ("det",)}, 40))
-    assert "rebuilt" in boot(device)[0]
+    assert "rebuilt" in device.boot()[0]
     assert device.server.serving == {"det": 17}
     assert device.journal().active == 17
     device.publish(release=18)
@@ -150,7 +142,7 @@ def test_a_disk_that_takes_nothing_does_not_fail_the_boot(device: Device, monkey
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr("ota.files.point", read_only)
-    lines = boot(device)
+    lines = device.boot()
     assert "det is left as it is: edge-serve's safe mode decides" in lines[-1]
     assert "Read-only file system" in lines[-1]
     assert device.server.serving == {"det": 17}
@@ -160,7 +152,7 @@ def test_another_agent_at_work_does_not_hold_up_the_boot(device: Device, monkeyp
     monkeypatch.setattr("ota.agent.boot._PATIENCE", 0.1)
     with acquire_lock(device.layout, "apply"):
         started = time.monotonic()
-        assert "nothing was checked: 'edge-ota apply'" in boot(device)[0]
+        assert "nothing was checked: 'edge-ota apply'" in device.boot()[0]
         assert time.monotonic() - started < 5
 
 
@@ -219,7 +211,7 @@ def test_settings_that_cannot_be_read_do_not_stop_the_boot_step(
 
 def test_nothing_happens_where_nothing_was_ever_installed(tmp_path: Path) -> None:
     device = Device(tmp_path)
-    assert boot(device) == []
+    assert device.boot() == []
     assert not device.layout.state_dir.exists()
 
 
@@ -230,7 +222,7 @@ def test_a_first_release_that_loops_leaves_no_link(tmp_path: Path) -> None:
     device.probation.verdicts = [(ProbationVerdict.WAIT, "")] * 4000
     device.run()
     for _ in range(3):
-        boot(device)
+        device.boot()
     assert device.server.serving == {}
     device.publish(release=2)
     device.probation.verdicts = []
@@ -243,7 +235,7 @@ def test_a_trial_failure_is_not_touched(device: Device) -> None:
     device.trial.bad.add(("det", 18))
     with pytest.raises(TrialFailed):
         device.run()
-    assert boot(device) == []
+    assert device.boot() == []
 
 
 @pytest.mark.fault("L5")
@@ -256,13 +248,13 @@ def test_a_probation_goes_on_without_the_release_before(tmp_path: Path) -> None:
     device.probation.verdicts = [(ProbationVerdict.WAIT, "")] * 4000
     device.run()
     shutil.rmtree(device.layout.release("det", 16))
-    assert boot(device) == [
+    assert device.boot() == [
         "det 16 is damaged or missing on this disk: 17 has none before it",
         "det: 2 of the starts of release 17 are left",
     ]
     assert device.server.serving == {"det": 17}
-    boot(device)
-    boot(device)
+    device.boot()
+    device.boot()
     assert device.server.serving == {}
     assert bad.load(device.layout).releases("det") == {17}
 
@@ -274,7 +266,7 @@ def test_a_release_whose_load_ends_the_server_has_three_starts(device: Device) -
     for _ in range(3):
         device.server.failures = [ServerError("the connection was closed")]
         assert isinstance(device.outcomes(by_hand=False)["det"].error, ServerError)
-        lines = boot(device)
+        lines = device.boot()
         assert device.server.serving == {"det": 17}
     assert "back from release 18 to 17: edge-serve started again and again" in lines[0]
     assert device.trial.tried.count(("det", 18)) == 1
@@ -302,5 +294,5 @@ def test_builds_use_up_no_start_of_the_service(device: Device, monkeypatch: pyte
         assert isinstance(device.outcomes()["det"].error, ServerError)
     device.probation.verdicts = [(ProbationVerdict.WAIT, "")] * 4000
     device.run()
-    assert boot(device) == ["det: 2 of the starts of release 18 are left"]
+    assert device.boot() == ["det: 2 of the starts of release 18 are left"]
     assert device.server.serving == {"det": 18}
