@@ -12,6 +12,7 @@ from collections.abc import Callable
 from edge_serve.access.policy import AdminAccess
 from edge_serve.access.roles import Role
 from edge_serve.config.settings.server import ServerConfig
+from edge_serve.devices.host_memory import total_memory
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.peer import Peer
 from edge_serve.transport.door.access import Access, AccessSettings
@@ -121,7 +122,7 @@ def raise_file_limit() -> None:
 
 def quarter_of_memory() -> int:
     """Return a quarter of the machine's memory, in bytes."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+    return total_memory() // 4
 
 
 def http_limits(config: ServerConfig) -> HttpLimits:

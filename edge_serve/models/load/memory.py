@@ -10,6 +10,7 @@ from dataclasses import replace
 from enum import Enum, auto
 from pathlib import Path
 
+from edge_serve.devices.host_memory import read_memory
 from edge_serve.errors import Unavailable
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.records import frozen
@@ -91,8 +92,6 @@ log = logging.getLogger(__name__)
 WORKER_BYTES = 40 << 20
 #: a model without its files in a worker that runs already
 SHARING_BYTES = 4 << 20
-#: a cgroup without a limit says "max", or (version 1) a number close to 2**63
-_NO_LIMIT = 1 << 60
 
 
 class Memory:
@@ -169,54 +168,4 @@ class Memory:
 
     def read(self) -> tuple[int, int]:
         """Return (total, available) bytes, of the machine or of the tightest control group; (0, 0) when unknown."""
-        found = {}
-        try:
-            for line in (self._root / "proc/meminfo").read_text().splitlines():
-                key, _, rest = line.partition(":")
-                if key in ("MemTotal", "MemAvailable"):
-                    found[key] = int(rest.split()[0]) * 1024
-            total, available = found["MemTotal"], found["MemAvailable"]
-        except (OSError, ValueError, KeyError, IndexError):
-            return 0, 0
-        for limit, used in self._groups():
-            total, available = min(total, limit), min(available, max(0, limit - used))
-        return total, available
-
-    def _groups(self) -> list[tuple[int, int]]:
-        """Return (limit, used) of this process's control groups and their parents. Reclaimable page cache is not
-        counted as used."""
-        groups = []
-        mounts = self._root / "sys/fs/cgroup"
-        for line in _text(self._root / "proc/self/cgroup").splitlines():
-            number, controllers, path = [*line.split(":", 2), "", ""][:3]
-            if number == "0" and not controllers:
-                base, files = mounts, ("memory.max", "memory.current", "inactive_file")
-            elif "memory" in controllers.split(","):
-                base = mounts / "memory"
-                files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-            else:
-                continue
-            folder = base / path.strip("/")
-            for place in [folder, *folder.parents]:
-                if place == base.parent:
-                    break
-                groups += _group(place, *files)
-        return groups
-
-
-def _group(folder: Path, limit_file: str, used_file: str, cache: str) -> list[tuple[int, int]]:
-    try:
-        limit = int((folder / limit_file).read_text())
-        used = int((folder / used_file).read_text())
-    except (OSError, ValueError):  # no such group here, or "max"
-        return []
-    rows = (line.split() for line in _text(folder / "memory.stat").splitlines())
-    reclaimable = next((int(row[1]) for row in rows if len(row) == 2 and row[0] == cache), 0)
-    return [(limit, max(0, used - reclaimable))] if limit < _NO_LIMIT else []
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
+        return read_memory(self._root)

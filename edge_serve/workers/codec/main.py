@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy  # noqa: F401  # see above
 
+from edge_serve.devices.host_memory import total_memory
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable, Unparsable, triton_code
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.shared_memory import NamedRegions
@@ -243,8 +244,7 @@ def _tidy_up() -> None:
 
 def _limit_memory() -> None:
     """Limit the memory of the process, so that a body made to fill it ends its own job with a MemoryError."""
-    half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    limit = max(_LEAST_MEMORY, half)
+    limit = max(_LEAST_MEMORY, total_memory() // 2)
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     if hard == resource.RLIM_INFINITY or limit <= hard:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))

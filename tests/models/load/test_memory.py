@@ -1,4 +1,4 @@
-"""The memory of the machine, read from files that the tests write."""
+"""Decisions whether a model fits into the memory of a machine, whose files the tests write."""
 
 from __future__ import annotations
 
@@ -9,46 +9,9 @@ import pytest
 
 from edge_serve.errors import Unavailable
 from edge_serve.models.load.memory import SHARING_BYTES, WORKER_BYTES, Memory, MemoryFigures, Way, decide
+from tests.devices.test_host_memory import machine
 
 MIB = 1 << 20
-
-
-def machine(root: Path, cgroup: str = "", **files: str) -> Path:
-    (root / "proc/self").mkdir(parents=True)
-    (root / "proc/meminfo").write_text("MemTotal: 8192 kB\nMemFree: 1 kB\nMemAvailable: 4096 kB\n")
-    (root / "proc/self/cgroup").write_text(cgroup)
-    return root
-
-
-def group(root: Path, path: str, version: int, limit: str, used: int, cache: int) -> None:
-    folder = root / "sys/fs/cgroup" / path
-    folder.mkdir(parents=True, exist_ok=True)
-    names = ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
-    (folder / names[0]).write_text(f"{limit}\n")
-    (folder / names[1]).write_text(f"{used}\n")
-    (folder / "memory.stat").write_text(
-        f"anon 5\n{'inactive_file' if version == 2 else 'total_inactive_file'} {cache}\n"
-    )
-
-
-def test_without_control_groups_the_machine_counts(tmp_path: Path) -> None:
-    assert Memory(0, machine(tmp_path)).read() == (8 * MIB, 4 * MIB)
-
-
-def test_the_tightest_group_counts(tmp_path: Path) -> None:
-    root = machine(tmp_path, "0::/outer/inner\n")
-    group(root, "outer/inner", 2, "max", 3 * MIB, 0)
-    group(root, "outer", 2, str(2 * MIB), 3 * MIB // 2, MIB // 2)
-
-    assert Memory(0, root).read() == (2 * MIB, MIB)
-
-
-def test_version_one_of_control_groups(tmp_path: Path) -> None:
-    root = machine(tmp_path, "9:name=systemd:/\n4:cpu,memory:/box\n0::/\n")
-    group(root, "memory/box", 1, str(6 * MIB), 5 * MIB, 0)
-    group(root, "memory", 1, "9223372036854771712", 7 * MIB, 0)
-
-    assert Memory(0, root).read() == (6 * MIB, MIB)
 
 
 def test_a_machine_that_does_not_say_refuses_nothing(tmp_path: Path) -> None:
