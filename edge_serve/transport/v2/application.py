@@ -109,6 +109,7 @@ class V2Application:
             self._count_refused(request, request.refusal)
             raise request.refusal
         try:
+            request.route.operation.check_body(length)
             self._inference.check(request, length)
         except EdgeServeError as error:
             self._count_client_error(request.route, error)
@@ -156,6 +157,9 @@ class V2Application:
             elif request.route.operation is Operation.STATUS:
                 self._edge.status(exchange, self._gate)
             else:
+                request.route.operation.check_body(
+                    len(exchange.body)
+                )  # of a chunked body, `check` did not know the size
                 self._handlers[request.route.operation](exchange, request.route)
         except EdgeServeError as error:
             _release(exchange)

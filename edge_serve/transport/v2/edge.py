@@ -25,8 +25,6 @@ from edge_serve.transport.v2.operations import MANY_MODELS, Handler
 from edge_serve.transport.v2.redaction import redact
 from edge_serve.transport.v2.routes import Operation, PathNotFound, Route
 
-#: largest reload request
-MOST_RELOAD_BYTES = 256 << 10
 _NO_STORE: Headers = (("Cache-Control", "no-store"),)
 
 
@@ -40,7 +38,7 @@ def read_reload(body: bytes) -> tuple[list[str], bool]:
         return [], False
     expected = 'expected {"models": ["name", ...], "unload_first": false}'
     try:
-        found = orjson.loads(body) if len(body) <= MOST_RELOAD_BYTES else None
+        found = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise InvalidArgument(f"the reload request is not JSON ({error}): {expected}") from None
     names = found.get("models", []) if isinstance(found, dict) and found.keys() <= {"models", "unload_first"} else None

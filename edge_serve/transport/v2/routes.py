@@ -13,6 +13,8 @@ from urllib.parse import unquote
 
 from edge_serve.access.roles import Role
 from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound
+from edge_serve.protocol.http1.errors import ContentTooLarge
+from edge_serve.protocol.inference.cost import SMALL_BYTES
 from edge_serve.records import frozen
 
 
@@ -83,6 +85,19 @@ class Operation(Enum):
         self.methods = methods
 
     __hash__ = object.__hash__  # Enum's own hashes the name in Python, which is slow on the hot path
+
+    def check_body(self, length: int) -> None:
+        """Check the size of a request's body. Only inferences, which `infer` limits, and loads, which bring files, have
+        large ones.
+
+        Raises:
+            ContentTooLarge: the event loop would read it for too long.
+        """
+        large = self.group is RouteGroup.INFERENCE or self is Operation.MODEL_LOAD
+        if length > SMALL_BYTES and not large:
+            raise ContentTooLarge(
+                f"a body of {length} bytes is larger than {SMALL_BYTES} bytes, the most that '{self.value[0]}' takes"
+            )
 
     def role(self, method: str) -> Role:
         """Return the role that a request with this method needs. Only GETs and the index change nothing."""

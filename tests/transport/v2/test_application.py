@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from edge_serve.errors import InvalidArgument, Unavailable
+from edge_serve.protocol.http1.errors import ContentTooLarge
 from edge_serve.transport.v2.routes import RouteGroup
 from tests.footprint import footprint
 from tests.transport.v2_scene import BINARY, JSON, PLAIN, Door, FakeExchange, FakeLease, head_of
@@ -247,6 +248,25 @@ def test_bodies_that_are_too_large_are_refused_before_they_are_read() -> None:
     door.service.lease_error = Unavailable("no tensor memory is left")
     with pytest.raises(Unavailable):
         door.application.place(head_of("POST", "/v2/models/m/infer", headers, 5000), 5000)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v2/repository/index",
+        "/v2/repository/models/m/unload",
+        "/v2/logging",
+        "/v2/systemsharedmemory/region/r/register",
+        "/edge-serve/reload",
+    ],
+)
+def test_a_large_body_of_a_short_operation_is_refused_unread(path: str) -> None:
+    door, body = Door(), b'{"a":[' + b"{}," * 100_000 + b"{}]}"
+    with pytest.raises(ContentTooLarge, match="a body of 300010 bytes is larger than 262144 bytes"):
+        door.application.check(head_of("POST", path, length=len(body)), len(body))
+
+    assert door.call("POST", path, body).status == 413  # a chunked body, whose size the head does not say
+    door.application.check(head_of("POST", "/v2/repository/models/m/load", length=len(body)), len(body))  # has files
 
 
 def test_health_may_be_json() -> None:
