@@ -148,7 +148,14 @@ class Doors:
         read_gpus = seen_by_cuda(await find_gpus_within(FIND_SECONDS), self._found_gpus) if options.gpu else no_gpus
         page = Page(source, options, read_gpus, self._clock, config.ota_status_file)
         metrics = MetricsApplication(page.render, guards.access)
-        door = HttpServer(metrics, LIMITS, self._clock, choose=metrics.for_peer, tls=guards.metrics_tls)
+        door = HttpServer(
+            metrics,
+            LIMITS,
+            self._clock,
+            choose=metrics.for_peer,
+            tls=guards.metrics_tls,
+            sharing=guards.sharing,
+        )
         host = config.metrics_address or config.http_address
         await self._open("metrics", door, self.inherited.get("metrics") or listen_tcp(host, config.metrics_port))
 

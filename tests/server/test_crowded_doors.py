@@ -111,6 +111,18 @@ def test_a_connection_that_never_says_anything_is_closed(tmp_path: Path) -> None
         assert time.monotonic() - began < PATIENCE / 2
 
 
+def test_an_address_has_its_connections_at_all_ports_together(tmp_path: Path) -> None:
+    with serving(tmp_path, "--max-connections-per-address=3") as server, crowd(server.metrics, 3):
+        for port in (server.http, server.metrics):
+            with crowd(port, 1) as (one_more,):
+                assert b" 503 " in one_more.recv(1000).partition(b"\r\n")[0]
+
+
+def test_scrapes_go_on_beside_a_crowd_at_the_metrics_port(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, crowd(server.metrics, LIMIT + 10):
+        assert ask(server.metrics) == [200]
+
+
 def test_idle_grpc_connections_of_one_address_make_room_for_others(small: Running) -> None:
     grpc = pytest.importorskip("grpc")
     greeting = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"

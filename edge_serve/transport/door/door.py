@@ -6,6 +6,7 @@ The connections of a subclass define its protocol: see `http.server.HttpServer` 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import resource
 import socket
@@ -30,8 +31,8 @@ log = logging.getLogger(__name__)
 #: share of the connections that a full door closes at once, because each search for idle ones costs time
 _EVICTED_AT_ONCE = 1 / 64
 
-#: descriptors reserved for workers (five per instance), loads, and logs
-_RESERVED_FILES = 128
+#: descriptors reserved for workers (five per instance), loads, logs, and the connections of the metrics port
+_RESERVED_FILES = 192
 
 #: seconds for which an idle connection may still bring a request while another process takes over the listening
 #: sockets, because its client may be sending one at this moment; and one that has not brought any yet
@@ -228,9 +229,11 @@ class Door(ABC, Generic[C]):
         key = addresses.key(listener.sock, address)
         if len(self.connections) + self._count_handshakes() >= most and not self._make_room(key):
             counters.connections_refused += 1
-            self._turn_away(sock, f"the server has {most} connections open, which is its limit")
+            self._turn_away(sock, self._refusal(f"the server has {most} connections open, which is its limit"))
         elif not addresses.acquire(key):
-            self._turn_away(sock, f"your address has {addresses.limit} connections open, which is the limit")
+            self._turn_away(
+                sock, self._refusal(f"your address has {addresses.limit} connections open, which is the limit")
+            )
         elif self._handshakes is None:
             self._open(sock, peer_of(listener, address), key)
         else:
@@ -249,13 +252,10 @@ class Door(ABC, Generic[C]):
         self.counters.connections_evicted += closed
         return closed > 0
 
-    def _turn_away(self, sock: socket.socket, reason: str) -> None:
-        with sock:
-            try:
-                sock.send(self._refusal(reason))
-                sock.shutdown(socket.SHUT_WR)
-            except OSError:
-                return
+    def _turn_away(self, sock: socket.socket, refusal: bytes) -> None:
+        with sock, contextlib.suppress(OSError):  # the client may have left
+            sock.send(refusal)
+            sock.shutdown(socket.SHUT_WR)
 
     def _on_opened(self, listener: Listener, address: Any, key: str, sock: TlsSocket) -> None:
         self._open(sock, replace(peer_of(listener, address), certificate=sock.certificate), key)
@@ -278,10 +278,11 @@ class Door(ABC, Generic[C]):
 
 
 def within_files(wanted: int, door: str) -> int:
-    """Return `wanted`, or the number of connections that the process's file limit allows if that is less."""
+    """Return `wanted`, or the number of connections that the process's file limit allows if that is less. HTTP and gRPC
+    have half of the files each."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if files == resource.RLIM_INFINITY or wanted <= files - _RESERVED_FILES:
+    most = max(files - _RESERVED_FILES, files // 2) // 2
+    if files == resource.RLIM_INFINITY or wanted <= most:
         return wanted
-    most = min(wanted, max(files - _RESERVED_FILES, files // 4))
     log.warning("at most %d %s connections: this process may have only %d files open", most, door, files)
     return most

@@ -18,8 +18,8 @@ from edge_serve.transport.http.replies import error_body, refuse
 
 log = logging.getLogger(__name__)
 
-#: no request of this endpoint needs a body
-LIMITS = HttpLimits(body=4096)
+#: no request of this endpoint needs a body, and few programs scrape it; a new one replaces an idle one
+LIMITS = HttpLimits(body=4096, connections=64)
 
 
 class MetricsApplication:

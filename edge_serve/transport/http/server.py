@@ -109,8 +109,7 @@ class AdminServer(HttpServer):
     def _admit(self, sock: socket.socket, listener: Listener, address: Any) -> None:
         if is_worker(sock):
             self.counters.connections_refused += 1
-            with sock:
-                sock.send(_REFUSED)
+            self._turn_away(sock, _REFUSED)
         else:
             super()._admit(sock, listener, address)
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import socket
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,9 +14,10 @@ from edge_serve.clock import MonotonicClock
 from edge_serve.messages.peer import Peer
 from edge_serve.transport.door.door import within_files
 from edge_serve.transport.door.exchange import Application
-from edge_serve.transport.door.listeners import listen_tcp
+from edge_serve.transport.door.listeners import listen_tcp, listen_unix
 from edge_serve.transport.door.shared_limits import Addresses, SharedLimits
-from edge_serve.transport.http.server import HttpServer
+from edge_serve.transport.http import server as http_server
+from edge_serve.transport.http.server import AdminServer, HttpServer
 from tests.transport.http_scene import Recorder
 
 
@@ -47,8 +51,28 @@ def test_a_connection_that_cannot_be_watched_costs_its_address_nothing() -> None
 
 
 @pytest.mark.parametrize(
-    ("files", "wanted", "most"), [(resource.RLIM_INFINITY, 9999, 9999), (1024, 4096, 896), (100, 4096, 25), (256, 8, 8)]
+    ("files", "wanted", "most"), [(resource.RLIM_INFINITY, 9999, 9999), (1024, 4096, 416), (100, 4096, 25), (256, 8, 8)]
 )
 def test_no_more_connections_than_files(monkeypatch: pytest.MonkeyPatch, files: int, wanted: int, most: int) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (files, files))
     assert within_files(wanted, "HTTP") == most
+
+
+def test_a_worker_that_left_the_admin_socket_raises_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(http_server, "is_worker", lambda sock: True)
+    failures: list[dict[str, Any]] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context))
+        path = str(tmp_path / "admin.sock")
+        server = AdminServer(Recorder(), clock=MonotonicClock())
+        await server.start([listen_unix(path)])
+        for _ in range(2):  # the second is accepted by `drain`
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(path)
+            await asyncio.sleep(0.01 * (not server.counters.connections_refused))
+        await server.drain(0.1)
+        assert server.counters.connections_refused == 2
+
+    asyncio.run(main())
+    assert not failures
