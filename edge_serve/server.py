@@ -326,8 +326,7 @@ class ServerProcess:
         waiting.cancel()
         stopping.cancel()
         if not loading.done():
-            loading.cancel()  # `_drain` waits for it
-            return []
+            return []  # `_drain` ends it
         try:
             failures = loading.result()
             found = await self._registry.scan()  # in mode explicit nothing has read the repositories before
@@ -472,6 +471,7 @@ class ServerProcess:
         self._cancel_background()
         unfinished = []
         if self._loading is not None and not self._loading.done():
+            self._loading.cancel()
             _, late = await asyncio.wait({self._loading}, timeout=max(0.1, end - time.monotonic()))
             if late:
                 unfinished.append("models loading")

@@ -385,17 +385,21 @@ class Service:
                 result = await work
             except EdgeServeError as error:
                 done(error)
-            except asyncio.CancelledError:
-                done(Unavailable("Server exiting"))
             except Exception as error:  # a bug must not leave the client without an answer
                 log.exception("model control failed")
                 done(Internal(f"{type(error).__name__}: {error}"))
             else:
                 done(result)
 
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if task.cancelled():  # perhaps before its first step, so that `run` knows nothing of it
+                work.close()
+                done(Unavailable("Server exiting"))
+
         task = asyncio.get_running_loop().create_task(run(), name="model control")
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(ended)
         return task
 
     # ---- inference ----------------------------------------------------------------------------------------------

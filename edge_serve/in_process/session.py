@@ -9,6 +9,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
+import numpy as np
+
 from edge_serve import server
 from edge_serve.errors import EdgeServeError, InvalidArgument, Unsupported
 from edge_serve.in_process.arrays import Inputs, Outputs, outputs_of, release, tensor_of
@@ -59,6 +61,8 @@ class Options:
             _check_number("sequence_id", self.sequence_id)
         _check_number("priority", self.priority)
         _check_number("timeout_us", self.timeout_us)
+        _check_flag("sequence_start", self.sequence_start)
+        _check_flag("sequence_end", self.sequence_end)
         for name, value in self.parameters.items():
             _check_text("a parameter's name", name)
             if isinstance(value, str):
@@ -174,7 +178,7 @@ class AsyncSession:
         if not isinstance(inputs, Mapping):
             found = type(inputs).__name__
             raise InvalidArgument(f'inputs: found a {found}, expected arrays by name, as {{"INPUT": [[1.0]]}}')
-        flags = SEQUENCE_START * options.sequence_start | SEQUENCE_END * options.sequence_end
+        flags = (SEQUENCE_START if options.sequence_start else 0) | (SEQUENCE_END if options.sequence_end else 0)
         return served, InferRequest(
             model,
             options.version,
@@ -198,6 +202,11 @@ def _check_text(name: str, value: object, most: int | None = None) -> None:
         raise InvalidArgument(f"{name}: found {value!r}, which UTF-8 cannot hold") from error
     if most is not None and size > most:
         raise InvalidArgument(f"{name}: found {size} bytes, expected at most {most}")
+
+
+def _check_flag(name: str, value: object) -> None:
+    if not isinstance(value, (bool, np.bool_)):
+        raise InvalidArgument(f"{name}: found {value!r}, expected True or False")
 
 
 def _check_number(name: str, value: Any) -> None:

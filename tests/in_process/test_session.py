@@ -200,6 +200,8 @@ def test_unknown_names_are_errors(server: Session) -> None:
         ({"sequence_id": "x" * 129}, "found 129 bytes, expected at most 128"),
         ({"priority": -1}, "priority: found -1"),
         ({"timeout_us": 0.5}, "timeout_us: found 0.5"),
+        ({"sequence_start": 2}, "sequence_start: found 2, expected True or False"),
+        ({"sequence_end": "yes"}, "sequence_end: found 'yes', expected True or False"),
         ({"parameters": {"a": None}}, "parameter 'a': found None, expected a string, a number or a boolean"),
         ({"parameters": {"a": "\ud800"}}, "parameter 'a': .*UTF-8"),
         ({"parameters": {1: "a"}}, "name: found 1, expected a string"),
@@ -453,6 +455,38 @@ def test_a_session_closed_early_leaves_the_programs_error(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("nothing_left")
+def test_a_load_that_the_end_overtakes_is_answered(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Server(repository(tmp_path)) as server:
+            load = asyncio.ensure_future(server.load("echo"))
+            await asyncio.sleep(0)
+        with pytest.raises(Unavailable, match="Server exiting"):
+            await asyncio.wait_for(load, PATIENCE)
+
+    asyncio.run(main())
+
+
+def test_a_start_that_is_cancelled_waits_for_no_model(tmp_path: Path) -> None:
+    slow = (
+        "import time\n"
+        "class TritonPythonModel:\n"
+        "    def initialize(self, args): time.sleep(600)\n"
+        "    def execute(self, requests): ...\n"
+    )
+    python_model(tmp_path, "slow", slow)
+
+    async def main() -> None:
+        start = asyncio.ensure_future(Server(tmp_path, exit_timeout_secs=600).__aenter__())
+        await asyncio.sleep(1)
+        start.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(start, PATIENCE)
+        names = [task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        assert not names
+
+    asyncio.run(main())
+
+
 def test_a_server_runs_once_at_a_time(tmp_path: Path) -> None:
     made = Server(tmp_path, load_model=[], model_control_mode="explicit")
     text = "this Server is running: make another Server"
