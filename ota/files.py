@@ -70,19 +70,15 @@ def read(path: Path, most: int = MOST_DOCUMENT) -> bytes | None:
     return data
 
 
-def contains(path: Path, wanted: bytes) -> bool:
-    """Return whether a file contains `wanted`.
+def read_pieces(path: Path, size: int = 1024 * 1024) -> Iterator[bytes]:
+    """Yield a file in pieces of `size` bytes.
 
     Raises:
         StoreError: it cannot be read.
     """
     with wrap_errors(path), open(path, "rb") as file:
-        tail = b""
-        while block := file.read(1024 * 1024):
-            if wanted in tail + block:
-                return True
-            tail = block[-len(wanted) :]
-    return False
+        while piece := file.read(size):
+            yield piece
 
 
 def write_durably(path: Path, data: bytes, mode: int = 0o644) -> None:

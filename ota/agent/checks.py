@@ -5,21 +5,19 @@ trial.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from ota import files
 from ota.agent.components import Components
-from ota.decide.code import COMPILED_NODE, find_code_files, runs_engines
-from ota.documents.manifest import FileEntry, Manifest, Variant
+from ota.decide.code import find_code
+from ota.documents.manifest import Manifest, Variant
 from ota.documents.names import code_target
 from ota.errors import Occupied, Untrusted
 from ota.layout import StateLayout
 from ota.store import journal, links
 from ota.store.directories import SHARED_MODE
 from ota.store.journal import Journal
-
-_MOST_CONFIG = 1024 * 1024
 
 
 def check_code(components: Components, manifest: Manifest, variant: Variant) -> None:
@@ -29,36 +27,13 @@ def check_code(components: Components, manifest: Manifest, variant: Variant) -> 
         Untrusted: with the first such file.
     """
     models = {model: manifest.files_of(variant, model) for model in sorted(manifest.models)}
-    configs = {model: _configs(components.layout, entries) for model, entries in models.items()}
-    # one model of a release could load the files of another one
-    scanned = any(runs_engines(data) for found in configs.values() for data in found.values())
-    for model, entries in models.items():
-        what = f"{manifest.bundle} {manifest.release}: {model}"
-        found = find_code_files(entries, configs[model], what)
-        if scanned:
-            found += [(one, "it has a compiled engine") for one in _with_engines(components.layout, entries)]
-        for one, reason in found:
-            approved = components.trust.target(code_target(manifest.family, one.sha256))
-            if approved is None or tuple(approved) != (one.sha256, one.size):
-                raise Untrusted(
-                    f"{what}: {one.path} runs as code ({reason}), and the role engines does not list it: "
-                    "have that role sign it, or leave it out of the release"
-                )
-
-
-def _configs(layout: StateLayout, entries: Sequence[FileEntry]) -> dict[str, bytes]:
-    return {
-        one.path: files.read(layout.blob(one.sha256), _MOST_CONFIG) or b""
-        for one in entries
-        if one.path.lower().endswith(".pbtxt")
-    }
-
-
-def _with_engines(layout: StateLayout, entries: Sequence[FileEntry]) -> Iterator[FileEntry]:
-    """Yield the files that may contain compiled engines."""
-    for one in entries:
-        if files.contains(layout.blob(one.sha256), COMPILED_NODE):
-            yield one
+    for model, one, reason in find_code(models, lambda _, one: files.read_pieces(components.layout.blob(one.sha256))):
+        approved = components.trust.target(code_target(manifest.family, one.sha256))
+        if approved is None or tuple(approved) != (one.sha256, one.size):
+            raise Untrusted(
+                f"{manifest.bundle} {manifest.release}: {model}: {one.path} runs as code ({reason}), and the role "
+                "engines does not list it: have that role sign it, or leave it out of the release"
+            )
 
 
 def check_names(components: Components, manifest: Manifest, entry: Journal) -> None:

@@ -1,14 +1,16 @@
 """Decides which files of a release run as code on a device. Code needs the role `engines`, data `models-<family>`.
 
-The rule lists what is data, so that unknown files count as code.
+The rule lists what is data, so that unknown files count as code. A device and the publisher call `find_code`, so that
+a release which the publisher accepts is one that devices accept.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from ota.decide.config_text import Field, fields_of
+from ota.decide.config_text import MOST_BYTES, Field, fields_of
 from ota.documents.manifest import FileEntry
 from ota.errors import Untrusted
 
@@ -39,7 +41,7 @@ _PROVIDER_PARAMETERS = re.compile(
 )
 _PROVIDER_FIELD = "optimization.execution_accelerators."
 #: ONNX Runtime's node with a compiled engine. Providers run it as code, except those below
-COMPILED_NODE = b"EPContext"
+_COMPILED_NODE = b"EPContext"
 _PROVIDERS_WITHOUT_ENGINES = frozenset(("cuda",))
 #: fields that name a file of the model
 _FILE_FIELDS = re.compile(r"default_model_filename|(?:input|output)\.label_filename|model_warmup\..*input_data_file")
@@ -47,6 +49,17 @@ _FILE_FIELDS = re.compile(r"default_model_filename|(?:input|output)\.label_filen
 _CODE_FIELDS = re.compile(
     r"model_operations\..*|model_repository_agents\..*|runtime|cc_model_filenames\..*|.*library.*"
 )
+
+#: yields the bytes of a file of a model in pieces
+FileReader = Callable[[str, FileEntry], Iterable[bytes]]
+
+
+class CodeFile(NamedTuple):
+    """A file of a model that runs as code, with the reason."""
+
+    model: str
+    entry: FileEntry
+    reason: str
 
 
 def is_data(path: str) -> bool:
@@ -114,23 +127,62 @@ def _runs_code(field: Field) -> bool:
     return bool(_CODE_FIELDS.fullmatch(field.path))
 
 
-def find_code_files(files: Sequence[FileEntry], configs: Mapping[str, bytes], what: str) -> list[tuple[FileEntry, str]]:
-    """Return the files of a model that need the role `engines`, each with the reason.
+def find_code(models: Mapping[str, Sequence[FileEntry]], read: FileReader) -> list[CodeFile]:
+    """Return the files of a release that need the role `engines`.
+
+    Each file of a model that ends with .pbtxt counts as a configuration, because a server may be told to use another
+    one than config.pbtxt. Other files are read only if a configuration selects a provider that runs compiled engines.
 
     Args:
-        configs: path -> content, of each file of the model whose name ends with .pbtxt: a server may be told to use
-            another one than config.pbtxt.
+        models: model -> its files in one variant.
     """
+    configs = {
+        (model, one.path): _read_start(read(model, one))
+        for model, entries in models.items()
+        for one in entries
+        if one.path.lower().endswith(".pbtxt")
+    }
+    # one model of a release could load the files of another one
+    scanned = any(map(runs_engines, configs.values()))
     found = []
-    paths = [one.path for one in files]
-    for one in files:
-        if not is_data(one.path):
-            found.append((one, "not a known kind of data"))
-        elif one.path.lower().endswith(".pbtxt"):
-            try:
-                reason = find_code_field(configs[one.path], f"{what}: {one.path}", paths)
-            except Untrusted as error:
-                reason = error.message
+    for model, entries in models.items():
+        paths = [one.path for one in entries]
+        for one in entries:
+            reason = _reason(model, one.path, configs.get((model, one.path)), paths)
+            if not reason and scanned and _contains(read(model, one), _COMPILED_NODE):
+                reason = "it has a compiled engine"
             if reason:
-                found.append((one, reason))
+                found.append(CodeFile(model, one, reason))
     return found
+
+
+def _reason(model: str, path: str, config: bytes | None, paths: Collection[str]) -> str:
+    """Return why a file is code by its name, or by its content if it is a configuration; "" = it is not."""
+    if not is_data(path):
+        return "not a known kind of data"
+    if config is None:
+        return ""
+    try:
+        return find_code_field(config, f"{model}: {path}", paths)
+    except Untrusted as error:
+        return error.message
+
+
+def _read_start(pieces: Iterable[bytes]) -> bytes:
+    """Return a configuration, or as much of it as shows that it is too long."""
+    data = b""
+    for piece in pieces:
+        data += piece
+        if len(data) > MOST_BYTES:
+            break
+    return data
+
+
+def _contains(pieces: Iterable[bytes], wanted: bytes) -> bool:
+    """Return whether a file has `wanted`, perhaps across the border of two pieces."""
+    tail = b""
+    for piece in pieces:
+        if wanted in tail + piece:
+            return True
+        tail = (tail + piece)[-len(wanted) :]
+    return False

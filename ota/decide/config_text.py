@@ -45,7 +45,7 @@ def fields_of(data: bytes, what: str) -> list[Field]:
     except UnicodeDecodeError:
         raise Untrusted(f"{what} is not UTF-8") from None
     if not text and data:
-        raise Untrusted(f"{what} has {len(data)} bytes, expected at most {MOST_BYTES}")
+        raise Untrusted(f"{what} has more than {MOST_BYTES} bytes")
     tokens = _Tokens(text, what)
     found = list(_message(tokens, "", "", 0))
     if tokens.kind:

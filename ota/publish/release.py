@@ -10,13 +10,13 @@ from pathlib import Path
 from tuf.api.metadata import TargetFile
 
 from ota import files
-from ota.decide.code import find_code_files
+from ota.decide.code import find_code
 from ota.documents.floor import read_floor
 from ota.documents.manifest import MOST_BYTES, FileEntry, Manifest, read_manifest
 from ota.documents.names import blob_path, code_target, floor_target, manifest_target
 from ota.errors import StoreError, Untrusted, UsageError
 from ota.publish.change import MetadataChange, MissingSignatures, apply, copy_payload, refuse_second
-from ota.publish.repository import RepositoryState, put_blob, read_pieces, read_state, read_target
+from ota.publish.repository import RepositoryState, put_blob, read_state, read_target
 from ota.publish.roles import ENGINES, family_role
 from ota.publish.workspace import Workspace
 from ota.strict_json import parse, to_canonical_json
@@ -93,6 +93,7 @@ def release(
     refuse_second(workspace, [role])
     target = manifest_target(manifest.family, manifest.bundle, manifest.release)
     check_numbers(workspace, state, manifest)
+    check_blobs(bundle)
     code = code_of(bundle)
     missing = sorted(sha256 for sha256 in code if code_target(manifest.family, sha256) not in state.targets_of(ENGINES))
     if missing and not engines:
@@ -101,7 +102,6 @@ def release(
             f"{manifest.bundle} {manifest.release} has files that devices run as code ({named}): "
             "read them, and give --engines, so that the keys of engines approve them"
         )
-    check_blobs(bundle)
     for sha256, _ in blobs_of(manifest):
         put_blob(workspace.repository, sha256, bundle.blob(sha256))
     if missing:
@@ -149,20 +149,15 @@ def manifests_of(workspace: Workspace, state: RepositoryState, family: str, bund
 
 
 def code_of(bundle: Bundle) -> dict[str, str]:
-    """Return the files that devices run as code: SHA-256 -> model, path, and reason."""
+    """Return the files that devices run as code: SHA-256 -> model, path, and reason. Its blobs must be there."""
     found = {}
     for variant in bundle.manifest.variants:
-        for model in bundle.manifest.models:
-            entries = bundle.manifest.files_of(variant, model)
+        models = {model: bundle.manifest.files_of(variant, model) for model in bundle.manifest.models}
+        for model, entries in models.items():
             if all(one.path != "config.pbtxt" for one in entries):
                 raise UsageError(f"{model} has no config.pbtxt in the variant {variant.id}: add it to its directory")
-            configs = {
-                one.path: files.read(bundle.blob(one.sha256)) or b""
-                for one in entries
-                if one.path.lower().endswith(".pbtxt")
-            }
-            for one, reason in find_code_files(entries, configs, model):
-                found[one.sha256] = f"{model}/{one.path} ({reason})"
+        for model, one, reason in find_code(models, lambda _, one: read_blobs(bundle.path, one)):
+            found[one.sha256] = f"{model}/{one.path} ({reason})"
     return found
 
 
@@ -198,10 +193,19 @@ def check_blobs(bundle: Bundle) -> None:
 def hash_chunks(root: Path, entry: FileEntry) -> str:
     """Return the SHA-256 of the file that the chunks below `root` make."""
     found = hashlib.sha256()
-    for chunk in entry.chunks:
-        for piece in read_pieces(root / blob_path(chunk)):
-            found.update(piece)
+    for piece in read_blobs(root, entry):
+        found.update(piece)
     return found.hexdigest()
+
+
+def read_blobs(root: Path, entry: FileEntry) -> Iterator[bytes]:
+    """Yield a file in pieces, from its blobs below `root`.
+
+    Raises:
+        StoreError: a blob cannot be read.
+    """
+    for sha256, _ in blobs_of_file(entry):
+        yield from files.read_pieces(root / blob_path(sha256))
 
 
 def read_floors(workspace: Workspace, state: RepositoryState, family: str) -> dict[str, int]:

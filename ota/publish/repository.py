@@ -12,7 +12,7 @@ carry the signatures of their old keys.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -195,17 +195,6 @@ def read_target(repository: Path, target: str, listed: TargetFile) -> bytes:
     if hashlib.sha256(data).hexdigest() != listed.hashes["sha256"] or len(data) != listed.length:
         raise Untrusted(f"{path} was changed: it is not what {target} was signed for; restore it from a backup")
     return data
-
-
-def read_pieces(path: Path, size: int = 1024 * 1024) -> Iterator[bytes]:
-    """Yield a file in pieces.
-
-    Raises:
-        StoreError: it cannot be read.
-    """
-    with files.wrap_errors(path), open(path, "rb") as file:
-        while piece := file.read(size):
-            yield piece
 
 
 def join_names(roles: Iterable[str]) -> str:

@@ -162,10 +162,11 @@ def check(repository: Path, state: RepositoryState, now: float, fleet: str = "")
             if wanted is None or target in wanted:
                 with _noted(found):
                     _check_document(repository, state, role, target, found)
-    _check_blobs(repository, found)
+    good = _check_blobs(repository, found)
     for manifest in found.manifests.values():
-        with _noted(found):
-            _check_code(repository, state, manifest)
+        if all(one.sha256 in good for _, one in manifest.every_file()):
+            with _noted(found):
+                _check_code(repository, state, manifest)
     for rollout in found.rollouts.values():
         found.facts += _check_rollout(rollout, found, now)
     return found
@@ -245,7 +246,8 @@ def _check_document(repository: Path, state: RepositoryState, role: str, target:
         found.manifests[bundle, manifest.release] = manifest
 
 
-def _check_blobs(repository: Path, found: Findings) -> None:
+def _check_blobs(repository: Path, found: Findings) -> set[str]:
+    """Return the SHA-256 of the files whose blobs are whole. The others are problems."""
     good: set[str] = set()
     for what, entry in _every_file(found):
         blobs = dict(blobs_of_file(entry))
@@ -257,6 +259,7 @@ def _check_blobs(repository: Path, found: Findings) -> None:
             if entry.chunks and entry.sha256 not in good and hash_chunks(repository, entry) != entry.sha256:
                 raise Untrusted(f"{what}: its chunks do not make the file: withdraw the release")
             good.add(entry.sha256)
+    return good
 
 
 def _every_file(found: Findings) -> Iterator[tuple[str, FileEntry]]:

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ota import files
-from ota.decide.code import find_code_files
+from ota.decide.code import find_code
 from ota.documents.manifest import CHUNKED_BYTES, MOST_CHUNKS, FileEntry, Manifest, read_manifest
 from ota.documents.names import SYSTEM, blob_path
 from ota.errors import OtaError, Untrusted, UsageError
 from ota.publish.bundles.golden import GoldenOptions, add_golden
 from ota.publish.bundles.source import ModelSource, check_members, read_source
 from ota.publish.bundles.variants import VariantDescription, read_variants, renamed_builds, variant_files
-from ota.publish.repository import read_pieces
 from ota.publish.roles import checked_name
 from ota.strict_json import to_canonical_json
 
@@ -88,14 +87,10 @@ def build(recipe: Recipe, out: Path) -> Manifest:
 
 def _default(sources: Mapping[str, ModelSource]) -> VariantDescription:
     """Return one variant for all devices. Its kind is `code` if devices run code of it."""
-    entry = {"id": DEFAULT_VARIANT, "kind": "code" if any(map(_runs_code, sources.values())) else "onnx"}
+    models = {model: [FileEntry(path, "", 0) for path in source.paths()] for model, source in sources.items()}
+    code = find_code(models, lambda model, one: sources[model].read_pieces(one.path))
+    entry = {"id": DEFAULT_VARIANT, "kind": "code" if code else "onnx"}
     return VariantDescription({**entry, "priority": 100, "match": {}}, {})
-
-
-def _runs_code(source: ModelSource) -> bool:
-    entries = [FileEntry(path, "", 0) for path in source.paths()]
-    configs = {path: source.read(path) or b"" for path in source.paths() if path.lower().endswith(".pbtxt")}
-    return bool(find_code_files(entries, configs, source.model))
 
 
 def _manifest(
@@ -150,10 +145,10 @@ class BlobWriter:
         """Write a file, in chunks if it is long."""
         size = source.stat().st_size
         if size < CHUNKED_BYTES:
-            return self.data(path, b"".join(read_pieces(source)))
+            return self.data(path, b"".join(files.read_pieces(source)))
         chunk = max(CHUNK, -(-size // MOST_CHUNKS))
         whole, chunks, length = hashlib.sha256(), [], 0
-        for piece in read_pieces(source, chunk):
+        for piece in files.read_pieces(source, chunk):
             whole.update(piece)
             chunks.append(self._put(piece))
             length += len(piece)

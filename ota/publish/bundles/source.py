@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,6 +45,10 @@ class ModelSource:
         if path in self.made:
             return self.made[path]
         return files.read(self.files[path]) if path in self.files else None
+
+    def read_pieces(self, path: str) -> Iterable[bytes]:
+        """Return the pieces of a file of the release."""
+        return [self.made[path]] if path in self.made else files.read_pieces(self.files[path])
 
 
 def read_source(model: str, directory: Path, release: int, version: int | None = None) -> ModelSource:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from edge_serve.config.model.text import parse_model_config
-from ota.decide.code import find_code_field, find_code_files, is_data, runs_engines
-from ota.decide.config_text import fields_of
+from ota.decide.code import find_code, find_code_field, is_data, runs_engines
+from ota.decide.config_text import MOST_BYTES, fields_of
 from ota.documents.manifest import FileEntry
 from ota.errors import Untrusted
 
@@ -91,8 +92,8 @@ def test_an_escape_that_only_the_server_reads_is_code(line: str) -> None:
     assert parse_model_config(config)
     with pytest.raises(Untrusted, match=r"has the escape \\.: write the character itself"):
         find_code_field(config, "det")
-    [(one, reason)] = find_code_files([FileEntry("config.pbtxt", "0" * 64, 1)], {"config.pbtxt": config}, "det")
-    assert (one.path, "has the escape" in reason) == ("config.pbtxt", True)
+    [(path, reason)] = code_of({"config.pbtxt": config}).items()
+    assert (path, "has the escape" in reason) == ("config.pbtxt", True)
 
 
 def test_escapes_are_read_as_the_server_reads_them() -> None:
@@ -158,9 +159,34 @@ def test_files_not_known_as_data_are_code(path: str, data: bool) -> None:
     assert is_data(path) is data
 
 
+def code_of(files: Mapping[str, bytes], size: int = 1000) -> dict[str, str]:
+    """Return path -> reason, for a model whose files are read in pieces of `size` bytes."""
+
+    def read(model: str, entry: FileEntry) -> Iterator[bytes]:
+        data = files[entry.path]
+        return (data[at : at + size] for at in range(0, len(data), size))
+
+    found = find_code({"det": [FileEntry(path, "0" * 64, len(data)) for path, data in files.items()]}, read)
+    return {one.entry.path: one.reason for one in found}
+
+
 def test_the_files_of_a_model_that_need_approval() -> None:
-    entries = [FileEntry(path, "0" * 64, 1) for path in ("config.pbtxt", "17/model.py", "17/w.bin", "configs/a.pbtxt")]
-    configs = {"config.pbtxt": b'backend: "python"', "configs/a.pbtxt": b"a: {"}
-    found = {one.path: reason for one, reason in find_code_files(entries, configs, "det")}
+    files = {
+        "config.pbtxt": b'backend: "python"', "17/model.py": b"", "17/w.bin": b"", "configs/a.pbtxt": b"a: {",
+    }  # fmt: skip
+    found = code_of(files)
     assert found.keys() == {"config.pbtxt", "17/model.py", "configs/a.pbtxt"}
     assert found["config.pbtxt"] == "backend: 'python'"
+
+
+@pytest.mark.parametrize("size", [1, 2, 9, 10, 1000])
+def test_an_engine_is_found_across_the_borders_of_pieces(size: int) -> None:
+    tensorrt = HARMLESS + b'optimization { execution_accelerators { gpu_execution_accelerator { name: "tensorrt" } } }'
+    graphs = {"17/model.onnx": b"a graph with an EPContext node", "17/other.onnx": b"EPContex EPContex"}
+    assert code_of({"config.pbtxt": tensorrt, **graphs}, size) == {"17/model.onnx": "it has a compiled engine"}
+    assert code_of({"config.pbtxt": HARMLESS, **graphs}, size) == {}
+
+
+def test_a_configuration_that_is_too_long_is_code() -> None:
+    found = code_of({"config.pbtxt": HARMLESS + b" " * MOST_BYTES, "17/model.onnx": b""}, 4096)
+    assert found == {"config.pbtxt": "det: config.pbtxt has more than 1048576 bytes"}

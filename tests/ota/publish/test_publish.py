@@ -17,7 +17,7 @@ from ota.documents.rollout import read_rollout
 from ota.errors import NotInRepository
 from ota.publish.keys import KeyProblem, Secrets
 from ota.publish.workspace import acquire_lock
-from tests.ota.publish.publisher import PASSPHRASE, UNKNOWN_KEYS, Publisher, device, one_sentence
+from tests.ota.publish.publisher import CONFIG, PASSPHRASE, UNKNOWN_KEYS, Publisher, device, one_sentence
 
 MANIFEST = manifest_target("det", "det", 1)
 
@@ -63,6 +63,34 @@ def test_code_needs_the_keys_of_engines(published: Publisher) -> None:
     for _, entry in manifest.every_file():
         assert trust.target(code_target("det", entry.sha256)) == (entry.sha256, entry.size)
     assert not (published.base / "ran").exists()
+
+
+TENSORRT = CONFIG + b'optimization { execution_accelerators { gpu_execution_accelerator { name: "tensorrt" } } }\n'
+
+
+@pytest.mark.fault("U6")
+def test_an_engine_in_an_onnx_file_needs_the_keys_of_engines(
+    published: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a chunked file, the name of the engine's node lies across two chunks."""
+    monkeypatch.setattr("ota.publish.bundles.build.CHUNK", 4 * 1024 * 1024)
+    monkeypatch.setattr("ota.publish.bundles.build.CHUNKED_BYTES", 4 * 1024 * 1024)
+    graph = b"." * (4 * 1024 * 1024 - 4) + b"EPContext"
+    published.model("det", {"config.pbtxt": TENSORRT, "1/model.onnx": graph})
+    said = published.run("bundle", "det", "--release", 2, "--model", "det")
+    assert "default (code)" in said
+    assert "det/2/model.onnx (it has a compiled engine)" in published.refused("release", "det.2")
+    with monkeypatch.context() as patched:
+        patched.setattr("ota.publish.release.find_code", lambda *arguments: [])
+        published.do("release", "det.2")
+    said = published.refused("verify", status=4)
+    assert "det 2: det/2/model.onnx (it has a compiled engine) runs as code, and engines does not approve it" in said
+    published.run("bundle", "det", "--release", 3, "--model", "det")
+    published.do("release", "det.3", "--engines")
+    published.do("verify")
+    sha256 = hashlib.sha256(graph).hexdigest()
+    trust = device(published, "dev", time.time())
+    assert trust.target(code_target("det", sha256)) == (sha256, len(graph))
 
 
 def test_a_release_number_and_a_counter_are_used_once(published: Publisher) -> None:

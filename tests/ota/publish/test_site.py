@@ -210,7 +210,7 @@ def test_verify_finds_code_that_nothing_approves(fleet: Publisher, monkeypatch: 
     fleet.model("py", {"config.pbtxt": b'backend: "python"', "1/model.py": b"import os"})
     fleet.run("bundle", "py", "--release", 1, "--model", "py", "--family", "det")
     with monkeypatch.context() as patched:
-        patched.setattr("ota.publish.release.find_code_files", lambda *arguments: [])
+        patched.setattr("ota.publish.release.find_code", lambda *arguments: [])
         fleet.do("release", "py.1")
     said = fleet.refused("verify", status=4)
     assert "runs as code, and engines does not approve it" in said
