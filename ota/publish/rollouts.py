@@ -118,19 +118,25 @@ def start(
     """Return the document in which a fleet wants a release. Devices are hashed again for it.
 
     A lower number is a rollback: devices go back as they would go forward. A release that has not reached all of its
-    rings, or is denied, is not what the other devices get meanwhile: they stay with the one before it.
+    rings, or is denied, is not what the other devices get meanwhile: they stay with the one before it. Starting the
+    release that the fleet wants already is a step: a halt and the start time stay.
 
     Args:
         devices: those of the fleet; the salt is chosen so that percentages include the right share of them.
+
+    Raises:
+        UsageError: the release is denied, or a share of the release that the fleet wants already would sink.
     """
     before = rollout.wishes().get(bundle)
-    is_same = before is not None and before.want == release
+    if before is not None and before.want == release:
+        _refuse_denied(before, release)
+        return with_wish(rollout, replace(_with_shares(before, steps), family=family))
     wish = BundleRollout(
         bundle=bundle,
         family=family,
         want=release,
-        previous=_previous(before, release) if before else 0,
-        salt=before.salt if before and is_same else fair_salt(f"{bundle}/{release}/{rollout.serial + 1}", devices),
+        previous=_previous(before) if before else 0,
+        salt=fair_salt(f"{bundle}/{release}/{rollout.serial + 1}", devices),
         steps=tuple(RolloutStep(ring, percent) for ring, percent in steps.items()),
         window=before.window if before else "",
         deny=before.deny if before else frozenset(),
@@ -140,11 +146,10 @@ def start(
     return with_wish(rollout, wish)
 
 
-def _previous(before: BundleRollout, release: int) -> int:
-    """Return the release of devices that a new rollout has not reached yet."""
+def _previous(before: BundleRollout) -> int:
+    """Return the release of devices that the rollout of another release has not reached yet."""
     has_arrived = all(one.percent == 100 for one in before.steps) and before.want not in before.deny
-    is_same = before.want == release
-    return before.previous if is_same or (before.previous and not has_arrived) else before.want
+    return before.previous if before.previous and not has_arrived else before.want
 
 
 def find_unknown_names(fleet: str, devices: Sequence[DeviceDocument], rings: Iterable[str], device: str) -> list[str]:
@@ -173,6 +178,15 @@ def step(rollout: Rollout, bundle: str, steps: Mapping[str, float]) -> Rollout:
     wish = wish_of(rollout, bundle)
     if wish.paused:
         raise UsageError(f"the rollout of {bundle} is halted: 'edge-ota publish rollout resume' comes first")
+    return with_wish(rollout, _with_shares(wish, steps))
+
+
+def _with_shares(wish: BundleRollout, steps: Mapping[str, float]) -> BundleRollout:
+    """Return a rollout with higher percentages of some rings.
+
+    Raises:
+        UsageError: as `step`.
+    """
     shares = {one.ring: one.percent for one in wish.steps}
     for ring, percent in steps.items():
         if percent < shares.get(ring, 0):
@@ -181,7 +195,7 @@ def step(rollout: Rollout, bundle: str, steps: Mapping[str, float]) -> Rollout:
                 f"to go back, start release {wish.previous or 'N'} instead, or use 'rollout deny'"
             )
     shares.update(steps)
-    return with_wish(rollout, replace(wish, steps=tuple(RolloutStep(ring, share) for ring, share in shares.items())))
+    return replace(wish, steps=tuple(RolloutStep(ring, share) for ring, share in shares.items()))
 
 
 def halt(rollout: Rollout, bundle: str, paused: bool) -> Rollout:

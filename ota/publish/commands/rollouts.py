@@ -30,7 +30,7 @@ def add_parsers(subcommands: Subcommands) -> None:
     start.add_argument("release", type=int, metavar="RELEASE")
     start.add_argument("steps", nargs="+", metavar="RING=PERCENT", help="such as lab=100 prod=5")
     start.add_argument("--window", metavar="HH:MM-HH:MM", help="when devices may switch, in their local time")
-    start.add_argument("--not-before", default="", metavar="TIME", help="UTC, such as 2026-11-22T02:00:00Z")
+    start.add_argument("--not-before", metavar="TIME", help="UTC, such as 2026-11-22T02:00:00Z; '' = at once")
     start.add_argument("--family", default="", help="needed if several families have this bundle")
     start.add_argument("--spread", type=int, metavar="SECONDS", help="devices of the fleet start within this time")
     start.add_argument("--report-url", metavar="URL", help="where devices of the fleet PUT their reports")
@@ -104,12 +104,14 @@ def _start(arguments: argparse.Namespace) -> int:
         wish = wish_of(rollout, arguments.bundle)
         if arguments.window is not None:
             wish = replace(wish, window=arguments.window)
-        if arguments.not_before:
-            wish = replace(wish, not_before=parse_time(arguments.not_before))
+        if arguments.not_before is not None:
+            wish = replace(wish, not_before=parse_time(arguments.not_before) if arguments.not_before else 0.0)
         if arguments.spread is not None:
             rollout = replace(rollout, spread_seconds=arguments.spread)
         if arguments.report_url is not None:
             rollout = replace(rollout, report_url=arguments.report_url)
+        if wish.paused:
+            print(f"{wish.bundle} {wish.want} is still halted: 'edge-ota publish rollout resume' comes first")
         return with_wish(rollout, wish)
 
     return _change(arguments, edit, f"{arguments.bundle} {arguments.release} for {' '.join(arguments.steps)}")

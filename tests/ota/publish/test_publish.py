@@ -140,6 +140,24 @@ def test_the_rollout_of_a_fleet(published: Publisher) -> None:
     assert (set(wish.deny), dict(wish.pin)) == ({2}, {"dev-9": 1})
 
 
+def test_a_second_start_of_a_release_keeps_its_halt_and_its_start_time(published: Publisher) -> None:
+    start = ("rollout start", "a", "det", 1)
+    published.do(*start, "lab=100", "prod=50", "--not-before", "2099-01-01T00:00:00Z")
+    published.do("rollout halt", "a", "det")
+    assert "ring prod is at 50 %, and a lower share takes" in published.refused(*start, "prod=5")
+    said = published.do(*start, "prod=60", "--window", "02:00-05:00")
+    assert "det 1 is still halted: 'edge-ota publish rollout resume' comes first" in said
+    shown = "det 1: lab=100 prod=60; HALTED; window 02:00-05:00; not before 2099-01-01T00:00:00Z\n"
+    assert shown in published.do("rollout show", "a")
+    published.do("rollout resume", "a", "det")
+    assert "halted" not in published.do(*start, "prod=60", "--not-before", "")
+    assert "det 1: lab=100 prod=60; window 02:00-05:00\n" in published.do("rollout show", "a")
+    published.release(2)
+    published.do("rollout halt", "a", "det")
+    assert "halted" not in published.do("rollout start", "a", "det", 2, "prod=5")
+    assert "det 2: prod=5; before 1; window 02:00-05:00\n" in published.do("rollout show", "a")
+
+
 @pytest.mark.fault("R1")
 def test_a_denial_that_leaves_devices_without_a_release_is_asked_about(
     published: Publisher, monkeypatch: pytest.MonkeyPatch
