@@ -59,13 +59,7 @@ class SigningRequest:
     @property
     def after(self) -> RepositoryState:
         """The metadata after the change."""
-        state = RepositoryState(list(self.published.roots), dict(self.published.roles))
-        for role, metadata in self.change.items():
-            if role == ROOT:
-                state.roots.append(metadata)
-            else:
-                state.roles[role] = metadata
-        return state
+        return self.published.with_roles(self.change)
 
     def words(self, in_full: Collection[str] = ()) -> list[str]:
         """Return a description of the change, one line for each difference.
@@ -75,15 +69,9 @@ class SigningRequest:
         """
         found = []
         for role, metadata in self.change.items():
-            before = None if role in in_full else self.published_metadata.get(role)
+            before = None if role in in_full else self.published.newest.get(role)
             found += describe(role, before.signed if before is not None else None, metadata.signed, self.names)
         return found
-
-    @property
-    def published_metadata(self) -> dict[str, Metadata[Any]]:
-        """The newest published metadata of each role."""
-        root = {ROOT: self.published.roots[-1]} if self.published.roots else {}
-        return {**self.published.roles, **root}
 
     def roles_of(self, keyid: str) -> list[str]:
         """Return the roles of the change that a key may sign and has not signed."""

@@ -7,10 +7,10 @@ are made when the change is published, and so are roles that only need a new sig
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from tuf.api.exceptions import RepositoryError
 from tuf.api.metadata import Metadata, MetaFile, Root, Signed, Snapshot, Targets, Timestamp
@@ -87,7 +87,7 @@ def settle(
     Raises:
         OtaError: this one would have to wait, too. KeyProblem, Expired: as `apply`.
     """
-    after = _after(state, pending.roles)
+    after = state.with_roles(pending.roles)
     roles = dict(pending.roles)
     for role in sorted(pending.resign - set(roles)):
         if has_enough_keys(workspace, after, role) or role in (SNAPSHOT, TIMESTAMP):
@@ -108,10 +108,9 @@ def settle(
 
 
 def _publish(workspace: Workspace, state: RepositoryState, pending: PendingChange, now: float) -> None:
-    after = _after(state, pending.roles)
+    after = state.with_roles(pending.roles)
     for role in sorted(pending.resign - {SNAPSHOT, TIMESTAMP}):
-        after.roles[role] = _again(workspace, state, role, now)
-        _sign_here(workspace, state, after, role)
+        after = sign_again(workspace, state, after, role, now)
     _check_life(after, now)
     put_targets(workspace.repository, pending.documents)
     publish_freshness(workspace, state, after, now, snapshot=True)
@@ -119,12 +118,16 @@ def _publish(workspace: Workspace, state: RepositoryState, pending: PendingChang
 
 def publish_freshness(
     workspace: Workspace, before: RepositoryState, after: RepositoryState, now: float, *, snapshot: bool
-) -> None:
-    """Make a new timestamp, and a new snapshot if asked for, and publish."""
+) -> RepositoryState:
+    """Make a new timestamp, and a new snapshot if asked for, and publish. Return the published state.
+
+    Raises:
+        KeyProblem: the keys of timestamp or snapshot are not on this machine, or cannot be opened.
+    """
     if snapshot:
         meta = {f"{role}.json": _meta(after, role) for role in (TARGETS, *after.delegated())}
         payload: Signed = Snapshot(before.version(SNAPSHOT) + 1, expires=_expiry(workspace, SNAPSHOT, now), meta=meta)
-        after.roles[SNAPSHOT] = Metadata(payload)
+        after = after.with_roles({SNAPSHOT: Metadata(payload)})
         _sign_here(workspace, before, after, SNAPSHOT)
     stamp = Timestamp(
         before.version(TIMESTAMP) + 1,
@@ -132,10 +135,11 @@ def publish_freshness(
         snapshot_meta=_meta(after, SNAPSHOT),
         unrecognized_fields={"x-issued": _time(now).strftime("%Y-%m-%dT%H:%M:%SZ")},
     )
-    after.roles[TIMESTAMP] = Metadata(stamp)
+    after = after.with_roles({TIMESTAMP: Metadata(stamp)})
     _sign_here(workspace, before, after, TIMESTAMP)
     write_state(workspace.path, after)
     put_metadata(workspace.repository, after)
+    return after
 
 
 def _meta(state: RepositoryState, role: str) -> MetaFile:
@@ -143,20 +147,9 @@ def _meta(state: RepositoryState, role: str) -> MetaFile:
     return MetaFile.from_data(state.version(role), state.roles[role].to_bytes(), ["sha256"])
 
 
-def _after(state: RepositoryState, roles: Mapping[str, Metadata[Any]]) -> RepositoryState:
-    """Return the state with some roles replaced."""
-    after = RepositoryState(list(state.roots), dict(state.roles))
-    for role, metadata in roles.items():
-        if role == ROOT:
-            after.roots.append(metadata)
-        else:
-            after.roles[role] = metadata
-    return after
-
-
 def _again(workspace: Workspace, state: RepositoryState, role: str, now: float) -> Metadata[Any]:
     """Return the next version of a role with the same payload; an empty payload for a new role."""
-    payload = copy.deepcopy(state.roles[role].signed) if role in state.roles else Targets()
+    payload = copy_payload(state, role) if role in state.newest else Targets()
     payload.version = state.version(role) + 1
     payload.expires = _expiry(workspace, role, now)
     return Metadata(payload)
@@ -224,14 +217,27 @@ def find_missing_signatures(
     return None
 
 
+def sign_again(
+    workspace: Workspace, before: RepositoryState, after: RepositoryState, role: str, now: float
+) -> RepositoryState:
+    """Return `after` with the next version of a role: the payload of `before`, signed by keys on this machine.
+
+    Raises:
+        KeyProblem: they are not here, or cannot be opened.
+    """
+    after = after.with_roles({role: _again(workspace, before, role, now)})
+    _sign_here(workspace, before, after, role)
+    return after
+
+
 def _sign_here(workspace: Workspace, before: RepositoryState, after: RepositoryState, role: str) -> None:
     """Sign a role whose keys must be on this machine.
 
     Raises:
         KeyProblem: they are not.
     """
-    sign(workspace, before, after, role, after.roles[role])
-    if (waiting := find_missing_signatures(before, after, role, after.roles[role])) is not None:
+    sign(workspace, before, after, role, after.newest[role])
+    if (waiting := find_missing_signatures(before, after, role, after.newest[role])) is not None:
         names = ", ".join(workspace.key_name(keyid) for keyid in waiting.keyids)
         raise KeyProblem(
             f"{role} needs {waiting.missing} more of the keys {names}, and none of these is on this machine"
@@ -312,7 +318,7 @@ def _refuse_second(pending: PendingChange) -> NoReturn:
 
 def copy_payload(state: RepositoryState, role: str) -> Any:
     """Return a copy of a role's payload for editing."""
-    return copy.deepcopy(state.root if role == ROOT else cast(Signed, state.roles[role].signed))
+    return copy.deepcopy(state.newest[role].signed)
 
 
 def _expiry(workspace: Workspace, role: str, now: float) -> datetime:

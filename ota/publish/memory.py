@@ -70,7 +70,7 @@ def memory_of_root(data: bytes, what: str) -> dict[str, str]:
 
 def write_memory(path: Path, request: SigningRequest, memory: Memory, roles: Sequence[str]) -> None:
     """Store the versions that a key has signed, and the published ones that the signer saw them compared with."""
-    published = [_entry(role, metadata) for role, metadata in request.published_metadata.items()]
+    published = [_entry(role, metadata) for role, metadata in request.published.newest.items()]
     signed = [_entry(role, request.change[role]) for role in roles]
     files.write_durably(path, to_canonical_json({**memory, **dict(published + signed)}), 0o600)
 
@@ -119,8 +119,8 @@ def _contradictions(request: SigningRequest, role: str, memory: Memory) -> Itera
             f"NOTE: this key has signed another version {change.signed.version} of {role} before; that is right only "
             "if the publisher dropped that change: ask"
         )
-    if role in request.published_metadata:
-        name, digest = _entry(role, request.published_metadata[role])
+    if role in request.published.newest:
+        name, digest = _entry(role, request.published.newest[role])
         if memory.get(name, digest) != digest:
             yield (
                 f"NOTE: the published {name} is not the one that this key has signed; that is right only if the "

@@ -52,11 +52,20 @@ class RepositoryState:
         """The role that delegates to all others."""
         return cast(Targets, self.roles[TARGETS].signed)
 
+    @property
+    def newest(self) -> dict[str, Metadata[Any]]:
+        """The newest metadata of each role."""
+        return {**self.roles, **({ROOT: self.roots[-1]} if self.roots else {})}
+
+    def with_roles(self, roles: Mapping[str, Metadata[Any]]) -> RepositoryState:
+        """Return a state with newer metadata of some roles."""
+        others = dict(roles)
+        root = [others.pop(ROOT)] if ROOT in others else []
+        return RepositoryState([*self.roots, *root], {**self.roles, **others})
+
     def version(self, role: str) -> int:
         """Return the version of a role; 0 = never published."""
-        if role == ROOT:
-            return int(self.root.version) if self.roots else 0
-        return int(self.roles[role].signed.version) if role in self.roles else 0
+        return int(self.newest[role].signed.version) if role in self.newest else 0
 
     def delegated(self) -> list[str]:
         """Return the roles that `targets` delegates to."""

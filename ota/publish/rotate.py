@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from tuf.api.metadata import DelegatedRole, Delegations, Root, Signed, Targets
 
-from ota.errors import OtaError, StoreError, UsageError
+from ota.errors import OtaError, UsageError
 from ota.publish.change import (
     MetadataChange,
     MissingSignatures,
@@ -20,9 +20,10 @@ from ota.publish.change import (
     publish_freshness,
     read_pending,
     refuse_second,
+    sign_again,
 )
 from ota.publish.keys import KeyPlace, Secrets
-from ota.publish.repository import RepositoryState, join_names, read_state
+from ota.publish.repository import RepositoryState, join_names
 from ota.publish.roles import (
     ENGINES,
     PRESETS,
@@ -260,13 +261,13 @@ class RefreshResult:
     signed: list[str]
     warnings: list[str]
     expired: list[str]
-    failure: OtaError | None = None
+    failures: list[str]
 
 
 def refresh(workspace: Workspace, state: RepositoryState, also: Sequence[str], now: float) -> RefreshResult:
     """Sign timestamp. If half of their life is over, also snapshot, rollout (if its keys are here), and the roles in
-    `also` without a waiting change. Roles with keys on other machines wait, and the others do not wait for them. Where
-    a role cannot be signed, devices still get a new timestamp.
+    `also` without a waiting change. Each role is signed alone: where one fails, or has its keys on other machines, the
+    others do not wait for it, and devices still get a new timestamp.
 
     Raises:
         KeyProblem: the key of timestamp or snapshot is not here.
@@ -281,40 +282,50 @@ def refresh(workspace: Workspace, state: RepositoryState, also: Sequence[str], n
         for role in old
         if role not in busy and (role in also or (role == ROLLOUT and has_enough_keys(workspace, state, role)))
     ]
-    warnings: list[str] = []
-    expired: list[str] = []
+    done = RefreshResult([], [], [], [])
     for role in old:
         if role not in renewed:
-            left = remaining_life(_payload(state, role), 1, now)
-            said = f"{role} expires in {left:.0f} days" if left > 0 else f"{role} expired {-left:.0f} days ago"
-            (warnings if left > 0 else expired).append(f"{said}: sign it again with 'edge-ota publish renew {role}'")
+            _report(done, state, role, now, f"sign it again with 'edge-ota publish renew {role}'", done.warnings)
     here = [role for role in renewed if has_enough_keys(workspace, state, role)]
     elsewhere = [role for role in renewed if role not in here]
-    dead = {role for role in (ROOT, TARGETS) if remaining_life(_payload(state, role), 1, now) <= 0}
-    signed: list[str] = []
-    failure: OtaError | None = None
-    try:
-        if here and dead <= set(here):
-            renew(workspace, state, here, now)
-            state, signed = read_state(workspace.path), [*here, SNAPSHOT, TIMESTAMP]
-        if elsewhere and dead <= set(renewed):
-            waiting = [one.role for one in renew(workspace, state, elsewhere, now)]
-            warnings.append(f"{join_names(waiting)} waits for signatures of keys that are not here: 'publish request'")
-    except StoreError:
-        raise  # a part may be published
-    except OtaError as error:
-        failure = error
-    if not signed:
-        snapshot = _is_past_half(workspace, state, SNAPSHOT, now)
-        after = RepositoryState(list(state.roots), dict(state.roles))
-        publish_freshness(workspace, state, after, now, snapshot=snapshot)
-        signed = [SNAPSHOT, TIMESTAMP] if snapshot else [TIMESTAMP]
-    return RefreshResult(signed, warnings, expired, failure)
+    dead = {role for role in (ROOT, TARGETS) if _life(state, role, now) <= 0}
+    after = state
+    for role in here:
+        try:
+            after = sign_again(workspace, state, after, role, now)
+            done.signed.append(role)
+        except OtaError as error:
+            _report(done, state, role, now, f"it was not signed again: {error.message}", done.failures)
+    if not dead <= set(done.signed):  # devices take nothing under an expired root or targets
+        done.signed.clear()
+        after = state
+    snapshot = bool(done.signed) or _is_past_half(workspace, state, SNAPSHOT, now)
+    state = publish_freshness(workspace, state, after, now, snapshot=snapshot)
+    done.signed.extend([SNAPSHOT, TIMESTAMP] if snapshot else [TIMESTAMP])
+    if elsewhere and dead <= set(renewed):
+        try:
+            waiting = join_names([one.role for one in renew(workspace, state, elsewhere, now)])
+            done.warnings.append(f"{waiting} waits for signatures of keys that are not here: 'publish request'")
+        except OtaError as error:
+            done.failures.append(error.message)
+    return done
+
+
+def _report(
+    done: RefreshResult, state: RepositoryState, role: str, now: float, text: str, unexpired: list[str]
+) -> None:
+    """Add a sentence about a role to those that have expired, or to `unexpired`."""
+    left = _life(state, role, now)
+    if left > 0:
+        unexpired.append(f"{role} expires in {left:.0f} days: {text}")
+    else:
+        done.expired.append(f"{role} expired {-left:.0f} days ago: {text}")
+
+
+def _life(state: RepositoryState, role: str, now: float) -> float:
+    """Return the days that the signature of a role still lasts."""
+    return remaining_life(state.newest[role].signed, 1, now)
 
 
 def _is_past_half(workspace: Workspace, state: RepositoryState, role: str, now: float) -> bool:
-    return remaining_life(_payload(state, role), workspace.days_of(role), now) < 0.5
-
-
-def _payload(state: RepositoryState, role: str) -> Any:
-    return state.root if role == ROOT else state.roles[role].signed
+    return remaining_life(state.newest[role].signed, workspace.days_of(role), now) < 0.5

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from ota.errors import Untrusted, UsageError
+from ota.errors import OtaError, Untrusted, UsageError
 from ota.publish.commands import Subcommands, add, open_workspace, secrets_of
 
 
@@ -51,10 +51,8 @@ def _refresh(arguments: argparse.Namespace) -> int:
         print(f"published: {join_names(done.signed)} signed again")
         for warning in done.warnings:
             print(f"warning: {warning}", file=sys.stderr)
-        if done.expired:
-            raise Untrusted("; ".join([*done.expired, *([done.failure.message] if done.failure else [])]))
-        if done.failure:
-            raise done.failure
+        if problems := [*done.expired, *done.failures]:
+            raise (Untrusted if done.expired else OtaError)("; ".join(problems))
     return 0
 
 

@@ -118,6 +118,29 @@ def test_a_key_that_cannot_be_read_does_not_stop_the_timestamp(
     assert device(published, "dev", now).target(manifest_target("det", "det", 1)) is not None
 
 
+@pytest.mark.parametrize("broken", [("engines",), ("engines", "models-det")])
+def test_a_role_that_cannot_be_signed_does_not_stop_the_others(
+    published: Publisher, monkeypatch: pytest.MonkeyPatch, broken: tuple[str, ...]
+) -> None:
+    for role in broken:
+        (published.dir / f"keys/{role}-1.pem").unlink()
+    now = at(monkeypatch, 80)
+    said = published.do("refresh", "--also", "engines", "--also", "models-det", status=1)
+    signed = [role for role in ("models-det", "engines", "rollout") if role not in broken]
+    for role in signed:
+        assert role in said
+    for role in broken:
+        assert role not in said
+        assert f"{role} expires in 10 days: it was not signed again: " in one_sentence(published.err)
+    trust = device(published, "dev", now)
+    assert trust.target(manifest_target("det", "det", 1)) is not None
+    state = json.loads((published.dir / "state.json").read_bytes())["roles"]
+    assert state["timestamp"]["signed"]["version"] == 3, "one publication for all roles"
+    at(monkeypatch, 12)  # 92 days
+    published.do("refresh", "--also", "engines", status=4)
+    assert "engines expired 2 days ago: it was not signed again: " in published.err
+
+
 def test_an_expired_role_is_named(published: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
     now = at(monkeypatch, 200)
     published.do("refresh", status=4)
