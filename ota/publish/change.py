@@ -283,6 +283,22 @@ def read_pending(workspace: Workspace) -> PendingChange | None:
         raise Untrusted(f"{workspace.pending} is damaged ({error}): drop it with 'request --discard'") from None
 
 
+def remove_ended(workspace: Workspace, state: RepositoryState) -> str:
+    """Remove the waiting change if it is published. Return a note about it; "" = no change waits, or it still waits.
+
+    Raises:
+        Untrusted: its file is damaged.
+    """
+    pending = read_pending(workspace)
+    if pending is None or any(
+        role not in state.newest or state.newest[role].signed_bytes != one.signed_bytes
+        for role, one in pending.roles.items()
+    ):
+        return ""
+    files.unlink(workspace.pending)
+    return f"the change of {join_names(sorted(pending.roles))} that waited is published; the command was interrupted"
+
+
 def refuse_second(workspace: Workspace, roles: Iterable[str]) -> None:
     """Refuse a change of roles for which another change waits.
 

@@ -18,9 +18,11 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from ota.errors import Untrusted
 
 if TYPE_CHECKING:
     from ota.publish.change import MissingSignatures
@@ -77,12 +79,12 @@ def open_workspace(
 ) -> Iterator[tuple[Workspace, RepositoryState]]:
     """Yield the workspace and the published metadata, with the workspace locked.
 
-    A publication that was interrupted is completed first.
+    A publication that was interrupted is completed first. A waiting change that is published is removed.
 
     Args:
         first: nothing needs to be published yet.
     """
-    from ota.publish import repository, workspace
+    from ota.publish import change, repository, workspace
 
     with workspace.acquire_lock(arguments.workspace):
         space = workspace.read(arguments.workspace, secrets_of(arguments))
@@ -91,6 +93,9 @@ def open_workspace(
             return
         state = repository.read_state(space.path)
         repository.put_metadata(space.repository, state)
+        with suppress(Untrusted):  # a damaged one is refused by the commands that read it
+            if note := change.remove_ended(space, state):
+                print(f"note: {note}", file=sys.stderr)
         yield space, state
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tuf.api.metadata import Metadata, Root
 
+from ota import files
 from ota.documents.names import manifest_target
 from ota.publish.keys import generate
 from tests.ota.publish.publisher import Publisher, device, one_sentence
@@ -318,6 +319,32 @@ def test_releases_go_on_while_a_change_waits(team: Publisher) -> None:
     trust = device(team, "dev", time.time())
     assert trust.target(manifest_target("det", "det", 1)) is not None
     assert trust.target(manifest_target("det", "det", 2)) is not None
+
+
+class PowerCut(BaseException):
+    """Ends a publication."""
+
+
+def test_a_collection_that_is_interrupted_leaves_no_waiting_change(
+    team: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ceremony(team, "alice", "bob", "carol")
+    team.do("rotate", "models-det")
+
+    def cut(operation: files.DiskOperation) -> None:
+        if operation.kind == "unlink" and operation.path.endswith("pending.json"):
+            raise PowerCut
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "point", cut)
+        with pytest.raises(PowerCut):
+            ceremony(team, "alice", "bob")
+    assert (team.dir / "pending.json").exists()
+    team.do("rotate", "engines")
+    assert "note: the change of targets that waited is published; the command was interrupted\n" in team.err
+    assert "targets: 2 more of " in team.out
+    assert ceremony(team, "alice", "bob").startswith("published")
+    team.do("verify")
 
 
 def test_every_offline_role_rotates_through_files(team: Publisher) -> None:
