@@ -7,7 +7,7 @@ are made when the change is published, and so are roles that only need a new sig
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any, NoReturn
@@ -85,8 +85,13 @@ def settle(
         other: a change that waits already; there is room for one.
 
     Raises:
-        OtaError: this one would have to wait, too. KeyProblem, Expired: as `apply`.
+        OtaError: this one would have to wait, too. KeyProblem: as `apply`.
+        Expired: as `apply`, or a role of the change has waited for too long.
     """
+    if expired := _find_expired(pending.roles, now):
+        role, day = expired
+        again = "make the change" if state.roots else "begin with 'edge-ota publish init' in a new directory"
+        raise Expired(f"{role} expired on {day}, before every key had signed: {again} again")
     after = state.with_roles(pending.roles)
     roles = dict(pending.roles)
     for role in sorted(pending.resign - set(roles)):
@@ -111,7 +116,12 @@ def _publish(workspace: Workspace, state: RepositoryState, pending: PendingChang
     after = state.with_roles(pending.roles)
     for role in sorted(pending.resign - {SNAPSHOT, TIMESTAMP}):
         after = sign_again(workspace, state, after, role, now)
-    _check_life(after, now)
+    if expired := _find_expired({role: after.newest[role] for role in (ROOT, TARGETS)}, now):
+        role, day = expired
+        raise Expired(
+            f"{role} expired on {day}, so devices would refuse this: sign it again first "
+            f"('edge-ota publish renew {role}')"
+        )
     put_targets(workspace.repository, pending.documents)
     publish_freshness(workspace, state, after, now, snapshot=True)
 
@@ -244,14 +254,12 @@ def _sign_here(workspace: Workspace, before: RepositoryState, after: RepositoryS
         )
 
 
-def _check_life(state: RepositoryState, now: float) -> None:
-    """Refuse to publish under a role that has expired."""
-    for role, payload in ((ROOT, state.root), (TARGETS, state.targets)):
-        if payload.is_expired(_time(now)):
-            raise Expired(
-                f"{role} expired on {payload.expires:%Y-%m-%d}, so devices would refuse this: "
-                f"sign it again first ('edge-ota publish renew {role}')"
-            )
+def _find_expired(roles: Mapping[str, Metadata[Any]], now: float) -> tuple[str, str] | None:
+    """Return a role that has expired, and the day on which it did; None = none has."""
+    for role, metadata in roles.items():
+        if metadata.signed.is_expired(_time(now)):
+            return role, f"{metadata.signed.expires:%Y-%m-%d}"
+    return None
 
 
 def write_pending(workspace: Workspace, pending: PendingChange) -> None:
@@ -279,24 +287,28 @@ def read_pending(workspace: Workspace) -> PendingChange | None:
         roles = {role: Metadata.from_dict(one) for role, one in found["roles"].items()}
         documents = {target: text.encode() for target, text in found["documents"].items()}
         return PendingChange(roles, frozenset(found["resign"]), documents)
-    except (KeyError, TypeError, ValueError, RepositoryError) as error:
+    except (Untrusted, KeyError, TypeError, ValueError, AttributeError, RepositoryError) as error:
         raise Untrusted(f"{workspace.pending} is damaged ({error}): drop it with 'request --discard'") from None
 
 
-def remove_ended(workspace: Workspace, state: RepositoryState) -> str:
-    """Remove the waiting change if it is published. Return a note about it; "" = no change waits, or it still waits.
+def remove_ended(workspace: Workspace, state: RepositoryState, now: float) -> str:
+    """Remove the waiting change if it is published, or has expired. Return a note about it; "" = none, or it waits.
 
     Raises:
         Untrusted: its file is damaged.
     """
     pending = read_pending(workspace)
-    if pending is None or any(
-        role not in state.newest or state.newest[role].signed_bytes != one.signed_bytes
-        for role, one in pending.roles.items()
-    ):
+    if pending is None:
+        return ""
+    known = {role: one.signed_bytes for role, one in state.newest.items()}
+    if all(known.get(role) == one.signed_bytes for role, one in pending.roles.items()):
+        why = "is published; the command was interrupted"
+    elif expired := _find_expired(pending.roles, now):
+        why = f"is removed, because {expired[0]} expired on {expired[1]}: make it again"
+    else:
         return ""
     files.unlink(workspace.pending)
-    return f"the change of {join_names(sorted(pending.roles))} that waited is published; the command was interrupted"
+    return f"the change of {join_names(sorted(pending.roles))} that waited {why}"
 
 
 def refuse_second(workspace: Workspace, roles: Iterable[str]) -> None:

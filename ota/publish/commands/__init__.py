@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -79,7 +80,8 @@ def open_workspace(
 ) -> Iterator[tuple[Workspace, RepositoryState]]:
     """Yield the workspace and the published metadata, with the workspace locked.
 
-    A publication that was interrupted is completed first. A waiting change that is published is removed.
+    A publication that was interrupted is completed first. A waiting change that is published, or
+    has expired, is removed.
 
     Args:
         first: nothing needs to be published yet.
@@ -94,7 +96,7 @@ def open_workspace(
         state = repository.read_state(space.path)
         repository.put_metadata(space.repository, state)
         with suppress(Untrusted):  # a damaged one is refused by the commands that read it
-            if note := change.remove_ended(space, state):
+            if note := change.remove_ended(space, state, time.time()):
                 print(f"note: {note}", file=sys.stderr)
         yield space, state
 

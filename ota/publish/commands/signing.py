@@ -41,11 +41,15 @@ def add_parsers(subcommands: Subcommands) -> None:
 def _request(arguments: argparse.Namespace) -> int:
     from ota import files
     from ota.publish.ceremony import write_request
-    from ota.publish.change import read_pending
 
     with open_workspace(arguments, first=True) as (workspace, state):
         if arguments.discard:
-            if read_pending(workspace) is None:
+            if not state.roots:
+                raise UsageError(
+                    "the first change of a repository is not dropped, because no command but init makes it: "
+                    "sign it, or begin again with 'edge-ota publish init' in a new directory"
+                )
+            if not workspace.pending.exists():
                 raise UsageError("no change waits for signatures")
             files.unlink(workspace.pending)
             print("dropped: the change that waited")

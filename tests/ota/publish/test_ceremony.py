@@ -347,6 +347,51 @@ def test_a_collection_that_is_interrupted_leaves_no_waiting_change(
     team.do("verify")
 
 
+def pass_days(monkeypatch: pytest.MonkeyPatch, days: float) -> None:
+    """Set the clock forward."""
+    now = time.time() + days * 86400
+    monkeypatch.setattr("time.time", lambda: now)
+
+
+def test_a_change_that_expired_while_it_waited_is_made_again(
+    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher.run("key", "alice", "--out", "at-alice")
+    publisher.init("--family", "det")
+    publisher.do("rotate", "rollout", "--add", "at-alice/alice.pub.json", "--remove", "rollout-1")
+    publisher.do("request", "--out", "request.json")
+    signed = sign(publisher, "alice", "request.json", "--root", publisher.dir / "root.json")
+    pass_days(monkeypatch, 15)
+    publisher.do("refresh")
+    said = "note: the change of rollout and targets that waited is removed, because rollout expired on "
+    assert said in publisher.err
+    assert "no change waits" in publisher.refused("collect", signed)
+    publisher.do("rotate", "rollout", "--add", "at-alice/alice.pub.json", "--remove", "rollout-1")
+    assert ceremony(publisher, "alice").startswith("published")
+    publisher.do("verify")
+
+
+def test_a_first_change_is_not_dropped_and_begins_again_if_it_expired(
+    team: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "begin again with 'edge-ota publish init' in a new directory" in team.refused("request", "--discard")
+    team.do("request", "--out", "request.json")
+    signed = [sign(team, person) for person in ("alice", "bob", "carol")]
+    pass_days(monkeypatch, 181)
+    said = team.refused("collect", *signed, status=4)
+    assert said.startswith("targets expired on ")
+    assert said.endswith("before every key had signed: begin with 'edge-ota publish init' in a new directory again")
+    assert not (team.repository / "metadata").exists()
+
+
+def test_a_damaged_change_is_dropped(published: Publisher) -> None:
+    for text in ("{", '{"roles": [], "documents": {}, "resign": []}'):
+        (published.dir / "pending.json").write_text(text)
+        assert "drop it with 'request --discard'" in published.refused("refresh", status=4)
+        published.do("request", "--discard")
+        published.do("refresh")
+
+
 def test_every_offline_role_rotates_through_files(team: Publisher) -> None:
     ceremony(team, "alice", "bob", "carol")
     factory = (team.dir / "root.json").read_bytes()
