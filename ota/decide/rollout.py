@@ -81,6 +81,11 @@ def start_time(wish: BundleRollout, device: DeviceDocument, spread_seconds: int)
     return wish.not_before + spread_seconds * bucket(f"{wish.salt}/start", device.device) / BUCKETS
 
 
+def choosable_releases(wish: BundleRollout) -> set[int]:
+    """Return the releases that `choose` may name for a device, besides the one that the device has."""
+    return {wish.want, wish.previous, *wish.pin.values()} - {0}
+
+
 def choose(
     wish: BundleRollout,
     device: DeviceDocument,

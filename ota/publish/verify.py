@@ -13,6 +13,7 @@ from tuf.api.exceptions import RepositoryError
 from tuf.api.metadata import Metadata, MetaFile, Root, Signed
 
 from ota import files
+from ota.decide.rollout import choosable_releases
 from ota.documents.device import DeviceDocument, read_device
 from ota.documents.floor import read_floor
 from ota.documents.manifest import FileEntry, Manifest, read_manifest
@@ -346,8 +347,8 @@ def find_needed_targets(repository: Path, state: RepositoryState, fleet: str) ->
                 found.add(one)
     found |= _needed_systems(state, rollout.system)
     for wish in rollout.models.values():
-        releases = {wish.want, wish.previous, *wish.pin.values()}
-        targets = {manifest_target(wish.family, wish.bundle, one) for one in releases} | {floor_target(wish.family)}
+        targets = {manifest_target(wish.family, wish.bundle, one) for one in choosable_releases(wish)}
+        targets.add(floor_target(wish.family))
         found |= targets & state.targets_of(family_role(wish.family)).keys()
     return found
 
@@ -362,10 +363,10 @@ def _read_rollout(repository: Path, state: RepositoryState, fleet: str) -> Rollo
 
 
 def _needed_systems(state: RepositoryState, wish: BundleRollout | None) -> set[str]:
-    """Return the documents of the systems that a fleet wants, for all profiles and processors."""
+    """Return the documents of the systems that a fleet may run, for all profiles and processors."""
     if wish is None or SYSTEM not in state.roles:
         return set()
-    versions = {wish.want, *wish.pin.values()}
+    versions = choosable_releases(wish)
     return {
         one
         for one in state.targets_of(SYSTEM)

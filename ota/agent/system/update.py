@@ -23,7 +23,7 @@ from ota.documents.manifest import FileEntry
 from ota.documents.names import SYSTEM, system_target
 from ota.documents.rollout import Rollout
 from ota.documents.system import MOST_BYTES, SystemDocument, read_system
-from ota.errors import NoSpace, NotInRepository, OtaError, Postponed, ServerError, TrialFailed, Unsuitable, Untrusted
+from ota.errors import NoSpace, OtaError, Postponed, ServerError, TrialFailed, Unsuitable, Untrusted
 from ota.fetch.limits import check_hours
 from ota.server.system_unit import SystemUnit
 from ota.store import bad, garbage, history, journal, system_stage
@@ -171,13 +171,12 @@ class SystemUpdate:
                 f"the rollout is of the product {rollout.system.family}, and this device has {state.product}"
             )
         target = system_target(state.product, state.profile, state.arch, version)
-        try:
-            data = self._components.trust.document(target, MOST_BYTES)
-        except NotInRepository as error:
+        if self._components.trust.target(target) is None:
             raise Unsuitable(
                 f"{state.product} {version} is not published for this device ({state.profile}, {state.arch}): "
                 "publish that image with 'edge-ota publish system'"
-            ) from error
+            )
+        data = self._components.trust.document(target, MOST_BYTES)
         document = read_system(data, target)
         if why := decide.reason_not_to_fit(state, document):
             raise Unsuitable(why)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ota.decide.rollout import choose
+from ota.documents.device import DeviceDocument
 from ota.documents.names import rollout_target
 from ota.documents.rollout import read_rollout
 from ota.documents.system import read_system
@@ -166,6 +168,17 @@ def test_a_stick_has_the_system_that_the_fleet_wants(with_role: Publisher) -> No
         "plant",
     )
     assert "releases: edge 3 (base, x86_64)" in said
+
+
+def test_a_stick_has_the_system_before_for_rings_that_the_rollout_has_not_reached(with_role: Publisher) -> None:
+    for version in (2, 3, 4):
+        with_role.do("system", *write_image(with_role.base / "dist", version))
+        with_role.do("rollout start", "plant", "system", version, "lab=100", f"prod={0 if version == 4 else 100}")
+    wish = read_rollout(device(with_role, "dev", time.time()).document(rollout_target("plant"), 10**6), "plant").system
+    assert wish is not None
+    assert choose(wish, DeviceDocument("dev", "plant", "prod"), 2, time.time()).release == 3
+    said = with_role.do("export", with_role.base / "stick", "--fleet", "plant")
+    assert "edge 3 (base, x86_64), edge 4 (base, x86_64); 6 blobs" in said
 
 
 def test_no_bundle_has_the_name_of_the_system(with_role: Publisher) -> None:

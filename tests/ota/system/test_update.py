@@ -12,7 +12,7 @@ import pytest
 from ota.agent.boot import Boot
 from ota.decide.probation import ProbationVerdict
 from ota.documents.names import rollout_target, system_target
-from ota.errors import FetchError, NoSpace, OtaError, ServerError, Unsuitable, Untrusted
+from ota.errors import FetchError, NoSpace, NotInRepository, OtaError, ServerError, Unsuitable, Untrusted
 from ota.store import bad, garbage, history, pause
 from ota.strict_json import to_canonical_json
 from tests.ota.bundles import sha256
@@ -287,6 +287,22 @@ def test_a_version_of_another_profile_is_refused(device: SystemDevice, asked: li
     assert f"edge 2 is not published for this device (nvidia, {ARCH})" in device.fails().message
     device.want_system(2, product="other")
     assert "of the product other, and this device has edge" in device.fails().message
+    assert asked == []
+
+
+def test_a_source_that_lacks_the_document_is_no_unpublished_version(
+    device: SystemDevice, asked: list[Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = device.trust.document
+
+    def document(path: str, most_bytes: int) -> bytes:
+        if path.startswith("system/"):
+            raise NotInRepository(f"/media/stick/{path} does not exist")
+        return read(path, most_bytes)
+
+    monkeypatch.setattr(device.trust, "document", document)
+    found = device.fails()
+    assert (type(found), found.permanent) == (NotInRepository, False)
     assert asked == []
 
 
