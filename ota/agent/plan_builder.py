@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Protocol
 
 from ota import files
+from ota.decide.variant import reason_unbuildable
 from ota.documents.manifest import Manifest, PlanBuild, Variant
-from ota.errors import OtaError, ServerError, StoreError
+from ota.errors import OtaError, ServerError, Unsuitable
 from ota.layout import StateLayout
-from ota.server.build import BuildRequest, check_options
+from ota.server.build import BuildRequest
 from ota.store import releases
 from ota.store.directories import FILE_MODE, SHARED_MODE
 from ota.strict_json import Members, parse, to_canonical_json
@@ -60,6 +61,7 @@ class PlanBuilder:
 
         Raises:
             TrialFailed: a build failed. ServerError: it could not be run. StoreError: the disk does not take a plan.
+            Unsuitable: the variant lacks the ONNX file, or has an unknown option.
         """
         plans, seconds = self.make(manifest, variant, directories)
         for (model, path), plan in plans.items():
@@ -75,16 +77,14 @@ class PlanBuilder:
             limit: the most seconds of all builds.
 
         Raises:
-            TrialFailed, ServerError, StoreError: as `build`.
+            TrialFailed, ServerError, StoreError, Unsuitable: as `build`.
         """
+        if why := reason_unbuildable(manifest, variant):
+            raise Unsuitable(f"{manifest.bundle} {manifest.release}: variant {variant.id} cannot be built: {why}")
         found: dict[tuple[str, str], Path] = {}
         seconds = 0.0
         for one in variant.build:
-            onnx = next((entry for entry in manifest.files_of(variant, one.model) if entry.path == one.onnx), None)
-            if onnx is None:
-                raise StoreError(
-                    f"{manifest.bundle} {manifest.release}: there is no {one.onnx} of {one.model} to build"
-                )
+            onnx = next(entry for entry in manifest.files_of(variant, one.model) if entry.path == one.onnx)
             key = plan_key(onnx.sha256, one, self._facts())
             plan = self._layout.plans / f"{key}.plan"
             if not self._is_sealed(plan):
@@ -93,9 +93,8 @@ class PlanBuilder:
         return found, seconds
 
     def _make(self, one: PlanBuild, onnx: Path, key: str, plan: Path, limit: float) -> float:
-        options = check_options(one.options)
         limit = max(1.0, min(limit, one.timeout_seconds))
-        request = BuildRequest(str(onnx), key, one.workspace_mb, options, limit)
+        request = BuildRequest(str(onnx), key, one.workspace_mb, one.options, limit)
         made, seconds = self._builds.run(request)
         files.make_directory(self._layout.plans, SHARED_MODE)
         _copy(made, plan)

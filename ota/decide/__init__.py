@@ -2,7 +2,7 @@
 
 rollout       which release a device should run
 window        the hours in which a device may switch
-variant       which variant of a release fits a device, and why the others do not
+variant       which variant of a release fits a device, why the others do not, and which can fit none
 system        which version of the system a device may install
 code          which files of a release run as code
 config_text   reads the fields of a config.pbtxt

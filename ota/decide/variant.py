@@ -1,7 +1,8 @@
 """Decides which variant of a release a device runs, with the reason for each that does not fit.
 
 A constraint has alternatives, separated by `|`. An alternative has conditions, separated by `,`: `>=6.1,<6.3`,
-`==10.3.0.30`, `aarch64`. A fact with several values (two GPUs) must match with each value.
+`==10.3.0.30`, `aarch64`. A fact with several values (two GPUs) must match with each value. The publisher refuses
+variants that no device can use (`find_faults`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ _OPERATORS = {
     ">": frozenset({1}), "<": frozenset({-1}),
 }  # fmt: skip
 Order = Literal[-1, 0, 1]
+#: options of `edge-serve build` that a release may give: precisions and shapes, without paths
+_BUILD_OPTION = re.compile(r"--(?:fp16|bf16|int8|best|(?:min|opt|max)-shapes=[a-zA-Z0-9=:,._x*-]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,39 @@ def candidates(manifest: Manifest, facts: Mapping[str, str], bad: Mapping[str, s
         bad: variant -> why it failed on this device before.
     """
     ordered = sorted(manifest.variants, key=lambda one: one.priority)
-    return [Candidate(one, _why_not(one, facts, bad or {})) for one in ordered]
+    return [Candidate(one, _why_not(manifest, one, facts, bad or {})) for one in ordered]
+
+
+def find_faults(manifest: Manifest) -> list[str]:
+    """Return a sentence for each fault of a variant because of which no device can use it, or an alternative of it."""
+    found = []
+    for variant in manifest.variants:
+        reasons = [
+            f"no device meets the condition {fact} {condition!r}: expected such as '>=7.5', '8.6|8.7', or 'aarch64'"
+            for fact, constraint in variant.match.items()
+            for condition in re.split("[|,]", constraint)
+            if _parse(condition) is None
+        ]
+        if why := reason_unbuildable(manifest, variant):
+            reasons.append(why)
+        found += [f"variant {variant.id}: {reason}" for reason in reasons]
+    return found
+
+
+def reason_unbuildable(manifest: Manifest, variant: Variant) -> str:
+    """Return why the plans of a variant cannot be built, on any device; "" = they can be."""
+    for build in variant.build:
+        if all(one.path != build.onnx for one in manifest.files_of(variant, build.model)):
+            return f"it builds {build.plan} of {build.model} from {build.onnx}, which {build.model} lacks"
+        for option in build.options:
+            if not is_build_option(option):
+                return f"the option {option!r} of its build is not known: use a newer edge-ota, or another variant"
+    return ""
+
+
+def is_build_option(found: object) -> bool:
+    """Return whether a release may give this option to `edge-serve build`."""
+    return isinstance(found, str) and bool(_BUILD_OPTION.fullmatch(found))
 
 
 def reason_too_old(manifest: Manifest, agent: str, server: str) -> str:
@@ -51,9 +86,11 @@ def reason_too_old(manifest: Manifest, agent: str, server: str) -> str:
     return ""
 
 
-def _why_not(variant: Variant, facts: Mapping[str, str], bad: Mapping[str, str]) -> str:
+def _why_not(manifest: Manifest, variant: Variant, facts: Mapping[str, str], bad: Mapping[str, str]) -> str:
     if variant.id in bad:
         return f"it failed on this device: {bad[variant.id]}"
+    if why := reason_unbuildable(manifest, variant):
+        return why
     for fact, constraint in variant.match.items():
         if fact not in facts:
             return f"this device has no {fact}, expected {constraint}"
@@ -72,15 +109,23 @@ def matches(value: str, constraint: str) -> bool:
 
 
 def _holds(value: str, condition: str) -> bool:
-    found = _CONDITION.fullmatch(condition)
-    if found is None:
+    parsed = _parse(condition)
+    if parsed is None:
         return False
-    operator, wanted = found[1] or "==", found[2]
+    operator, wanted = parsed
     if operator in ("==", "!="):
         return (compare(value, wanted) == 0 or value == wanted) is (operator == "==")
-    return (
-        _numbers(value) is not None and _numbers(wanted) is not None and compare(value, wanted) in _OPERATORS[operator]
-    )
+    return _numbers(value) is not None and compare(value, wanted) in _OPERATORS[operator]
+
+
+def _parse(condition: str) -> tuple[str, str] | None:
+    """Return operator and value of a condition; None = it cannot be parsed, as `=>7.5`, `10..3`, or `>=new`."""
+    found = _CONDITION.fullmatch(condition)
+    if found is None or found[2][0] in "=!<>~":
+        return None
+    operator, wanted = found[1] or "==", found[2]
+    is_version = operator not in ("==", "!=") or re.fullmatch(r"[\d.]+", wanted)
+    return None if is_version and _numbers(wanted) is None else (operator, wanted)
 
 
 def compare(one: str, other: str) -> Order:

@@ -11,6 +11,7 @@ from tuf.api.metadata import TargetFile
 
 from ota import files
 from ota.decide.code import find_code
+from ota.decide.variant import find_faults
 from ota.documents.floor import read_floor
 from ota.documents.manifest import MOST_BYTES, FileEntry, Manifest, read_manifest
 from ota.documents.names import blob_path, code_target, floor_target, manifest_target
@@ -78,8 +79,8 @@ def release(
         engines: the keys of engines approve the files that run as code.
 
     Raises:
-        UsageError: there is no such family, the number or the counter was used before, or it has code that nothing
-            approves.
+        UsageError: there is no such family, the number or the counter was used before, no device can use a variant,
+            or it has code that nothing approves.
         Untrusted: a blob is damaged.
     """
     manifest = bundle.manifest
@@ -93,6 +94,8 @@ def release(
     refuse_second(workspace, [role])
     target = manifest_target(manifest.family, manifest.bundle, manifest.release)
     check_numbers(workspace, state, manifest)
+    if faults := find_faults(manifest):
+        raise UsageError(f"{'; '.join(faults)}: make the bundle again")
     check_blobs(bundle)
     code = code_of(bundle)
     missing = sorted(sha256 for sha256 in code if code_target(manifest.family, sha256) not in state.targets_of(ENGINES))

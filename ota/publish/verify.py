@@ -14,6 +14,7 @@ from tuf.api.metadata import Metadata, MetaFile, Root, Signed
 
 from ota import files
 from ota.decide.rollout import choosable_releases
+from ota.decide.variant import find_faults
 from ota.documents.device import DeviceDocument, read_device
 from ota.documents.floor import read_floor
 from ota.documents.manifest import FileEntry, Manifest, read_manifest
@@ -165,6 +166,7 @@ def check(repository: Path, state: RepositoryState, now: float, fleet: str = "")
                     _check_document(repository, state, role, target, found)
     good = _check_blobs(repository, found)
     for manifest in found.manifests.values():
+        found.warnings += [f"{manifest.bundle} {manifest.release}: {one}" for one in find_faults(manifest)]
         if all(one.sha256 in good for _, one in manifest.every_file()):
             with _noted(found):
                 _check_code(repository, state, manifest)

@@ -9,12 +9,12 @@ import errno
 import json
 import math
 import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ota.decide.variant import is_build_option
 from ota.errors import NoSpace, NotHeld, OtaError, ServerError, TrialFailed, UsageError
 from ota.server import doctor
 from ota.server.unit import ask_child, ask_unit, check_below, read_request, refusal, standard_streams, write_answer
@@ -147,21 +147,6 @@ def _read(found: Mapping[str, Any], releases: Path) -> BuildRequest:
         raise UsageError(f"the request's key is {key!r}, expected {_KEY} hexadecimal digits")
     if not isinstance(workspace, int) or not isinstance(limit, (int, float)) or not 0 < limit <= 86_400:
         raise UsageError("the request lacks workspace_mb or a limit in seconds")
-    return BuildRequest(str(onnx), key, workspace, check_options(options), float(limit))
-
-
-def check_options(options: object) -> tuple[str, ...]:
-    """Return the options of a build if they are flags of precision and shape, without paths.
-
-    Raises:
-        UsageError: another one is among them.
-    """
-    allowed = ("--fp16", "--bf16", "--int8", "--best", "--min-shapes=", "--opt-shapes=", "--max-shapes=")
-    given: Sequence[object] = options if isinstance(options, (list, tuple)) else [options]
-    for one in given:
-        flag = one if isinstance(one, str) else ""
-        if not re.fullmatch(r"[a-zA-Z0-9=:,._x*-]+", flag) or not any(
-            flag == known or (known.endswith("=") and flag.startswith(known)) for known in allowed
-        ):
-            raise UsageError(f"the option {one!r} of a build is not known: use a newer edge-ota, or another variant")
-    return tuple(map(str, given))
+    if not isinstance(options, list) or not all(map(is_build_option, options)):
+        raise UsageError(f"an option of the build is not known: {options!r}; expected precisions and shapes")
+    return BuildRequest(str(onnx), key, workspace, tuple(options), float(limit))

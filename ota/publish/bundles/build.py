@@ -10,6 +10,7 @@ from typing import Any
 
 from ota import files
 from ota.decide.code import find_code
+from ota.decide.variant import find_faults
 from ota.documents.manifest import CHUNKED_BYTES, MOST_CHUNKS, FileEntry, Manifest, read_manifest
 from ota.documents.names import SYSTEM, blob_path
 from ota.errors import OtaError, Untrusted, UsageError
@@ -75,6 +76,8 @@ def build(recipe: Recipe, out: Path) -> Manifest:
         value = _manifest(recipe, sources, described, writer)
         data = to_canonical_json(value)
         manifest = read_manifest(data, recipe.bundle, recipe.release)
+        if faults := find_faults(manifest):
+            raise UsageError("; ".join(faults))
         files.write_durably(out / "manifest.json", data)
     except Untrusted as error:
         files.remove_tree(out)

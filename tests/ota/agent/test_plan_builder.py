@@ -14,7 +14,7 @@ import pytest
 from ota import files
 from ota.agent.plan_builder import PlanBuilder, plan_key
 from ota.documents.manifest import FileEntry, Manifest, PlanBuild, Variant, read_manifest
-from ota.errors import NoSpace, ServerError, TrialFailed, Untrusted, UsageError
+from ota.errors import NoSpace, ServerError, TrialFailed, Unsuitable, Untrusted
 from ota.layout import StateLayout
 from ota.server.build import UnitBuild
 from ota.server.unit import ask_unit
@@ -200,6 +200,7 @@ def test_the_unit_builds_what_lies_in_releases_and_with_known_options_only(tmp_p
             ({"key": "../x"}, "64 hexadecimal digits"),
             ({"options": ["--plugins=/tmp/x.so"]}, "is not known"),
             ({"options": None}, "is not known"),
+            ({"options": "--fp16"}, "is not known"),
             ({"options": ["--min-shapes=\0"]}, "is not known"),
             ({"options": ["--min-shapes=\ud800"]}, "is not known"),
             ({"limit": 0}, "lacks"),
@@ -207,7 +208,10 @@ def test_the_unit_builds_what_lies_in_releases_and_with_known_options_only(tmp_p
             found = ask_unit(str(path), {**good, "options": [], **wrong}, 9)
             assert reason in found["error"], wrong
     scene.variant = replace(scene.variant, build=(replace(BUILD, options=("--output=/x",)),))
-    with pytest.raises(UsageError, match="is not known"):
+    with pytest.raises(Unsuitable, match="variant build cannot be built: the option '--output=/x'"):
+        scene.build()
+    scene.variant = replace(scene.variant, build=(replace(BUILD, onnx="17/other.onnx"),))
+    with pytest.raises(Unsuitable, match=r"from 17/other\.onnx, which det lacks"):
         scene.build()
 
 

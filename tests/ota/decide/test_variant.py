@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ota.decide.variant import candidates, compare, matches, reason_too_old
-from ota.documents.manifest import Manifest, Variant
+from ota.decide.variant import candidates, compare, find_faults, matches, reason_too_old
+from ota.documents.manifest import FileEntry, Manifest, PlanBuild, Variant
 
 ORIN = {"arch": "aarch64", "sm": "8.7", "tensorrt": "10.3.0.30", "jetpack": "6.2", "memory_bytes": str(16 << 30)}
 PLAN = Variant(
@@ -64,6 +64,42 @@ def test_memory_is_that_of_the_gpu_where_there_is_one() -> None:
 )  # fmt: skip
 def test_constraints(value: str, constraint: str, expected: bool) -> None:
     assert matches(value, constraint) is expected
+
+
+@pytest.mark.parametrize(
+    ("constraint", "odd"),
+    [
+        ("=>7.5", ["=>7.5"]), ("10..3", ["10..3"]), ("==>7", ["==>7"]), (">=new", [">=new"]), ("~1", ["~1"]),
+        (">=6.1,<6.3|aarch64", []), ("10.3.0.30|NVIDIA A2", []), ("!=6.2+b77", []), ("", [""]), (">=1|", [""]),
+        ("8.6|=>8.7", ["=>8.7"]),
+    ],
+)  # fmt: skip
+def test_a_condition_that_no_device_meets_is_a_fault(constraint: str, odd: list[str]) -> None:
+    manifest = replace(MANIFEST, variants=(replace(ONNX, match={"sm": constraint}),))
+    found = find_faults(manifest)
+    assert [one.partition(":")[0] for one in found] == ["variant onnx"] * len(odd)
+    assert all(f"no device meets the condition sm {one!r}" in text for one, text in zip(odd, found, strict=True))
+
+
+def test_a_variant_that_cannot_be_built_is_a_fault_and_fits_no_device() -> None:
+    entry = FileEntry("17/model.onnx", "0" * 64, 1)
+    manifest = replace(MANIFEST, models={"det": (entry,)})
+
+    build = PlanBuild("det", entry.path, "17/model.plan", options=("--fp16", "--min-shapes=x:1x3"))
+
+    def built(build: PlanBuild) -> Manifest:
+        return replace(manifest, variants=(ONNX, replace(BUILD, match={}, build=(build,))))
+
+    assert find_faults(built(build)) == []
+    for wrong, reason in (
+        (replace(build, onnx="17/other.onnx"), "it builds 17/model.plan of det from 17/other.onnx, which det lacks"),
+        (replace(build, options=("--fp16", "--verbose")), "the option '--verbose' of its build is not known"),
+    ):
+        (fault,) = find_faults(built(wrong))
+        assert fault.startswith(f"variant build: {reason}")
+        first, second = candidates(built(wrong), {})
+        assert (first.variant.id, second.variant.id, second.why_not) == ("build", "onnx", "")
+        assert first.why_not.startswith(reason)
 
 
 def test_versions_are_compared_number_by_number() -> None:

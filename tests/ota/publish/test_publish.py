@@ -372,6 +372,45 @@ def test_model_directories_that_make_no_bundle(publisher: Publisher) -> None:
     assert "link to a directory" in bundle_refused(publisher, "det", "--release", 2, "--model", "linked")
 
 
+def describe_variant(publisher: Publisher, text: str = "", **members: object) -> Path:
+    """Write a file for --variants with one variant, or with `text`."""
+    path = publisher.base / "variants.json"
+    variant = {"id": "built", "kind": "onnx-build", "priority": 1, **members}
+    path.write_text(text or json.dumps({"variants": [variant]}))
+    return path
+
+
+BUILD = {"model": "det", "onnx": "1/model.onnx", "plan": "1/model.plan"}
+
+
+@pytest.mark.parametrize(
+    ("members", "sentence"),
+    [
+        ({"build": [{**BUILD, "onnx": "1/other.onnx"}]}, "from 2/other.onnx, which det lacks"),
+        ({"build": [{**BUILD, "options": ["--verbose"]}]}, "the option '--verbose' of its build is not known"),
+        ({"match": {"sm": "=>7.5"}}, "no device meets the condition sm '=>7.5'"),
+        ({"match": {"tensorrt": "10..3"}}, "no device meets the condition tensorrt '10..3'"),
+    ],
+)
+def test_a_variant_that_no_device_can_use_is_refused(
+    publisher: Publisher, members: dict[str, object], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher.model("det")
+    flags = ("det", "--release", 2, "--model", "det", "--variants", describe_variant(publisher, **members))
+    assert sentence in bundle_refused(publisher, *flags)
+    publisher.init("--family", "det")
+    with monkeypatch.context() as patched:
+        patched.setattr("ota.publish.bundles.build.find_faults", lambda manifest: [])
+        publisher.run("bundle", *flags)
+    assert sentence in publisher.refused("release", "det.2")
+    with monkeypatch.context() as patched:
+        patched.setattr("ota.publish.release.find_faults", lambda manifest: [])
+        publisher.do("release", "det.2")
+    publisher.do("verify")
+    assert publisher.err.startswith("warning: det 2: variant built: ")
+    assert sentence in publisher.err
+
+
 ENSEMBLE = b"""platform: "ensemble" ensemble_scheduling { step [ { model_name: "pre" model_version: -1 },
  { model_name: "det" model_version: -1 } ] }"""
 
