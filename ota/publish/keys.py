@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -150,7 +151,7 @@ def read_private(path: Path, name: str, secrets: Secrets) -> CryptoSigner:
     try:
         secret = secrets.of(name).encode() if b"ENCRYPTED" in data else None
         return CryptoSigner(serialization.load_pem_private_key(data, secret))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         if b"ENCRYPTED" in data:  # a wrong passphrase may look like a damaged file, by chance
             raise KeyProblem(f"the passphrase of the key {name} ({path}) is wrong, or the file is damaged") from None
         raise KeyProblem(f"{path} is not a readable private key: {error}") from None
@@ -315,8 +316,8 @@ def read_public(path: Path) -> KeyPlace:
     if data.startswith(b"-----BEGIN"):
         try:
             return KeyPlace(path.stem, SSlibKey.from_crypto(serialization.load_pem_public_key(data)))
-        except ValueError as error:
-            raise Untrusted(f"{path} is not a public key: {error}") from None
+        except (ValueError, UnsupportedAlgorithm) as error:
+            raise Untrusted(f"{path} is not a public key of a known kind: {error}") from None
     found = parse(data, str(path), MOST_KEY)
     return KeyPlace(checked_name(found.get("name"), f"{path}: name"), public_from(found.get("public"), str(path)))
 

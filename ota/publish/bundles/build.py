@@ -13,7 +13,7 @@ from ota.decide.code import find_code
 from ota.decide.variant import find_faults
 from ota.documents.manifest import CHUNKED_BYTES, MOST_CHUNKS, FileEntry, Manifest, read_manifest
 from ota.documents.names import SYSTEM, blob_path
-from ota.errors import OtaError, Untrusted, UsageError
+from ota.errors import Untrusted, UsageError
 from ota.publish.bundles.golden import GoldenOptions, add_golden
 from ota.publish.bundles.source import ModelSource, check_members, read_source
 from ota.publish.bundles.variants import VariantDescription, read_variants, renamed_builds, variant_files
@@ -79,11 +79,10 @@ def build(recipe: Recipe, out: Path) -> Manifest:
         if faults := find_faults(manifest):
             raise UsageError("; ".join(faults))
         files.write_durably(out / "manifest.json", data)
-    except Untrusted as error:
+    except BaseException as error:  # also an interruption: the next try needs a new directory
         files.remove_tree(out)
-        raise UsageError(f"no device would read this bundle: {error.message}") from None
-    except OtaError:
-        files.remove_tree(out)
+        if isinstance(error, Untrusted):
+            raise UsageError(f"no device would read this bundle: {error.message}") from None
         raise
     return manifest
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,8 @@ from ota import files
 from ota.documents.manifest import KINDS
 from ota.errors import UsageError
 from ota.publish.bundles.source import ModelSource, latest_version, walk
-from ota.strict_json import Members
+from ota.publish.roles import raise_as_usage
+from ota.strict_json import Members, parse
 
 MOST_VARIANTS = 64
 MOST_BYTES = 1024 * 1024
@@ -45,15 +45,16 @@ def _load(path: Path) -> object:
     data = files.read(path, MOST_BYTES)
     if data is None:
         raise UsageError(f"{path} does not exist")
+    if path.suffix != ".toml":
+        with raise_as_usage():
+            return parse(data, str(path), MOST_BYTES)
     try:
-        if path.suffix != ".toml":
-            return json.loads(data)
         try:
             tomllib = importlib.import_module("tomllib")
         except ImportError:
             raise UsageError(f"{path}: TOML needs Python 3.11 or newer; write the same as JSON") from None
         return tomllib.loads(data.decode())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from None
 
 
@@ -70,6 +71,9 @@ def _variant(members: Members, base: Path) -> VariantDescription:
     if memory := members.integer("memory_mb", 0):
         entry["memory_bytes"] = memory * 1024 * 1024
     if build := members.array("build", [], most=32):
+        for one in build:
+            if not isinstance(one, dict):
+                members.refuse("build", one, "expected tables with model, onnx, and plan")
         entry["build"] = build
     directories = {model: base / path for model, path in members.texts("models", {}, most=32).items()}
     members.end()

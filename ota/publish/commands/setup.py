@@ -142,14 +142,15 @@ def _token_key(arguments: argparse.Namespace, name: str, secrets: Secrets) -> Ke
     return make(arguments.pkcs11, arguments.token, arguments.token_id, name, secrets)
 
 
-def _new_keys(
-    arguments: argparse.Namespace, workspace: Workspace, role: str, count: int, files: list[Path]
-) -> list[KeyPlace]:
-    """Return the new keys of a role: the given public ones, one on a token, or `count` new files."""
+def _add_public(workspace: Workspace, files: list[Path]) -> list[KeyPlace]:
+    """Return the public keys of files, which are in the workspace from now on."""
     from ota.publish.keys import read_public
 
-    if files:
-        return [workspace.add(read_public(one)) for one in files]
+    return [workspace.add(read_public(one)) for one in files]
+
+
+def _new_keys(arguments: argparse.Namespace, workspace: Workspace, role: str, count: int) -> list[KeyPlace]:
+    """Return new keys of a role: one on a token, or `count` new files."""
     if arguments.pkcs11:
         return [workspace.add(_token_key(arguments, workspace.next_name(role), workspace.secrets))]
     return [workspace.new_file_key(workspace.next_name(role), arguments.key_type) for _ in range(count)]
@@ -160,21 +161,20 @@ def _family(arguments: argparse.Namespace) -> int:
 
     with open_workspace(arguments) as (workspace, state):
         role = check_family(workspace, state, arguments.name)
-        places = _new_keys(arguments, workspace, role, 1, arguments.public_key)
+        places = _add_public(workspace, arguments.public_key) or _new_keys(arguments, workspace, role, 1)
         workspace.save()
         waiting = add_family(workspace, state, arguments.name, places, time.time())
         return print_result(workspace, waiting, f"published: the family {arguments.name}")
 
 
 def _role(arguments: argparse.Namespace) -> int:
-    from ota.publish.keys import read_public
     from ota.publish.roles import PRESETS
     from ota.publish.system.publish import add_role, check_new
 
     policy = PRESETS[arguments.preset][arguments.name]
     with open_workspace(arguments) as (workspace, state):
         check_new(workspace, state, len(arguments.public_key) or policy.keys, policy.threshold)
-        places = [workspace.add(read_public(one)) for one in arguments.public_key]
+        places = _add_public(workspace, arguments.public_key)
         if not places:
             names = [f"{arguments.name}-{number}" for number in range(1, policy.keys + 1)]
             places = [workspace.new_file_key(one, arguments.key_type) for one in names]
@@ -188,14 +188,15 @@ def _rotate(arguments: argparse.Namespace) -> int:
     from ota.publish.rotate import check_rotation, rotate
 
     one_by_one = arguments.remove or arguments.add or arguments.new or arguments.threshold
-    if len(arguments.roles) > 1 and (one_by_one or arguments.pkcs11):
+    roles = list(dict.fromkeys(arguments.roles))
+    if len(roles) > 1 and (one_by_one or arguments.pkcs11):
         raise UsageError("--remove, --add, --new, --threshold and --pkcs11 are for one role: give one")
     with open_workspace(arguments) as (workspace, state):
-        check_rotation(workspace, state, arguments.roles)
-        rotations = [_rotation(arguments, workspace, state, role) for role in arguments.roles]
+        check_rotation(workspace, state, roles)
+        rotations = [_rotation(arguments, workspace, state, role) for role in roles]
         workspace.save()
         waiting = rotate(workspace, state, rotations, time.time())
-        return print_result(workspace, waiting, f"published: new keys of {join_names(arguments.roles)}")
+        return print_result(workspace, waiting, f"published: new keys of {join_names(roles)}")
 
 
 def _rotation(arguments: argparse.Namespace, workspace: Workspace, state: RepositoryState, role: str) -> Rotation:
@@ -205,18 +206,19 @@ def _rotation(arguments: argparse.Namespace, workspace: Workspace, state: Reposi
 
     threshold, keyids = keyids_of(state, role)
     replace = not (arguments.remove or arguments.add or arguments.new or arguments.threshold)
-    remove = keyids if replace else [key_of(workspace, state, role, one) for one in arguments.remove]
+    remove = set(keyids) if replace else {key_of(workspace, state, role, one) for one in arguments.remove}
     count = len(keyids) if replace else arguments.new
-    more = len(arguments.add) or (1 if arguments.pkcs11 and count else count)
-    check_threshold(role, len(keyids) - len(set(remove)) + more, arguments.threshold or threshold)
-    added = _new_keys(arguments, workspace, role, count, arguments.add) if count or arguments.add else []
-    return Rotation(role, tuple(remove), tuple(added), arguments.threshold)
+    more = len(arguments.add) + (1 if arguments.pkcs11 and count else count)
+    check_threshold(role, len(keyids) - len(remove) + more, arguments.threshold or threshold)
+    added = _add_public(workspace, arguments.add) + (_new_keys(arguments, workspace, role, count) if count else [])
+    return Rotation(role, tuple(sorted(remove)), tuple(added), arguments.threshold)
 
 
 def _renew(arguments: argparse.Namespace) -> int:
     from ota.publish.repository import join_names
     from ota.publish.rotate import renew
 
+    roles = list(dict.fromkeys(arguments.roles))
     with open_workspace(arguments) as (workspace, state):
-        waiting = renew(workspace, state, arguments.roles, time.time())
-        return print_result(workspace, waiting, f"published: {join_names(arguments.roles)} signed again")
+        waiting = renew(workspace, state, roles, time.time())
+        return print_result(workspace, waiting, f"published: {join_names(roles)} signed again")

@@ -248,7 +248,11 @@ def test_variants_by_hardware(publisher: Publisher) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("{", "cannot be read"),
+        ("{", "is not JSON"),
+        ("[]", "is not a JSON object"),
+        ("[" * 100_000, "is nested deeper than"),
+        ('{"variants": [], "variants": []}', "has the member 'variants' twice"),
+        ('{"variants": [{"id": "a", "kind": "onnx-build", "priority": 1, "build": ["x"]}]}', 'build is "x", expected'),
         ("{}", "lacks the member 'variants'"),
         ('{"variants": []}', "describes no variants"),
         ('{"variants": [{"id": "a", "kind": "plan", "priority": 1}]}', "expected one of onnx, onnx-build"),
@@ -269,6 +273,7 @@ def test_descriptions_of_variants_that_are_refused(publisher: Publisher, text: s
     (publisher.base / "variants.json").write_text(text)
     publisher.run("bundle", "det", "--release", 1, "--model", "det", "--variants", "variants.json", status=2)
     assert sentence in one_sentence(publisher.err)
+    assert not (publisher.base / "det.1").exists()
     assert not (publisher.base / "det.1").exists()
 
 

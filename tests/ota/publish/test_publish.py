@@ -372,14 +372,6 @@ def test_model_directories_that_make_no_bundle(publisher: Publisher) -> None:
     assert "link to a directory" in bundle_refused(publisher, "det", "--release", 2, "--model", "linked")
 
 
-def describe_variant(publisher: Publisher, text: str = "", **members: object) -> Path:
-    """Write a file for --variants with one variant, or with `text`."""
-    path = publisher.base / "variants.json"
-    variant = {"id": "built", "kind": "onnx-build", "priority": 1, **members}
-    path.write_text(text or json.dumps({"variants": [variant]}))
-    return path
-
-
 BUILD = {"model": "det", "onnx": "1/model.onnx", "plan": "1/model.plan"}
 
 
@@ -396,7 +388,9 @@ def test_a_variant_that_no_device_can_use_is_refused(
     publisher: Publisher, members: dict[str, object], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publisher.model("det")
-    flags = ("det", "--release", 2, "--model", "det", "--variants", describe_variant(publisher, **members))
+    variant = {"id": "built", "kind": "onnx-build", "priority": 1, **members}
+    (publisher.base / "variants.json").write_text(json.dumps({"variants": [variant]}))
+    flags = ("det", "--release", 2, "--model", "det", "--variants", "variants.json")
     assert sentence in bundle_refused(publisher, *flags)
     publisher.init("--family", "det")
     with monkeypatch.context() as patched:
@@ -409,6 +403,19 @@ def test_a_variant_that_no_device_can_use_is_refused(
     publisher.do("verify")
     assert publisher.err.startswith("warning: det 2: variant built: ")
     assert sentence in publisher.err
+
+
+def test_an_interrupted_bundle_leaves_no_directory(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    publisher.model("det")
+
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ota.publish.bundles.build.read_manifest", interrupt)
+        publisher.run("bundle", "det", "--release", 2, "--model", "det", status=130)
+    assert not (publisher.base / "det.2").exists()
+    publisher.run("bundle", "det", "--release", 2, "--model", "det")
 
 
 ENSEMBLE = b"""platform: "ensemble" ensemble_scheduling { step [ { model_name: "pre" model_version: -1 },

@@ -11,7 +11,7 @@ import pytest
 from ota.documents.names import manifest_target
 from ota.errors import Untrusted
 from tests.ota.conftest import PIN
-from tests.ota.publish.publisher import Publisher, device, one_sentence
+from tests.ota.publish.publisher import UNKNOWN_KEYS, Publisher, device, one_sentence
 
 ROLES = ("timestamp", "snapshot", "targets", "root", "models-det", "engines", "rollout")
 
@@ -75,6 +75,34 @@ def test_keys_come_and_go_one_by_one(published: Publisher) -> None:
     assert published.out.startswith("published")
     assert "no role models-seg" in published.refused("rotate", "models-seg")
     assert "private key" in published.refused("rotate", "rollout", "--add", "alice.pem")
+
+
+def test_a_name_that_is_given_twice_counts_once(published: Publisher) -> None:
+    assert published.do("rotate", "models-det", "models-det") == "published: new keys of models-det\n"
+    assert published.do("renew", "root", "root") == "published: root signed again\n"
+    published.do("rotate", "models-det", "--new", 1, "--remove", "models-det-2", "--remove", "models-det-2")
+    assert sorted(path.name for path in (published.dir / "keys").glob("models-det-*")) == [
+        f"models-det-{number}.pem" for number in (1, 2, 3)
+    ]
+    published.release(2)
+    published.do("verify")
+
+
+def test_a_role_gets_given_and_new_keys_at_once(published: Publisher) -> None:
+    published.run("key", "alice")
+    published.do("rotate", "rollout", "--add", "alice.pub.json", "--new", 1, "--remove", "rollout-1", "--threshold", 2)
+    assert published.out.endswith("next: 'edge-ota publish request', then 'sign' where the keys are, then 'collect'\n")
+    published.do("request", "--out", "request.json")
+    for words in ("rollout gets the key alice", "rollout gets the key rollout-2", "rollout needs 2 of 2 keys"):
+        assert words in published.out
+
+
+@pytest.mark.parametrize("text", [*UNKNOWN_KEYS.values(), "-----BEGIN PUBLIC KEY-----\n"])
+def test_a_key_of_an_unknown_kind_is_refused(published: Publisher, text: str) -> None:
+    (published.base / "other.pem").write_text(text)
+    assert "other.pem is not a public key of a known kind: " in published.refused(
+        "rotate", "engines", "--add", "other.pem", status=4
+    )
 
 
 @pytest.mark.parametrize(
