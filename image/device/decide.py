@@ -126,12 +126,14 @@ def baseline_of(running: int, version: int, status: Mapping[str, Any] | None) ->
     }
 
 
-def lacks_data(entries: Iterable[BootEntry], slots: Slots, running: int, baseline: Mapping[str, Any] | None) -> bool:
-    """Return whether a new system does not see the data of the old one, to which the device can go back.
+def lacks_data(entries: Iterable[BootEntry], slots: Slots, running: int, lasting: bool) -> bool:
+    """Return whether a new system does not use the data of the old one, to which the device can go back.
 
-    The baseline of an update lies on the data partition, and the record of it on the boot partition, too.
+    Args:
+        lasting: whether /var is on the data partition. The copy of the record on the boot partition names the update
+            in any case.
     """
-    return slots.pending == running and baseline is None and target_of_rollback(entries, slots, running) is not None
+    return slots.pending == running and not lasting and target_of_rollback(entries, slots, running) is not None
 
 
 def is_settled(status: Mapping[str, Any] | None) -> bool:

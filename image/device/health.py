@@ -6,16 +6,16 @@ restart. A system that was found good before passes at once: its server is super
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
-from image.device import decide, files, report, server
+from image.device import decide, report, server
+from image.device.data.place import read_place
 from image.device.decide import Verdict
 from image.device.restart import restart
-from image.device.slots import MOST_BYTES, TRIES, Failure, SlotStore
+from image.device.slots import TRIES, Failure, SlotStore
 
 Ask = Callable[[], dict[str, Any] | None]
 
@@ -40,12 +40,10 @@ def main() -> int:
 
 def judge(boot: SlotStore, running: int, ask: Ask) -> Verdict:
     """Return the verdict about the running system, once it is clear."""
-    baseline = read_baseline(boot, running)
-    if decide.lacks_data(boot.entries(), boot.load(), running, baseline):
-        return Verdict(
-            "bad", "it cannot read the data of the old system: the baseline of its update is missing in /var"
-        )
-    return wait_for_verdict(baseline, ask)
+    place = read_place(boot.run)
+    if place is not None and decide.lacks_data(boot.entries(), boot.load(), running, place.lasting):
+        return Verdict("bad", f"it cannot use the data of the old system ({place.reason}): /var is in memory")
+    return wait_for_verdict(boot.read_baseline(running), ask)
 
 
 def note(boot: SlotStore) -> None:
@@ -63,16 +61,6 @@ def note(boot: SlotStore) -> None:
     report.report(
         "system-fallback", text, "Publish a system with a higher version." if failure.version in slots.bad else again
     )
-
-
-def read_baseline(boot: SlotStore, running: int) -> dict[str, Any] | None:
-    """Return the state of the server under the old system; None if this version was not installed over one."""
-    try:
-        found = json.loads(files.read_if_there(boot.state / "baseline.json", MOST_BYTES) or b"")
-        usable = found["version"] == running and isinstance(found["live"], bool)
-        return {**found, "models": [str(one) for one in found["models"]]} if usable else None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
 
 
 def wait_for_verdict(

@@ -159,8 +159,7 @@ class Installer:
 
     def _write(self, version: int, running: int, slots: Slots) -> None:
         """Write the slot. The running system boots until the kernel has its name on the ESP, which is the last step."""
-        baseline = decide.baseline_of(running, version, self._ask_settled())
-        files.replace(self._boot.state / "baseline.json", json.dumps(baseline).encode())
+        self._boot.write_baseline(decide.baseline_of(running, version, self._ask_settled()))
         before = self._boot.entries()
         try:
             self._boot.save(decide.with_pending(slots, version))

@@ -42,7 +42,7 @@ def _confirm(boot: SlotStore) -> None:
         if is_over:
             files.remove(boot.failure_copy)
         if running in boot.load().confirmed:  # without the record, the next boot judges again
-            files.remove(boot.state / "baseline.json")
+            boot.remove_baseline(running)
     if is_over:
         report.clear("system-fallback")
     if confirmed != slots:

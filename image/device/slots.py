@@ -26,6 +26,8 @@ TRIES = 5
 #: bad versions that the record keeps, the highest ones
 MOST_BAD = 32
 MOST_BYTES = 64 * 1024
+#: of a baseline, which has the names of all models: a status document with all of their facts is no longer (server.py)
+MOST_BASELINE = 16 * 1024 * 1024
 MOST_REASON = 400
 
 _ENTRY = re.compile(r"edge_([0-9]{1,10})(?:\+([0-9]{1,3})(?:-([0-9]{1,3}))?)?\.efi")
@@ -149,9 +151,10 @@ class SlotStore:
         self.record_copy = self.esp / "edge-slots.json"
         self.failure = self.esp / "edge-failed.json"
         self.failure_copy = self.state / "failed.json"
+        self.baseline = self.state / "baseline.json"
         # in memory: always writable, and over with this boot
-        self._run = root / "run/edge-device"
-        self._leaving = self._run / "leaving"
+        self.run = root / "run/edge-device"
+        self._leaving = self.run / "leaving"
 
     def running(self) -> int:
         """Return the version of the system that runs.
@@ -171,8 +174,8 @@ class SlotStore:
         Raises:
             BlockingIOError: another program has the lock, and `wait` is false.
         """
-        self._run.mkdir(parents=True, exist_ok=True)
-        with open(self._run / "slots.lock", "a") as file:
+        self.run.mkdir(parents=True, exist_ok=True)
+        with open(self.run / "slots.lock", "a") as file:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             yield
 
@@ -224,6 +227,32 @@ class SlotStore:
         """Write the copy on the ESP, unless it is as it should be."""
         _update(self.record_copy, slots.text().encode())
 
+    def write_baseline(self, baseline: Mapping[str, Any]) -> None:
+        """Write the state of the server before an update (`decide.baseline_of`).
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        files.replace(self.baseline, json.dumps(baseline).encode())
+
+    def read_baseline(self, version: int) -> dict[str, Any] | None:
+        """Return the state of the server before the update to a version; None if there is none."""
+        try:
+            found = json.loads(files.read_if_there(self.baseline, MOST_BASELINE) or b"")
+            usable = found["version"] == version and isinstance(found["live"], bool)
+            return {**found, "models": [str(one) for one in found["models"]]} if usable else None
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+
+    def remove_baseline(self, version: int) -> None:
+        """Remove the baseline of a version. That of another one stays, which may wait for its restart.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        if self.read_baseline(version) is not None:
+            files.remove(self.baseline)
+
     def read_failure(self) -> Failure | None:
         """Return the reason that the last condemned version left."""
         return self._failure_in(self.failure) or self._failure_in(self.failure_copy)
@@ -258,7 +287,7 @@ class SlotStore:
         """
         self.write_failure(failure)
         self.set_tries(failure.version, 0)
-        self._run.mkdir(parents=True, exist_ok=True)
+        self.run.mkdir(parents=True, exist_ok=True)
         self._leaving.touch()
 
     def set_tries(self, version: int, left: int) -> None:

@@ -31,6 +31,11 @@ class Machine:
         shutil.rmtree(self.root / "run/edge-device", ignore_errors=True)
         (self.root / "etc/os-release").write_text(f'ID=debian\nIMAGE_ID="edge"\nIMAGE_VERSION="{version}"\n')
 
+    def place_data(self, lasting: bool, reason: str = "") -> None:
+        """Say where /var is, as the initrd does."""
+        self.boot.run.mkdir(parents=True, exist_ok=True)
+        (self.boot.run / "data.json").write_text(json.dumps({"lasting": lasting, "reason": reason}))
+
     def names(self) -> list[str]:
         """Return the names of the entries."""
         return sorted(path.name for path in self.boot.entries_directory.iterdir())

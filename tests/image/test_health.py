@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -113,9 +112,9 @@ def test_a_server_that_stays_silent_is_bad(first: dict[str, Any] | None) -> None
 @pytest.mark.parametrize("text", ["", "[]", '{"version": 1, "live": true, "models": ["a"]}', '{"version": 2}'])
 def test_a_baseline_of_another_update_does_not_count(tmp_path: Path, text: str) -> None:
     machine = Machine(tmp_path, [], 2)
-    (machine.boot.state / "baseline.json").write_text(text)
+    machine.boot.baseline.write_text(text)
 
-    assert health.read_baseline(machine.boot, 2) is None
+    assert machine.boot.read_baseline(2) is None
 
 
 @pytest.mark.parametrize(
@@ -133,10 +132,33 @@ def test_a_new_system_that_cannot_read_the_data_is_bad_if_a_good_one_is_there(
     tmp_path: Path, faults: dict[str, str], entries: list[str], slots: Slots, word: str
 ) -> None:
     machine = Machine(tmp_path, entries, 2, slots)
-    shutil.rmtree(machine.boot.state)  # /var is in memory
+    shutil.rmtree(machine.boot.state)
+    machine.place_data(False, "data-foreign")
     health.note(machine.boot)
 
-    assert health.judge(machine.boot, 2, lambda: status({"simple": "ready"})).word == word
+    verdict = health.judge(machine.boot, 2, lambda: status({"simple": "ready"}))
+    assert verdict.word == word
+    assert word == "good" or "data-foreign" in verdict.reason
+
+
+def test_a_new_system_whose_data_were_erased_by_a_reset_is_good(tmp_path: Path, faults: dict[str, str]) -> None:
+    machine = Machine(tmp_path, ["edge_1+5.efi", "edge_2+2-1.efi"], 2, Slots((1,), pending=2))
+    machine.boot.write_baseline(baseline("a"))
+    shutil.rmtree(machine.boot.state)
+    machine.place_data(True)
+    health.note(machine.boot)
+
+    assert health.judge(machine.boot, 2, lambda: status({"simple": "ready"})).word == "good"
+
+
+def test_a_baseline_of_thousands_of_models_is_compared(tmp_path: Path, faults: dict[str, str]) -> None:
+    models = [f"line-{number:04}-of-the-plant-x" for number in range(5000)]
+    machine = Machine(tmp_path, ["edge_1+5.efi", "edge_2+2-1.efi"], 2, Slots((1,), pending=2))
+    machine.boot.write_baseline(baseline(*models))
+    machine.place_data(True)
+
+    assert health.judge(machine.boot, 2, lambda: status(dict.fromkeys(models, "ready"))).word == "good"
+    assert machine.boot.read_baseline(2) == baseline(*models)
 
 
 def test_a_version_that_failed_is_recorded_with_its_reason(tmp_path: Path, faults: dict[str, str]) -> None:
@@ -290,18 +312,18 @@ def test_a_bad_system_is_left_without_room_for_its_reason(
 
 def test_a_confirmed_system_gets_all_tries_back(tmp_path: Path, faults: dict[str, str]) -> None:
     machine = Machine(tmp_path, ["edge_1+5.efi", "edge_2+1-2.efi"], 2, Slots((1,), {3: "x"}, pending=2))
-    (machine.boot.state / "baseline.json").write_text("{}")
+    machine.boot.write_baseline(baseline("a"))
 
     slot.confirm(machine.boot)
 
     assert machine.names() == ["edge_1+5.efi", "edge_2+5.efi"]
     assert machine.boot.load() == Slots((1, 2), {3: "x"}, None, 1)
-    assert not (machine.boot.state / "baseline.json").exists()
+    assert not machine.boot.baseline.exists()
 
 
 def test_a_baseline_stays_until_the_confirmation_is_stored(tmp_path: Path, faults: dict[str, str]) -> None:
     machine = Machine(tmp_path, ["edge_1+5.efi", "edge_2+1-2.efi"], 2, Slots((1,), pending=2))
-    (machine.boot.state / "baseline.json").write_text(json.dumps(baseline("a")))
+    machine.boot.write_baseline(baseline("a"))
 
     with full(tmp_path / "boot", tmp_path / "var"):
         slot.confirm(machine.boot)
@@ -324,10 +346,12 @@ def test_a_system_that_waits_for_its_restart_still_waits_after_a_confirmation(
     tmp_path: Path, faults: dict[str, str]
 ) -> None:
     machine = Machine(tmp_path, ["edge_1+2-1.efi", "edge_2+3-0.efi"], 1, Slots((), pending=2))
+    machine.boot.write_baseline(baseline("a"))
 
     slot.confirm(machine.boot)
 
     assert machine.boot.load() == Slots((1,), pending=2)
+    assert machine.boot.read_baseline(2) == baseline("a")
 
 
 def test_a_good_boot_of_a_good_system_writes_nothing_but_its_entry(tmp_path: Path, faults: dict[str, str]) -> None:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from image.device.data.place import DataPlace, read_place
+
 SCRIPT = Path(__file__).parents[2] / "image/device/initrd/edge-state"
 GIB = 1024**3
 UUID = "4C4C4544-0042-3510-8054-B7C04F4D3533"
@@ -119,6 +121,9 @@ class Machine:
         lines = (self.folder / "calls").read_text().splitlines()
         return [line.partition(" ")[2] for line in lines if line.startswith(f"{program} ")]
 
+    def place(self) -> DataPlace | None:
+        return read_place(self.folder / "run")
+
     @property
     def data(self) -> Path:
         """The data partition."""
@@ -149,6 +154,7 @@ def started(machine: Machine) -> Machine:
 
 def test_first_start_makes_the_partitions_and_the_machine_id(machine: Machine) -> None:
     assert machine.boot() == []
+    assert machine.place() == DataPlace(True, "")
     assert len(machine.calls("systemd-repart")) == 1
     machine_id = (machine.state / "machine-id").read_text()
     assert len(machine_id) == 33
@@ -188,6 +194,7 @@ def test_a_disk_that_is_too_small_serves_from_memory_and_names_both_sizes(machin
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", str(machine.faults()["disk-too-small"]["since"]))
     assert "vda has 8589 MB, and the image needs 12000 MB" in str(machine.faults()["disk-too-small"]["text"])
     assert machine.in_memory
+    assert machine.place() == DataPlace(False, "disk-too-small")
 
 
 def test_damage_is_repaired_and_reported(started: Machine) -> None:
@@ -210,6 +217,7 @@ def test_an_unrepairable_file_system_is_left_unchanged_and_replaced_by_memory(st
         (started.data / name).touch()
     assert started.boot() == ["data-damaged"]
     assert started.in_memory
+    assert started.place() == DataPlace(False, "data-damaged")
     assert (started.data / "model").exists()
     assert "factory-reset" in str(started.faults()["data-damaged"]["help"])
 
@@ -225,6 +233,7 @@ def test_a_partition_of_another_device_is_not_used(started: Machine) -> None:
     started.machine_number("11111111-2222-3333-4444-555555555555")
     assert started.boot() == ["data-foreign"]
     assert started.in_memory
+    assert started.place() == DataPlace(False, "data-foreign")
     assert not started.calls("e2fsck")
     assert (started.folder / "run/data/model").read_text() == "mine"
     assert any("ro,noload" in call and call.endswith("/run/data") for call in started.calls("mount"))
@@ -270,6 +279,7 @@ def test_factory_reset_erases_the_data_once(started: Machine, content: str) -> N
     started.write("dev/vda1/factory-reset", content)
     machine_id = (started.state / "machine-id").read_text()
     assert started.boot() == []
+    assert started.place() == DataPlace(True, "")
     assert not (started.data / "model").exists()
     assert (started.state / "machine-id").read_text() != machine_id
     assert [path.name for path in (started.folder / "dev/vda1").iterdir()] == ["factory-reset.done"]
@@ -345,6 +355,7 @@ def test_a_stick_whose_root_runs_is_not_set_up_while_another_disk_has_data(machi
     assert "To keep the data, remove vda" in str(fault["help"])
     assert machine.calls("systemd-repart") == []
     assert machine.in_memory
+    assert machine.place() == DataPlace(False, "second-disk")
     assert (machine.folder / "dev/vda1/factory-reset").exists()
 
 
@@ -372,3 +383,4 @@ def test_an_unknown_disk_of_the_root_serves_from_memory(machine: Machine) -> Non
     (machine.folder / "sys/dev/block/253:0").unlink()
     assert machine.boot() == ["data-missing"]
     assert machine.in_memory
+    assert machine.place() == DataPlace(False, "data-missing")

@@ -8,13 +8,13 @@ power cut between any two of them changes nothing in the result of the next boot
 from __future__ import annotations
 
 import os
-import re
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from image.device import files
+from image.device.data.place import read_place
 from image.device.provision import apply, programs, read, schema, store
 from image.device.provision.configuration import Configuration, StoredSecrets
 from image.device.provision.mistakes import Mistake, Refused
@@ -33,14 +33,13 @@ class Place(NamedTuple):
 
     Attributes:
         root: /. boot: the boot partition.
-        mounted: whether the boot partition is mounted. lasting: whether files on the data partition survive a restart.
+        mounted: whether the boot partition is mounted.
     """
 
     root: Path = Path("/")
     boot: Path = Path("/boot")
     zones: Path = Path("/usr/share/zoneinfo")
     mounted: Callable[[Path], bool] = os.path.ismount
-    lasting: Callable[[Path], bool] = lambda path: _is_lasting(path)
     run: programs.Run = programs.run
     set_name: Callable[[str], None] = socket.sethostname
 
@@ -183,7 +182,8 @@ def _store(place: Place, accepted: _Accepted, before: StoredConfiguration | None
     clear("settings-not-stored", run=place.reports)
     if before is None or store.digest(content) != before.digest:
         _log(6, f"the configuration {store.digest(content)} is in force")
-    return place.lasting(place.state)
+    data = read_place(place.reports)
+    return data is not None and data.lasting
 
 
 def _report_mistakes(place: Place, mistakes: Sequence[Mistake], refused: bool) -> None:
@@ -267,17 +267,6 @@ def _remove_secrets(place: Place, accepted: _Accepted, stored: bool) -> None:
         report(code, text, "remove them on another computer: keys, tokens, and passwords", run=place.reports)
     else:
         clear(code, run=place.reports)
-
-
-def _is_lasting(path: Path) -> bool:
-    """Return whether a directory is on a disk, and not in memory."""
-    best, kind = "", ""
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        _, target, found, *_ = line.split(" ")
-        target = re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), target)
-        if os.path.commonpath([target, path]) == target and len(target) >= len(best):
-            best, kind = target, found
-    return kind not in ("tmpfs", "ramfs", "overlay", "")
 
 
 def _log(priority: int, text: str) -> None:

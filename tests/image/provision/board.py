@@ -47,12 +47,14 @@ class Board:
     @property
     def place(self) -> Place:
         return Place(
-            self.root, self.esp, self.zones, lambda path: self.mounted, lambda path: self.lasting, self.run,
-            self.names.append,
-        )  # fmt: skip
+            self.root, self.esp, self.zones, lambda path: self.mounted, self.run, self.names.append
+        )
 
     def boot(self) -> list[str]:
-        """Provision, and return the mistakes as text."""
+        """Start, and provision. Return the mistakes as text."""
+        reports = self.place.reports
+        reports.mkdir(parents=True, exist_ok=True)
+        (reports / "data.json").write_text(json.dumps({"lasting": self.lasting, "reason": ""}))
         return [str(one) for one in provision(self.place)]
 
     def write(self, text: str | bytes, name: str = FILE) -> None:

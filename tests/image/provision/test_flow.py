@@ -52,7 +52,7 @@ import sys
 from pathlib import Path
 from image.device.provision.flow import Place, provision
 root = Path(sys.argv[1])
-provision(Place(root, root / "boot", mounted=Path.is_dir, lasting=Path.is_dir, set_name=lambda name: None))
+provision(Place(root, root / "boot", mounted=Path.is_dir, set_name=lambda name: None))
 print(*(name for name in sys.modules if name.startswith("image.device.")))
 """
     done = subprocess.run(
