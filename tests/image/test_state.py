@@ -162,7 +162,7 @@ def test_first_start_makes_the_partitions_and_the_machine_id(machine: Machine) -
     assert (machine.state / "owner").read_text() == f"PRODUCT_UUID {UUID}\n"
     assert (machine.state / "etc/edge-serve/conf.d").is_dir()
     binds = [call.split("/")[-1] for call in machine.calls("mount") if "--bind" in call]
-    assert binds == ["machine-id", "edge-serve", "edge-ota"]
+    assert binds == ["edge-serve", "edge-ota", "machine-id"]
 
 
 def test_second_start_changes_nothing(started: Machine) -> None:
@@ -384,3 +384,22 @@ def test_an_unknown_disk_of_the_root_serves_from_memory(machine: Machine) -> Non
     assert machine.boot() == ["data-missing"]
     assert machine.in_memory
     assert machine.place() == DataPlace(False, "data-missing")
+
+
+@pytest.mark.parametrize("refused", ["schema", "owner", "machine-id"])
+def test_a_partition_that_takes_no_identity_still_has_the_settings(machine: Machine, refused: str) -> None:
+    machine.program("sync", f'case "$*" in */{refused}.new) exit 1 ;; esac')
+    assert machine.boot() == ["data-incomplete"]
+    bound = [call.split()[-2] for call in machine.calls("mount") if "--bind" in call]
+    assert [str(machine.folder / "root" / f"var/lib/edge-device/etc/{name}") for name in ("edge-serve", "edge-ota")] == (
+        bound[:2]
+    )
+
+
+def test_a_partition_that_takes_no_settings_has_them_in_memory(machine: Machine) -> None:
+    machine.program("cp", 'case "$*" in */var/*) exit 1 ;; esac; exec /bin/cp "$@"')
+    assert machine.boot() == ["data-incomplete"]
+    bound = [call.split()[-2] for call in machine.calls("mount") if "--bind" in call]
+    assert bound[:2] == [str(machine.folder / "run/etc" / name) for name in ("edge-serve", "edge-ota")]
+    assert (machine.folder / "run/etc/edge-serve/conf.d").is_dir()
+    assert bound[2].endswith("machine-id")

@@ -98,7 +98,7 @@ def _settings(configuration: Configuration) -> Iterator[str]:
             yield f"EDGE_SERVE_{door}_USE_SSL=true"
             yield f"EDGE_SERVE_{door}_SERVER_CERT={_CREDENTIALS}server.crt"
             yield f"EDGE_SERVE_{door}_SERVER_KEY={_CREDENTIALS}server.key"
-    if configuration.tokens:
+    if configuration.tokens or configuration.closed:
         yield f"EDGE_SERVE_TOKEN_FILE=/{_TOKENS}"
     for name, text in configuration.settings.items():
         escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$").replace("`", "\\`")

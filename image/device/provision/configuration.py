@@ -32,6 +32,7 @@ class Configuration(NamedTuple):
         urls, proxy: with user and password, if they have one.
         files: key (`ota.root`) -> content.
         settings: variable of the server -> its value.
+        closed: whether the server requires tokens although none is given here, so that it refuses all clients.
         lost: the values that are left out, because the device has lost their secrets.
     """
 
@@ -52,6 +53,7 @@ class Configuration(NamedTuple):
     ssh_keys: tuple[str, ...] = ()
     files: Mapping[str, bytes] = MappingProxyType({})
     lost: tuple[Mistake, ...] = ()
+    closed: bool = False
 
     def used_files(self) -> Mapping[str, bytes]:
         """Return the files without the certificates whose keys are lost."""

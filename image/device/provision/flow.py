@@ -1,8 +1,9 @@
 """The order of provisioning: read, check everything, store, apply, remove secrets.
 
 A mistake anywhere leaves the configuration before in force. If that one is damaged or refused too, the files of the
-last start stay as they are: without them the device would serve without tokens and TLS. Each step can be repeated, so a
-power cut between any two of them changes nothing in the result of the next boot.
+last start stay as they are: without them the device would serve without tokens and TLS. If there is none before, as
+after the loss of the data partition, the server refuses all clients. Each step can be repeated, so a power cut between
+any two of them changes nothing in the result of the next boot.
 """
 
 from __future__ import annotations
@@ -78,11 +79,12 @@ def provision(place: Place) -> list[Mistake]:
     except Exception as error:  # whatever a file makes this program do, the settings before apply
         mistakes = [_fault(error)]
     refused, stored = bool(mistakes), False
-    configuration = _in_force(place, before)
+    configuration = _in_force(place, before, refused)
     if accepted is not None:
         configuration, stored = accepted.configuration, _store(place, accepted, before)
     mistakes = mistakes or (configuration.lost if configuration else ())
-    _report_mistakes(place, mistakes, refused=refused)
+    _report_mistakes(place, mistakes)
+    _report_refusal(place, refused, closed=configuration is not None and configuration.closed)
     if configuration is not None:
         _apply(place, configuration)
     if accepted is not None:
@@ -155,10 +157,15 @@ def _read(place: Place, before: StoredConfiguration | None) -> _Accepted | None:
     return _Accepted(parsed, configuration, text)
 
 
-def _in_force(place: Place, before: StoredConfiguration | None) -> Configuration | None:
-    """Return the stored configuration: an empty one if there never was any, None if it cannot be used."""
+def _in_force(place: Place, before: StoredConfiguration | None, refused: bool) -> Configuration | None:
+    """Return the stored configuration: an empty one if none is stored, None if it cannot be used.
+
+    Args:
+        refused: whether the boot partition has settings that are not accepted, or cannot be read. They may have tokens,
+            so an empty configuration is closed then.
+    """
     if before is None:
-        return None if _was_configured(place) else Configuration()
+        return None if _was_configured(place) else Configuration(closed=refused)
     from image.device.provision.checks import check
 
     try:
@@ -186,7 +193,7 @@ def _store(place: Place, accepted: _Accepted, before: StoredConfiguration | None
     return data is not None and data.lasting
 
 
-def _report_mistakes(place: Place, mistakes: Sequence[Mistake], refused: bool) -> None:
+def _report_mistakes(place: Place, mistakes: Sequence[Mistake]) -> None:
     for number in range(MOST_SHOWN + 2):
         clear(f"settings-{number}", run=place.reports)
     for number, mistake in enumerate(mistakes[:MOST_SHOWN], 1):
@@ -196,6 +203,14 @@ def _report_mistakes(place: Place, mistakes: Sequence[Mistake], refused: bool) -
         report(f"settings-{MOST_SHOWN + 1}", text, "journalctl -u edge-provision", run=place.reports)
     for mistake in mistakes[MOST_SHOWN:]:
         _log(4, str(mistake))
+
+
+def _report_refusal(place: Place, refused: bool, closed: bool) -> None:
+    if closed:
+        text = "the server refuses all clients: edge-serve.toml cannot be used, and no settings before it are stored"
+        report("settings-closed", text, _HELP, run=place.reports)
+        return
+    clear("settings-closed", run=place.reports)
     if refused:
         _log(4, "the settings of edge-serve.toml are not applied; those before stay in force")
 

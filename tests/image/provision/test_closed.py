@@ -1,0 +1,114 @@
+"""A device without stored settings whose edge-serve.toml cannot be used: its server refuses all clients."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.image.provision.board import MINIMAL, Board
+from tests.server.running import Running, running
+
+SETTINGS = "etc/edge-serve/conf.d/50-device.conf"
+TOKEN = "3f0123456789abcdef0123456789abcdef"
+TOKENS = f'[[server.tokens]]\nname = "camera-3"\nrole = "read"\ntoken = "{TOKEN}"\n'
+MISTAKE = '[host]\nnam = "edge-1"\n'
+INDEX = "/v2/repository/index"
+
+
+def lose_data(board: Board) -> None:
+    """Lose the data partition: /var is in memory, and /etc/edge-serve begins as the image's."""
+    for name in ("var", "run", "etc/edge-serve", "etc/edge-ota"):
+        shutil.rmtree(board.root / name, ignore_errors=True)
+    board.state.mkdir(parents=True)
+    board.lasting = False
+
+
+@contextmanager
+def served(board: Board, tmp_path: Path) -> Iterator[Running]:
+    """Start a server with the settings that were derived."""
+    flags = []
+    for name, value in re.findall(r"^EDGE_SERVE_(\w+)=(.*)$", board.text(SETTINGS) or "", re.MULTILINE):
+        flags.append(f"--{name.lower().replace('_', '-')}={value.replace('/etc/', f'{board.root}/etc/', 1)}")
+    (tmp_path / "models").mkdir(exist_ok=True)
+    with running(f"--model-repository={tmp_path / 'models'}", *flags) as server:
+        yield server
+
+
+def status(server: Running, token: str = "") -> int:
+    """Return the status of a question for the models."""
+    return server.request("POST", INDEX, b"", headers={"Authorization": f"Bearer {token}"} if token else {})[0]
+
+
+def test_a_server_whose_settings_are_lost_is_closed_until_the_file_is_corrected(board: Board, tmp_path: Path) -> None:
+    assert board.configure(TOKENS) == []
+    good = board.text("boot/edge-serve.toml") or ""
+    lose_data(board)
+    board.write(good + MISTAKE)
+    assert len(board.boot()) == 1
+    assert board.faults()["settings-closed"] == (
+        "the server refuses all clients: edge-serve.toml cannot be used, and no settings before it are stored"
+    )
+    with served(board, tmp_path) as server:
+        assert [status(server), status(server, TOKEN)] == [401, 401]
+
+    board.write(good)
+    assert board.boot() == []
+    assert board.faults() == {}
+    with served(board, tmp_path) as server:
+        assert [status(server), status(server, TOKEN)] == [401, 200]
+
+
+def test_a_file_without_tokens_opens_the_server_again(board: Board, tmp_path: Path) -> None:
+    assert len(board.configure(MISTAKE)) == 1
+    assert "EDGE_SERVE_TOKEN_FILE=/etc/edge-serve/tokens\n" in (board.text(SETTINGS) or "")
+    assert len(board.boot()) == 1, "the second start is as the first"
+    assert "settings-closed" in board.faults()
+
+    assert board.configure("") == []
+    assert board.faults() == {}
+    with served(board, tmp_path) as server:
+        assert status(server) == 200
+
+
+@pytest.mark.parametrize("found", ["unmounted", "directory", "unreadable"])
+def test_a_boot_partition_that_cannot_be_read_closes_a_server_without_settings(
+    board: Board, monkeypatch: pytest.MonkeyPatch, found: str
+) -> None:
+    assert board.configure(TOKENS) == []
+    lose_data(board)
+    if found == "unmounted":
+        board.mounted = False
+    elif found == "directory":
+        (board.esp / "edge-serve.toml").unlink()
+        (board.esp / "edge-serve.toml").mkdir()
+    else:
+
+        def fail(*arguments: object) -> bytes:
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr("image.device.provision.read.read", fail)
+    assert len(board.boot()) == 1
+    assert "settings-closed" in board.faults()
+    assert "EDGE_SERVE_TOKEN_FILE=" in (board.text(SETTINGS) or "")
+
+
+def test_tokens_that_were_made_on_a_closed_device_are_valid(board: Board) -> None:
+    assert len(board.configure(MISTAKE)) == 1
+    tokens = board.root / "etc/edge-serve/tokens"
+    tokens.write_text(f"read sha256:{'0' * 64} camera-3\n")
+    assert len(board.boot()) == 1
+    assert tokens.read_text() == f"read sha256:{'0' * 64} camera-3\n"
+
+
+def test_a_new_device_without_a_file_is_open(board: Board) -> None:
+    assert board.boot() == []
+    assert board.faults() == {}
+    assert board.text(SETTINGS) is None
+    board.write(MINIMAL)
+    assert board.boot() == []
+    assert board.text(SETTINGS) is None
