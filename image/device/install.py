@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from image.device import decide, files
+from image.device import decide
 from image.device.slots import Slots, SlotStore
 
 #: kind of a file in the document -> how its name ends

@@ -222,19 +222,17 @@ def _shown(key: Key, text: str) -> str:
 
 
 def _token_mistakes(row: dict[str, Any]) -> Iterator[str]:
-    """Yield the mistakes of a token, without its characters."""
+    """Yield the mistakes of a token. Nothing is quoted, because a token may stand in the place of any key or value."""
     known = ("name", "role", "token", "hash")
     for name, value in row.items():
         if name not in known:
-            yield f"unknown key {quoted(name)}{nearest(name, known) or '; expected ' + ', '.join(known)}"
+            yield f"found another key{nearest(name, known) or '; expected ' + ', '.join(known)}"
         elif not isinstance(value, str):
             yield f"{name}: expected text"
     if not _TOKEN_NAME.fullmatch(str(row.get("name", ""))):
         yield "name: expected up to 128 letters, digits, and _ . @ : / -"
     if row.get("role") not in ROLES:
-        role = str(row.get("role", ""))
-        shown = "a token" if _TOKEN.fullmatch(role) else quoted(row.get("role", ""))
-        yield f"role: found {shown}, expected one of {', '.join(ROLES)}{nearest(role, ROLES)}"
+        yield f"role: expected one of {', '.join(ROLES)}{nearest(str(row.get('role', '')), ROLES)}"
     if ("token" in row) == ("hash" in row):
         yield "expected either token or hash"
     elif "token" in row and not _TOKEN.fullmatch(str(row["token"])):

@@ -93,7 +93,7 @@ KEYS = (
     ),
     Key("server.tls_cert", Kind.FILE, "certificate (PEM) of the server: HTTP then requires TLS", _PEM),
     Key("server.tls_key", Kind.FILE, "private key (PEM) of that certificate", _PEM, secret=True),
-    Key("server.tokens", Kind.TOKENS, "clients' tokens: `name`, `role`, and `token` or `hash`", 256),
+    Key("server.tokens", Kind.TOKENS, "clients' tokens: `name`, `role`, and `token` or `hash`", 256, secret=True),
     Key("server.settings", Kind.SETTINGS, "[settings](settings.md) of the server: `EDGE_SERVE_...` = text", 256),
     Key(
         "ssh.keys", Kind.TEXTS,

@@ -137,7 +137,7 @@ def setting(name: str, text: str) -> Iterator[str]:
     if not _VARIABLE.fullmatch(name):
         yield f"found the name {quoted(name)}, expected that of a variable, such as EDGE_SERVE_LOG_VERBOSE"
     if not text.isprintable():
-        yield f"{name}: found {quoted(text)}, expected text on one line"
+        yield f"{name}: found line ends or other control characters, expected text on one line"
 
 
 def ssh_key(text: str) -> Iterator[str]:

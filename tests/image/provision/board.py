@@ -46,9 +46,7 @@ class Board:
 
     @property
     def place(self) -> Place:
-        return Place(
-            self.root, self.esp, self.zones, lambda path: self.mounted, self.run, self.names.append
-        )
+        return Place(self.root, self.esp, self.zones, lambda path: self.mounted, self.run, self.names.append)
 
     def boot(self) -> list[str]:
         """Start, and provision. Return the mistakes as text."""

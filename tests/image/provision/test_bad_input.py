@@ -94,12 +94,23 @@ def only(mistakes: list[str]) -> str:
         ),
         (
             "[[server.tokens]]\nname = 'a'\nrole = 'infr'\nhash = 'sha256:" + "0" * 64 + "'\n", 4,
-            "role: found 'infr', expected one of health, read, infer, admin; did you mean infer?",
+            "role: expected one of health, read, infer, admin; did you mean infer?",
         ),
         (
             "[[server.tokens]]\nname = 'a'\nrole = '" + "geheim" * 6 + "'\nhash = 'sha256:" + "0" * 64 + "'\n", 4,
-            "role: found a token, expected one of health, read, infer, admin",
+            "role: expected one of health, read, infer, admin",
         ),
+        (
+            "[[server.tokens]]\nname = 'a'\nrole = 'infer " + "geheim" * 6 + "'\nhash = 'sha256:" + "0" * 64 + "'\n", 4,
+            "role: expected one of health, read, infer, admin",
+        ),
+        (
+            f"[[server.tokens]]\n{'geheim' * 6} = 'infer'\nname = 'a'\nrole = 'read'\nhash = 'sha256:{'0' * 64}'\n", 2,
+            "server.tokens: found another key; expected name, role, token, hash",
+        ),
+        ("[server]\ntokens = ['geheim']\n", 3, "server.tokens: found the text, expected table"),
+        ("[server]\ntokens = 'geheim'\n", 3, "server.tokens: found the text, expected tables [[server.tokens]]"),
+        ("[server.settings]\nEDGE_SERVE_A = 'geheim\t'\n", 3, "expected text on one line"),
         ("[[server.tokens]]\nname = 'a'\nrole = 'infer'\n", 2, "expected either token or hash"),
         ("[ssh]\nkeys = ['ssh-ed25519 AAAA']\n", 3, "ssh.keys: found a damaged key"),
         ("[ssh]\nkeys = ['command=\"x\" ssh-ed25519 AAAA']\n", 3, "options before the key are not allowed"),
