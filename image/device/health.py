@@ -14,7 +14,7 @@ from typing import Any
 from image.device import decide, report, server
 from image.device.data.place import read_place
 from image.device.decide import Verdict
-from image.device.restart import restart
+from image.device.restart import RestartFailed, restart
 from image.device.slots import TRIES, Failure, SlotStore
 
 Ask = Callable[[], dict[str, Any] | None]
@@ -90,26 +90,37 @@ def wait_for_verdict(
         sleep(decide.POLL_SECONDS)
 
 
-def fall_back(boot: SlotStore, running: int, kind: str, reason: str, restart: Callable[[], None]) -> bool:
-    """Condemn the running system and restart into another one. Without another one it stays, and reports the reason."""
+def fall_back(
+    boot: SlotStore, running: int, kind: str, reason: str, restart: Callable[[], None], code: str = "system-unhealthy"
+) -> bool:
+    """Condemn the running system and restart into another one. Return whether the running one is condemned.
+
+    A system that cannot be left stays, and its fault is reported.
+
+    Args:
+        kind: of the `Failure`. code: of the fault.
+    """
     with boot.lock():
-        return _fall_back(boot, running, kind, reason, restart)
-
-
-def _fall_back(boot: SlotStore, running: int, kind: str, reason: str, restart: Callable[[], None]) -> bool:
-    usable = decide.others(boot.entries(), running)
-    if not usable:
-        text = f"system {running} is not healthy, and there is no other system to start: {reason}"
-        report.report("system-unhealthy", text, "Install an update: 'edge-ota system apply'; or write the image anew.")
-        print(text, file=sys.stderr)
-        # it is alive: its tries must not run out, or systemd-boot would start one that may not be
+        usable = decide.others(boot.entries(), running)
+        if not usable:
+            # it is alive: its tries must not run out, or systemd-boot would start one that may not be
+            with report.boot_partition():
+                boot.set_tries(running, TRIES)
+            _report(code, f"system {running} is not healthy, and there is no other system to start: {reason}")
+            return False
+        print(f"system {running} is bad: {reason}; restarting into system {usable[0].version}", file=sys.stderr)
         with report.boot_partition():
-            boot.set_tries(running, TRIES)
-        return False
-    print(f"system {running} is bad: {reason}; restarting into system {usable[0].version}", file=sys.stderr, flush=True)
-    with report.boot_partition():
-        boot.condemn(Failure(running, kind, reason))
-        restart()
+            boot.condemn(Failure(running, kind, reason))
+        if not boot.is_leaving():  # the restart would end here again
+            _report(code, f"system {running} is not healthy, and the boot partition cannot be written: {reason}")
+            return False
+        try:
+            restart()
+        except RestartFailed as error:
+            text = f"system {running} is not healthy ({reason}), and {error}"
+            report.report(code, text, f"Restart it by its power switch; system {usable[0].version} starts then.")
         return True
-    # without the change on the boot partition, the restart would end here again
-    return False
+
+
+def _report(code: str, text: str) -> None:
+    report.report(code, text, "Install an update: 'edge-ota system apply'; or write the image anew.")

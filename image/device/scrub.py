@@ -34,8 +34,7 @@ def scrub(boot: SlotStore, device: Path, restart: Callable[[], None]) -> int:
         return 0
     running = boot.running()
     text = f"its root is damaged at byte {offset}: the disk returned other data than was written"
-    if not fall_back(boot, running, "disk", text, restart):
-        report.report("system-damaged", f"system {running}: {text}", "Install an update soon, or replace the disk.")
+    fall_back(boot, running, "disk", text, restart, code="system-damaged")
     return 0
 
 

@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import select
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 
 from image.device import decide, files, server
 from image.device.install import Installer, UpdateRefused, describe
-from image.device.restart import restart
+from image.device.restart import RestartFailed, restart
 from image.device.slots import MOST_BYTES, Failure, SlotStore
 
 MOST_REQUEST = 4096
@@ -40,8 +39,8 @@ def main() -> int:
     try:
         if then is not None:
             then()
-    except (OSError, subprocess.SubprocessError) as error:
-        print(f"the machine could not be restarted: {error}; restart it by its power switch", file=sys.stderr)
+    except RestartFailed as error:
+        print(f"{error}; restart it by its power switch", file=sys.stderr)
         return 1
     return 0
 

@@ -7,8 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DEVICE = ROOT / "image" / "device"
-#: `report("data-full", ...)`, also under other names, and `code = "..."` for a call below
-_PYTHON = re.compile(r'\breport\(\s*f?"([a-z][a-z0-9{}-]*)"|\bcode = "([a-z-]+)"')
+#: `report("data-full", ...)`, also under other names, and `code = "..."` for a call below, or of an argument
+_PYTHON = re.compile(r'\breport\(\s*f?"([a-z][a-z0-9{}-]*)"|\bcode(?:: str)? ?= ?"([a-z-]+)"')
 #: `fault data-full "..."`, the same by functions that call it, and a document written by hand
 _SHELL = re.compile(r'\b(?:fault|in_memory|set_aside) ([a-z][a-z-]+) "|"code": "([a-z-]+)"')
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from image.device import decide, files, health, report, scrub, slot
+from image.device import decide, files, health, report, restart, scrub, slot
 from image.device.decide import ANSWER_SECONDS, LOAD_SECONDS, Verdict
 from image.device.files import FileStep
 from image.device.slots import Failure, Slots, SlotStore
@@ -215,6 +215,28 @@ def test_the_only_system_stays_and_says_so(tmp_path: Path, faults: dict[str, str
     assert "there is no other system to start: no answer" in faults["system-unhealthy"]
 
 
+@pytest.mark.parametrize("program", ["exit 1", "sleep 9", None])
+def test_a_restart_that_fails_leaves_a_condemned_system_that_says_so(
+    tmp_path: Path, faults: dict[str, str], monkeypatch: pytest.MonkeyPatch, program: str | None
+) -> None:
+    machine = Machine(tmp_path, ["edge_1+5.efi", "edge_2+2-1.efi"], 2, Slots((1,), pending=2))
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    monkeypatch.setattr(restart, "SECONDS", 0.2)
+    if program:
+        (tmp_path / "systemctl").write_text(f"#!/bin/sh\nexec {program}\n")
+        (tmp_path / "systemctl").chmod(0o755)
+    else:
+        monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert health.fall_back(machine.boot, 2, "health", "no answer", restart.restart)
+
+    assert [*faults] == ["system-unhealthy"]
+    assert "(no answer), and the machine could not be restarted: " in faults["system-unhealthy"]
+    assert "Restart it by its power switch; system 1 starts then." in faults["system-unhealthy"]
+    assert machine.boot.read_failure() == Failure(2, "health", "no answer")
+    assert machine.start() == 1
+
+
 @pytest.mark.parametrize("running", [1, 2])
 def test_a_boot_partition_that_cannot_be_written_causes_no_restart(
     tmp_path: Path, faults: dict[str, str], monkeypatch: pytest.MonkeyPatch, running: int
@@ -393,6 +415,20 @@ def test_a_read_error_condemns_the_slot(
     failure = machine.boot.read_failure()
     assert failure is not None
     assert "damaged at byte 2097152" in failure.reason
+
+
+def test_a_read_error_of_the_only_system_is_one_fault_that_a_whole_root_clears(
+    tmp_path: Path, faults: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(tmp_path, ["edge_2+5.efi"], 2, Slots((2,)))
+    offsets = iter([4096, None])
+    monkeypatch.setattr(scrub, "first_error", lambda device: next(offsets))
+
+    assert scrub.scrub(machine.boot, tmp_path, lambda: pytest.fail("restarted")) == 0
+    assert [*faults] == ["system-damaged"]
+    assert "there is no other system to start: its root is damaged at byte 4096" in faults["system-damaged"]
+    assert scrub.scrub(machine.boot, tmp_path, lambda: pytest.fail("restarted")) == 0
+    assert faults == {}
 
 
 # ---- every state ----

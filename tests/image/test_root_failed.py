@@ -123,6 +123,17 @@ def test_a_boot_partition_that_cannot_be_written_causes_no_restart(tmp_path: Pat
     assert "reboot" not in run(machine, programs, 2, "disk")
 
 
+def test_a_slot_that_the_health_gate_condemned_is_left_with_its_reason(tmp_path: Path, programs: Path) -> None:
+    machine = Machine(tmp_path / "device", ["edge_1+5.efi", "edge_2+2-1.efi"], 2)
+    machine.boot.condemn(Failure(2, "health", "no answer"))
+
+    calls = run(machine, programs, 2, "disk")
+
+    assert calls.endswith("systemctl reboot --force\n")
+    assert machine.names() == ["edge_1+5.efi", "edge_2+0.efi"]
+    assert machine.boot.read_failure() == Failure(2, "health", "no answer")
+
+
 def two_disks(machine: Machine, programs: Path, *names: str) -> Path:
     """Add a second disk with boot entries of these names. Return the folder of its boot partition."""
     dev, root = machine.root / "dev", machine.root
