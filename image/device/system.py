@@ -102,6 +102,7 @@ class Requests:
         if type(version) is not int or not 0 < version < 10**10:
             raise UpdateRefused(f"the version is {version!r}, expected a number")
         with self._locked():
+            self._refuse_leaving()
             running, entries, slots = self._boot.running(), self._boot.entries(), self._boot.load()
             if not decide.waits_for_restart(entries, slots, running, version):
                 self._installer.install(version)
@@ -120,8 +121,19 @@ class Requests:
         name = device_name(self._boot.root)
         if request.get("name") != name:
             raise UpdateRefused(f"the name is {request.get('name')!r}, and this device is {name!r}: nothing was erased")
-        files.replace(self._boot.esp / "factory-reset", f"{name}\n".encode())
+        with self._locked():
+            self._refuse_leaving()
+            files.replace(self._boot.esp / "factory-reset", f"{name}\n".encode())
         return {"name": name, "restarting": True}
+
+    def _refuse_leaving(self) -> None:
+        """Refuse a change of a system that is condemned: an installation would remove the one that starts next.
+
+        Raises:
+            UpdateRefused: the running system is condemned. A rollback is accepted again, in case its restart failed.
+        """
+        if self._boot.is_leaving():
+            raise UpdateRefused("the device restarts into another system: try again after that")
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

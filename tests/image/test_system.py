@@ -104,6 +104,29 @@ def test_two_updates_do_not_run_at_once(machine: Machine) -> None:
     assert "another system update is being installed" in answer["error"]
 
 
+def test_a_factory_reset_waits_for_the_end_of_an_installation(machine: Machine) -> None:
+    with machine.boot.lock():
+        answer, restarts = ask(machine, {"op": "factory-reset", "name": system.device_name(machine.root)})
+
+    assert "another system update is being installed" in answer["error"]
+    assert not restarts
+    assert not (machine.boot.esp / "factory-reset").exists()
+
+
+def test_a_system_that_is_left_takes_nothing_but_a_rollback(machine: Machine) -> None:
+    assert ask(machine, {"op": "rollback"})[1]
+    installer = Recorded()
+    for request in ({"op": "install", "version": 3}, {"op": "factory-reset", "name": system.device_name(machine.root)}):
+        answer, restarts = ask(machine, request, installer)
+        assert answer["error"] == "the device restarts into another system: try again after that"
+        assert not restarts
+
+    assert installer.versions == []
+    assert not (machine.boot.esp / "factory-reset").exists()
+    assert ask(machine, {"op": "rollback"})[1], "the restart may have failed"
+    assert machine.start() == 1
+
+
 def test_a_rollback_condemns_the_running_version(machine: Machine) -> None:
     assert ask(machine, {"op": "rollback"}) == ({"ok": True, "version": 1, "restarting": True}, True)
 
