@@ -11,7 +11,7 @@ from pathlib import Path
 
 from deploy import requirements
 
-#: licence texts beside a wheel's metadata, or in its package
+#: licence texts beside a wheel's metadata, or in the packages that it installs, which may have other names
 _TEXTS = ("licenses/**/*", "LICENSE*", "LICENCE*", "COPYING*", "NOTICE*")
 _PACKAGE_TEXTS = ("LICENSE*", "ThirdPartyNotices*")
 
@@ -61,22 +61,22 @@ def _without(wheel: Wheel, names: set[str]) -> Wheel:
 
 def _read(folder: Path, locked: dict[str, tuple[str, ...]]) -> Wheel:
     metadata = HeaderParser().parsestr((folder / "METADATA").read_text())
-    name = normalized(metadata["Name"])
+    name, distribution = normalized(metadata["Name"]), folder.name.partition("-")[0]
     packages = folder.parent
+    top = folder / "top_level.txt"
+    modules = tuple(sorted(top.read_text().split())) if top.exists() else (name,)
     texts = {}
-    for base, patterns in ((folder, _TEXTS), (packages / name, _PACKAGE_TEXTS)):
+    for base, patterns in ((folder, _TEXTS), *((packages / module, _PACKAGE_TEXTS) for module in modules)):
         for pattern in patterns:
             for path in sorted(base.glob(pattern)):
                 if path.is_file():
                     texts[str(path.relative_to(packages))] = path.read_text(errors="replace")
-    top = folder / "top_level.txt"
-    modules = tuple(sorted(top.read_text().split())) if top.exists() else (name,)
     if not texts:
         texts = {f"{module}.py": _header(packages / f"{module}.py") for module in modules}
         texts = {path: text for path, text in texts.items() if "Copyright" in text}
     licence = _licence(metadata["License-Expression"], metadata["License"], metadata.get_all("Classifier", []))
     libraries = {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (packages / f"{name}.libs").glob("*")
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in packages.glob(f"{distribution}.libs/*")
     }
     requires = tuple(normalized(re.split("[^A-Za-z0-9._-]", text)[0]) for text in metadata.get_all("Requires-Dist", []))
     hashes = locked.get(name, ())

@@ -32,6 +32,12 @@ WHEELS: list[tuple[str, str, str, dict[str, str]]] = [
         "nvidia_ml_py-13.6.dist-info/top_level.txt": "pynvml\n",
         "pynvml.py": "##\n# Copyright (c) 2011-2025, NVIDIA.\n#\n# Redistribution in a header\n\nimport sys\n",
     }),
+    ("other-name", "1.32.0", "License: MIT License\n", {
+        "other_name-1.32.0.dist-info/top_level.txt": "other\n",
+        "other/LICENSE": "MIT License\nCopyright (c) 2018 Another\n",
+        "other/ThirdPartyNotices.txt": "zlib\n",
+        "other_name.libs/libz-1.so": "code",
+    }),
     ("wordy", "1", "License: All of\n the text\nClassifier: License :: OSI Approved :: BSD License\n", {}),
 ]  # fmt: skip
 
@@ -70,6 +76,15 @@ def test_copyright_file_has_every_licence_and_its_owners(wheels: list[Wheel]) ->
     )
     assert nvml.endswith(" Redistribution in a header")
     assert "Apache" not in nvml
+
+
+def test_a_distribution_whose_module_has_another_name_has_its_texts(wheels: list[Wheel]) -> None:
+    (found,) = (wheel for wheel in wheels if wheel.name == "other-name")
+
+    assert [*found.texts] == ["other/LICENSE", "other/ThirdPartyNotices.txt"]
+    assert [*found.libraries] == ["libz-1.so"]
+    assert " Another\n" in copyright_file(wheels)
+    assert " zlib\n" in copyright_file(wheels)
 
 
 def test_bill_of_materials_is_cyclonedx(wheels: list[Wheel]) -> None:
