@@ -26,6 +26,11 @@ _KEY_TYPES = (
     "ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa",
     "sk-ssh-ed25519@openssh.com", "sk-ecdsa-sha2-nistp256@openssh.com",
 )  # fmt: skip
+_SCOPED = re.compile(r"[^%]*(%[A-Za-z0-9._-]+)?")
+#: systemd-networkd ignores such an address of the device, and such a gateway
+_NO_SCOPE = "expected an address without '%' and an interface: network.interface names it"
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _EXPECTED_KEY = "expected a line of a .pub file, such as 'ssh-ed25519 AAAA... name'"
 
 
@@ -56,6 +61,10 @@ def address(text: str) -> Iterator[str]:
         return
     if "/" not in text:
         yield f"found {quoted(text)} without a prefix, expected such as '{text}/24'"
+    elif "%" in text:
+        yield f"found {quoted(text)}, {_NO_SCOPE}"
+    elif _is_of_the_network(found.ip, found.network):
+        yield f"found {quoted(text)}, which is the network or its broadcast address, expected an address within it"
     elif found.ip.is_loopback or found.ip.is_multicast or found.ip.is_unspecified:
         yield f"found {quoted(text)}, which no device can have, expected an address of your network"
 
@@ -63,7 +72,7 @@ def address(text: str) -> Iterator[str]:
 def ip(text: str) -> Iterator[str]:
     """Check the address of another machine, without a prefix."""
     try:
-        found = ipaddress.ip_address(text)
+        found = _ip(text)
     except ValueError:
         yield f"found {quoted(text)}, expected an address such as '192.168.1.1'"
         return
@@ -71,27 +80,45 @@ def ip(text: str) -> Iterator[str]:
         yield f"found {quoted(text)}, which no other machine can have, expected an address such as '192.168.1.1'"
 
 
+def _ip(text: str) -> _Address:
+    """Return the address in a text.
+
+    Raises:
+        ValueError: it is none, or the name of its interface (`fe80::1%eth0`) has characters that `ipaddress` accepts
+            and a file of systemd does not, such as the end of the line.
+    """
+    if not _SCOPED.fullmatch(text):
+        raise ValueError(text)
+    return ipaddress.ip_address(text)
+
+
 def gateway(text: str, addresses: tuple[str, ...]) -> Iterator[str]:
     """Check that a gateway is another machine within a network of the device."""
     interfaces = [ipaddress.ip_interface(one) for one in addresses]
     networks = [one.network for one in interfaces]
     gateway = ipaddress.ip_address(text)
-    if any(gateway == one.ip for one in interfaces):
+    if "%" in text:
+        yield f"found {quoted(text)}, {_NO_SCOPE}"
+    elif any(gateway == one.ip for one in interfaces):
         yield f"found {quoted(text)}, which is the device's own address, expected that of your router"
-    elif any(
-        one.version == 4 and one.num_addresses > 2 and gateway in (one.network_address, one.broadcast_address)
-        for one in networks
-    ):
+    elif any(_is_of_the_network(gateway, one) for one in networks):
         yield f"found {quoted(text)}, which no machine can have, expected the address of your router"
     elif not any(gateway in network for network in networks) and not gateway.is_link_local:
         names = ", ".join(map(str, networks))
         yield f"found {quoted(text)}, expected an address within network.address ({names})"
 
 
+def _is_of_the_network(address: _Address, network: _Network) -> bool:
+    """Return whether an address is that of the network itself, or its broadcast address. Networks of two have none."""
+    if network.version == 6 or network.num_addresses <= 2:
+        return False
+    return address in (network.network_address, network.broadcast_address)
+
+
 def host_or_address(text: str) -> Iterator[str]:
     """Check a host name or an address."""
     try:
-        ipaddress.ip_address(text)
+        _ip(text)
     except ValueError:
         if not _HOST.fullmatch(text):
             yield f"found {quoted(text)}, expected a host name or an address, such as 'pool.ntp.org'"

@@ -49,6 +49,15 @@ def only(mistakes: list[str]) -> str:
         ("[network]\naddress = ['127.0.0.1/8']\n", 3, "which no device can have"),
         ("[network]\naddress = ['10.0.0.2/24', '300.0.0.1/24']\n", 3, "found '300.0.0.1/24', expected an address"),
         ("[network]\naddress = []\n", 3, "found an empty list"),
+        ("[network]\naddress = ['192.168.1.0/24']\n", 3, "which is the network or its broadcast address"),
+        ("[network]\naddress = ['192.168.1.255/24']\n", 3, "expected an address within it"),
+        ("[network]\naddress = ['fe80::20%eth0/64']\n", 3, "expected an address without '%' and an interface"),
+        (
+            "[network]\naddress = ['fd00::2/64']\ngateway = 'fe80::1%12'\n", 4,
+            "network.gateway: found 'fe80::1%12', expected an address without '%'",
+        ),
+        ("[network]\naddress = ['fd00::2/64']\ndns = [\"fe80::1%x\\n[Route]\"]\n", 4, "network.dns: found 'fe80::1%x"),
+        ("[network]\nntp = [\"fe80::1%x\\n[Route]\"]\n", 3, "expected a host name or an address"),
         (
             "[network]\naddress = ['10.0.0.2/24']\ngateway = '10.0.1.1'\n", 4,
             "expected an address within network.address (10.0.0.0/24)",

@@ -87,6 +87,11 @@ def test_name_time_zone_and_network_are_applied(board: Board) -> None:
     ]  # fmt: skip
 
 
+def test_a_server_on_the_link_may_name_its_interface(board: Board) -> None:
+    assert board.configure('[network]\naddress = ["fd00::2/64"]\ndns = ["fe80::1%eth0"]\n') == []
+    assert "DNS=fe80::1%eth0\n" in (board.text(NETWORK) or "")
+
+
 def test_an_interface_whose_name_has_the_domain_of_its_bus_is_accepted(board: Board) -> None:
     assert board.configure('[network]\ninterface = "enP4p65s0"\n') == []
     assert "Name=enP4p65s0\n" in (board.text(NETWORK) or "")
