@@ -112,6 +112,16 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def sums(paths: list[Path]) -> str:
-    """Return the lines of `sha256sum` for files of one folder."""
-    return "".join(f"{sha256(path)}  {path.name}\n" for path in sorted(paths))
+def write_sums(folder: Path, paths: list[Path]) -> Path:
+    """Write the lines of `sha256sum` for files of a folder to SHA256SUMS. Return its path.
+
+    The lines of other files that are still there stay: builds of several profiles share a folder.
+    """
+    sums = folder / "SHA256SUMS"
+    lines = {path.name: f"{sha256(path)}  {path.name}" for path in paths}
+    for line in sums.read_text().splitlines() if sums.exists() else ():
+        name = line.partition("  ")[2]
+        if name not in lines and (folder / name).is_file():
+            lines[name] = line
+    sums.write_text("".join(f"{lines[name]}\n" for name in sorted(lines)))
+    return sums

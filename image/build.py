@@ -51,14 +51,22 @@ class Wish:
 
     @property
     def name(self) -> str:
-        """The start of file names that tell the package's version and the profile."""
-        arch = "" if self.arch == "x86-64" else f"-{self.arch}"
-        return f"edge-serve_{self.build.version}_{self.profile}{arch}"
+        """The start of file names that tell the package's version, the profile, and the processor."""
+        return f"edge-serve_{self.build.version}_{self._variant}"
 
     @property
     def system(self) -> str:
-        """The start of the names of an update's files, and the label of its partitions."""
+        """The label of an update's partitions, and the start of the names that mkosi gives to its files."""
         return f"edge_{self.number}"
+
+    @property
+    def update(self) -> str:
+        """The start of the names of an update's files in `out`, which may have those of other profiles too."""
+        return self.system if self._variant == "base" else f"{self.system}_{self._variant}"
+
+    @property
+    def _variant(self) -> str:
+        return self.profile if self.arch == "x86-64" else f"{self.profile}-{self.arch}"
 
 
 def wish(profile: str, out: Path, fresh: bool, arch: str = "x86-64") -> Wish:
@@ -187,7 +195,7 @@ def _finish(asked: Wish, raw: Path, package: Path, found: list[tuple[str, str, s
         extent = artifacts.used(file.read(512))
     disk = out / f"{asked.name}.img.zst"
     _compress(raw, disk)
-    update = {name: out / f"{asked.system}.{name}" for name in ("root", "verity", "efi")}
+    update = {name: out / f"{asked.update}.{name}" for name in ("root", "verity", "efi")}
     artifacts.copy_start(root, update["root"], extent.root)
     artifacts.copy_start(verity, update["verity"], extent.verity)
     update["efi"].write_bytes(kernel)
@@ -207,11 +215,10 @@ def _finish(asked: Wish, raw: Path, package: Path, found: list[tuple[str, str, s
     for name, text in texts.items():
         beside.append(out / f"{asked.name}.{name}")
         beside[-1].write_text(text)
-    facts = out / f"{asked.system}.build.json"
+    facts = out / f"{asked.update}.build.json"
     facts.write_text(_facts(asked, hashed, update))
     beside.append(facts)
-    (out / "SHA256SUMS").write_text(artifacts.sums(beside))
-    yield from (*beside, out / "SHA256SUMS")
+    yield from (*beside, artifacts.write_sums(out, beside))
 
 
 def check_identity(asked: Wish, release: Mapping[str, str]) -> None:

@@ -80,13 +80,14 @@ def read_image(path: Path) -> Image:
 
 
 def _compare_sum(path: Path) -> None:
-    """Compare an image with the sums beside it, which `make image` wrote."""
+    """Compare an image with the sums beside it, which `make image` wrote. Say so if they do not have it."""
     try:
         lines = (path.parent / "SHA256SUMS").read_text().splitlines()
     except OSError:
         return
     expected = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}.get(path.name)
     if expected is None:
+        print(f"SHA256SUMS beside {path} has no line for it: its sum is not compared", flush=True)
         return
     with path.open("rb") as file:
         digest = hashlib.sha256()

@@ -16,7 +16,8 @@ from image.errors import ImageError
 from tests.ota.system.images import uki
 
 RELEASE = 'ID=debian\nIMAGE_ID="edge"\nIMAGE_VERSION="7"\nVARIANT_ID=base\nEDGE_STATE_SCHEMA=1\n'
-KERNEL = uki(RELEASE, f"quiet roothash={'ab' * 32} panic=5 systemd.import_credentials=no audit=0")
+COMMAND_LINE = f"quiet roothash={'ab' * 32} panic=5 systemd.import_credentials=no audit=0"
+KERNEL = uki(RELEASE, COMMAND_LINE)
 
 
 def superblock(blocks: int, algorithm: bytes = b"sha256") -> bytes:
@@ -92,7 +93,20 @@ def test_a_partition_is_cut_and_a_short_one_refused(tmp_path: Path) -> None:
 def test_sums_are_those_of_sha256sum(tmp_path: Path) -> None:
     for name in ("b", "a"):
         (tmp_path / name).write_text(name)
-    text = artifacts.sums([tmp_path / "b", tmp_path / "a"])
+    sums = artifacts.write_sums(tmp_path, [tmp_path / "b", tmp_path / "a"])
 
-    assert text.splitlines()[0] == f"{hashlib.sha256(b'a').hexdigest()}  a"
-    subprocess.run(["sha256sum", "--check", "--quiet"], input=text, text=True, cwd=tmp_path, check=True)
+    assert sums.read_text().splitlines()[0] == f"{hashlib.sha256(b'a').hexdigest()}  a"
+    subprocess.run(["sha256sum", "--check", "--quiet", sums], cwd=tmp_path, check=True)
+
+
+def test_sums_of_an_earlier_build_stay_while_its_files_are_there(tmp_path: Path) -> None:
+    for name in ("a", "b", "removed"):
+        (tmp_path / name).write_text(name)
+    artifacts.write_sums(tmp_path, [tmp_path / "a", tmp_path / "b", tmp_path / "removed"])
+    (tmp_path / "removed").unlink()
+    for name in ("b", "c"):
+        (tmp_path / name).write_text(f"new {name}")
+    sums = artifacts.write_sums(tmp_path, [tmp_path / "b", tmp_path / "c"])
+
+    assert [line.partition("  ")[2] for line in sums.read_text().splitlines()] == ["a", "b", "c"]
+    subprocess.run(["sha256sum", "--check", "--quiet", sums], cwd=tmp_path, check=True)

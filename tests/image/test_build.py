@@ -6,6 +6,7 @@ import json
 import platform
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,9 @@ from deploy.version import Build
 from image import build, machine
 from image.__main__ import main
 from image.errors import ImageError
+from tests.ota.system.images import uki
 
-from .test_artifacts import KERNEL, superblock
+from .test_artifacts import COMMAND_LINE, KERNEL, RELEASE, superblock
 
 
 def test_the_number_of_a_system_is_the_number_of_commits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,6 +129,24 @@ def test_dist_has_the_disk_the_update_and_their_documents(tmp_path: Path) -> Non
     assert facts["root_hash"] == "ab" * 32
     assert facts["state_schema"] == 1
     assert facts["files"]["verity"]["length"] == 2 * 4096
+    subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=tmp_path / "dist", check=True)
+
+
+def test_builds_of_several_profiles_and_processors_share_dist(tmp_path: Path) -> None:
+    asked, package = outputs(tmp_path)
+    for profile, arch in (("base", "x86-64"), ("nvidia", "x86-64"), ("base", "arm64")):
+        kernel = uki(RELEASE.replace("=base", f"={profile}"), COMMAND_LINE)
+        (tmp_path / "out/edge_7.efi").write_bytes(kernel)
+        for path in (tmp_path / "out").glob("edge_7.root-*"):
+            path.rename(path.with_name(path.name.replace("x86-64", arch)))
+        list(build._finish(replace(asked, profile=profile, arch=arch), tmp_path / "out/edge_7.raw", package, []))
+    names = sorted(path.name for path in (tmp_path / "dist").iterdir())
+
+    for stem, profile in (("edge_7", "base"), ("edge_7_nvidia", "nvidia"), ("edge_7_base-arm64", "base")):
+        assert {f"{stem}.{ending}" for ending in ("root", "verity", "efi", "build.json")} <= set(names)
+        assert json.loads((tmp_path / f"dist/{stem}.build.json").read_text())["profile"] == profile
+    sums = (tmp_path / "dist/SHA256SUMS").read_text()
+    assert [line.partition("  ")[2] for line in sums.splitlines()] == [name for name in names if name != "SHA256SUMS"]
     subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=tmp_path / "dist", check=True)
 
 

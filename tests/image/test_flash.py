@@ -84,6 +84,16 @@ def test_an_image_with_another_sum_than_the_one_beside_it_is_refused(tmp_path: P
     assert "SHA256SUMS beside it has 0000000000000000...: copy the image again" in refused(path)
 
 
+def test_an_image_without_a_sum_beside_it_is_said_to_have_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = image(tmp_path, CONTENT)
+    (tmp_path / "SHA256SUMS").write_text(f"{'0' * 64}  another\n")
+    flash.read_image(path)
+
+    assert capsys.readouterr().out == f"SHA256SUMS beside {path} has no line for it: its sum is not compared\n"
+
+
 def test_the_newest_image_is_taken(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match="make image"):
         flash.newest(tmp_path)

@@ -26,9 +26,11 @@ def sections(kernel: bytes) -> dict[str, int]:
 @pytest.fixture(scope="module")
 def update(image: Path) -> Path:
     """Return the description of the update files that were built with the image."""
-    package = re.fullmatch(r"edge-serve_(.+)_[a-z]+\.img\.zst", image.name)
+    package = re.fullmatch(r"edge-serve_(.+)_([a-z]+)\.img\.zst", image.name)
     assert package, f"{image} is not the compressed image that `make image` writes"
-    built = [path for path in image.parent.glob("edge_*.build.json") if f'"{package[1]}"' in path.read_text()]
+    wanted = {"package": package[1], "profile": package[2], "arch": "x86-64"}
+    found = {path: json.loads(path.read_text()) for path in image.parent.glob("edge_*.build.json")}
+    built = [path for path, facts in found.items() if wanted.items() <= facts.items()]
     assert built, f"there is no edge_N.build.json of {image.name} beside it"
     return max(built, key=lambda path: path.stat().st_mtime)
 
