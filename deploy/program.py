@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
+import errno
 import json
 import os
 import platform
@@ -61,6 +63,9 @@ _OF_THE_SYSTEM = {
 
 #: wheels are named `manylinux_2_N` from this minor number of glibc on; older ones have other names
 _OLDEST_GLIBC = 17
+
+#: of renameat2(2)
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 #: the programs, and the module that each program starts
 PROGRAMS = {"edge-serve": "edge_serve.cli", "edge-ota": "ota.cli"}
@@ -127,6 +132,8 @@ def readable_by_all() -> Iterator[None]:
 def install(root: Path, target: Target, version: str, place: str = HOME) -> None:
     """Write the program of a version to `place` below `root`. An older one stays there until the new one is complete.
 
+    After a power cut, one of them is there as a whole.
+
     Raises:
         subprocess.CalledProcessError: pip failed and printed the reason.
         OSError: the program cannot be written there.
@@ -134,11 +141,35 @@ def install(root: Path, target: Target, version: str, place: str = HOME) -> None
     home = root / place
     home.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".edge-serve-", dir=home.parent) as folder:
-        fresh, old = Path(folder, "fresh"), Path(folder, "old")
+        fresh = Path(folder, "program")
         _write(fresh, target, version)
+        os.sync()  # its files are durable before its name
         if home.exists():
-            home.rename(old)
+            _exchange(fresh, home)
+        else:
+            fresh.rename(home)
+        os.sync()  # its name is durable before the files of the old one are removed
+
+
+def _exchange(fresh: Path, home: Path) -> None:
+    """Exchange two folders in one step, so that a program is complete in its place at any moment.
+
+    Raises:
+        OSError: they cannot be exchanged; both are as they were.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(_AT_FDCWD, os.fsencode(fresh), _AT_FDCWD, os.fsencode(home), _RENAME_EXCHANGE) == 0:
+        return
+    if (code := ctypes.get_errno()) != errno.EINVAL:
+        raise OSError(code, os.strerror(code), str(home))
+    # a file system without such a step, as NFS: a power cut between these two leaves the old program beside its place
+    old = fresh.with_name("old")
+    home.rename(old)
+    try:
         fresh.rename(home)
+    except BaseException:
+        old.rename(home)
+        raise
 
 
 def _write(home: Path, target: Target, version: str) -> None:

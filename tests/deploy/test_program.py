@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -62,6 +63,7 @@ def pip(monkeypatch: pytest.MonkeyPatch) -> Pip:
     pip = Pip()
     monkeypatch.setattr(program, "pip", pip)
     monkeypatch.setattr(program, "this_machine", lambda: TARGET)
+    monkeypatch.setattr(os, "sync", lambda: None)  # takes long on a busy disk
     return pip
 
 
@@ -101,6 +103,30 @@ def test_old_program_stays_until_the_new_one_is_complete(
     pip.works = True
     assert program.main([str(tmp_path)]) == 0
     assert "from edge_serve.cli import main" in (home / "bin/edge-serve").read_text()
+    assert os.listdir(home.parent) == ["edge-serve"]
+
+
+@pytest.mark.usefixtures("pip")
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_program_is_in_its_place_at_any_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool
+) -> None:
+    home = tmp_path / HOME
+    (home / "bin").mkdir(parents=True)
+    (home / "bin/edge-serve").write_text("old")
+    rename = Path.rename
+
+    def fail(path: Path, target: Path) -> Path:
+        if target == home and path.name != "old":
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    if not exchanges:
+        monkeypatch.setattr(program, "_RENAME_EXCHANGE", 1 << 30)  # EINVAL, as a file system without it answers
+
+    assert program.main([str(tmp_path)]) == (0 if exchanges else 1)
+    assert ((home / "bin/edge-serve").read_text() == "old") is not exchanges
     assert os.listdir(home.parent) == ["edge-serve"]
 
 
