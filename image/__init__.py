@@ -12,7 +12,7 @@ Start with `build`. The image itself is described by mkosi's files in `mkosi/`, 
     mkosi_tool   gets mkosi, and runs it
     stage        the folder that mkosi reads
     packages     compares Debian's packages with packages.txt
-    artifacts    update files, the kernel image for tests, sums
+    artifacts    update files, and their sums
     bill         the bill of materials
     run          boots the newest image in QEMU
     qemu         QEMU's command line for a device

@@ -74,8 +74,8 @@ def read_image(paths: Sequence[Path], *, for_tests: bool = False) -> SystemImage
         )
     if TEST_WORD in sections.get(".cmdline", "") and not for_tests:
         raise UsageError(
-            f"{found['uki']} takes credentials from firmware ({TEST_WORD}), which is for tests: publish edge_N.efi, "
-            "or give --for-tests"
+            f"{found['uki']} takes credentials from firmware ({TEST_WORD}), which is for tests: publish the edge_N.efi "
+            "that 'make image' wrote, or give --for-tests"
         )
     image = SystemImage(
         paths=found,
