@@ -20,7 +20,7 @@ class Sequence:
         instance, slot: its place; both -1 while it has no slot.
         running: its request that executes now.
         offered: the first request of the queue, if it is in a batcher.
-        ended: whether the last request had END, so that only a START may follow.
+        ended: whether only a START may follow, for example because the last request had END.
         closed: why requests are refused until the next START; None = they are not.
         used_ns: when its last request arrived or finished.
         expires_ns: when it is removed from the backlog without a slot; 0 = never.

@@ -7,6 +7,9 @@ served. `direct` and `oldest` decide which of the sequences in slots run.
 Unlike Triton, an ID that is used again before its last sequence has run queues behind that one and never overtakes it.
 After a cancellation or a timeout the rest of that sequence is refused with the same error until the next START. When
 the worker of an instance dies, its sequences end: further requests need a START.
+
+Each request of an iterative model is a sequence of its own, until the model does not reschedule it. A request with its
+ID and no START is refused. Triton runs such a request with the state of the first one.
 """
 
 from __future__ import annotations
@@ -88,7 +91,7 @@ class SequenceScheduler(Scheduler, ABC):
         if not request.correlation_id:
             self._assign_id(request)
         sequence = self._sequence_of(request)
-        sequence.ended = ends(entry)
+        sequence.ended = self._is_last(entry)
         sequence.queue.append(entry)
         self._queued[entry] = sequence
         self._touch(sequence, now_ns)
@@ -297,6 +300,10 @@ class SequenceScheduler(Scheduler, ABC):
         sequence.closed = None
         return sequence
 
+    def _is_last(self, entry: Entry) -> bool:
+        """Return whether only a START may follow a request."""
+        return self._batching.iterative or ends(entry)
+
     def _wait_for_slot(self, sequence: Sequence, request: InferRequest, now_ns: int) -> None:
         if sequence not in self._backlog:
             self._backlog[sequence] = None
@@ -340,7 +347,7 @@ class SequenceScheduler(Scheduler, ABC):
             if now_ns:
                 self._touch(sequence, now_ns)
             again = bool(sequence.queue) and sequence.queue[0] is entry
-            over = not again and (ends(entry) or self._batching.iterative)
+            over = not again and self._is_last(entry)
             if sequence.queue and not over:
                 self._changed(sequence)
             elif sequence.queue:  # the next sequence of this ID waits in the backlog like the others

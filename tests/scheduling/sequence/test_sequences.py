@@ -16,10 +16,10 @@ IDLE = 20 * MS
 KINDS = ["direct", "oldest"]
 
 
-def batcher(kind: str, rows: int = 2, instances: int = 1) -> SequenceScheduler:
+def batcher(kind: str, rows: int = 2, instances: int = 1, *, iterative: bool = False) -> SequenceScheduler:
     """With `rows` slots in each instance."""
     make = DirectSequences if kind == "direct" else OldestSequences
-    return make(SequenceBatching(rows, IDLE // 1000, oldest=kind == "oldest"), instances)
+    return make(SequenceBatching(rows, IDLE // 1000, oldest=kind == "oldest", iterative=iterative), instances)
 
 
 def part(text: str, now: int = 0, *, timeout_us: int = 0, deadline_ns: int = 0, rows: int = 1) -> Entry:
@@ -256,6 +256,29 @@ def test_after_stop_open_sequences_continue_and_new_ones_are_refused(kind: str) 
         scheduler.add(part("2s"), 0)
 
     assert [runs(scheduler), runs(scheduler)] == [[["1s"]], [["1e"]]]
+
+
+# ---- iterative models ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("text", ["7s", "0"])
+def test_each_request_of_an_iterative_model_is_a_sequence_of_its_own(kind: str, text: str) -> None:
+    """Another one without START would run with the state that this one leaves in its slot."""
+    scheduler = batcher(kind, 1, iterative=True)
+    (first,) = add(scheduler, text)
+    id = first.request.correlation_id
+    assert "START" in refusal(scheduler, part(f"{id}"))
+    settle(scheduler, 0)
+    assert "START" in refusal(scheduler, part(f"{id}"))
+    scheduler.reschedule(first)
+    assert "START" in refusal(scheduler, part(f"{id}"))
+    add(scheduler, "8s", f"{id}s")
+    scheduler.done(0)
+
+    assert [runs(scheduler) for _ in range(3)] == [[[text]], [["8s"]], [[f"{id}s"]]]
+    assert not scheduler.open_sequences()
+    scheduler._check()
 
 
 # ---- direct -------------------------------------------------------------------------------------------------------

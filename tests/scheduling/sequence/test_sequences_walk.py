@@ -56,11 +56,13 @@ class World:
         self.uses: Counter[int | str] = Counter()
         self.steps: Counter[int | str] = Counter()
         self.where: dict[Entry, tuple[int | str, int, int]] = {}
+        #: requests of iterative models that ran, and wait for their next run
+        self.again: set[Entry] = set()
 
     def send(self, id: int | str, flags: int) -> None:
+        """Send a request of sequence `id`; 0 = the scheduler of an iterative model gives it an ID."""
         if flags & SEQUENCE_START:
-            self.uses[id] += 1
-            self.steps[id] = 0
+            self.begin(id)
         chance = self.random.random()
         request = InferRequest("m", correlation_id=id, flags=flags)
         request.deadline_ns = self.now + self.random.randrange(1, 5) * MS if chance < 0.1 else 0
@@ -72,8 +74,15 @@ class World:
             self.scheduler.add(entry, self.now)
         except EdgeServeError:
             self.answer(entry)
-        else:
-            self.waiting.append(entry)
+            return
+        self.waiting.append(entry)
+        if not id:
+            self.begin(request.correlation_id)
+            self.where[entry] = (request.correlation_id, self.uses[request.correlation_id], 0)
+
+    def begin(self, id: int | str) -> None:
+        self.uses[id] += 1
+        self.steps[id] = 0
 
     def answer(self, entry: Entry) -> None:
         self.answers[entry] += 1
@@ -108,6 +117,8 @@ class World:
             if entry.request.flags & SEQUENCE_START:
                 assert step == 0
             else:
+                assert not self.batching.iterative or entry in self.again, "it would get the state of another request"
+                self.again.discard(entry)
                 kept = self.memory.get((run.instance, slot))
                 assert kept in ((id, use, step), (id, use, ANY_STEP)), "it would get another's state"
             self.memory[run.instance, slot] = (id, use, step + 1)
@@ -121,6 +132,7 @@ class World:
             id, use, step = self.where[entry]
             self.where[entry] = id, use, step + 1
             self.waiting.append(entry)
+        self.again.update(again)
         if not self.batching.iterative and self.random.random() < 0.05:
             self.undo(run)
         self.scheduler.done(instance)
@@ -167,8 +179,7 @@ class World:
             del self.retiring[instance]
             self.lost.discard(instance)
 
-    def cancel(self) -> None:
-        entry = self.random.choice(self.waiting)
+    def cancel(self, entry: Entry) -> None:
         if self.scheduler.cancel(entry):
             self.waiting.remove(entry)
             self.answer(entry)
@@ -177,17 +188,20 @@ class World:
         random = self.random
         what = ("send", "finish", "time", "cancel", "lose", "back", "add", "retire")
         match random.choices(what, (10, 8, 4, 0.5, 0.15, 1, 0.3, 0.3))[0]:
+            case "send" if self.batching.iterative:
+                id = random.choice((0, 1, 2, 3, 4, 5, 6, 7, "1", "seven"))
+                self.send(id, SEQUENCE_START * (random.random() < 0.8))
             case "send":
                 id = random.choice((1, 2, 3, 4, 5, 6, 7, "1", "seven"))
                 fresh = id not in self.uses or random.random() < 0.25
                 flags = SEQUENCE_START * fresh | SEQUENCE_END * (random.random() < 0.25)
-                self.send(id, SEQUENCE_START if self.batching.iterative else flags)
+                self.send(id, flags)
             case "finish" if self.running:
                 self.finish(random.choice(list(self.running)))
             case "time":
                 self.now += random.choice((US, 300 * US, MS, 30 * MS))
             case "cancel" if self.waiting:
-                self.cancel()
+                self.cancel(random.choice(self.waiting))
             case "lose":
                 self.lose(random.choice(sorted({*self.instances, *self.retiring})))
             case "back" if self.lost:
