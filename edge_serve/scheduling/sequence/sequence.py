@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
 from edge_serve.errors import EdgeServeError, InvalidArgument, Unavailable
@@ -21,9 +22,9 @@ class Sequence:
         running: its request that executes now.
         offered: the first request of the queue, if it is in a batcher.
         ended: whether only a START may follow, for example because the last request had END.
-        closed: why requests are refused until the next START; None = they are not.
+        closed: why requests are refused until the next START, though none had END; None = they are not.
         used_ns: when its last request arrived or finished.
-        expires_ns: when it is removed from the backlog without a slot; 0 = never.
+        expires_ns: when it is removed from the backlog without a slot; 0 = never, or it is not there.
         clock_ns: when its timer rings next; 0 = none is set.
     """
 
@@ -62,7 +63,7 @@ class Sequence:
     def next_deadline_ns(self) -> int:
         """Return the earliest deadline among the waiting requests and the wait for a slot; 0 = none."""
         clocks = [entry.request.deadline_ns for entry in self.queue if entry.request.deadline_ns]
-        if self.expires_ns and self.slot < 0:
+        if self.expires_ns:
             clocks.append(self.expires_ns)
         return min(clocks, default=0)
 
@@ -159,6 +160,9 @@ class Clocks:
                 sequence.clock_ns = 0
                 return sequence
         return None
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return (sequence for _, _, sequence in self._heap)
 
 
 def earlier(one_ns: int, other_ns: int) -> int:

@@ -5,11 +5,14 @@ instance with its first request and keeps it to its end; without a free slot it 
 served. `direct` and `oldest` decide which of the sequences in slots run.
 
 Unlike Triton, an ID that is used again before its last sequence has run queues behind that one and never overtakes it.
-After a cancellation or a timeout the rest of that sequence is refused with the same error until the next START. When
-the worker of an instance dies, its sequences end: further requests need a START.
+After a cancelled or late request the rest of its sequence is refused with the same error until the next START. After a
+timeout in the backlog, or when the worker of an instance dies, the sequences end: further requests need a START.
 
 Each request of an iterative model is a sequence of its own, until the model does not reschedule it. A request with its
 ID and no START is refused. Triton runs such a request with the state of the first one.
+
+Each event changes which requests of a sequence wait or run, or whether it may continue. `_settle` derives from these
+whether the sequence has a slot, waits in the backlog, or is removed.
 """
 
 from __future__ import annotations
@@ -98,7 +101,9 @@ class SequenceScheduler(Scheduler, ABC):
         if sequence.slot >= 0:
             self._changed(sequence)
         else:
-            self._wait_for_slot(sequence, request, now_ns)
+            self._settle(sequence)
+            self._fill_slots()
+            self._limit_wait(sequence, request, now_ns)
         if request.deadline_ns:
             self._clocks.set(sequence, request.deadline_ns, len(self._known))
 
@@ -168,7 +173,7 @@ class SequenceScheduler(Scheduler, ABC):
                 text = "the worker of the model died before the next run of this request; send it again"
                 self._refuse(entry, Unavailable(text) if self._batching.iterative else no_start(entry.request))
             if not sequence.queue:
-                self._remove_sequence(sequence)
+                self._require_start(sequence)
         for sequence in reversed(evicted):
             if sequence.queue:
                 self._backlog[sequence] = None
@@ -206,7 +211,7 @@ class SequenceScheduler(Scheduler, ABC):
             for other in sequence.cut_to_start():
                 self._refuse(other, no_start(other.request))
             if not sequence.queue:
-                sequence.closed, sequence.ended = no_start(entry.request), False
+                self._require_start(sequence)
         elif flags == SEQUENCE_END:
             entry.request.flags &= ~SEQUENCE_END
             if not sequence.queue:
@@ -235,27 +240,19 @@ class SequenceScheduler(Scheduler, ABC):
 
     def end_sequence(self, correlation_id: int | str) -> None:
         """See `core.Scheduler`."""
-        sequence = self._known.get(correlation_id)
-        if sequence is None or sequence.ended or sequence.closed is not None:
-            return
-        if sequence.busy:
-            sequence.closed = no_start((sequence.running or sequence.queue[-1]).request)
-        else:
-            self._remove_idle(sequence)
+        if (sequence := self._known.get(correlation_id)) is not None:
+            self._require_start(sequence)
+            self._fill_slots()
 
     def drain(self) -> list[Entry]:
-        """See `core.Scheduler`."""
+        """See `core.Scheduler`. The sequences of the entries end."""
         self._settle_finished(0)
         taken = [refusal.entry for refusal in self._refusals] + list(self._queued)
+        for sequence in set(self._queued.values()):
+            sequence.queue.clear()
+            self._require_start(sequence)
         self._refusals.clear()
         self._queued.clear()
-        self._backlog.clear()
-        for sequence in list(self._known.values()):
-            sequence.queue.clear()
-            if sequence.slot >= 0:
-                self._changed(sequence)
-            elif not sequence.running:
-                self._remove_sequence(sequence)
         return taken
 
     def has_idle(self) -> bool:
@@ -304,10 +301,8 @@ class SequenceScheduler(Scheduler, ABC):
         """Return whether only a START may follow a request."""
         return self._batching.iterative or ends(entry)
 
-    def _wait_for_slot(self, sequence: Sequence, request: InferRequest, now_ns: int) -> None:
-        if sequence not in self._backlog:
-            self._backlog[sequence] = None
-            self._fill_slots()
+    def _limit_wait(self, sequence: Sequence, request: InferRequest, now_ns: int) -> None:
+        """Set the time until which a sequence waits for a slot, if the request has a timeout."""
         if request.timeout_us and sequence.slot < 0:
             expires_ns = now_ns + request.timeout_us * 1000
             sequence.expires_ns = min(sequence.expires_ns or expires_ns, expires_ns)
@@ -342,27 +337,37 @@ class SequenceScheduler(Scheduler, ABC):
         finished, self._finished = self._finished, []
         for sequence in finished:
             entry, sequence.running = sequence.running, None
-            if sequence.slot < 0 or entry is None:
-                continue
+            assert entry is not None, "its instance was lost before"
             if now_ns:
                 self._touch(sequence, now_ns)
-            again = bool(sequence.queue) and sequence.queue[0] is entry
-            over = not again and self._is_last(entry)
-            if sequence.queue and not over:
-                self._changed(sequence)
-            elif sequence.queue:  # the next sequence of this ID waits in the backlog like the others
-                self._release_slot(sequence)
-                self._backlog[sequence] = None
-            elif over or sequence.closed is not None:
-                self._release_slot(sequence)
-                if sequence.closed is None:
-                    self._remove_sequence(sequence)
-            else:
-                self._changed(sequence)
+            if sequence.queue and sequence.queue[0] is not entry and self._is_last(entry):
+                self._release_slot(sequence)  # the next sequence of this ID waits in the backlog like the others
+            self._settle(sequence)
         if finished:
             self._fill_slots()
 
-    # ---- removing -------------------------------------------------------------------------------------------------
+    # ---- after each event -----------------------------------------------------------------------------------------
+
+    def _settle(self, sequence: Sequence) -> None:
+        """Release the slot of a sequence that does not continue, add it to the backlog if it waits for a slot, and
+        remove it if nothing is left of it. The caller fills released slots."""
+        if sequence.slot >= 0:
+            self._changed(sequence)
+            if not (sequence.ended or sequence.closed) or sequence.busy:
+                return
+            self._release_slot(sequence)
+        if sequence.queue:
+            self._backlog.setdefault(sequence)
+            return
+        self._backlog.pop(sequence, None)
+        sequence.expires_ns = 0
+        if sequence.closed is None:
+            self._remove_sequence(sequence)
+
+    def _require_start(self, sequence: Sequence) -> None:
+        """Let only a START follow the requests that a sequence has."""
+        sequence.ended, sequence.closed = True, None
+        self._settle(sequence)
 
     def _release_slot(self, sequence: Sequence) -> None:
         self._left(sequence)
@@ -375,13 +380,6 @@ class SequenceScheduler(Scheduler, ABC):
     def _remove_sequence(self, sequence: Sequence) -> None:
         if self._known.get(sequence.id) is sequence:
             del self._known[sequence.id]
-
-    def _remove_idle(self, sequence: Sequence) -> None:
-        """Remove a sequence without waiting or running requests."""
-        if sequence.slot >= 0:
-            self._release_slot(sequence)
-        self._remove_sequence(sequence)
-        self._fill_slots()
 
     def _refuse(self, entry: Entry, error: EdgeServeError) -> None:
         del self._queued[entry]
@@ -397,19 +395,7 @@ class SequenceScheduler(Scheduler, ABC):
         for other in taken:
             if other is not entry:
                 self._refuse(other, error)
-        self._settle_cut(sequence)
-
-    def _settle_cut(self, sequence: Sequence) -> None:
-        if sequence.slot >= 0:
-            self._changed(sequence)
-            if sequence.busy:
-                return
-            self._release_slot(sequence)
-        elif not sequence.queue:
-            del self._backlog[sequence]
-            sequence.expires_ns = 0
-        if not sequence.busy and sequence.closed is None:
-            self._remove_sequence(sequence)
+        self._settle(sequence)
         self._fill_slots()
 
     # ---- clocks ---------------------------------------------------------------------------------------------------
@@ -427,18 +413,19 @@ class SequenceScheduler(Scheduler, ABC):
             if first.busy:
                 self._touch(first, now_ns)
             else:
-                self._remove_idle(first)
+                self._require_start(first)
+                self._fill_slots()
 
     def _touch(self, sequence: Sequence, now_ns: int) -> None:
         sequence.used_ns = now_ns
         self._known.move_to_end(sequence.id)
 
     def _expire(self, sequence: Sequence, now_ns: int) -> None:
-        if sequence.slot < 0 and 0 < sequence.expires_ns <= now_ns:
-            for entry in list(sequence.queue):
+        if 0 < sequence.expires_ns <= now_ns:
+            for entry in sequence.queue:
                 self._refuse(entry, sequence_expired())
             sequence.queue.clear()
-            self._settle_cut(sequence)
+            self._settle(sequence)
         while late := next((e for e in sequence.queue if 0 < e.request.deadline_ns <= now_ns), None):
             self._cut(sequence, late, sequence_expired())
             self._refusals.append(Refuse(late, deadline_expired(late.request)))
@@ -459,11 +446,16 @@ class SequenceScheduler(Scheduler, ABC):
         waiting = {entry: sequence for sequence in sequences for entry in sequence.queue}
         assert waiting == self._queued
         finishing = set(self._finished)
+        for sequence in sequences.union(self._clocks):
+            assert not sequence.expires_ns or sequence in self._backlog, "its timer would refuse requests in a slot"
         for sequence in sequences:
             assert self._known[sequence.id] is sequence
             assert (sequence.instance, sequence.slot) == placed.get(sequence, (-1, -1))
             assert (sequence in self._backlog) == (sequence.slot < 0 and bool(sequence.queue))
             assert sequence.slot >= 0 or sequence.busy or sequence.closed is not None
+            if sequence.slot >= 0 and not sequence.busy:
+                assert not sequence.ended, "a sequence that has ended keeps its slot"
+                assert sequence.closed is None, "a sequence that is refused keeps its slot"
             if sequence.running is not None and sequence not in finishing:
                 assert sequence in self._running[sequence.instance]
             if sequence.slot < 0 and sequence.queue:

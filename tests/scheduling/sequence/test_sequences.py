@@ -218,6 +218,57 @@ def test_cancelling_a_request_ends_the_rest_of_its_sequence(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", ["cancelled", "late"])
+def test_without_its_end_a_sequence_ends_with_the_request_before(kind: str, how: str) -> None:
+    scheduler = batcher(kind, 1)
+    add(scheduler, "1s")
+    settle(scheduler, 0)
+    last = part("1e", deadline_ns=MS)
+    scheduler.add(last, 0)
+    if how == "cancelled":
+        assert scheduler.cancel(last)
+    else:
+        assert list(refused(scheduler, MS)) == ["1e"]
+    scheduler.done(0)
+    add(scheduler, "2se", now=MS)
+
+    assert runs(scheduler, MS) == [["2se"]]
+    assert "START" in refusal(scheduler, part("1e"), MS)
+    scheduler._check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_draining_ends_the_sequences_of_the_requests_that_it_removes(kind: str) -> None:
+    scheduler = batcher(kind, 2)
+    add(scheduler, "1s", "2s", "3s")
+    settle(scheduler, 0)
+    add(scheduler, "2", "3")
+    assert [entry.request.id for entry in scheduler.drain()] == ["3s", "2", "3"]
+    scheduler.done(0)
+    scheduler._check()
+
+    for text in ("2", "3"):
+        assert "START" in refusal(scheduler, part(text))
+    add(scheduler, "1", "4s")
+    assert runs(scheduler) == [["1", "4s"]], "the first had nothing in the queue"
+    scheduler._check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_time_to_wait_for_a_slot_ends_with_a_drain(kind: str) -> None:
+    scheduler = batcher(kind, 1)
+    add(scheduler, "1s")
+    settle(scheduler, 0)
+    scheduler.add(part("2s", timeout_us=5_000), 0)
+    scheduler.drain()
+    scheduler._check()
+    add(scheduler, "2s", now=5 * MS)
+
+    assert refused(scheduler, 5 * MS) == {}
+    scheduler._check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_lost_worker_takes_its_sequences_with_it(kind: str) -> None:
     scheduler = batcher(kind, 2, 2)
     add(scheduler, "1s", "2s")

@@ -1,5 +1,5 @@
-"""Random starts, ends, cancellations, timeouts and deaths of workers: no state crosses ids, every request is answered
-once, every slot comes back."""
+"""Random starts, ends, cancellations, timeouts, outages and deaths of workers: no state crosses ids, every request is
+answered once, every slot comes back."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest
 from edge_serve.scheduling.core import Entry, Refuse, Run, SequenceBatching
 from edge_serve.scheduling.sequence.direct import DirectSequences
 from edge_serve.scheduling.sequence.oldest import OldestSequences
+from edge_serve.scheduling.sequence.sequence import ends
 from tests.examples import seeds
 from tests.footprint import footprint
 from tests.scheduling.simulation import MS, US
@@ -184,10 +185,20 @@ class World:
             self.waiting.remove(entry)
             self.answer(entry)
 
+    def ends_behind_running(self) -> list[Entry]:
+        running = {entry.request.correlation_id for run in self.running.values() for entry in run.entries}
+        return [one for one in self.waiting if ends(one) and one.request.correlation_id in running]
+
+    def drain(self) -> None:
+        for entry in self.scheduler.drain():
+            self.waiting.remove(entry)
+            self.answer(entry)
+        assert not self.waiting
+
     def step(self) -> None:
         random = self.random
-        what = ("send", "finish", "time", "cancel", "lose", "back", "add", "retire")
-        match random.choices(what, (10, 8, 4, 0.5, 0.15, 1, 0.3, 0.3))[0]:
+        what = ("send", "finish", "time", "cancel", "cancel end", "drain", "lose", "back", "add", "retire")
+        match random.choices(what, (10, 8, 4, 0.5, 0.3, 0.1, 0.15, 1, 0.3, 0.3))[0]:
             case "send" if self.batching.iterative:
                 id = random.choice((0, 1, 2, 3, 4, 5, 6, 7, "1", "seven"))
                 self.send(id, SEQUENCE_START * (random.random() < 0.8))
@@ -202,6 +213,10 @@ class World:
                 self.now += random.choice((US, 300 * US, MS, 30 * MS))
             case "cancel" if self.waiting:
                 self.cancel(random.choice(self.waiting))
+            case "cancel end" if found := self.ends_behind_running():
+                self.cancel(random.choice(found))
+            case "drain":
+                self.drain()
             case "lose":
                 self.lose(random.choice(sorted({*self.instances, *self.retiring})))
             case "back" if self.lost:
