@@ -26,6 +26,9 @@ from edge_serve.workers.front.link import ModelListener
 
 Order = ResponseOrder[tuple[OnResponse, InferResponse]]
 
+#: the time from a decision that failed to the next one
+RETRY_NS = 1_000_000_000
+
 
 class Job(Entry):
     """A request in the driver: the scheduler's entry, and the callback for its responses."""
@@ -330,7 +333,7 @@ class Driver(Runner, ModelListener):
 
     def _pump_gathered(self) -> None:
         self._gathering = False
-        self._pump()
+        self._pump_or_retry()
 
     def _run(self, run: Run) -> list[Job]:
         jobs: list[Job] = run.entries  # type: ignore[assignment]  # every entry added here is a Job
@@ -375,7 +378,17 @@ class Driver(Runner, ModelListener):
 
     def _on_timer(self) -> None:
         self._timer = None
-        self._pump()
+        self._pump_or_retry()
+
+    def _pump_or_retry(self) -> None:
+        """Decide in a callback of the loop. If that fails, log the exception and decide again after RETRY_NS: maybe no
+        other event follows."""
+        try:
+            self._pump()
+        except Exception:
+            log_failure(self._pump)
+            now = self._clock.now_ns()
+            self._wake_at(now + RETRY_NS, now)
 
     def _check_idle(self) -> None:
         if self._retiring:

@@ -15,10 +15,11 @@ from edge_serve.clock import MonotonicClock
 from edge_serve.errors import Cancelled, Internal, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.tensors import DataType, InferTensor
+from edge_serve.models.run import driver as driving
 from edge_serve.models.run import outage as absence
 from edge_serve.models.run.driver import Driver, Job
 from edge_serve.models.run.statistics import new_statistics
-from edge_serve.scheduling.core import DynamicBatching, QueuePolicy, Scheduler
+from edge_serve.scheduling.core import Decision, DynamicBatching, QueuePolicy, Scheduler
 from edge_serve.scheduling.direct import DirectScheduler
 from edge_serve.scheduling.dynamic import DynamicScheduler
 from edge_serve.scheduling.ordering import ResponseOrder
@@ -562,5 +563,27 @@ def test_requests_that_a_delayed_scheduler_waits_for_are_no_stall() -> None:
         assert scene.driver.find_stall() is None
         scene.submit("b")
         assert scene.events == ["execute a b"]
+
+    play(story)
+
+
+def test_a_decision_that_fails_at_its_time_is_made_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other event follows: without a new timer the request would wait for ever."""
+    monkeypatch.setattr(driving, "RETRY_NS", 1_000_000)
+
+    async def story() -> None:
+        scheduler = batcher(max_queue_delay_us=1000)
+        here = Scene(scheduler)
+        here.submit("a")
+        decide = scheduler.next
+
+        def fail(now_ns: int) -> Decision:
+            monkeypatch.setattr(scheduler, "next", decide)
+            raise KeyError(now_ns)
+
+        monkeypatch.setattr(scheduler, "next", fail)
+        await until(lambda: here.model.batches)
+        here.reply()
+        here.check()
 
     play(story)
