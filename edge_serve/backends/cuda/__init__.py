@@ -4,6 +4,7 @@ Start with `api` for the calls, with `tensor_path` for the copies.
 
 api               the interface `CudaApi`, its error, and the choice of an implementation
 bindings          `CudaApi` over NVIDIA's `cuda-bindings`
+device_buffers    buffers in the memory of a device, one for each tensor of a batch
 device_data       tensors' bytes in the memory of a GPU, and copies from and to it
 memory            memory of a device and pinned memory, with advice where there is not enough
 path_settings     the settings of a configuration that say how tensors are copied

@@ -126,6 +126,9 @@ class CudaApi(Protocol):
     def memcpy_async(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Copy in the order of the stream, between any two of host and device."""
 
+    def memset_async(self, pointer: int, value: int, nbytes: int, stream: int) -> None:
+        """Set each byte to `value`, in the order of the stream."""
+
     # streams and events
     def stream_priority_range(self) -> tuple[int, int]:
         """Return the least and the greatest priority; a smaller number is a greater priority."""

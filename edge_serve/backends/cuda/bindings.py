@@ -119,6 +119,9 @@ class CudaBindings:
     def memcpy_async(self, target: int, source: int, nbytes: int, stream: int) -> None:
         _call(runtime.cudaMemcpyAsync, target, source, nbytes, _COPY, stream)
 
+    def memset_async(self, pointer: int, value: int, nbytes: int, stream: int) -> None:
+        _call(runtime.cudaMemsetAsync, pointer, value, nbytes, stream)
+
     def stream_priority_range(self) -> tuple[int, int]:
         return cast("tuple[int, int]", _call(runtime.cudaDeviceGetStreamPriorityRange))
 

@@ -197,6 +197,10 @@ class PyCuda:
             else:
                 _call("cudaMemcpyAsync", copy, runs)
 
+    def memset_async(self, pointer: int, value: int, nbytes: int, stream: int) -> None:
+        runs = self._stream(stream, "cudaMemsetAsync")
+        _call("cudaMemsetAsync", driver.memset_d8_async, pointer, value, nbytes, runs)
+
     def stream_priority_range(self) -> tuple[int, int]:
         """Return one priority: PyCUDA has none."""
         return 0, 0

@@ -24,6 +24,7 @@ from typing import Any
 
 from edge_serve.backends.base import OutputMemory, Timing
 from edge_serve.backends.cuda.api import CudaApi, CudaError
+from edge_serve.backends.cuda.device_buffers import DeviceBuffers
 from edge_serve.backends.cuda.device_data import address_of, is_on_device
 from edge_serve.backends.cuda.path_settings import PathSettings
 from edge_serve.backends.cuda.pinned_buffer import PinnedBuffer
@@ -92,10 +93,12 @@ class _Output:
 
 @slotted
 class Seat:
-    """The events and the pinned memory of one batch on its way.
+    """The events and the memory of one batch on its way.
 
     Attributes:
-        index: of the buffers on the device that are the batch's.
+        index: of the seat in `TensorPath.seats`.
+        inputs, results: the batch's tensors on the device. Seats share the results where outputs are copied on the
+            stream of the runs: the next run starts when they are copied.
         slot: memory of the reply that `bind_outputs` has acquired and cannot use.
         start, copied, ran, done: events: the copies of the inputs start, and end; the run ends; the outputs are there.
     """
@@ -105,6 +108,8 @@ class Seat:
     copied: int
     ran: int
     done: int
+    inputs: DeviceBuffers
+    results: DeviceBuffers
     staged_in: PinnedBuffer
     staged_out: PinnedBuffer
     outputs: list[_Output] = field(default_factory=list)
@@ -121,7 +126,7 @@ class TensorPath:
 
     Attributes:
         compute_stream: for the backend's runs.
-        output_sets: how many batches' outputs must have room on the device.
+        seats: all of them; `take` returns one that is free.
 
     Raises:
         CudaError: the device refuses. Nothing is left open then.
@@ -141,18 +146,21 @@ class TensorPath:
         self._registered.acquire()
         self._streams: list[int] = []
         self._events: list[int] = []
-        self._seats: list[Seat] = []
+        self.seats: list[Seat] = []
         self._free: SimpleQueue[Seat] = SimpleQueue()
-        self.output_sets = seats if self._settings.output_stream else 1
         try:
             priority = self._settings.stream_priority(*cuda.stream_priority_range())
             self.compute_stream = self._stream(priority)
             self._input_stream = self._stream(priority)
             self._output_stream = self._stream(priority) if self._settings.output_stream else self.compute_stream
+            results = DeviceBuffers(cuda)
             for index in range(seats):
+                if self._settings.output_stream:
+                    results = DeviceBuffers(cuda)
                 start, copied, ran, done = (self._event() for _ in range(4))
-                self._seats.append(Seat(index, start, copied, ran, done, PinnedBuffer(cuda), PinnedBuffer(cuda)))
-                self._free.put(self._seats[-1])
+                memory = DeviceBuffers(cuda), results, PinnedBuffer(cuda), PinnedBuffer(cuda)
+                self.seats.append(Seat(index, start, copied, ran, done, *memory))
+                self._free.put(self.seats[-1])
         except BaseException:
             self.close()
             raise
@@ -352,9 +360,9 @@ class TensorPath:
             self._cuda.event_destroy(event)
         for stream in self._streams:
             self._cuda.stream_destroy(stream)
-        for seat in self._seats:
-            seat.staged_in.close()
-            seat.staged_out.close()
+        for seat in self.seats:
+            for memory in (seat.inputs, seat.results, seat.staged_in, seat.staged_out):
+                memory.close()
         self._registered.release()
 
 

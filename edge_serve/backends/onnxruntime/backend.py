@@ -125,7 +125,7 @@ class OnnxRuntimeBackend:
         most = int(spec.config.get("max_batch_size", 0))
         gpu.path.use(registered_memory(gpu.cuda, spec, gpu.device))
         options, waiting = (sessions.run_options(made, more) for more in (NO_WAIT, WAIT))
-        return OnnxGpuInstance(gpu, plan, options, waiting, _seats(spec), most)
+        return OnnxGpuInstance(gpu, plan, options, waiting, most)
 
     def _gpu_session(self, spec: ModelSpec, device: int) -> GpuSession | None:
         """Return a session on a stream of its own; None if the library has to copy tensors itself."""

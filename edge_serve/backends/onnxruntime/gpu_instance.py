@@ -71,17 +71,16 @@ class OnnxGpuInstance:
         plan: BindingPlan,
         options: sessions.RunOptions | None,
         waiting: sessions.RunOptions | None,
-        seats: int,
         full: int,
     ) -> None:
         self._gpu = gpu
         self._cuda = gpu.cuda
         self._path = gpu.path
         self._plan = plan
-        self._bindings = [SeatBinding(gpu, options, waiting, full) for _ in range(seats)]
+        self._bindings = [SeatBinding(gpu, seat.inputs, options, waiting, full) for seat in gpu.path.seats]
         self._is_lost = False
         self._is_integrated = gpu.cuda.is_integrated(gpu.device)
-        self.seats = seats
+        self.seats = len(gpu.path.seats)
 
     def execute(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
         """Return one reply per request. An error fails the whole batch."""

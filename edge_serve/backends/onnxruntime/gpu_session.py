@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from edge_serve.backends.cuda.api import CudaApi, CudaError
-from edge_serve.backends.cuda.memory import allocate
+from edge_serve.backends.cuda.device_buffers import DeviceBuffers
 from edge_serve.backends.cuda.tensor_path import TensorPath
 from edge_serve.backends.onnxruntime import session as sessions
 from edge_serve.messages.tensors import DataType, Shape
@@ -26,8 +26,6 @@ NO_WAIT = {"disable_synchronize_execution_providers": "1", "gpu_graph_id": "-1"}
 #: releases only at the end of a run after which it waits (DeviceStreamCollection::CleanUp).
 WAIT = {**NO_WAIT, "disable_synchronize_execution_providers": "0"}
 RUNS_PER_WAIT = 100
-
-_LEAST_BYTES = 256
 
 
 @frozen
@@ -86,17 +84,23 @@ class GpuSession:
 
 
 class SeatBinding:
-    """The memory of one seat on the device for inputs, and the session's binding to it.
+    """The session's binding to the inputs of one seat.
 
     Args:
+        buffers: for the inputs on the device.
         options, waiting: of a run, with NO_WAIT and with WAIT.
         full: the largest number of rows of a batch; memory is allocated for as many. 0 = the model does not batch.
     """
 
     def __init__(
-        self, gpu: GpuSession, options: sessions.RunOptions | None, waiting: sessions.RunOptions | None, full: int
+        self,
+        gpu: GpuSession,
+        buffers: DeviceBuffers,
+        options: sessions.RunOptions | None,
+        waiting: sessions.RunOptions | None,
+        full: int,
     ) -> None:
-        self._cuda = gpu.cuda
+        self._buffers = buffers
         self._device = gpu.device
         self._options = options
         self._waiting = waiting
@@ -104,14 +108,13 @@ class SeatBinding:
         self._full = full
         self._session: Any = gpu.session
         self._io: Any = gpu.session.io_binding()
-        self._memory: dict[str, tuple[int, int]] = {}
         self._bound: dict[str, tuple[int, Shape]] = {}
 
     def bind(self, inputs: Sequence[tuple[str, DataType, Shape, int]]) -> list[int]:
         """Bind the inputs of a batch. Return their places on the device.
 
         Args:
-            inputs: name, type, shape, and the place where the device reads it; 0 = in memory of the binding's own.
+            inputs: name, type, shape, and the place where the device reads it; 0 = in the seat's buffers.
 
         Raises:
             CudaError: the device has no memory for them.
@@ -129,18 +132,9 @@ class SeatBinding:
         return places
 
     def _reserve(self, name: str, shape: Shape, nbytes: int) -> int:
-        pointer, size = self._memory.get(name, (0, 0))
-        if pointer and nbytes <= size:
-            return pointer
-        if pointer:
-            del self._memory[name]
-            self._cuda.free(pointer)
         rows = shape[0] if shape else 0
         full = nbytes // rows * self._full if rows and rows < self._full else nbytes
-        size = max(full, 2 * size, _LEAST_BYTES)
-        pointer = allocate(self._cuda, size)
-        self._memory[name] = (pointer, size)
-        return pointer
+        return self._buffers.reserve(name, nbytes, max(full, 2 * self._buffers.size(name)))
 
     def run(self, outputs: Sequence[sessions.Output]) -> list[DevicePlace]:
         """Enqueue a run, whose inputs are there. Return the places of the outputs, where they are once it has ended.
@@ -154,8 +148,5 @@ class SeatBinding:
         return [DevicePlace(pointer, shape) for pointer, shape in found]
 
     def close(self) -> None:
-        """Free the memory. Nothing may run on it any more."""
+        """Release the session. No batch may be on its way."""
         del self._session, self._io
-        for pointer, _ in self._memory.values():
-            self._cuda.free(pointer)
-        self._memory.clear()

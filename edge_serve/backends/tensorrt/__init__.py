@@ -4,7 +4,7 @@ backend        opens a model and its instances
 bindings       the tensors of an engine as the configuration names them
 checks         checks that a configuration and an engine agree
 complete       auto-completion of a configuration from an engine
-context        an execution context: a profile, its buffers on the device, its CUDA graphs
+context        an execution context: a profile, its CUDA graphs
 engine         a TensorRT engine as plain values, and the reader of an engine object
 errors         errors of TensorRT: cause and advice
 graphs         CUDA graphs: which ones an instance captures, and which one a batch runs with

@@ -104,13 +104,13 @@ class TensorRtBackend:
         try:
             for choice in choices:
                 largest = _largest(spec, loaded, choice)
-                sets = (path.compute_stream, seats, path.output_sets)
-                contexts.append(Context(loaded, choice, largest, settings.strategy, *sets))
-                if wants_graphs(spec.config) and cuda.has_graphs:
-                    graphs = plan_graphs(graph_specs(spec.config), loaded.info, choice, one.name, ragged.names)
+                contexts.append(Context(loaded, choice, largest, settings.strategy, path.compute_stream, path.seats))
+            if wants_graphs(spec.config) and cuda.has_graphs:  # once all have reserved buffers, which graphs refer to
+                for context in contexts:
+                    graphs = plan_graphs(graph_specs(spec.config), loaded.info, context.choice, one.name, ragged.names)
                     # only further rows of a batch can be cut off again
                     by_rows = batches and not ragged.names
-                    contexts[-1].capture(graphs if by_rows else replace(graphs, padded=False))
+                    context.capture(graphs if by_rows else replace(graphs, padded=False))
         except BaseException:
             for context in contexts:
                 context.close()

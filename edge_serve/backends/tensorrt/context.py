@@ -1,10 +1,11 @@
-"""One execution context of an instance: a profile of the engine, its buffers on the device, and its CUDA graphs."""
+"""One execution context of an instance: a profile of the engine, and its CUDA graphs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,8 @@ import numpy as np
 from edge_serve.backends import host
 from edge_serve.backends.base import DeviceLost
 from edge_serve.backends.cuda.api import CudaApi, CudaError
-from edge_serve.backends.cuda.memory import allocate, allocate_pinned, free_memory
+from edge_serve.backends.cuda.memory import allocate_pinned, free_memory
+from edge_serve.backends.cuda.tensor_path import Seat
 from edge_serve.backends.tensorrt.engine import TensorInfo
 from edge_serve.backends.tensorrt.errors import MEMORY_ADVICE, Logged, failure
 from edge_serve.backends.tensorrt.graphs import GraphPlan, GraphShape
@@ -23,9 +25,7 @@ from edge_serve.backends.tensorrt.profiles import Choice
 from edge_serve.backends.tensorrt.settings import Strategy
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.tensors import BY_CONFIG_NAME, Shape
-
-#: TensorRT wants addresses of at least this alignment; cudaMalloc gives it
-_LEAST_BYTES = 256
+from edge_serve.records import slotted
 
 
 def nbytes(tensor: TensorInfo, shape: Sequence[int]) -> int:
@@ -33,15 +33,29 @@ def nbytes(tensor: TensorInfo, shape: Sequence[int]) -> int:
     return math.prod(tensor.padded(shape)) * BY_CONFIG_NAME[tensor.data_type].size
 
 
-class Context:
-    """A context with its memory. One thread at a time uses it.
+@slotted
+class Prepared:
+    """A batch whose shapes are set.
 
-    It has a set of inputs for each batch on its way, so the inputs of the next batch are copied while one runs.
+    Attributes:
+        inputs, outputs: shapes of the tensors in the run; -1 where the data decide.
+        graph: that the batch runs with; 0 = none.
+        padding: rows that the graph adds to those of the batch.
+    """
+
+    inputs: Mapping[str, Sequence[int]]
+    outputs: Mapping[str, Shape]
+    graph: int = 0
+    padding: int = 0
+
+
+class Context:
+    """A context, which runs on the buffers of a seat. One thread at a time uses it.
 
     Args:
-        largest: the largest shape of each input.
+        largest: the largest shape of each input, for which each seat gets buffers.
         stream: on which it runs.
-        input_sets, output_sets: of buffers. With outputs whose size the data decide there is one of each.
+        seats: of the instance. With outputs whose size the data decide, one batch at a time is on its way.
 
     Raises:
         Internal: TensorRT refuses, or the device's memory is exhausted.
@@ -54,29 +68,26 @@ class Context:
         largest: Mapping[str, Shape],
         strategy: Strategy,
         stream: int,
-        input_sets: int = 1,
-        output_sets: int = 1,
+        seats: Sequence[Seat],
     ) -> None:
         self.choice = choice
         self._loaded = loaded
         self._cuda: CudaApi = loaded.library.cuda
         self._stream = stream
-        self._memory: list[int] = []
-        self._host_memory: list[int] = []
-        #: by the set of inputs
-        self._graphs: dict[tuple[int, GraphShape], int] = {}
+        self._seats = seats
+        #: outputs that the host writes
+        self._host_outputs: dict[str, int] = {}
+        #: by the index of the seat
+        self._graphs: dict[tuple[int, GraphShape], Prepared] = {}
         self._plan = GraphPlan()
         self._context: Any = None
         self._dynamic: dict[str, Any] = {}
         #: shape tensors lie in host memory, which must stay as long as the context may read it
         self._values: dict[str, np.ndarray[Any, Any]] = {}
-        self._inputs: list[dict[str, int]] = []
-        self._outputs: list[dict[str, int]] = []
         try:
             self._context = self._create(strategy)
             self._set_profile()
-            self._add_outputs(largest, output_sets)
-            self._add_inputs(largest, 1 if self._dynamic else input_sets)
+            self._reserve(largest)
         except BaseException:
             self.close()
             raise
@@ -104,54 +115,68 @@ class Context:
             raise self._failure(Step.CONTEXT, self._loaded.library.errors.take())
         self._cuda.stream_synchronize(self._stream)
 
-    def _allocate(self, size: int) -> int:
-        pointer = allocate(self._cuda, max(size, _LEAST_BYTES), MEMORY_ADVICE)
-        self._memory.append(pointer)
-        return pointer
-
-    def _add_inputs(self, largest: Mapping[str, Shape], sets: int) -> None:
-        tensors = [tensor for tensor in self._loaded.info.inputs if not tensor.is_shape]
-        for _ in range(sets):
-            self._inputs.append({one.name: self._allocate(nbytes(one, largest[one.name])) for one in tensors})
-
-    def _add_outputs(self, largest: Mapping[str, Shape], sets: int) -> None:
+    def _reserve(self, largest: Mapping[str, Shape]) -> None:
+        """Reserve memory for the tensors: pinned memory where the host writes, as it does with shape tensors."""
         info = self._loaded.info
         known = {tensor.name: tensor.shape for tensor in info.outputs}
         if not any(tensor.is_shape for tensor in info.inputs):  # their values decide about shapes
             known = self.infer(largest, {})
-        tensors = []
+        results: list[TensorInfo] = []
         for tensor in info.outputs:
             if -1 in known[tensor.name]:
                 allocator = self._loaded.library.allocator(self._cuda, on_host=tensor.on_host)
                 self._dynamic[tensor.name] = allocator
                 self._context.set_output_allocator(tensor.name, allocator)
+            elif tensor.on_host:
+                size = max(1, nbytes(tensor, known[tensor.name]))
+                self._host_outputs[tensor.name] = allocate_pinned(self._cuda, size)
             else:
-                tensors.append(tensor)
-        for _ in range(1 if self._dynamic else sets):
-            self._outputs.append({one.name: self._allocate_output(one, known[one.name]) for one in tensors})
-
-    def _allocate_output(self, tensor: TensorInfo, shape: Shape) -> int:
-        """Return memory for an output: pinned memory where the host writes it, as it does with shape tensors."""
-        if not tensor.on_host:
-            return self._allocate(nbytes(tensor, shape))
-        pointer = allocate_pinned(self._cuda, max(nbytes(tensor, shape), _LEAST_BYTES))
-        self._host_memory.append(pointer)
-        return pointer
+                results.append(tensor)
+        self._seats = self._seats[:1] if self._dynamic else self._seats
+        inputs = [tensor for tensor in info.inputs if not tensor.is_shape]
+        for seat in self._seats:
+            for buffers, tensors, shapes in ((seat.results, results, known), (seat.inputs, inputs, largest)):
+                for tensor in tensors:
+                    buffers.reserve(tensor.name, nbytes(tensor, shapes[tensor.name]), advice=MEMORY_ADVICE)
 
     @property
     def seats(self) -> int:
         """Return how many batches may be on their way."""
-        return len(self._inputs)
+        return len(self._seats)
 
-    def inputs_of(self, seat: int) -> dict[str, int]:
-        """Return the places of the inputs on the device, for the batch of a seat."""
-        return self._inputs[seat % len(self._inputs)]
+    def _seat(self, index: int) -> Seat:
+        """Return the seat that has the buffers for the batch of a seat."""
+        return self._seats[index % len(self._seats)]
 
-    def _use(self, seat: int) -> None:
-        """Let the next run use the buffers of a seat."""
-        for places in (self.inputs_of(seat), self._outputs[seat % len(self._outputs)]):
-            for name, pointer in places.items():
-                self._context.set_tensor_address(name, pointer)
+    def place(self, seat: int, name: str, size: int) -> int:
+        """Return the address on the device of an input of `size` bytes, for the batch of a seat.
+
+        Raises:
+            Internal: the input is larger than the largest of the profile.
+        """
+        return self._seat(seat).inputs.place(name, size)
+
+    def _use(self, seat: int, run: Prepared, bound: Mapping[str, int]) -> None:
+        """Let the next run use the buffers of a seat, but for tensors in `bound`.
+
+        Raises:
+            Internal: the run would use memory behind a buffer.
+        """
+        info, buffers = self._loaded.info, self._seat(seat)
+        for tensor in info.inputs:
+            if not tensor.is_shape:
+                size = nbytes(tensor, run.inputs[tensor.name])
+                address = bound.get(tensor.name) or buffers.inputs.place(tensor.name, size)
+                self._context.set_tensor_address(tensor.name, address)
+        for tensor in info.outputs:
+            if tensor.name not in self._dynamic:
+                address = bound.get(tensor.name) or self._result(seat, tensor, run)
+                self._context.set_tensor_address(tensor.name, address)
+
+    def _result(self, seat: int, tensor: TensorInfo, run: Prepared) -> int:
+        if tensor.name in self._host_outputs:
+            return self._host_outputs[tensor.name]
+        return self._seat(seat).results.place(tensor.name, nbytes(tensor, run.outputs[tensor.name]))
 
     def infer(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Sequence[int]]) -> dict[str, Shape]:
         """Set the shapes of a batch. Return those of the outputs; -1 where the data decide.
@@ -173,37 +198,34 @@ class Context:
         except (ValueError, RuntimeError) as error:  # there is none: len() of it up to TensorRT 10, the call from 11
             raise self._failure(Step.RUN, self._loaded.library.errors.take()) from error
 
-    def prepare(
-        self, seat: int, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Sequence[int]]
-    ) -> tuple[dict[str, Shape], int]:
-        """Set the shapes of a batch for `run`. Return those of the outputs, and the graph for it; 0 = none.
+    def prepare(self, seat: int, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Sequence[int]]) -> Prepared:
+        """Set the shapes of a batch for `run`. A batch with a graph needs no call of TensorRT.
 
         Raises:
             Internal: TensorRT refuses them.
         """
-        graph = self._plan.find([shapes[tensor.name] for tensor in self._loaded.info.inputs]) if self._graphs else None
-        captured = self._graphs.get((seat, graph), 0) if graph is not None else 0
-        if graph is None or not captured:
-            return self.infer(shapes, values), 0
-        names = [tensor.name for tensor in self._loaded.info.inputs]
-        return self.infer(dict(zip(names, graph.shapes, strict=True)), {}), captured
+        if self._graphs:
+            wanted = [tuple(shapes[tensor.name]) for tensor in self._loaded.info.inputs]
+            graph = self._plan.find(wanted)
+            captured = self._graphs.get((seat, graph)) if graph is not None else None
+            if graph is not None and captured is not None:
+                return replace(captured, padding=graph.padding(wanted))
+        return Prepared(shapes, self.infer(shapes, values))
 
-    def run(self, seat: int, graph: int, bound: Mapping[str, int]) -> None:
-        """Enqueue the batch of the last `prepare`, whose inputs are in the `inputs_of` its seat.
+    def run(self, seat: int, run: Prepared, bound: Mapping[str, int]) -> None:
+        """Enqueue the batch of the last `prepare`, whose inputs are at their `place`.
 
         Args:
-            graph: as `prepare` returned it.
             bound: other places of tensors; there are none with a graph, which has its own.
 
         Raises:
-            Internal: TensorRT refuses. CudaError: a graph cannot be launched.
+            Internal: TensorRT refuses, or the run would use memory behind a buffer. CudaError: a graph cannot be
+                launched.
         """
-        if graph:
-            self._cuda.graph_launch(graph, self._stream)
+        if run.graph:
+            self._cuda.graph_launch(run.graph, self._stream)
             return
-        self._use(seat)
-        for name, pointer in bound.items():
-            self._context.set_tensor_address(name, pointer)
+        self._use(seat, run, bound)
         self._enqueue()
 
     def _enqueue(self) -> None:
@@ -225,14 +247,17 @@ class Context:
                     return True
         return False
 
-    def output(self, seat: int, name: str, shape: Shape) -> tuple[int, Shape]:
+    def output(self, seat: int, tensor: TensorInfo, run: Prepared) -> tuple[int, Shape]:
         """Return the address of an output, for copies by the device, and its shape. If the data decide about the
         shape, call this when the run has ended.
+
+        Raises:
+            Internal: the run would write behind the output's buffer.
         """
-        allocator = self._dynamic.get(name)
+        allocator = self._dynamic.get(tensor.name)
         if allocator is not None:
             return allocator.pointer, allocator.shape
-        return self._outputs[seat % len(self._outputs)][name], shape
+        return self._result(seat, tensor, run), run.outputs[tensor.name]
 
     @property
     def is_data_dependent(self) -> bool:
@@ -260,10 +285,10 @@ class Context:
                 sizes = ", ".join(str(list(shape)) for shape in graph.shapes)
                 host.log("WARNING", f"no CUDA graph of {sizes} for model '{self._loaded.model}': {error.message}")
 
-    def _captured(self, seat: int, graph: GraphShape) -> int:
-        names = [tensor.name for tensor in self._loaded.info.inputs]
-        self.infer(dict(zip(names, graph.shapes, strict=True)), {})
-        self._use(seat)
+    def _captured(self, seat: int, graph: GraphShape) -> Prepared:
+        shapes = dict(zip([tensor.name for tensor in self._loaded.info.inputs], graph.shapes, strict=True))
+        run = Prepared(shapes, self.infer(shapes, {}))
+        self._use(seat, run, {})
         self._enqueue()  # lazy work of the first run would be captured too
         self._cuda.stream_synchronize(self._stream)
         self._cuda.begin_capture(self._stream)
@@ -273,16 +298,14 @@ class Context:
             with suppress(CudaError):
                 self._cuda.graph_destroy(self._cuda.end_capture(self._stream))
             raise
-        return self._cuda.end_capture(self._stream)
+        return replace(run, graph=self._cuda.end_capture(self._stream))
 
     def close(self) -> None:
         """Free everything. The stream must be through."""
-        for graph in self._graphs.values():
-            self._cuda.graph_destroy(graph)
+        for captured in self._graphs.values():
+            self._cuda.graph_destroy(captured.graph)
         self._context = None
         for allocator in self._dynamic.values():
             allocator.close()
-        for pointer in self._memory:
-            self._cuda.free(pointer)
-        for pointer in self._host_memory:
+        for pointer in self._host_outputs.values():
             self._cuda.free_host(pointer)

@@ -66,6 +66,10 @@ class GraphShape:
             for low, size, high in zip(self.lower, shapes, self.shapes, strict=True)
         )
 
+    def padding(self, shapes: Sequence[Shape]) -> int:
+        """Return how many rows the graph has more than a batch of these shapes, which it `takes`."""
+        return 0 if tuple(shapes) == self.shapes else self.shapes[0][0] - shapes[0][0]
+
 
 @frozen
 class GraphPlan:

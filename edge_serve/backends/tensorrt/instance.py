@@ -14,7 +14,7 @@ from edge_serve.backends.base import BackendRequest, DeviceLost, OutputMemory, R
 from edge_serve.backends.cuda.api import CudaApi, CudaError
 from edge_serve.backends.cuda.tensor_path import PlainOutputs, Seat, TensorPath
 from edge_serve.backends.tensorrt.bindings import RaggedBatch
-from edge_serve.backends.tensorrt.context import Context, nbytes
+from edge_serve.backends.tensorrt.context import Context, Prepared, nbytes
 from edge_serve.backends.tensorrt.engine import TensorInfo
 from edge_serve.backends.tensorrt.loaded_engine import LoadedEngine
 from edge_serve.backends.tensorrt.profiles import batch_values, choose
@@ -43,17 +43,17 @@ class _Begun:
     Attributes:
         rows: of each request; 0 = the model does not batch.
         made: inputs that are made from the shapes of others; the device may still copy them.
-        tensors: outputs that a request wants; found: their shapes as far as they were known at `begin`.
-        shapes: of `tensors`; largest: the bytes of the outputs of the request that has most. `_sizes` sets both.
+        tensors: outputs that a request wants.
+        shapes: of `tensors`; largest: the bytes of the outputs of the request that has most. `_places` sets both.
     """
 
     seat: Seat
     context: Context
+    run: Prepared
     batch: Sequence[BackendRequest]
     rows: Sequence[int]
     made: Mapping[str, Array]
     tensors: list[TensorInfo]
-    found: dict[str, Shape]
     outputs: OutputMemory
     timing: Timing
     shapes: list[Shape]
@@ -118,36 +118,37 @@ class TensorRtInstance:
             context = self._by_choice[choose([one.choice for one in self._contexts], shapes, values, self._name).index]
             wanted = {name for request in batch for name in request.requested_outputs}.union(self._states)
             tensors = [tensor for tensor in self._loaded.info.outputs if tensor.name in wanted]
-            found, graph = context.prepare(seat.index, shapes, values)
-            begun = _Begun(seat, context, batch, rows, made, tensors, found, outputs, timing, [], 0)
-            bound = self._copy_in(begun, graph)
-            sizes = [] if context.is_data_dependent else self._sizes(begun)
+            run = context.prepare(seat.index, shapes, values)
+            begun = _Begun(seat, context, run, batch, rows, made, tensors, outputs, timing, [], 0)
+            bound = self._copy_in(begun)
+            places = [] if context.is_data_dependent else self._places(begun)
             is_written_by_device = not any(tensor.is_shape or tensor.on_host for tensor in tensors)
-            may_bind = is_written_by_device and not graph
-            places = self._path.bind_outputs(seat, sizes, outputs, begun.largest) if may_bind else []
-            bound.update(zip((tensor.name for tensor in tensors), places, strict=False))
-            context.run(seat.index, graph, bound)
+            in_slot: list[int] = []
+            if is_written_by_device and not run.graph:
+                in_slot = self._path.bind_outputs(seat, [size for _, size in places], outputs, begun.largest)
+            bound.update(zip((tensor.name for tensor in tensors), in_slot, strict=False))
+            context.run(seat.index, run, bound)
             self._path.ran(seat)
-            if places:
+            if in_slot:
                 self._path.bound(seat)
             elif not context.is_data_dependent:
-                self._copy_out(begun, sizes)
+                self._path.copy_out(seat, places, outputs, begun.largest)
             return begun
 
-    def _copy_in(self, begun: _Begun, graph: int) -> dict[str, int]:
+    def _copy_in(self, begun: _Begun) -> dict[str, int]:
         """Enqueue the copies of the inputs. Return the places of those that the device reads where they lie."""
         bound: dict[str, int] = {}
         places: list[tuple[int, Sequence[Buffer]]] = []
-        for name, place in begun.context.inputs_of(begun.seat.index).items():
+        for name in (tensor.name for tensor in self._loaded.info.inputs if not tensor.is_shape):
             if name in begun.made:
                 data: list[Buffer] = [begun.made[name].reshape(-1).view(np.uint8).data]
             else:
                 data = [_input(one, name).data for one in begun.batch]
-            address = 0 if graph else self._path.bound_input(data)
+            address = 0 if begun.run.graph else self._path.bound_input(data)
             if address:
                 bound[name] = address
             else:
-                places.append((place, data))
+                places.append((begun.context.place(begun.seat.index, name, sum(map(len, data))), data))
         self._path.copy_in(begun.seat, places)
         return bound
 
@@ -156,7 +157,7 @@ class TensorRtInstance:
         with self._failing(begun.seat):
             if begun.context.is_data_dependent:
                 self._path.wait_run(begun.seat)
-                self._copy_out(begun, self._sizes(begun))
+                self._path.copy_out(begun.seat, self._places(begun), begun.outputs, begun.largest)
             replies = self._replies(begun, self._path.finish(begun.seat, begun.timing))
         self._path.release(begun.seat)
         return replies
@@ -223,26 +224,26 @@ class TensorRtInstance:
                 shapes[name] = (rows, *first.shape[1:]) if self._batches else tuple(first.shape)
         return shapes, values
 
-    def _sizes(self, begun: _Begun) -> list[int]:
-        """Return the bytes of the outputs without the rows that pad a batch to its graph; note shapes and `largest`."""
-        sizes, total = [], sum(begun.rows)
+    def _places(self, begun: _Begun) -> list[tuple[int, int]]:
+        """Return the places of the outputs on the device, and their bytes without the rows that pad a batch to its
+        graph. Note shapes and `largest`.
+
+        Raises:
+            Internal: an output has other rows than the run, so no part of it belongs to one request, or takes more
+                memory than it has.
+        """
+        places, total = [], sum(begun.rows)
         for tensor in begun.tensors:
-            _, shape = begun.context.output(begun.seat.index, tensor.name, begun.found[tensor.name])
+            pointer, shape = begun.context.output(begun.seat.index, tensor, begun.run)
             by_rows = self._batches and not tensor.is_shape and tensor.name not in self._ragged.scattered
             if by_rows and (not shape or shape[0] < total):
                 raise Internal(f"output '{tensor.name}' of {self._name} has shape {list(shape)}, expected {total} rows")
             size = nbytes(tensor, shape)
             each = size // shape[0] if by_rows and total else size
-            sizes.append(each * total if by_rows else size)
+            places.append((pointer, each * total if by_rows else size))
             begun.largest += each * max(begun.rows) if by_rows else size
             begun.shapes.append(shape)
-        return sizes
-
-    def _copy_out(self, begun: _Begun, sizes: Sequence[int]) -> None:
-        """Enqueue the copies of the outputs."""
-        index, context = begun.seat.index, begun.context
-        pointers = [context.output(index, tensor.name, ())[0] for tensor in begun.tensors]
-        self._path.copy_out(begun.seat, list(zip(pointers, sizes, strict=True)), begun.outputs, begun.largest)
+        return places
 
     def _replies(self, begun: _Begun, found: Sequence[Buffer]) -> list[Reply]:
         replies = [Reply() for _ in begun.batch]

@@ -2,8 +2,9 @@
 
 Its device pointers are addresses of this process, so a stand-in for TensorRT computes on them with NumPy
 (`HostCuda.run`). Another process opens device memory by its handle (`exported`). What a real device does badly, it does
-too: calls on freed or foreign memory fail as an illegal address, a sticky error ends the device, registered memory
-whose pages were given back is read as it was (`host_register`), and calls can be made to fail (`HostCuda.fail`).
+too: calls on freed or foreign memory fail as an illegal address, a sticky error ends the device, new memory is not
+cleared (`POISON`), a copy to ordinary memory returns when it is done, registered memory whose pages were given back
+is read as it was (`host_register`), and calls can be made to fail (`HostCuda.fail`).
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ TEXTS = {
     _CAPTURE_UNSUPPORTED: ("cudaErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"),
     NOT_SUPPORTED: ("cudaErrorNotSupported", "operation not supported"),
 }
+
+#: each byte of new device memory: as an index it is out of range, as a number it is tiny
+POISON = 0xAB
+#: of a large allocation the first bytes alone: its pages would all be in memory
+_POISONED = 1 << 20
 
 Work = Callable[[], None]
 
@@ -231,6 +237,7 @@ class HostCuda:
             if device.used + nbytes > device.total:
                 raise _error("cudaMalloc", OUT_OF_MEMORY)
             pointer = self._map_device(nbytes)
+            ctypes.memset(pointer, POISON, min(nbytes, _POISONED))
             device.used += nbytes
             device.allocated.add(pointer, nbytes)
         return pointer
@@ -289,7 +296,9 @@ class HostCuda:
         return pointer
 
     def memcpy_async(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        """Copy in the order of the stream; ordinary memory of the host is read before this returns, as by CUDA."""
+        """Copy in the order of the stream; ordinary memory of the host is read, or written, before this returns, as by
+        CUDA.
+        """
         self._enter("cudaMemcpyAsync")
         with self._registration_lock:
             for address in (target, source):
@@ -301,27 +310,30 @@ class HostCuda:
             runs.put(lambda: self._write_checked(target, data))
         else:
             runs.put(lambda: self._copy(target, source, nbytes))
+            if runs.captured is None and self._is_ordinary(target):
+                runs.wait()
 
     def _is_ordinary(self, address: int) -> bool:
         known = (self._pinned, self._opened, *(device.allocated for device in self._devices))
         return all(memory.start_of(address) is None for memory in known)
 
     def _write_checked(self, target: int, data: bytes) -> None:
-        self._check_range(target, len(data))
+        self.check_range(target, len(data))
         self._write(target, data)
 
     def memset_async(self, target: int, value: int, nbytes: int, stream: int) -> None:
+        """Set memory of a device."""
         self._enter("cudaMemsetAsync")
 
         def work() -> None:
-            self._check_range(target, nbytes)
-            self._write(target, bytes([value]) * nbytes)
+            self.check_range(target, nbytes)
+            ctypes.memset(target, value, nbytes)
 
         self._stream(stream, "cudaMemsetAsync").put(work)
 
     def _copy(self, target: int, source: int, nbytes: int) -> None:
         for address in (target, source):
-            self._check_range(address, nbytes)
+            self.check_range(address, nbytes)
         with self._registration_lock:  # memory may be registered while a copy of it is under way
             parts = [self._read(start, size) for start, size in self._runs(source, nbytes)]
             self._write(target, b"".join(parts))
@@ -351,7 +363,7 @@ class HostCuda:
     def _pages(self, address: int) -> PinnedPages | None:
         return self._registered.get(self._pinned.start_of(address) or 0)
 
-    def _check_range(self, address: int, nbytes: int) -> None:
+    def check_range(self, address: int, nbytes: int) -> None:
         """Let bytes of a device that are not whole in one allocation fail; other memory is the host's, as pageable."""
         for memory in (*(device.allocated for device in self._devices), self._opened):
             if memory.start_of(address) is not None and memory.start_of(address, nbytes) is None:

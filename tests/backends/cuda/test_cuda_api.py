@@ -124,6 +124,17 @@ def test_bytes_come_back_through_the_device(cuda: CudaApi, stream: int) -> None:
         cuda.free(pointer)
 
 
+def test_memory_is_set_in_the_order_of_a_stream(cuda: CudaApi, stream: int) -> None:
+    device = put(cuda, bytes(KIB), stream)
+    cuda.memset_async(device + 1, 0xEE, 2, stream)
+
+    assert get(cuda, device, 4, stream) == b"\x00\xee\xee\x00"
+    cuda.memset_async(device, 7, KIB, 0)
+    cuda.stream_synchronize(0)
+    assert get(cuda, device, KIB, stream) == b"\x07" * KIB
+    cuda.free(device)
+
+
 def test_device_says_whether_its_memory_is_the_hosts(cuda: CudaApi) -> None:
     assert cuda.is_integrated(0) in (True, False)
 

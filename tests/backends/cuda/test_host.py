@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 
 import pytest
 
 from edge_serve.backends.cuda.api import CudaError
-from tests.backends.cuda.host import HostCuda
+from tests.backends.cuda.host import POISON, HostCuda
 
 
 def test_scripted_failure_comes_once_and_after_so_many_calls() -> None:
@@ -51,6 +52,32 @@ def test_copy_beyond_an_allocation_is_an_illegal_address() -> None:
 
     with pytest.raises(CudaError, match="700"):
         cuda.stream_synchronize(stream)
+
+
+def test_new_memory_of_a_device_is_not_cleared() -> None:
+    cuda = HostCuda()
+
+    assert ctypes.string_at(cuda.malloc(16), 16) == bytes([POISON]) * 16
+
+
+def test_copy_to_ordinary_memory_returns_when_it_is_done() -> None:
+    """One to pinned memory is only enqueued."""
+    cuda, may_end = HostCuda(), threading.Event()
+    device, pinned, ordinary = cuda.malloc(16), cuda.host_alloc(16), bytearray(16)
+    ctypes.memset(pinned, 0, 16)
+    stream, timer = cuda.stream_create(), threading.Timer(0.05, may_end.set)
+
+    def work() -> None:
+        assert may_end.wait(20)
+
+    cuda.run(work, stream)
+    cuda.memcpy_async(pinned, device, 16, stream)
+    assert ctypes.string_at(pinned, 16) == bytes(16)
+    timer.start()
+    cuda.memcpy_async(ctypes.addressof(ctypes.c_char.from_buffer(ordinary)), device, 16, stream)
+
+    assert ordinary == bytes([POISON]) * 16
+    timer.join()
 
 
 def test_handles_that_are_open_are_counted() -> None:

@@ -24,7 +24,7 @@ from edge_serve.backends.tensorrt.library import load_library
 from edge_serve.errors import EdgeServeError, Internal, Unavailable
 from edge_serve.messages.tensors import DataType, InferTensor
 from tests.backends.cuda.host import HostCuda
-from tests.stand_ins.plans import plan, tensor
+from tests.stand_ins.plans import OPERATIONS, Arrays, plan, tensor
 
 STAND_INS = Path(__file__).parents[2] / "stand_ins"
 STAND_IN_MODULES = ("cuda", "pycuda", "tensorrt")
@@ -174,6 +174,67 @@ def test_graph_is_launched_for_its_shapes_and_padded_batches(
         assert (values(reply) == array).all()
 
     assert len(launched) == 2, "of 4 and 3 rows; 2 rows run without"
+
+
+def test_graphs_are_captured_on_inputs_that_are_cleared(
+    host: HostCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel that takes indices from memory that is not cleared reads anywhere, and the device is lost."""
+    table = np.arange(30, dtype=np.float32)
+
+    def embed(inputs: Arrays) -> dict[str, Any]:
+        if (inputs["INPUT0"].view(np.uint32) >= len(table)).any():
+            raise IndexError("the kernel reads at an illegal address")
+        return {"OUTPUT0": table[inputs["INPUT0"]]}
+
+    monkeypatch.setitem(OPERATIONS, "embed", embed)
+    both = [tensor("INPUT0", "INPUT", "INT32", (-1, 4)), tensor("OUTPUT0", "OUTPUT", "FLOAT", (-1, 4))]
+    content = plan("embed", both, [{"INPUT0": SHAPES}])
+
+    _, instance = opened(host, spec(tmp_path, content, optimization={"cuda": {"graphs": True}}))
+
+    indices: Any = np.full((1, 4), 29, np.int32)
+    asked = replace(request(indices), inputs=[replace(request(indices).inputs[0], datatype=DataType.INT32)])
+    assert values(instance.execute([asked], Timing())[0]).tolist() == [[29] * 4]
+
+
+def test_profiles_of_an_instance_share_the_memory_of_the_largest(host: HostCuda, tmp_path: Path) -> None:
+    columns, taken = 1 << 18, []
+    both = [tensor("INPUT0", "INPUT", "FLOAT", (-1, columns)), tensor("OUTPUT0", "OUTPUT", "FLOAT", (-1, columns))]
+    profiles = [{"INPUT0": ((1, columns), (1, columns), (rows, columns))} for rows in (1, 8, 4)]
+    for names in (["1"], ["0", "1", "2"]):
+        model = spec(tmp_path / names[-1], plan("identity", both, profiles), max_batch_size=8)
+        model.config["instance_group"][0]["profile"] = names
+        before = host.memory_info()[0]
+        backend, instance = opened(host, model)
+        taken.append((before - host.memory_info()[0]) >> 20)
+        for rows in (1, 8, 3):
+            array = np.full((rows, columns), rows, np.float32)
+            assert (values(instance.execute([request(array)], Timing())[0]) == array).all()
+        instance.close()
+        backend.close()
+
+    assert taken == [3 * 8] * 2, "MiB: inputs of two batches, and outputs of one"
+
+
+def test_output_that_is_larger_than_that_of_the_largest_batch_is_refused(
+    host: HostCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine would write behind its buffer."""
+
+    def rest(inputs: Arrays) -> dict[str, Any]:
+        rows, columns = inputs["INPUT0"].shape
+        return {"OUTPUT0": np.zeros((rows, 128 - columns), np.float32)}
+
+    monkeypatch.setitem(OPERATIONS, "rest", rest)
+    both = [tensor("INPUT0", "INPUT", "FLOAT", (-1, -1)), tensor("OUTPUT0", "OUTPUT", "FLOAT", (-1, -1))]
+    content = plan("rest", both, [{"INPUT0": ((1, 1), (1, 1), (8, 120))}])
+    _, instance = opened(host, spec(tmp_path, content))
+
+    assert values(instance.execute([request(np.ones((8, 120), np.float32))], Timing())[0]).shape == (8, 8)
+    with pytest.raises(Internal, match="tensor 'OUTPUT0' of this batch takes 4064 bytes, and has 256 bytes on the"):
+        instance.execute([request(np.ones((8, 1), np.float32))], Timing())
+    assert instance.is_ready()
 
 
 def test_capture_that_fails_costs_the_graph_alone(host: HostCuda, tmp_path: Path) -> None:
@@ -510,8 +571,11 @@ def test_output_for_which_there_is_no_memory_fails_the_batch_and_says_so(host: H
     backend.close()
 
 
-def test_load_without_memory_says_how_much_and_what_helps(host: HostCuda, tmp_path: Path) -> None:
-    rows = 1 << 20
+def test_load_without_memory_says_how_much_and_what_helps(
+    host: HostCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host._devices[0], "total", 16 << 20)
+    rows = 1 << 14
     both = [tensor("INPUT0", "INPUT", "FLOAT", (-1, 200)), tensor("OUTPUT0", "OUTPUT", "FLOAT", (-1, 200))]
     content = plan("identity", both, [{"INPUT0": ((1, 200), (2, 200), (rows, 200))}])
 
@@ -519,8 +583,8 @@ def test_load_without_memory_says_how_much_and_what_helps(host: HostCuda, tmp_pa
         opened(host, spec(tmp_path, content))
 
     assert caught.value.message == (
-        "cudaMalloc failed with cudaErrorMemoryAllocation (2): out of memory; 838.9 MB were asked for, and 234.9 MB of "
-        "1073.7 MB are free on the device: unload models, lower count in instance_group, build the engine for smaller "
+        "cudaMalloc failed with cudaErrorMemoryAllocation (2): out of memory; 13.1 MB were asked for, and 3.7 MB of "
+        "16.8 MB are free on the device: unload models, lower count in instance_group, build the engine for smaller "
         "shapes, or set the parameter execution_context_allocation_strategy to ON_PROFILE_CHANGE"
     )
 

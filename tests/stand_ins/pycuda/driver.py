@@ -274,6 +274,10 @@ class Memcpy2D:
             host.stream_synchronize(0)
 
 
+def memset_d8_async(dest: int, data: int, size: int, stream: Stream | None = None) -> None:
+    _in_context("cuMemsetD8Async", host.memset_async, dest, data, size, int(stream) if stream else 0)
+
+
 def mem_get_ipc_handle(devptr: int) -> bytearray:
     return bytearray(_in_context("cuIpcGetMemHandle", host.ipc_handle, devptr))
 

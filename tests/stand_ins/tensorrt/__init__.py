@@ -382,6 +382,7 @@ class IExecutionContext:
     def _write(self, outputs: dict[str, Any], targets: dict[str, int]) -> None:
         for name, target in targets.items():
             array = np.ascontiguousarray(outputs[name], self._dtype(name))
+            host.check_range(target, array.nbytes)
             ctypes.memmove(target, array.ctypes.data, array.nbytes)
 
     def _target(self, name: str, shape: Dims, stream: int) -> int:

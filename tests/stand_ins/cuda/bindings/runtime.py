@@ -167,6 +167,10 @@ def cudaMemcpyAsync(dst: Any, src: Any, count: int, kind: Any, stream: int) -> t
     return _status(host.memcpy_async, _address(dst), _address(src), count, stream)
 
 
+def cudaMemsetAsync(devPtr: int, value: int, count: int, stream: int) -> tuple[Any, ...]:
+    return _status(host.memset_async, devPtr, value, count, stream)
+
+
 def _address(memory: Any) -> int:
     """Return the address of memory that is a number, or a buffer."""
     if isinstance(memory, int):
