@@ -10,7 +10,7 @@ from typing import Any
 
 from edge_serve.backends.base import BackendRequest
 from edge_serve.config.model.complete import FoundTensor
-from edge_serve.errors import Internal, InvalidArgument
+from edge_serve.errors import Internal, InvalidArgument, with_advice
 from edge_serve.messages import ragged
 from edge_serve.messages.tensors import BY_CONFIG_NAME, Array, DataType, InferTensor, Shape
 from edge_serve.records import frozen
@@ -121,7 +121,9 @@ def not_joined(name: str, shapes: Iterable[Shape]) -> Internal:
 def wrong_rows(name: str, shape: Shape, rows: int) -> Internal:
     """Return the error for an output that has another number of rows than its batch."""
     got = shape[0] if shape else 0
-    return Internal(
-        f"failed to split the output tensor '{name}' in responses: expected batch size of atleast {rows} in model "
-        f"output, got {got}"
+    size, advice = (f"atleast {rows}", "") if got < rows else (str(rows), "write max_batch_size: 0 for such a model")
+    text = (
+        f"failed to split the output tensor '{name}' in responses: expected batch size of {size} in model output, got "
+        f"{got}"
     )
+    return Internal(with_advice(text, advice))

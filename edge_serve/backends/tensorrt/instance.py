@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from edge_serve.backends.base import BackendRequest, DeviceLost, OutputMemory, Reply, Timing
+from edge_serve.backends.binding_plan import wrong_rows
 from edge_serve.backends.cuda.api import CudaApi, CudaError
 from edge_serve.backends.cuda.tensor_path import PlainOutputs, Seat, TensorPath
 from edge_serve.backends.tensorrt.bindings import RaggedBatch
@@ -236,8 +237,8 @@ class TensorRtInstance:
         for tensor in begun.tensors:
             pointer, shape = begun.context.output(begun.seat.index, tensor, begun.run)
             by_rows = self._batches and not tensor.is_shape and tensor.name not in self._ragged.scattered
-            if by_rows and (not shape or shape[0] < total):
-                raise Internal(f"output '{tensor.name}' of {self._name} has shape {list(shape)}, expected {total} rows")
+            if by_rows and shape[:1] != (total + begun.run.padding,):
+                raise wrong_rows(tensor.name, shape, total + begun.run.padding)
             size = nbytes(tensor, shape)
             each = size // shape[0] if by_rows and total else size
             places.append((pointer, each * total if by_rows else size))

@@ -11,6 +11,7 @@ import pytest
 from edge_serve.backends.base import ArenaMemory, BackendRequest, Timing
 from edge_serve.backends.cuda.device_data import address_of
 from edge_serve.backends.cuda.registered_arena import RegisteredArena
+from edge_serve.errors import Internal
 from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.workers.child.batch import encode_reply
 from edge_serve.workers.child.memory.output_room import OutputRoom
@@ -21,7 +22,7 @@ from tests.backends.cuda.counting import Copied
 from tests.backends.cuda.host import HostCuda
 from tests.backends.tensorrt.test_instance import host as host
 from tests.backends.tensorrt.test_instance import opened, request, spec
-from tests.stand_ins.plans import plan, tensor
+from tests.stand_ins.plans import OPERATIONS, plan, tensor
 
 COLUMNS = 150_528
 NBYTES = 4 * COLUMNS
@@ -53,10 +54,10 @@ def copies(host: HostCuda, monkeypatch: pytest.MonkeyPatch) -> list[Copied]:
 class Scene:
     """A model whose arena is registered as a whole, and a batch of two requests that lie in it."""
 
-    def __init__(self, host: HostCuda, folder: Path, second: int, **config: Any) -> None:
+    def __init__(self, host: HostCuda, folder: Path, second: int, op: str = "identity", **config: Any) -> None:
         both = [tensor("INPUT0", "INPUT", "FLOAT", (-1, COLUMNS)), tensor("OUTPUT0", "OUTPUT", "FLOAT", (-1, COLUMNS))]
         profiles = [{"INPUT0": ((1, COLUMNS), (2, COLUMNS), (4, COLUMNS))}]
-        model = spec(folder, plan("identity", both, profiles), **config)
+        model = spec(folder, plan(op, both, profiles), **config)
         memory = memoryview(bytearray(8 << 20))
         aligned = -address_of(memory) % 4096
         self.arena = memory[aligned : aligned + (6 << 20)]
@@ -125,6 +126,22 @@ def test_integrated_device_reads_and_writes_the_slots_themselves(
     one.run()
 
     assert copies == []
+
+
+@pytest.mark.usefixtures("integrated")
+def test_integrated_device_writes_nothing_behind_a_slot(
+    host: HostCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An output of more rows than the batch, for which the slot has no room, is refused before the run."""
+    monkeypatch.setitem(OPERATIONS, "twice", lambda inputs: {"OUTPUT0": np.repeat(inputs["INPUT0"], 2, axis=0)})
+    one = Scene(host, tmp_path, FIRST + NBYTES, op="twice")
+    before = bytes(one.arena)
+
+    with pytest.raises(Internal, match="expected batch size of 2 in model output, got 4"):
+        one.run()
+
+    assert bytes(one.arena) == before
+    one.instance.close()
 
 
 @pytest.mark.usefixtures("integrated")

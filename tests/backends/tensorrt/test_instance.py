@@ -217,6 +217,18 @@ def test_profiles_of_an_instance_share_the_memory_of_the_largest(host: HostCuda,
     assert taken == [3 * 8] * 2, "MiB: inputs of two batches, and outputs of one"
 
 
+@pytest.mark.parametrize("graphs", [False, True])
+def test_output_with_other_rows_than_its_batch_is_refused(
+    host: HostCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, graphs: bool
+) -> None:
+    """The parts of such an output belong to no request: a client would get rows of another one."""
+    monkeypatch.setitem(OPERATIONS, "twice", lambda inputs: {"OUTPUT0": np.repeat(inputs["INPUT0"], 2, axis=0)})
+    _, instance = opened(host, spec(tmp_path, identity(op="twice"), optimization={"cuda": {"graphs": graphs}}))
+
+    with pytest.raises(Internal, match="output tensor 'OUTPUT0' in responses: expected batch size of 2 in model"):
+        instance.execute([request(np.full((1, 4), value, np.float32)) for value in (1, 2)], Timing())
+
+
 def test_output_that_is_larger_than_that_of_the_largest_batch_is_refused(
     host: HostCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
