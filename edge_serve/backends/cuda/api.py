@@ -45,7 +45,7 @@ ERRORS = {
     999: ("cudaErrorUnknown", "unknown error"),  # as of a card that fell off the bus
 }
 #: codes that end the context, so that every later call of the process fails too
-_STICKY = frozenset((46, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810, 999))
+STICKY = frozenset((46, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810, 999))
 OUT_OF_MEMORY, OLD_DRIVER, NOT_SUPPORTED = 2, 35, 801
 
 
@@ -58,7 +58,7 @@ def says_sticky(text: str) -> bool:
 def _sticky_text() -> re.Pattern[str]:
     """Match the same errors in the texts of libraries; "unknown error" where they name CUDA before it. Workers without
     a GPU import this file too, and are spared the compilation."""
-    texts = "|".join(re.escape(text) for code, (_, text) in ERRORS.items() if code in _STICKY and code != 999)
+    texts = "|".join(re.escape(text) for code, (_, text) in ERRORS.items() if code in STICKY and code != 999)
     named = r"\bCUDA (?:(?:Runtime|Driver) \(unknown error\)|error: unknown error)"  # of TensorRT, and of torch
     return re.compile(rf"{texts}|{named}", re.IGNORECASE)
 
@@ -74,7 +74,7 @@ class CudaError(Internal):
     def __init__(self, call: str, code: int, name: str, text: str) -> None:
         super().__init__(f"{call} failed with {name} ({code}): {text}")
         self.code = code
-        self.sticky = code in _STICKY
+        self.sticky = code in STICKY
 
 
 class CudaApi(Protocol):

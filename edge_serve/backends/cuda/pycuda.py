@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 from pycuda import driver
 
-from edge_serve.backends.cuda.api import ERRORS, NOT_SUPPORTED, CudaApi, CudaError
+from edge_serve.backends.cuda.api import ERRORS, NOT_SUPPORTED, STICKY, CudaApi, CudaError
 
 _INVALID_VALUE, _INVALID_HANDLE, _UNKNOWN = 1, 400, 999
+#: for a text that `ERRORS` does not have: to this number the runtime adds an error of the driver that it does not know
+_UNLISTED, _UNLISTED_NAME = 10_000, "cudaErrorApiFailureBase"
 #: cudaError_t by the driver's text of an error, by which PyCUDA reports it
 _CODES = {text: code for code, (_, text) in ERRORS.items()}
 #: CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP; the flags of a registration have the same numbers
@@ -46,9 +48,30 @@ def _call(call: str, function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except driver.Error as error:
-        text = str(error).partition("failed: ")[2] or str(error)
-        code = _CODES.get(text) or _CODES.get(text.partition(" - ")[0], _UNKNOWN)
-        raise CudaError(call, code, ERRORS[code][0], text) from error
+        text = _text(error)
+        code = _code_of(text) or _unlisted(text)
+        raise CudaError(call, code, ERRORS.get(code, (_UNLISTED_NAME,))[0], text) from error
+
+
+def _text(error: Exception) -> str:
+    return str(error).partition("failed: ")[2] or str(error)
+
+
+def _code_of(text: str) -> int:
+    """Return the cudaError_t of a text; 0 = it is not in `ERRORS`."""
+    return _CODES.get(text) or _CODES.get(text.partition(" - ")[0], 0)
+
+
+def _unlisted(text: str) -> int:
+    """Return the cudaError_t of a text that is not in `ERRORS`. Most are refusals, as of memory that cannot be mapped:
+    only the device itself shows whether it is lost.
+    """
+    try:
+        driver.mem_get_info()
+    except driver.Error as error:
+        if _text(error) == text or _code_of(_text(error)) in STICKY:
+            return _UNKNOWN
+    return _UNLISTED
 
 
 @functools.cache

@@ -48,6 +48,49 @@ def test_error_that_pycuda_reports_by_its_text_alone_has_its_code(monkeypatch: p
         cuda.begin_capture(0)
 
 
+@pytest.mark.parametrize("code", [205, 217, 304, 600, 711])
+def test_refusal_with_a_text_that_is_not_in_the_table_costs_its_call_alone(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """As of a client's memory that cannot be mapped: the worker and its other models serve on."""
+    module = over_stand_in(monkeypatch, "pycuda")
+    cuda = module.PyCuda()
+    cuda.set_device(0)
+    memory = cuda.malloc(KIB)
+    module.driver.host.fail("cudaIpcOpenMemHandle", code)
+
+    with pytest.raises(CudaError, match=r"failed with cudaErrorApiFailureBase \(10000\): \w+") as failed:
+        cuda.ipc_open(handle_of(cuda, memory))
+
+    assert not failed.value.sticky
+    cuda.peek_at_last_error()
+    cuda.free(memory)
+
+
+@pytest.mark.parametrize(
+    ("text", "later"),
+    [("unknown error", ""), ("a text of a newer driver",) * 2, ("another text", "unspecified launch failure")],
+)
+def test_device_that_does_not_answer_after_an_error_is_lost(
+    monkeypatch: pytest.MonkeyPatch, text: str, later: str
+) -> None:
+    module = over_stand_in(monkeypatch, "pycuda")
+    cuda = module.PyCuda()
+    cuda.set_device(0)
+
+    def fail(called: str, why: str) -> None:
+        raise module.driver.LogicError(f"{called} failed: {why}")
+
+    monkeypatch.setattr(module.driver, "mem_alloc", lambda nbytes: fail("cuMemAlloc", text))
+    if later:
+        monkeypatch.setattr(module.driver, "mem_get_info", lambda: fail("cuMemGetInfo", later))
+
+    with pytest.raises(CudaError, match=text) as failed:
+        cuda.malloc(1)
+
+    assert failed.value.sticky
+
+
 def test_memory_that_is_opened_twice_is_mapped_until_it_is_closed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver counts; an object of PyCUDA closes the memory once, at the latest when it is deleted."""
     cuda = over_stand_in(monkeypatch, "pycuda").PyCuda()

@@ -42,8 +42,19 @@ class RuntimeError(Error):
 
 #: thread -> the contexts that it has pushed
 stacks: defaultdict[int, list[Context]] = defaultdict(list)
-#: the driver's texts where the runtime's, as the host CudaApi has them, differ
-_TEXTS = {712: "part or all of the requested memory range is already mapped"}
+#: the driver's texts (cuGetErrorString) where the host CudaApi has none, or the runtime's, which differ
+_TEXTS = {
+    46: "CUDA-capable device(s) is/are busy or unavailable",
+    205: "mapping of buffer object failed",
+    217: "peer access is not supported between these two devices",
+    304: "OS call failed or operation not supported on this OS",
+    600: "device not ready",
+    702: "the launch timed out and was terminated",
+    711: "peer mapping resources exhausted",
+    712: "part or all of the requested memory range is already mapped",
+    719: "unspecified launch failure",
+    999: "unknown error",
+}
 _KINDS: dict[int, type[Error]] = {2: MemoryError, 100: RuntimeError, 702: LaunchError, 719: LaunchError}
 
 
